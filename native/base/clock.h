@@ -1,0 +1,36 @@
+// Points in time and lengths of time as integers of nanoseconds. No clock is read here: time enters
+// every machine as an argument, and only node/ reads the kernel's clock. Leaf header.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+namespace hoplite {
+
+struct Duration {
+  std::int64_t ns = 0;
+  auto operator<=>(const Duration&) const = default;
+  constexpr Duration operator+(Duration other) const { return {ns + other.ns}; }
+  constexpr Duration operator*(std::int64_t factor) const { return {ns * factor}; }
+};
+
+struct Instant {
+  std::int64_t ns = 0;  // since an arbitrary origin; never compared between processes
+  auto operator<=>(const Instant&) const = default;
+  constexpr Instant operator+(Duration d) const { return {ns + d.ns}; }
+  constexpr Duration operator-(Instant other) const { return {ns - other.ns}; }
+};
+
+inline namespace literals {
+constexpr Duration operator""_us(unsigned long long n) {
+  return {static_cast<std::int64_t>(n) * 1000};
+}
+constexpr Duration operator""_ms(unsigned long long n) {
+  return {static_cast<std::int64_t>(n) * 1000 * 1000};
+}
+constexpr Duration operator""_s(unsigned long long n) {
+  return {static_cast<std::int64_t>(n) * 1000 * 1000 * 1000};
+}
+}  // namespace literals
+}  // namespace hoplite

@@ -1,0 +1,63 @@
+// Every bound of the product, with its unit, its reason and its relation to the others. What tests
+// need small is a field of EngineConfig (plan/messages.h) and only its default stands here.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/clock.h"
+#include "base/units.h"
+
+namespace hoplite {
+
+// Wire. One version; HELLO refuses any other.
+inline constexpr std::uint16_t kWireVersion = 1;
+
+// Objects up to this size travel inside control frames and are copied out, never mapped (design
+// decision 7; one page-table operation costs more than copying 64 KiB).
+inline constexpr std::uint64_t kInlineBytesMax = 64_KiB;
+inline constexpr std::size_t kLayoutBytesMax = 4_KiB;  // dtype, shape and offsets of some 50 leaves
+inline constexpr std::uint64_t kControlFrameBytesMax = 256_KiB;
+static_assert(kControlFrameBytesMax >= kInlineBytesMax + kLayoutBytesMax + 4_KiB,
+              "an inline object, its layout and a forwarding list fit into one frame");
+
+// Blocks are about size/512: pipelining over two hops then costs 1/512 per hop; 8 KiB keeps the cost
+// per block below that of its bytes, 1 MiB bounds a turn of the reactor (design decision 2).
+inline constexpr std::uint64_t kBlocksPerObjectAim = 512;
+inline constexpr std::uint64_t kBlockBytesMin = 8_KiB;
+inline constexpr std::uint64_t kBlockBytesMax = 1_MiB;
+inline constexpr std::uint64_t kObjectBytesMax = 1024_GiB;  // block indices stay below 2^21
+static_assert(kObjectBytesMax / kBlockBytesMax <= (1ULL << 31), "a BlockIndex holds every block");
+
+inline constexpr std::uint16_t kStripesMax = 64;  // stripes of one operation; one word of bitmap
+inline constexpr std::uint32_t kReduceSourcesMax = 4096;
+inline constexpr std::size_t kViewMembersMax = 1024;
+inline constexpr std::size_t kForwardListMax = 8;  // decision 7: pushes above it are forwarded
+inline constexpr std::size_t kRailsMax = 8;
+
+// Flow control: blocks a receiver lets be under way per transfer. Two blocks hide one round trip on
+// the links this is measured on; the bandwidth-delay product of 10 Gbit/s x 1 ms is 1.2 MB.
+inline constexpr std::uint32_t kCreditBlocksMin = 2;
+inline constexpr std::uint64_t kCreditBytes = 2_MiB;
+// Bytes of blocks handed to one rail and not yet taken by the kernel.
+inline constexpr std::uint64_t kRailQueueBytes = 2_MiB;
+
+// A turn of the reactor (design decision 1): what it may do before it looks at the sockets again.
+inline constexpr std::size_t kCommandsPerTurnMax = 256;
+inline constexpr std::size_t kActionsPerTurnMax = 256;
+inline constexpr std::uint64_t kBytesPerTurnMax = 4_MiB;
+static_assert(kBytesPerTurnMax >= 2 * kBlockBytesMax, "a turn can move more than one block");
+
+// Messages from peers whose view is newer than ours wait here; past this the oldest go, and their
+// senders say everything again after the next view (claims are idempotent).
+inline constexpr std::size_t kParkedMessagesMax = 4096;
+
+// Timers. A deletion is remembered for longer than any message can be under way.
+inline constexpr Duration kTombstoneLife = 60_s;
+// A small object's push is repeated directly after this without an acknowledgement (decision 7).
+inline constexpr Duration kPushRetry = 20_ms;
+// A receiver whose only possible sender has just refused or dropped it is granted it again after this.
+inline constexpr Duration kRegrantDelay = 20_ms;
+
+}  // namespace hoplite

@@ -1,0 +1,78 @@
+// What clients and the control plane ask of their own node, and the answers. Plain data. Reached
+// through messages.h; bytes on the local socket in docs/wire.md.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <variant>
+#include <vector>
+
+#include "plan/types.h"
+#include "plan/transfer_messages.h"
+
+namespace hoplite {
+
+// ---- Command: what a client or the control plane asks of its own node ----
+
+struct PutCommand {  // small: `payload` holds the bytes; large: answered by Reserved, then written
+  ObjectId object;
+  Incarnation incarnation;
+  ObjectMeta meta;  // block_bytes is filled in here
+  Bytes payload;
+};
+struct WroteCommand {  // progress of a large put: bytes [0, upto) are in the arena
+  ObjectId object;
+  std::uint64_t upto_bytes = 0;  // == size_bytes: sealed
+};
+struct GetCommand {
+  ObjectId object;
+};
+struct ReleaseCommand {  // one mapping of `object` is gone
+  ObjectId object;
+};
+struct DeleteCommand {
+  ObjectId object;
+};
+struct ReduceCommand {
+  ObjectId target;
+  ReduceOp op = ReduceOp::kSum;
+  std::uint32_t source_count = 0;
+  std::uint32_t count = 0;
+};
+struct ReduceSourceCommand {  // a source is confirmed; the order of these is the order of arrival
+  ObjectId target;
+  ReduceSource source;
+};
+struct CancelCommand {  // takes back the request of this client with this command's request id
+};
+struct ClientLostCommand {};
+struct SetViewCommand {  // from the control plane; oldest member first
+  Epoch epoch;
+  std::vector<Member> members;
+};
+using CommandBody =
+    std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand, DeleteCommand, ReduceCommand,
+                 ReduceSourceCommand, CancelCommand, ClientLostCommand, SetViewCommand>;
+struct Command {
+  ClientId client;
+  RequestId request;
+  CommandBody body;
+};
+
+// ---- the answers to commands ----
+
+struct Reserved {  // write the object here, then say WroteCommand
+  Extent extent;
+};
+struct Fetched {  // large: map `extent` and hold a pin until ReleaseCommand; small: copied, no pin
+  Incarnation incarnation;
+  ObjectMeta meta;
+  Extent extent;
+  bool mapped = false;
+};
+struct Reduced {
+  std::vector<std::uint32_t> members;
+};
+struct Done {};
+using Reply = std::variant<Reserved, Fetched, Reduced, Done, Error>;
+
+}  // namespace hoplite

@@ -1,0 +1,44 @@
+// Everything one node decides, nothing it does. Single-threaded; the same inputs give the same
+// actions, in the simulator and on sockets (design decision 1).
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "plan/messages.h"
+
+namespace hoplite {
+
+// Counters that node/ publishes and tests read. Monotonic but for the sizes.
+struct EngineStats {
+  std::uint64_t objects = 0, arena_bytes_used = 0, arena_bytes_pinned = 0, waiters = 0;
+  std::uint64_t directory_entries = 0, view_epoch = 0, members = 0;
+  std::uint64_t blocks_sent = 0, blocks_received = 0, blocks_folded = 0, bytes_sent = 0;
+  std::uint64_t grants = 0, regrants = 0, pushes = 0, evictions = 0, reduces_committed = 0;
+  std::uint64_t messages_parked = 0, messages_stale = 0;
+};
+
+class Engine {
+ public:
+  Engine(const EngineConfig& config, std::uint64_t seed);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  void handle_command(const Command& command, Instant now);
+  void handle_io(const IoEvent& event, Instant now);
+  void handle_timeout(Instant now);
+  [[nodiscard]] std::optional<Action> poll_action();  // call until empty after every handle_*
+  [[nodiscard]] std::optional<Instant> poll_timeout() const;
+
+  [[nodiscard]] EngineStats stats() const;
+  // Aborts when the tables contradict each other. Cost: O(everything); for tests and debug builds.
+  void check_invariants() const;
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace hoplite

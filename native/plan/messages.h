@@ -1,0 +1,106 @@
+// The engine's whole border: Command in from clients, IoEvent in from io/, Action out, and (from
+// transfer_messages.h) the Message that travels between nodes. Plain structs in std::variant; the one
+// header of plan/ that wire/, io/, node/ and client/ know.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "plan/commands.h"
+#include "plan/transfer_messages.h"
+
+namespace hoplite {
+
+// ---- IoEvent: what io/ has seen ----
+
+struct MessageIn {
+  NodeId from;
+  Message message;
+  Bytes payload;
+};
+struct BlockLanded {  // placed in the arena, checksum right
+  NodeId from;
+  TransferId transfer;
+  BlockIndex block;
+};
+struct BlockSent {  // the kernel has taken it
+  NodeId to;
+  RailId rail;
+  std::uint64_t size_bytes = 0;
+};
+struct LinkUp {  // control and bulk of at least one rail are open; also after a reconnect
+  NodeId node;
+  Incarnation incarnation;
+};
+struct LinkDown {  // all under way on it is void; io/ dials again
+  NodeId node;
+};
+struct PeerDead {  // this life of the node is over, for ever
+  NodeId node;
+  Incarnation incarnation;
+};
+using IoEvent = std::variant<MessageIn, BlockLanded, BlockSent, LinkUp, LinkDown, PeerDead>;
+
+// ---- Action: what the engine wants done, in this order ----
+
+struct SendMessage {
+  NodeId to;
+  Message message;
+  std::optional<Extent> payload;  // sent from the arena behind the header
+};
+struct SendBlock {
+  NodeId to;
+  RailId rail;
+  BlockHeader header;  // crc32c is filled in by io/
+  Extent extent;
+};
+// Lets blocks of `transfer` in: block b lands at base + offset, or, with `slots`, the n-th block of
+// the stripe at base + (n mod slots) * block_bytes.
+struct OpenReceive {
+  TransferId transfer;
+  NodeId from;
+  ObjectId object;
+  Incarnation incarnation;
+  TargetEpoch target_epoch;
+  ObjectMeta meta;
+  std::uint16_t stripe_count = 1;
+  StripeIndex stripe;
+  Extent base;
+  std::uint32_t slots = 0;
+};
+struct CloseReceive {  // later blocks of it are read and thrown away
+  TransferId transfer;
+  NodeId from;
+};
+struct Fold {  // into = first ? from : op(into, from), element by element
+  Extent into;
+  Extent from;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  bool first = false;
+};
+struct WriteInline {
+  Extent extent;
+  Bytes payload;
+};
+struct ReplyToClient {
+  ClientId client;
+  RequestId request;
+  Reply reply;
+};
+struct Connect {
+  Member member;
+};
+struct Disconnect {
+  NodeId node;
+};
+struct ReportDeath {  // to the control plane, which proposes a view without it
+  NodeId node;
+  Incarnation incarnation;
+};
+using Action = std::variant<SendMessage, SendBlock, OpenReceive, CloseReceive, Fold, WriteInline,
+                            ReplyToClient, Connect, Disconnect, ReportDeath>;
+
+}  // namespace hoplite

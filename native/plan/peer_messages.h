@@ -1,0 +1,130 @@
+// What nodes say to each other. Most of it is declarative: a Claim is everything one node has and
+// wants of one object, so that losing, repeating or reordering claims across a reconnect or a new view
+// does no harm (design decision 4). Plain data. Reached through messages.h; bytes in docs/wire.md.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <variant>
+#include <vector>
+
+#include "plan/types.h"
+
+namespace hoplite {
+
+enum class StripeState : std::uint8_t {
+  kIdle = 0,       // nothing comes in; `sender` is who failed us last, or none
+  kReceiving = 1,  // from `sender`, under `lease`
+  kRoot = 2,       // produced here: a put that is being written, a reduce that is being folded
+  kComplete = 3,
+};
+
+struct StripeClaim {
+  StripeIndex stripe;
+  StripeState state = StripeState::kIdle;
+  LeaseId lease;  // the last one seen for this stripe; an older one than the home's is stale news
+  NodeId sender;
+  std::uint32_t ready = 0;  // leading blocks of the stripe that are here
+  bool operator==(const StripeClaim&) const = default;
+};
+
+// ---- to the home of an object (its directory shard) ----
+
+struct Claim {  // all that the sender of this message has and wants of `object`
+  ObjectId object;
+  Incarnation incarnation;  // 0: has nothing, knows nothing
+  TargetEpoch target_epoch; // of a reduce's result; 0 otherwise
+  ObjectMeta meta;          // block_bytes 0: not known
+  bool wants = false;
+  bool pinned = false;      // the copy that put() made
+  bool committed = true;    // false: result of a reduce that is still tentative
+  std::vector<StripeClaim> stripes;  // as many as the object's broadcast has; empty: has nothing
+  // A small object's bytes follow as the message's payload when its put announces it.
+  bool operator==(const Claim&) const = default;
+};
+struct Delete {  // everywhere, and refuse what comes late
+  ObjectId object;
+  bool operator==(const Delete&) const = default;
+};
+struct Locate {  // asynchronous location query: answered by Located or Lost, once there is an answer
+  ObjectId object;
+  Incarnation incarnation;  // 0: any
+  NodeId failed;            // this holder could not serve; none: kNoNode
+  bool operator==(const Locate&) const = default;
+};
+struct ReduceSource {
+  std::uint32_t index = 0;  // position in the caller's list
+  ObjectId object;
+  Incarnation incarnation;  // 0: any
+  bool operator==(const ReduceSource&) const = default;
+};
+struct ReduceWant {  // the caller of a reduce, to the target's home; repeated whole to a new home
+  ObjectId target;
+  ReduceOp op = ReduceOp::kSum;
+  std::uint32_t source_count = 0;
+  std::uint32_t count = 0;
+  std::uint32_t first = 0;  // arrival position of confirmed[0]
+  std::vector<ReduceSource> confirmed;  // in the order of arrival
+  TargetEpoch seen;                     // highest target epoch the caller knows
+  bool cancelled = false;
+  bool operator==(const ReduceWant&) const = default;
+};
+struct ReduceReport {  // an owner, to the target's home
+  ObjectId target;
+  TargetEpoch target_epoch;
+  ObjectMeta meta;                  // of the result; block_bytes 0: not known yet
+  std::vector<StripeIndex> folded;  // owned stripes that hold every sealed member
+  std::vector<std::uint32_t> lost;  // members (by index) that nobody holds any more
+  Code code = Code::kOk;            // not kOk: this owner can't go on
+  std::string text;
+  bool operator==(const ReduceReport&) const = default;
+};
+struct ResyncDone {  // "my claims for you under this epoch are complete"
+  bool operator==(const ResyncDone&) const = default;
+};
+
+// ---- from the home ----
+
+struct Grant {  // a lease: receive `stripe` from `sender`
+  ObjectId object;
+  Incarnation incarnation;
+  TargetEpoch target_epoch;
+  ObjectMeta meta;
+  std::uint16_t stripe_count = 1;
+  StripeIndex stripe;
+  NodeId sender;
+  LeaseId lease;
+  bool operator==(const Grant&) const = default;
+};
+struct Located {
+  ObjectId object;
+  Incarnation incarnation;
+  ObjectMeta meta;
+  NodeId sender;
+  bool operator==(const Located&) const = default;
+};
+struct Push {  // a small object's bytes (the payload); pass them on to `forward`
+  ObjectId object;
+  Incarnation incarnation;
+  TargetEpoch target_epoch;
+  ObjectMeta meta;
+  std::vector<NodeId> forward;
+  bool operator==(const Push&) const = default;
+};
+struct PushTo {  // the home to a holder: push your copy to these
+  ObjectId object;
+  Incarnation incarnation;
+  std::vector<NodeId> receivers;
+  bool operator==(const PushTo&) const = default;
+};
+struct Lost {  // answers a Claim that wants, or a Locate
+  ObjectId object;
+  Code code = Code::kObjectLost;
+  std::string text;
+  bool operator==(const Lost&) const = default;
+};
+struct Drop {  // free your copies of it; it was deleted
+  ObjectId object;
+  bool operator==(const Drop&) const = default;
+};
+
+}  // namespace hoplite
