@@ -59,5 +59,11 @@ inline constexpr Duration kTombstoneLife = 60_s;
 inline constexpr Duration kPushRetry = 20_ms;
 // A receiver whose only possible sender has just refused or dropped it is granted it again after this.
 inline constexpr Duration kRegrantDelay = 20_ms;
+// An object that is known to exist and that nobody has claimed for this long is lost: its put's claim
+// travels on another link than the question, and may come later.
+inline constexpr Duration kLostGrace = 1_s;
+// A reservation that nothing could be freed for during this time fails with kStoreFull: deletions
+// follow the last reference asynchronously, so the first instant proves nothing.
+inline constexpr Duration kAdmissionGrace = 2_s;
 
 }  // namespace hoplite

@@ -21,13 +21,15 @@ struct PutCommand {  // small: `payload` holds the bytes; large: answered by Res
 };
 struct WroteCommand {  // progress of a large put: bytes [0, upto) are in the arena
   ObjectId object;
-  std::uint64_t upto_bytes = 0;  // == size_bytes: sealed
+  std::uint64_t upto_bytes = 0;  // == size_bytes: sealed, and answered by Done
 };
 struct GetCommand {
   ObjectId object;
+  bool exists = false;  // the caller knows that it was put: "nobody has it" is a loss, not a wait
 };
 struct ReleaseCommand {  // one mapping of `object` is gone
   ObjectId object;
+  Incarnation incarnation;
 };
 struct DeleteCommand {
   ObjectId object;

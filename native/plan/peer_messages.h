@@ -35,6 +35,7 @@ struct Claim {  // all that the sender of this message has and wants of `object`
   TargetEpoch target_epoch; // of a reduce's result; 0 otherwise
   ObjectMeta meta;          // block_bytes 0: not known
   bool wants = false;
+  bool exists = false;      // with wants: somebody knows that it was put, so "nobody has it" is a loss
   bool pinned = false;      // the copy that put() made
   bool committed = true;    // false: result of a reduce that is still tentative
   std::vector<StripeClaim> stripes;  // as many as the object's broadcast has; empty: has nothing
@@ -43,6 +44,7 @@ struct Claim {  // all that the sender of this message has and wants of `object`
 };
 struct Delete {  // everywhere, and refuse what comes late
   ObjectId object;
+  Incarnation upto;  // this attempt's bytes and older ones; 0: whatever the home knows
   bool operator==(const Delete&) const = default;
 };
 struct Locate {  // asynchronous location query: answered by Located or Lost, once there is an answer
@@ -74,6 +76,7 @@ struct ReduceReport {  // an owner, to the target's home
   ObjectMeta meta;                  // of the result; block_bytes 0: not known yet
   std::vector<StripeIndex> folded;  // owned stripes that hold every sealed member
   std::vector<std::uint32_t> lost;  // members (by index) that nobody holds any more
+  std::vector<std::uint32_t> committed;  // members of a committed result, told to a new home
   Code code = Code::kOk;            // not kOk: this owner can't go on
   std::string text;
   bool operator==(const ReduceReport&) const = default;
@@ -122,8 +125,10 @@ struct Lost {  // answers a Claim that wants, or a Locate
   std::string text;
   bool operator==(const Lost&) const = default;
 };
-struct Drop {  // free your copies of it; it was deleted
+struct Drop {  // free your copy of it: it was deleted, or a newer attempt has replaced it
   ObjectId object;
+  Incarnation upto;
+  bool deleted = true;
   bool operator==(const Drop&) const = default;
 };
 

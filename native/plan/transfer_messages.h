@@ -17,6 +17,7 @@ struct ReduceOwn {  // to an owner: fold these members into these stripes
   ObjectId target;
   TargetEpoch target_epoch;
   ReduceOp op = ReduceOp::kSum;
+  ObjectMeta meta;  // of the result and of every member
   std::uint16_t stripe_count = 1;
   std::vector<StripeIndex> owned;
   std::uint32_t first = 0;  // position of members[0] in the order of arrival

@@ -91,6 +91,8 @@ struct EngineConfig {
   std::uint64_t rail_queue_bytes = kRailQueueBytes;
   Duration push_retry = kPushRetry;
   Duration regrant_delay = kRegrantDelay;
+  Duration lost_grace = kLostGrace;
+  Duration admission_grace = kAdmissionGrace;
   Duration tombstone_life = kTombstoneLife;
 };
 
