@@ -1,6 +1,6 @@
-// CRC-32C (Castagnoli) of a block's bytes, as every block header carries it. Pure; the processor's own
-// instruction where there is one (decided once), else a table.
-// SPDX-License-Identifier: Apache-2.0
+// CRC-32C (Castagnoli) of a block's bytes, as every block header carries it. Pure; the processor's
+// own instruction where there is one (decided once), else a table. SPDX-License-Identifier:
+// Apache-2.0
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace hoplite {
 
-// Returns the CRC of `bytes` behind those that gave `crc` (0: none), so that blocks may come in parts.
+// Returns the CRC of `bytes` behind those that gave `crc` (0: none), so that blocks may come in
+// parts.
 [[nodiscard]] std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 // The same without the instruction; the two are compared by the test.
 [[nodiscard]] std::uint32_t crc32c_table(std::span<const std::byte> bytes, std::uint32_t crc = 0);

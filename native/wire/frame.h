@@ -1,7 +1,7 @@
 // Bytes <-> the frames that nodes exchange: Message (control connections), BlockHeader (bulk) and
 // LinkFrame (the first frames of both). Pure functions, total on hostile input: nothing throws, no
-// length is believed before it is checked against base/limits.h and against the bytes that are there.
-// A payload is never touched here: it is sent beside header and body by scatter/gather.
+// length is believed before it is checked against base/limits.h and against the bytes that are
+// there. A payload is never touched here: it is sent beside header and body by scatter/gather.
 // Grammar and worked examples: docs/wire.md.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -65,7 +65,8 @@ inline constexpr std::size_t kBlockFrameBytes = kFrameHeaderBytes + kBlockBodyBy
 // to kErrorTextBytesMax here); payload_bytes <= kInlineBytesMax, and 0 but for Claim and Push.
 void encode(const Message& message, std::uint64_t payload_bytes, std::vector<std::byte>& out);
 void encode(const LinkFrame& frame, std::vector<std::byte>& out);
-// Header and body of a block; header.size_bytes payload bytes must be sent behind them. No allocation.
+// Header and body of a block; header.size_bytes payload bytes must be sent behind them. No
+// allocation.
 [[nodiscard]] std::array<std::byte, kBlockFrameBytes> encode(const BlockHeader& header);
 
 // Returns the header when magic, version and type are right and both lengths are possible for the
@@ -75,12 +76,14 @@ void encode(const LinkFrame& frame, std::vector<std::byte>& out);
 
 using Frame = std::variant<Message, BlockHeader, LinkFrame>;
 // Returns the frame when `body` is exactly one of its type, every field in range and no byte left
-// over; else kBadFrame: close.  REQUIRES: header is decode_header's; body.size() == header.body_bytes.
+// over; else kBadFrame: close.  REQUIRES: header is decode_header's; body.size() ==
+// header.body_bytes.
 [[nodiscard]] Result<Frame> decode_body(const FrameHeader& header, std::span<const std::byte> body);
 // The same for kBlock alone, without the variant and without allocation (but for an error's text).
 [[nodiscard]] Result<BlockHeader> decode_block(const FrameHeader& header,
                                                std::span<const std::byte> body);
 
-inline constexpr std::size_t kErrorTextBytesMax = 4_KiB;  // of Lost, ReduceReport, ReduceState, Error
+inline constexpr std::size_t kErrorTextBytesMax =
+    4_KiB;  // of Lost, ReduceReport, ReduceState, Error
 
 }  // namespace hoplite
