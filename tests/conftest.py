@@ -1,0 +1,128 @@
+"""What every test obeys: time limits, a printed seed, no silent skip, no process left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Seconds a test may take, by folder; a test's own timeout marker wins. House-style: 20 s, except
+# where a Ray cluster or an emulated network has to come up first.
+TIMEOUT_S = {"cluster": 90, "ray": 90}
+
+# The only reasons for which a test may be skipped.
+SKIPS_ALLOWED = (
+    re.compile(r"needs root for network namespaces"),
+    re.compile(r"no GPU"),
+)
+
+# Every process that a test starts, directly or through Ray, inherits this mark.
+RUN_MARK = "HOPLITE_TEST_RUN"
+RUN_ID = uuid.uuid4().hex
+LEAK_GRACE_S = 10.0  # Ray's own processes need a few seconds to notice that their cluster has ended
+
+SEED = int(os.environ.get("HOPLITE_TEST_SEED") or random.SystemRandom().randrange(2**32))
+
+_bad_skips: list[str] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ[RUN_MARK] = RUN_ID
+    os.environ.setdefault(
+        "RAY_AUTH_MODE", "disabled"
+    )  # else ray.init writes a token into the home folder
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    settings.register_profile("house", derandomize=True, deadline=None, print_blob=True)
+    settings.load_profile("house")
+
+
+def pytest_report_header() -> str:
+    return f"seed: {SEED} (repeat with HOPLITE_TEST_SEED={SEED})"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    root = Path(__file__).parent
+    for item in items:
+        folder = item.path.relative_to(root).parts[0] if item.path.is_relative_to(root) else ""
+        if folder in TIMEOUT_S and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S[folder]))
+
+
+@pytest.fixture
+def seed() -> int:
+    """The seed of this run, printed in the header."""
+    return SEED
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    random.seed(SEED)
+
+
+def skip_is_allowed(reason: str) -> bool:
+    return any(pattern.search(reason) for pattern in SKIPS_ALLOWED)
+
+
+def _note_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if not skip_is_allowed(reason):
+        _bad_skips.append(f"{report.nodeid}: {reason}")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _note_skip(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    _note_skip(report)
+
+
+def processes_of_run() -> Iterator[tuple[int, str]]:
+    """The live processes, other than this one, that were started by a test of this run."""
+    mark = f"{RUN_MARK}={RUN_ID}".encode()
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                if "multiprocessing.resource_tracker" not in command:  # lives as long as pytest
+                    yield int(folder.name), command[:160]
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
+            continue
+
+
+def _leaked_processes() -> list[tuple[int, str]]:
+    deadline = time.monotonic() + LEAK_GRACE_S
+    while (leaked := list(processes_of_run())) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return leaked
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    complaints = [f"skipped for a reason that is not on the list: {skip}" for skip in _bad_skips]
+    complaints += [f"process left behind: {pid} {command}" for pid, command in _leaked_processes()]
+    if complaints:
+        session.config.stash[_COMPLAINTS] = complaints
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+_COMPLAINTS = pytest.StashKey[list[str]]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    for complaint in config.stash.get(_COMPLAINTS, []):
+        terminalreporter.write_line(f"FAILED {complaint}", red=True)

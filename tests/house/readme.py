@@ -1,0 +1,64 @@
+"""What the README promises is there: two set-up commands, code that parses, paths that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tests.house.tree import Tree
+
+SET_UP = ["make demo", "make test"]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+IN_BACKTICKS = re.compile(r"`([\w./-]+)`")
+FOLDERS = re.compile(r"(docs|native|hoplite_ray|tests|examples|benchmarks|serve_integration|\.ci)/")
+
+
+def set_up(tree: Tree) -> list[str]:
+    """The section 'Set up' consists of exactly the two commands, and the Makefile knows them."""
+    text = tree.read("README.md")
+    section = re.search(r"^## Set up\n(.*?)(?=^## |\Z)", text, re.S | re.M)
+    if section is None:
+        return ["README.md: has no section 'Set up'"]
+    blocks = [body for language, body in BLOCK.findall(section[1]) if language == "sh"]
+    commands = [
+        line.split("#")[0].strip() for body in blocks for line in body.splitlines() if line.strip()
+    ]
+    found = []
+    if commands != SET_UP:
+        found.append(f"README.md: the set-up commands are {commands}, not {SET_UP}")
+    targets = set(re.findall(r"^([\w-]+):", tree.read("Makefile"), re.M))
+    mentioned = re.findall(r"\bmake ([\w-]+)", "".join(body for _, body in BLOCK.findall(text)))
+    unknown = [target for target in mentioned if target not in targets]
+    return found + [f"README.md: the Makefile has no target {target}" for target in unknown]
+
+
+def code(tree: Tree) -> list[str]:
+    found = []
+    for page in ["README.md", *tree.matching(r"docs/.*\.md")]:
+        for language, body in BLOCK.findall(tree.read(page)):
+            if language != "python":
+                continue
+            try:
+                compile(body, page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            except SyntaxError as error:
+                found.append(f"{page}: a code block does not parse: {error}")
+    return found
+
+
+def paths(tree: Tree) -> list[str]:
+    found = []
+    for page in ["README.md", *tree.matching(r"docs/.*\.md")]:
+        text = tree.read(page)
+        folder = page.rpartition("/")[0]
+        linked = [f"{folder}/{target}" if folder else target for target in LINK.findall(text)]
+        named = [name for name in IN_BACKTICKS.findall(BLOCK.sub("", text)) if FOLDERS.match(name)]
+        gone = [target for target in linked if not tree.exists(target)]
+        gone += [name for name in named if not _exists_as_file_or_unit(tree, name)]
+        found += [f"{page}: names {name}, which does not exist" for name in gone]
+    return found
+
+
+def _exists_as_file_or_unit(tree: Tree, name: str) -> bool:
+    """`native/plan/pull` stands for pull.h and pull.cc."""
+    return any(tree.exists(name.rstrip("/") + ending) for ending in ("", ".h", ".cc", ".py"))

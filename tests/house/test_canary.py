@@ -1,0 +1,240 @@
+"""Each checker is shown a small tree that breaks its rule, and a near miss that does not."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import skip_is_allowed
+from tests.house import dead_files, exports, layers, purity, readme, sizes, stub, text, words
+from tests.house.test_tree import CHECKERS, Checker
+from tests.house.tree import sample
+
+Files = dict[str, str]
+
+INCLUDES = "native/plan/messages.h"
+LONG_BODY = "  x += 1;\n" * 70
+README_GOOD = "## Set up\n\n```sh\nmake demo\nmake test  # the gate\n```\n"
+MAKEFILE = "demo:\ntest: demo\n"
+
+# checker, a tree that must fail, a tree that must pass
+CASES: list[tuple[Checker, Files, Files]] = [
+    (
+        layers.includes,
+        {"native/io/a.cc": '#include "plan/engine.h"\n', "native/plan/engine.h": ""},
+        {"native/io/a.cc": '#include "plan/messages.h"\n', INCLUDES: ""},
+    ),
+    (
+        layers.includes,
+        {"native/node/a.cc": "#include <nanobind/nanobind.h>\n"},
+        {"native/bindings/module.cc": "#include <nanobind/nanobind.h>\n"},
+    ),
+    (
+        layers.includes,
+        {"native/plan/a.cc": "#include <mutex>\n"},
+        {"native/node/a.cc": "#include <mutex>\n"},
+    ),
+    (
+        layers.includes,
+        {"native/plan/a.cc": '#include "plan/gone.h"\n'},
+        {"native/plan/a.cc": '#include "plan/a.h"\n', "native/plan/a.h": ""},
+    ),
+    (layers.includes, {"native/misc/a.cc": ""}, {"native/base/a.cc": ""}),
+    (
+        layers.own_header_first,
+        {"native/base/a.cc": '#include <map>\n#include "base/a.h"\n', "native/base/a.h": ""},
+        {"native/base/a.cc": '#include "base/a.h"\n#include <map>\n', "native/base/a.h": ""},
+    ),
+    (
+        layers.wordings,
+        {"native/plan/a.h": "std::unordered_map<int, int> m;\n"},
+        {"native/plan/a.h": "// not an unordered_map\nstd::map<int, int> m;\n"},
+    ),
+    (
+        layers.wordings,
+        {"native/io/a.cc": "auto* p = new int;\n"},
+        {"native/io/a.cc": "struct A { A(const A&) = delete; };\n"},
+    ),
+    (layers.wordings, {"native/wire/a.cc": "throw 1;\n"}, {"native/node/a.cc": "throw 1;\n"}),
+    (
+        layers.imports,
+        {"hoplite_ray/store.py": "def f():\n    import ray.util\n"},
+        {"hoplite_ray/plugin/seams.py": "import ray\n"},
+    ),
+    (
+        layers.imports,
+        {"serve_integration/edge.py": "from hoplite_ray._native import Client\n"},
+        {"serve_integration/edge.py": "from hoplite_ray import Store\n"},
+    ),
+    (sizes.files, {"native/base/a.cc": "\n" * 601}, {"native/base/a.cc": "\n" * 600}),
+    (sizes.files, {"native/base/a.h": "\n" * 151}, {"native/base/a.h": "\n" * 150}),
+    (sizes.lines, {"a.py": "#" * 101}, {"a.py": "#" * 100}),
+    (
+        sizes.functions,
+        {
+            "native/base/a.cc": "namespace h {\nA::A(int x) : y_{x}, z_{1} {\n"
+            + LONG_BODY
+            + "}\n}\n"
+        },
+        {"native/base/a.cc": "namespace h {\nstruct A {\n" + LONG_BODY + "void f() {\n}\n};\n}\n"},
+    ),
+    (
+        sizes.functions,
+        {"a.py": "def f():\n" + "    x = 1\n" * 70},
+        {"a.py": "def f():\n" + "    x = 1\n" * 69},
+    ),
+    (
+        words.plan,
+        {"native/plan/a.h": "int kChunkBytes;\n"},
+        {"native/plan/a.h": "// a chunk\nint kBlockBytes; int blocks;\n"},
+    ),
+    (words.plan, {"native/plan/a.h": "int get_rail();\n"}, {"native/plan/a.h": "int rail();\n"}),
+    (words.plan, {"native/plan/a.h": "class PullImpl;\n"}, {"native/plan/a.h": "class Pull;\n"}),
+    (
+        words.python,
+        {"hoplite_ray/a.py": "def put(*, worker_id=0): ...\n"},
+        {"hoplite_ray/a.py": "def put(*, rank=0): ...\ndef _server(): ...\n"},
+    ),
+    (
+        words.python,
+        {"hoplite_ray/a.py": "class A:\n    pools: int\n"},
+        {"hoplite_ray/a.py": "class A:\n    links: int\n"},
+    ),
+    (text.unfinished, {"a.md": "TO" + "DO: finish"}, {"a.md": "to do: nothing"}),
+    (text.machine_paths, {"a.md": "see /ro" + "ot/x"}, {"a.md": "see docs/work/x, tests/tmp/x"}),
+    (text.banners, {"a.py": "# " + "-" * 20 + "\n"}, {"a.py": "# -- a dash\n"}),
+    (
+        exports.exports,
+        {"hoplite_ray/a.py": '__all__ = ["b", "A"]\nclass A: ...\ndef b(): ...\n'},
+        {"hoplite_ray/a.py": '__all__ = ["A", "b"]\nclass A: ...\ndef b(): ...\n'},
+    ),
+    (
+        exports.exports,
+        {"hoplite_ray/a.py": '__all__ = ["A"]\nclass A: ...\ndef b(): ...\n'},
+        {"hoplite_ray/a.py": '__all__ = ["A"]\nclass A: ...\ndef _b(): ...\n'},
+    ),
+    (
+        exports.exports,
+        {"hoplite_ray/__init__.py": "x = 1\n"},
+        {"hoplite_ray/__init__.py": "from a import b\n__all__ = ['b']\n"},
+    ),
+    (
+        dead_files.cpp_sources,
+        {"native/base/a.cc": "", dead_files.COMPILE_COMMANDS: "[]"},
+        {dead_files.COMPILE_COMMANDS: "[]"},
+    ),
+    (
+        dead_files.headers,
+        {"native/base/a.h": "", "native/base/a.cc": '#include "base/a.h"\n'},
+        {"native/base/a.h": "", "native/base/b.cc": '#include "base/a.h"\n'},
+    ),
+    (
+        dead_files.python_modules,
+        {"hoplite_ray/__init__.py": "", "hoplite_ray/a.py": "x = 1\n"},
+        {"hoplite_ray/__init__.py": "from hoplite_ray.a import x\n", "hoplite_ray/a.py": "x = 1\n"},
+    ),
+    (
+        dead_files.pages,
+        {"README.md": "", "docs/wire.md": ""},
+        {"README.md": "[wire](docs/wire.md)", "docs/wire.md": ""},
+    ),
+    (
+        readme.set_up,
+        {
+            "README.md": README_GOOD.replace("make demo", "pip install x\nmake demo"),
+            "Makefile": MAKEFILE,
+        },
+        {"README.md": README_GOOD, "Makefile": MAKEFILE},
+    ),
+    (
+        readme.set_up,
+        {"README.md": README_GOOD, "Makefile": "demo:\n"},
+        {"README.md": README_GOOD, "Makefile": MAKEFILE},
+    ),
+    (
+        readme.code,
+        {"README.md": "```python\nx = (\n```\n"},
+        {"README.md": "```python\nx = await y\n```\n"},
+    ),
+    (
+        readme.paths,
+        {"README.md": "[a](docs/a.md)"},
+        {"README.md": "[a](docs/a.md)", "docs/a.md": ""},
+    ),
+    (
+        readme.paths,
+        {"README.md": "`native/plan/pull`"},
+        {"README.md": "`native/plan/pull`", "native/plan/pull.h": ""},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("checker", "bad", "good"), CASES, ids=[f"{c[0].__name__}-{i}" for i, c in enumerate(CASES)]
+)
+def test_checker_fails_on_the_bad_tree_only(
+    checker: Checker, bad: Files, good: Files, tmp_path: Path
+) -> None:
+    assert checker(sample(tmp_path / "bad", bad))
+    assert checker(sample(tmp_path / "good", good)) == []
+
+
+def test_every_checker_has_a_canary() -> None:
+    shown = {case[0] for case in CASES}
+    assert [name for name, checker in CHECKERS.items() if checker not in shown] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "#include <chrono>\nauto f() { return std::chrono::steady_clock::now(); }",
+        "#include <mutex>\nstd::mutex m; void f() { m.lock(); }",
+        "#include <sys/socket.h>\nint f() { return socket(1, 1, 0); }",
+        '#include <cstdlib>\nchar* f() { return std::getenv("X"); }',
+        "#include <random>\nunsigned f() { return std::random_device{}(); }",
+        "#include <thread>\nvoid f() { std::thread([] {}).join(); }",
+    ],
+    ids=["clock", "lock", "socket", "environment", "randomness", "thread"],
+)
+def test_impure_archive_is_found(source: str, tmp_path: Path) -> None:
+    assert purity.impure(purity.undefined_symbols(_archive(source, tmp_path)))
+
+
+def test_containers_are_pure(tmp_path: Path) -> None:
+    source = (
+        "#include <map>\n#include <string>\nvoid f(std::map<int, std::string>& m) { m[1] = {}; }"
+    )
+    symbols = purity.undefined_symbols(_archive(source, tmp_path))
+    assert symbols
+    assert purity.impure(symbols) == []
+
+
+def _archive(source: str, folder: Path) -> Path:
+    (folder / "a.cc").write_text(source)
+    subprocess.run(["c++", "-std=c++20", "-O1", "-c", "a.cc", "-o", "a.o"], cwd=folder, check=True)
+    subprocess.run(["ar", "rcs", "a.a", "a.o"], cwd=folder, check=True)
+    return folder / "a.a"
+
+
+def test_stale_stub_is_found() -> None:
+    assert stub.difference("def a() -> int: ...\n", "def a(x: int) -> int: ...\n")
+    assert stub.difference("def a() -> int: ...\n", "def a() -> int: ...\n") == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "allowed"),
+    [
+        ("Skipped: no GPU", True),
+        ("Skipped: needs root for network namespaces", True),
+        ("flaky", False),
+    ],
+)
+def test_skip_needs_a_reason_on_the_list(reason: str, allowed: bool) -> None:
+    assert skip_is_allowed(reason) is allowed
+
+
+def test_words_are_split() -> None:
+    assert words.split("kBlocksInFlightMax") == ["k", "blocks", "in", "flight", "max"]
+    assert words.split("HTTPServer_x") == ["http", "server", "x"]

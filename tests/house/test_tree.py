@@ -1,0 +1,60 @@
+"""The repository obeys the house style; test_canary shows that each checker can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hoplite_ray
+from tests.house import dead_files, exports, layers, purity, readme, sizes, stub, text, words
+from tests.house.tree import ROOT, Tree, repository
+
+Checker = Callable[[Tree], list[str]]
+
+CHECKERS: dict[str, Checker] = {
+    "layers of the includes": layers.includes,
+    "own header first": layers.own_header_first,
+    "banned constructs": layers.wordings,
+    "layers of the imports": layers.imports,
+    "file sizes": sizes.files,
+    "line lengths": sizes.lines,
+    "function lengths": sizes.functions,
+    "words of plan": words.plan,
+    "words of the public names": words.python,
+    "unfinished work": text.unfinished,
+    "machine paths": text.machine_paths,
+    "banners": text.banners,
+    "sorted and complete __all__": exports.exports,
+    "dead sources": dead_files.cpp_sources,
+    "dead headers": dead_files.headers,
+    "dead modules": dead_files.python_modules,
+    "dead pages": dead_files.pages,
+    "README set-up": readme.set_up,
+    "README code": readme.code,
+    "README paths": readme.paths,
+}
+
+
+@pytest.mark.parametrize("checker", CHECKERS.values(), ids=CHECKERS)
+def test_repository_obeys(checker: Checker) -> None:
+    assert not checker(repository())
+
+
+@pytest.mark.parametrize("archive", purity.ARCHIVES)
+def test_linker_finds_nothing_impure(archive: str) -> None:
+    symbols = purity.undefined_symbols(ROOT / "build/editable" / archive)
+    assert symbols, "an archive that wants nothing was not read"
+    assert not purity.impure(symbols)
+
+
+def test_stub_is_the_built_one(tmp_path: Path) -> None:
+    assert not stub.difference(stub.COMMITTED.read_text(), stub.generated(tmp_path)), (
+        "run: make fix"
+    )
+
+
+def test_every_public_name_can_be_had() -> None:
+    for name in hoplite_ray.__all__:
+        assert getattr(hoplite_ray, name) is not None

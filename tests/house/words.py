@@ -1,0 +1,108 @@
+"""House-style 5: one word, one idea, as identifiers of native/plan and as public Python names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from tests.house.tree import Tree, without_comments
+
+# The word that is never used -> the one that is.
+NEVER = {
+    "server": "node",
+    "host": "node",
+    "daemon": "node",
+    "group": "world",
+    "communicator": "world",
+    "worker id": "rank",
+    "channel": "rail",
+    "lane": "rail",
+    "blob": "object",
+    "chunk": "block",
+    "segment": "block",
+    "slice": "block",
+    "piece": "block",
+    "registry": "directory",
+    "gcs": "directory",
+    "lock": "lease",
+    "occupy": "lease",
+    "download": "pull",
+    "fan out": "broadcast tree",
+    "fanout": "broadcast tree",
+    "multicast": "broadcast tree",
+    "aggregation": "reduce tree",
+    "chain": "reduce tree",
+    "generation": "epoch",
+    "term": "epoch",
+    "version": "incarnation",
+    "attempt id": "incarnation",
+    "session": "link",
+    "pool": "link",
+    "quota": "reservation",
+}
+NEVER_IN_PLAN = NEVER | {"path": "rail"}  # in Python a path is a file's, as everywhere
+NEVER_IN_TYPES = re.compile(r"(Helper|Util|Utils|Impl|Base|Manager)$")
+TYPES_KEPT = {"WorldManager"}  # MultiWorld's own name, kept for its users
+NAMES_KEPT = {"get_async"}  # the awaitable twin of get
+
+
+def split(name: str) -> list[str]:
+    """The words of snake_case, kConstant and PascalCase, in lower case."""
+    spaced = re.sub(r"([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])", r"\1\3 \2\4", name)
+    return re.sub(r"[_\W]+", " ", spaced).lower().split()
+
+
+def complaint(name: str, never: dict[str, str]) -> str | None:
+    words = split(name)
+    pairs = [" ".join(pair) for pair in pairwise(words)]
+    for word in [*words, *pairs]:
+        for form in (word, word.removesuffix("s")):
+            if form in never:
+                return f"{name} says '{form}', the word is '{never[form]}'"
+    if name not in TYPES_KEPT and name[:1].isupper() and NEVER_IN_TYPES.search(name):
+        return f"{name}: no Helper, Util, Impl, Base, Manager"
+    if name.startswith("get_") and name not in NAMES_KEPT:
+        return f"{name}: no get_"
+    return None
+
+
+def plan(tree: Tree) -> list[str]:
+    found = set()
+    for path in tree.matching(r"native/plan/.*\.(h|cc)"):
+        code = re.sub(r"^\s*#[^\n]*", "", without_comments(tree.read(path)), flags=re.M)
+        for name in re.findall(r"\b[A-Za-z_]\w*", code):
+            if text := complaint(name, NEVER_IN_PLAN):
+                found.add(f"{path}: {text}")
+    return sorted(found)
+
+
+def python(tree: Tree) -> list[str]:
+    found = set()
+    for path in tree.package + tree.matching(r"hoplite_ray/_native\.pyi"):
+        for name in public_names(ast.parse(tree.read(path))):
+            if "/plugin/" in path and name.startswith("get_"):
+                continue  # Ray's own name for something that it calls
+            if text := complaint(name, NEVER):
+                found.add(f"{path}: {text}")
+    return sorted(found)
+
+
+def public_names(body: ast.AST) -> Iterator[str]:
+    """Functions, classes, arguments, and names that modules and classes assign; none that hides."""
+    for node in ast.iter_child_nodes(body):
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name
+            yield from public_names(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if node.name == "__init__" or not node.name.startswith("_"):
+                yield node.name
+                arguments = node.args
+                for argument in arguments.posonlyargs + arguments.args + arguments.kwonlyargs:
+                    yield argument.arg
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name) and not target.id.startswith("_"):
+                    yield target.id
