@@ -1,0 +1,60 @@
+// One pending operation of a client. A handle: it may outlive its Client (it then fails with
+// kNodeLost) and may be dropped at any time (an answer that nobody takes gives its pin back).
+// Every method may be called from any thread.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <variant>
+
+#include "base/clock.h"
+#include "client/view.h"
+
+namespace hoplite {
+
+// What a request ends with: a small put, a write or a delete (Done), a large put whose range may
+// now be written (Reserved), a get (View), a committed reduce (Reduced).
+using Outcome = std::variant<Done, Reserved, View, Reduced>;
+
+class Request {
+ public:
+  Request(std::shared_ptr<Attachment> attachment, RequestId id, ObjectId object);
+  ~Request();
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  // Returns true when the request is finished, either way; false when `timeout` ran out first. The
+  // waiting thread may read the socket for all of the client's threads meanwhile.
+  [[nodiscard]] bool wait(Duration timeout);
+  [[nodiscard]] bool is_finished() const;
+
+  // Returns how it ended; a View can be taken once, a second call then answers kInvalidArgument.
+  // Maps the object where it is large. kInvalidArgument while it isn't finished.
+  [[nodiscard]] Result<Outcome> take();
+
+  // Gives blocks, waits and a large put's unwritten range back; the request is finished with
+  // kCancelled if it wasn't finished yet. Doesn't wait for the node.
+  void cancel();
+
+  [[nodiscard]] RequestId id() const { return id_; }
+  [[nodiscard]] const ObjectId& object() const { return object_; }
+
+ private:
+  friend class Attachment;
+  friend class Client;
+  struct Answer {
+    Reply reply;
+    Bytes payload;
+    Pin pin;  // of a mapped Fetched that nobody has taken yet
+  };
+  std::shared_ptr<Attachment> attachment_;
+  RequestId id_;
+  ObjectId object_;
+  std::uint64_t size_bytes_ = 0;  // of a put; written once, before the request is seen by others
+  bool is_finished_ = false;      // guarded by the attachment, like all below
+  bool is_taken_ = false;
+  bool is_unwritten_ = false;  // a large put, from its reservation to its last byte
+  Answer answer_;
+};
+
+}  // namespace hoplite

@@ -1,0 +1,43 @@
+// What a node is started with. Validated once, by Node::start.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "plan/messages.h"
+
+namespace hoplite {
+
+struct NodeOptions {
+  NodeId node;  // 1..2^64-1
+  Incarnation incarnation{1};
+  std::string socket_path;          // of the clients' Unix socket, in a directory of mode 0700
+  std::vector<std::string> listen;  // one "address:port" per rail; port 0: any
+  std::uint64_t arena_bytes = 0;
+  std::string secret;  // of the cluster; never leaves the process
+  // EngineConfig fields and the node's own limits by name, durations as *_ms; see option_names().
+  std::map<std::string, std::int64_t> overrides;
+};
+
+// Limits of io/ and node/ that tests and operators may set.
+struct NodeLimits {
+  Duration link_down_max = 3_s;  // a link that stays down longer is a death
+  Duration handshake_max = 2_s;  // of one connection, from accept or connect to its last proof
+  Duration redial_first = 5_ms;  // then doubled up to ...
+  Duration redial_max = 250_ms;
+};
+
+struct NodeConfig {
+  EngineConfig engine;
+  NodeLimits limits;
+};
+
+// Returns the configuration, or kInvalidArgument that names the option and what is allowed.
+[[nodiscard]] Result<NodeConfig> configure(const NodeOptions& options);
+[[nodiscard]] std::vector<std::string> option_names();  // sorted
+
+}  // namespace hoplite
