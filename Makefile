@@ -27,14 +27,15 @@ fast: tests-built           ## the gate's part that takes under two minutes
 bench: $(ready)/package     ## the canonical benchmark
 	python benchmarks/canonical.py $(ARGS)
 
-fix: $(ready)/tools         ## format everything
+fix: $(ready)/package       ## format everything and renew the stub of the extension module
 	.ci/run format
+	.ci/run stub
 
 install: $(ready)/package   ## the package and the tools into .venv, without running anything
 
 tests-built: $(ready)/package
 	cmake -S . -B $(tree) -DHOPLITE_TESTS=ON > build/configure.log || { cat build/configure.log; exit 1; }
-	cmake --build $(tree)
+	cmake --build $(tree) --parallel $(shell nproc)
 
 clean:                      ## everything that `make` has made, .venv excepted
 	rm -rf build
