@@ -9,6 +9,7 @@ ready := build/stamps
 
 # The venv's cmake, ninja and python come first for everything below, also for the processes that Ray starts.
 export PATH := $(venv)/bin:$(PATH)
+export PYTHON
 export VIRTUAL_ENV := $(venv)
 export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_AUTH_MODE ?= disabled
@@ -45,12 +46,13 @@ $(ready)/system: .ci/system
 	.ci/system > $@.python
 	mv $@.python $@
 
-$(ready)/tools: pyproject.toml $(ready)/system
+# Stamps: the tools' lies in .venv, so that removing .venv or build/ brings back what was in it.
+$(venv)/.tools: pyproject.toml $(ready)/system
 	[ -x $(venv)/bin/python ] || "$$(cat $(ready)/system)" -m venv $(venv)
 	python -m pip install --quiet --upgrade 'pip>=25.1'
 	python -m pip install --quiet --group dev
 	touch $@
 
-$(ready)/package: CMakeLists.txt $(ready)/tools
+$(ready)/package: CMakeLists.txt $(venv)/.tools
 	python -m pip install --quiet --no-build-isolation -Ceditable.rebuild=true --editable '.[examples]'
 	touch $@
