@@ -1,4 +1,5 @@
-# The two set-up commands: `make demo` and `make test`. Both start from a bare clone; a second run is quick.
+# The two set-up commands: `make demo` and `make test`.
+# Both start from a bare clone; a second run is quick.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -7,7 +8,7 @@ venv  := $(CURDIR)/.venv
 tree  := $(CURDIR)/build/editable
 ready := build/stamps
 
-# The venv's cmake, ninja and python come first for everything below, also for the processes that Ray starts.
+# The venv's cmake, ninja and python come first for everything below, also for what Ray starts.
 export PATH := $(venv)/bin:$(PATH)
 export PYTHON
 export VIRTUAL_ENV := $(venv)
@@ -16,29 +17,36 @@ export RAY_AUTH_MODE ?= disabled
 
 .PHONY: demo test bench fix fast install tests-built clean
 
-demo: $(ready)/package      ## the main job: asynchronous SGD with a parameter server, e.g. make demo ARGS=--plain
+# The main job: asynchronous SGD with a parameter server. Options by ARGS, as in ARGS=--plain.
+demo: $(ready)/package
 	python examples/async_sgd.py $(ARGS)
 
-test: tests-built           ## the full gate
+# The full gate.
+test: tests-built
 	.ci/run gate
 
-fast: tests-built           ## the gate's part that takes under two minutes
+# The gate's part that takes under two minutes.
+fast: tests-built
 	.ci/run gate-fast
 
-bench: $(ready)/package     ## the canonical benchmark
+# The canonical benchmark: two numbers.
+bench: $(ready)/package
 	python benchmarks/canonical.py $(ARGS)
 
-fix: $(ready)/package       ## format everything and renew the stub of the extension module
+# Format everything and renew the stub of the extension module.
+fix: $(ready)/package
 	.ci/run format
 	.ci/run stub
 
-install: $(ready)/package   ## the package and the tools into .venv, without running anything
+# The package and the tools into .venv, without running anything.
+install: $(ready)/package
 
 tests-built: $(ready)/package
-	cmake -S . -B $(tree) -DHOPLITE_TESTS=ON > build/configure.log || { cat build/configure.log; exit 1; }
+	cmake -S . -B $(tree) -DHOPLITE_TESTS=ON > build/configure.log || \
+	  { cat build/configure.log; exit 1; }
 	cmake --build $(tree) --parallel $(shell nproc)
 
-clean:                      ## everything that `make` has made, .venv excepted
+clean:
 	rm -rf build
 
 $(ready)/system: .ci/system
@@ -54,5 +62,6 @@ $(venv)/.tools: pyproject.toml $(ready)/system
 	touch $@
 
 $(ready)/package: CMakeLists.txt $(venv)/.tools
-	python -m pip install --quiet --no-build-isolation -Ceditable.rebuild=true --editable '.[examples]'
+	python -m pip install --quiet --no-build-isolation -Ceditable.rebuild=true \
+	  --editable '.[examples]'
 	touch $@

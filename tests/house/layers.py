@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
 from tests.house.tree import Tree, without_comments
 
@@ -49,6 +50,7 @@ MAY_IMPORT_RAY = re.compile(r"hoplite_ray/plugin/|serve_integration/|examples/|b
 
 def includes(tree: Tree) -> list[str]:
     found = []
+    for_tests = set(_test_support(tree))
     for path in tree.cpp:
         folder = path.split("/")[1]
         allowed = MAY_INCLUDE.get(folder)
@@ -57,7 +59,7 @@ def includes(tree: Tree) -> list[str]:
             continue
         for bracket, name in INCLUDE.findall(tree.read(path)):
             if bracket == "<":
-                found += _system_include(path, folder, name)
+                found += _system_include(path, folder, name, test=path in for_tests)
                 continue
             target = name.split("/")[0]
             border = name == BORDER and folder in SEES_THE_BORDER
@@ -68,10 +70,18 @@ def includes(tree: Tree) -> list[str]:
     return found
 
 
-def _system_include(path: str, folder: str, name: str) -> list[str]:
+def _test_support(tree: Tree) -> Iterator[str]:
+    """Tests, and headers that nothing but a test includes."""
+    for path in tree.cpp:
+        line = f'#include "{path.removeprefix("native/")}"'
+        users = [user for user in tree.cpp if line in tree.read(user)]
+        if path.endswith("_test.cc") or (users and all(u.endswith("_test.cc") for u in users)):
+            yield path
+
+
+def _system_include(path: str, folder: str, name: str, *, test: bool) -> list[str]:
     if (name.startswith("nanobind/") or name == "Python.h") and folder != "bindings":
         return [f"{path}: only bindings knows Python, not <{name}>"]
-    test = path.endswith("_test.cc")
     if folder in PURE and not test and IMPURE_HEADER.fullmatch(name):
         return [f"{path}: {folder} is pure, <{name}> is not"]
     return []

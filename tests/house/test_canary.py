@@ -41,6 +41,14 @@ CASES: list[tuple[Checker, Files, Files]] = [
         {"native/plan/a.cc": '#include "plan/gone.h"\n'},
         {"native/plan/a.cc": '#include "plan/a.h"\n', "native/plan/a.h": ""},
     ),
+    (
+        layers.includes,
+        {"native/wire/b.h": "#include <fstream>\n", "native/wire/b.cc": '#include "wire/b.h"\n'},
+        {
+            "native/wire/b.h": "#include <fstream>\n",
+            "native/wire/a_test.cc": '#include "wire/b.h"\n',
+        },
+    ),
     (layers.includes, {"native/misc/a.cc": ""}, {"native/base/a.cc": ""}),
     (
         layers.own_header_first,
@@ -88,7 +96,7 @@ CASES: list[tuple[Checker, Files, Files]] = [
     (
         words.plan,
         {"native/plan/a.h": "int kChunkBytes;\n"},
-        {"native/plan/a.h": "// a chunk\nint kBlockBytes; int blocks;\n"},
+        {"native/plan/a.h": "// a chunk\nint kBlockBytes, blocks, wire_version;\n"},
     ),
     (words.plan, {"native/plan/a.h": "int get_rail();\n"}, {"native/plan/a.h": "int rail();\n"}),
     (words.plan, {"native/plan/a.h": "class PullImpl;\n"}, {"native/plan/a.h": "class Pull;\n"}),

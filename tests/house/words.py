@@ -46,6 +46,7 @@ NEVER_IN_PLAN = NEVER | {"path": "rail"}  # in Python a path is a file's, as eve
 NEVER_IN_TYPES = re.compile(r"(Helper|Util|Utils|Impl|Base|Manager)$")
 TYPES_KEPT = {"WorldManager"}  # MultiWorld's own name, kept for its users
 NAMES_KEPT = {"get_async"}  # the awaitable twin of get
+PHRASES_KEPT = {"wire version"}  # of the protocol, carried by HELLO
 
 
 def split(name: str) -> list[str]:
@@ -57,7 +58,8 @@ def split(name: str) -> list[str]:
 def complaint(name: str, never: dict[str, str]) -> str | None:
     words = split(name)
     pairs = [" ".join(pair) for pair in pairwise(words)]
-    for word in [*words, *pairs]:
+    kept = {word for pair in pairs if pair in PHRASES_KEPT for word in pair.split()}
+    for word in [*(word for word in words if word not in kept), *pairs]:
         for form in (word, word.removesuffix("s")):
             if form in never:
                 return f"{name} says '{form}', the word is '{never[form]}'"
