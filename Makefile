@@ -34,14 +34,14 @@ bench: $(ready)/package
 	python benchmarks/canonical.py $(ARGS)
 
 # Format everything and renew the stub of the extension module.
-fix: $(ready)/package
+fix: tests-built
 	.ci/run format
 	.ci/run stub
 
 # The package and the tools into .venv, without running anything.
-install: $(ready)/package
+install: $(ready)/package $(venv)/.dev
 
-tests-built: $(ready)/package
+tests-built: $(ready)/package $(venv)/.dev
 	cmake -S . -B $(tree) -DHOPLITE_TESTS=ON > build/configure.log || \
 	  { cat build/configure.log; exit 1; }
 	cmake --build $(tree) --parallel $(shell nproc)
@@ -54,14 +54,18 @@ $(ready)/system: .ci/system
 	.ci/system > $@.python
 	mv $@.python $@
 
-# Stamps: the tools' lies in .venv, so that removing .venv or build/ brings back what was in it.
-$(venv)/.tools: pyproject.toml $(ready)/system
+# The stamps of .venv lie in it, so that removing .venv or build/ brings back what was in it.
+$(venv)/.build: pyproject.toml $(ready)/system
 	[ -x $(venv)/bin/python ] || "$$(cat $(ready)/system)" -m venv $(venv)
 	python -m pip install --quiet --upgrade 'pip>=25.1'
+	python -m pip install --quiet --group build
+	touch $@
+
+$(venv)/.dev: $(venv)/.build
 	python -m pip install --quiet --group dev
 	touch $@
 
-$(ready)/package: CMakeLists.txt $(venv)/.tools
+$(ready)/package: CMakeLists.txt $(venv)/.build
 	python -m pip install --quiet --no-build-isolation -Ceditable.rebuild=true \
 	  --editable '.[examples]'
 	touch $@
