@@ -151,6 +151,11 @@ Result<FrameHeader> decode_header(std::span<const std::byte> bytes) {
   }
   if (family_of(header.type) == Family::kUnknown) return bad_frame(header.type, "unknown type");
   if (flags != 0) return bad_frame(header.type, "unknown flags");
+  if (family_of(header.type) == Family::kLink &&
+      (header.view_epoch != Epoch{} || header.transfer != TransferId{} ||
+       header.trace != TraceId{})) {
+    return bad_frame(header.type, "it belongs to no view, transfer or trace");
+  }
   if (!has_possible_lengths(header)) return bad_frame(header.type, "impossible length");
   return header;
 }

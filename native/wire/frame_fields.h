@@ -68,6 +68,7 @@ void fields(A& a, Of<A, Claim> m) {
   id(a, m.target_epoch);
   fields(a, m.meta);
   a.flag(m.wants);
+  a.flag(m.exists);
   a.flag(m.pinned);
   a.flag(m.committed);
   each(a, m.stripes, kStripesMax, kStripeClaimBytes, [&](auto& s) { fields(a, s); });
@@ -75,6 +76,7 @@ void fields(A& a, Of<A, Claim> m) {
 template <typename A>
 void fields(A& a, Of<A, Delete> m) {
   fields(a, m.object);
+  id(a, m.upto);
 }
 template <typename A>
 void fields(A& a, Of<A, Locate> m) {
@@ -102,6 +104,7 @@ void fields(A& a, Of<A, ReduceReport> m) {
   fields(a, m.meta);
   ids(a, m.folded, kStripesMax);
   numbers(a, m.lost, kReduceSourcesMax);
+  numbers(a, m.committed, kReduceSourcesMax);
   a.enumeration(m.code, kCodeCount);
   a.text(m.text, kErrorTextBytesMax);
 }
@@ -150,6 +153,8 @@ void fields(A& a, Of<A, Lost> m) {
 template <typename A>
 void fields(A& a, Of<A, Drop> m) {
   fields(a, m.object);
+  id(a, m.upto);
+  a.flag(m.deleted);
 }
 
 // ---- reduce, from the target's home ----
@@ -159,6 +164,7 @@ void fields(A& a, Of<A, ReduceOwn> m) {
   fields(a, m.target);
   id(a, m.target_epoch);
   a.enumeration(m.op, kReduceOpCount);
+  fields(a, m.meta);
   a.number(m.stripe_count);
   ids(a, m.owned, kStripesMax);
   a.number(m.first);

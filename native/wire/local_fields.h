@@ -40,10 +40,12 @@ void fields(A& a, Of<A, WroteCommand> m) {
 template <typename A>
 void fields(A& a, Of<A, GetCommand> m) {
   fields(a, m.object);
+  a.flag(m.exists);
 }
 template <typename A>
 void fields(A& a, Of<A, ReleaseCommand> m) {
   fields(a, m.object);
+  id(a, m.incarnation);
 }
 template <typename A>
 void fields(A& a, Of<A, DeleteCommand> m) {

@@ -129,6 +129,9 @@ Result<LocalHeader> decode_local_header(std::span<const std::byte> bytes) {
   }
   if (!is_known(header.type)) return bad_frame(header.type, "unknown type");
   if (flags != 0) return bad_frame(header.type, "unknown flags");
+  if (header.type <= LocalType::kAttached && header.request != RequestId{}) {
+    return bad_frame(header.type, "it belongs to no request");
+  }
   const std::uint64_t payload_max = may_have_payload(header.type) ? kInlineBytesMax : 0;
   if (header.payload_bytes > payload_max ||
       kLocalHeaderBytes + std::uint64_t{header.body_bytes} + header.payload_bytes >

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wire/frame.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+
+namespace hoplite {
+namespace {
+
+using ByteVector = std::vector<std::byte>;
+
+ObjectId object(std::uint8_t first) {
+  ObjectId id;
+  for (std::size_t i = 0; i < kObjectIdBytes; ++i)
+    id.bytes[i] = static_cast<std::uint8_t>(first + i);
+  return id;
+}
+const ObjectMeta kMeta{100001, 8192, DType::kFloat64, "layout of two leaves"};
+const ReduceSource kSource{3, object(9), Incarnation{2}};
+
+// One of every message, every field different from its default.
+std::vector<PeerMessage> one_of_each() {
+  const ObjectId id = object(1);
+  const Incarnation life{4};
+  const TargetEpoch target_epoch{6};
+  return {
+      Claim{id,
+            life,
+            target_epoch,
+            kMeta,
+            true,
+            true,
+            true,
+            false,
+            {{StripeIndex{0}, StripeState::kReceiving, LeaseId{8}, NodeId{2}, 5},
+             {StripeIndex{2}, StripeState::kComplete, LeaseId{9}, kNoNode, 4}}},
+      Delete{id, life},
+      Locate{id, life, NodeId{3}},
+      ReduceWant{id, ReduceOp::kMax, 8, 4, 1, {kSource, kSource}, target_epoch, true},
+      ReduceReport{
+          id, target_epoch, kMeta, {StripeIndex{1}}, {7, 9}, {1, 4}, Code::kStoreFull, "full"},
+      ResyncDone{},
+      Grant{id, life, target_epoch, kMeta, 3, StripeIndex{2}, NodeId{5}, LeaseId{11}},
+      Located{id, life, kMeta, NodeId{6}},
+      Push{id, life, target_epoch, kMeta, {NodeId{1}, NodeId{2}}},
+      PushTo{id, life, {NodeId{4}}},
+      Lost{id, Code::kObjectLost, "no holders left"},
+      Drop{id, life, false},
+      ReduceOwn{id, target_epoch, ReduceOp::kMax, kMeta, 5, {StripeIndex{4}}, 2, {kSource}, true},
+      ReduceState{id, target_epoch, ReducePhase::kFailed, {1}, {2, 3}, Code::kReduceFailed, "few"},
+      PullStart{id, life, target_epoch, 3, StripeIndex{1}, 17, 2},
+      Credit{3},
+      PullStop{},
+      PullRefused{Code::kStoreFull},
+  };
+}
+
+std::vector<LinkFrame> one_of_each_link_frame() {
+  Nonce nonce{};
+  nonce.fill(0xab);
+  Mac mac{};
+  mac.fill(0xcd);
+  return {Hello{1, 2, NodeId{3}, Incarnation{4}, NodeId{5}, Incarnation{6}, ConnectionKind::kBulk,
+                RailId{1}, nonce},
+          Welcome{1, 2, nonce, mac}, Proof{mac}, CloseRail{RailId{2}}, Goodbye{}};
+}
+
+Message message_of(const PeerMessage& body) {
+  return {Epoch{0x1122334455667788}, TransferId{0x99}, TraceId{0xaabb}, body};
+}
+
+Result<Frame> decode(std::span<const std::byte> bytes) {
+  if (bytes.size() < kFrameHeaderBytes) return Error{Code::kBadFrame, "short"};
+  auto header = decode_header(bytes);
+  if (!header) return header.error();
+  const auto rest = bytes.subspan(kFrameHeaderBytes);
+  if (rest.size() < header->body_bytes) return Error{Code::kBadFrame, "short"};
+  return decode_body(*header, rest.first(header->body_bytes));
+}
+
+ByteVector encode_frame(const Frame& frame, std::uint64_t payload_bytes) {
+  ByteVector out;
+  if (const auto* message = std::get_if<Message>(&frame)) {
+    encode(*message, payload_bytes, out);
+  } else if (const auto* link_frame = std::get_if<LinkFrame>(&frame)) {
+    encode(*link_frame, out);
+  } else {
+    const auto block = encode(std::get<BlockHeader>(frame));
+    out.assign(block.begin(), block.end());
+  }
+  return out;
+}
+
+std::vector<ByteVector> all_encoded() {
+  std::vector<ByteVector> all;
+  for (const auto& body : one_of_each()) all.push_back(encode_frame(message_of(body), 0));
+  for (const auto& frame : one_of_each_link_frame()) all.push_back(encode_frame(frame, 0));
+  all.push_back(encode_frame(BlockHeader{Epoch{1}, TransferId{2}, TraceId{3}, object(4),
+                                         Incarnation{5}, TargetEpoch{6}, 7, 8, 9},
+                             0));
+  return all;
+}
+
+// What decodes must encode to the same bytes: nothing is believed that was not said.
+void expect_canonical(const ByteVector& bytes) {
+  auto frame = decode(bytes);
+  if (!frame) return;
+  auto header = decode_header(bytes);
+  ByteVector again = encode_frame(*frame, header->payload_bytes);
+  ASSERT_EQ(again,
+            ByteVector(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(again.size())));
+}
+
+TEST(Frame, EveryMessageComesBackAsItWas) {
+  const auto bodies = one_of_each();
+  ASSERT_EQ(bodies.size(), std::variant_size_v<PeerMessage>);
+  for (std::size_t i = 0; i < bodies.size(); ++i) {
+    ASSERT_EQ(bodies[i].index(), i);
+    const Message message = message_of(bodies[i]);
+    auto frame = decode(encode_frame(message, 0));
+    ASSERT_TRUE(frame) << i;
+    EXPECT_EQ(std::get<Message>(*frame), message) << i;
+  }
+}
+
+TEST(Frame, EveryLinkFrameComesBackAsItWas) {
+  const auto frames = one_of_each_link_frame();
+  ASSERT_EQ(frames.size(), std::variant_size_v<LinkFrame>);
+  for (const auto& link_frame : frames) {
+    auto frame = decode(encode_frame(link_frame, 0));
+    ASSERT_TRUE(frame);
+    EXPECT_EQ(std::get<LinkFrame>(*frame), link_frame);
+  }
+}
+
+TEST(Frame, EmptyMessagesComeBackAsTheyWere) {
+  for (const PeerMessage& body : {PeerMessage{Claim{}}, PeerMessage{ReduceWant{}},
+                                  PeerMessage{ReduceState{}}, PeerMessage{Push{}}}) {
+    const Message message{{}, {}, {}, body};
+    auto frame = decode(encode_frame(message, 0));
+    ASSERT_TRUE(frame);
+    EXPECT_EQ(std::get<Message>(*frame), message);
+  }
+}
+
+TEST(Frame, EveryShorterBodyIsRefused) {
+  for (const ByteVector& whole : all_encoded()) {
+    auto header = decode_header(whole);
+    ASSERT_TRUE(header);
+    for (std::uint32_t size = 0; size < header->body_bytes; ++size) {
+      FrameHeader shorter = *header;
+      shorter.body_bytes = size;
+      if (header->type == FrameType::kBlock) continue;  // decode_header knows its only length
+      EXPECT_FALSE(decode_body(shorter, std::span(whole).subspan(kFrameHeaderBytes, size)))
+          << static_cast<int>(header->type) << " cut to " << size;
+    }
+  }
+}
+
+TEST(Frame, EveryLongerBodyIsRefused) {
+  for (ByteVector whole : all_encoded()) {
+    auto header = decode_header(whole);
+    ASSERT_TRUE(header);
+    if (header->type == FrameType::kBlock) continue;
+    whole.push_back(std::byte{0});
+    ++header->body_bytes;
+    EXPECT_FALSE(decode_body(*header, std::span(whole).subspan(kFrameHeaderBytes)))
+        << static_cast<int>(header->type);
+  }
+}
+
+TEST(Frame, EveryFlippedBitIsRefusedOrMeansSomethingElse) {
+  for (const ByteVector& whole : all_encoded()) {
+    for (std::size_t bit = 0; bit < whole.size() * 8; ++bit) {
+      ByteVector flipped = whole;
+      flipped[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+      expect_canonical(flipped);
+    }
+  }
+}
+
+TEST(Frame, RandomBodiesNeverDecodeToWhatTheyDoNotSay) {
+  Prng prng(7);
+  const auto seeds = all_encoded();
+  for (int round = 0; round < 20'000; ++round) {
+    ByteVector bytes = seeds[prng.below(seeds.size())];
+    for (std::uint64_t n = 1 + prng.below(6); n > 0; --n) {
+      bytes[prng.below(bytes.size())] =
+          static_cast<std::byte>(prng.chance(30) ? 0xff : prng.next());
+    }
+    expect_canonical(bytes);
+  }
+}
+
+TEST(Frame, HeadersThatLieAreRefused) {
+  ByteVector good;
+  encode(message_of(Credit{1}), 0, good);
+  const auto code_with = [&good](std::size_t at, std::uint8_t value) {
+    ByteVector bytes = good;
+    bytes[at] = static_cast<std::byte>(value);
+    auto header = decode_header(bytes);
+    return header ? Code::kOk : header.error().code;
+  };
+  EXPECT_EQ(code_with(0, 0x48), Code::kOk);
+  EXPECT_EQ(code_with(0, 0x49), Code::kBadFrame);   // magic
+  EXPECT_EQ(code_with(4, 2), Code::kWrongVersion);  // version
+  EXPECT_EQ(code_with(6, 0), Code::kBadFrame);      // type
+  EXPECT_EQ(code_with(6, 31), Code::kBadFrame);     // type
+  EXPECT_EQ(code_with(6, 50), Code::kBadFrame);     // type
+  EXPECT_EQ(code_with(7, 1), Code::kBadFrame);      // flags
+  EXPECT_EQ(code_with(11, 1), Code::kBadFrame);     // 16 MiB of body
+  EXPECT_EQ(code_with(12, 1), Code::kBadFrame);     // a payload where none may be
+  EXPECT_EQ(code_with(6, 16), Code::kBadFrame);     // a block with a body of 4 bytes
+}
+
+TEST(Frame, LengthsAreBoundedByType) {
+  const auto is_possible = [](FrameType type, std::uint32_t body, std::uint32_t payload) {
+    ByteVector bytes;
+    encode(message_of(Credit{1}), 0, bytes);
+    bytes[6] = static_cast<std::byte>(type);
+    std::memcpy(bytes.data() + 8, &body, sizeof body);
+    std::memcpy(bytes.data() + 12, &payload, sizeof payload);
+    return decode_header(bytes).has_value();
+  };
+  EXPECT_TRUE(is_possible(FrameType::kBlock, kBlockBodyBytes, 1));
+  EXPECT_TRUE(is_possible(FrameType::kBlock, kBlockBodyBytes, kBlockBytesMax));
+  EXPECT_FALSE(is_possible(FrameType::kBlock, kBlockBodyBytes, 0));
+  EXPECT_FALSE(is_possible(FrameType::kBlock, kBlockBodyBytes, kBlockBytesMax + 1));
+  EXPECT_FALSE(is_possible(FrameType::kBlock, kBlockBodyBytes + 1, 1));
+  EXPECT_TRUE(is_possible(FrameType::kPush, 100, kInlineBytesMax));
+  EXPECT_FALSE(is_possible(FrameType::kPush, 100, kInlineBytesMax + 1));
+  EXPECT_TRUE(is_possible(FrameType::kReduceOwn, kControlFrameBytesMax - kFrameHeaderBytes, 0));
+  EXPECT_FALSE(
+      is_possible(FrameType::kReduceOwn, kControlFrameBytesMax - kFrameHeaderBytes + 1, 0));
+  EXPECT_FALSE(is_possible(FrameType::kReduceOwn, 0xffffffff, 0));
+}
+
+TEST(Frame, CountsThatCannotBeTrueAllocateNothing) {
+  // A ReduceState without members; its first count follows object, epoch and phase.
+  ByteVector bytes = encode_frame(message_of(ReduceState{}), 0);
+  const std::size_t at = kFrameHeaderBytes + kObjectIdBytes + 4 + 1;
+  for (const std::uint32_t count : {1U, 4096U, 4097U, 0x40000000U, 0xffffffffU}) {
+    std::memcpy(bytes.data() + at, &count, sizeof count);
+    EXPECT_FALSE(decode(bytes)) << count;
+  }
+}
+
+TEST(Frame, TheLargestLegalMessagesFit) {
+  ReduceOwn own;
+  own.members.assign(kReduceSourcesMax, kSource);
+  own.owned.assign(kStripesMax, StripeIndex{0});
+  Push push;
+  push.meta.layout.assign(kLayoutBytesMax, 'x');
+  push.forward.assign(kViewMembersMax, NodeId{1});
+  EXPECT_TRUE(decode(encode_frame(message_of(own), 0)));
+  EXPECT_TRUE(decode(encode_frame(message_of(push), kInlineBytesMax)));
+}
+
+TEST(Frame, LongErrorTextsAreCutShort) {
+  auto frame = decode(
+      encode_frame(message_of(Lost{object(1), Code::kObjectLost, std::string(9999, 'x')}), 0));
+  ASSERT_TRUE(frame);
+  EXPECT_EQ(std::get<Lost>(std::get<Message>(*frame).body).text.size(), kErrorTextBytesMax);
+}
+
+TEST(Frame, BlocksOutsideOfAnyObjectAreRefused) {
+  BlockHeader block;
+  block.size_bytes = 8;
+  block.offset = kObjectBytesMax - 8;
+  EXPECT_TRUE(decode(encode_frame(block, 0)));
+  ++block.offset;
+  EXPECT_FALSE(decode(encode_frame(block, 0)));
+  block.offset = ~std::uint64_t{0};
+  EXPECT_FALSE(decode(encode_frame(block, 0)));
+}
+
+}  // namespace
+}  // namespace hoplite
