@@ -33,6 +33,7 @@ struct ReleaseCommand {  // one mapping of `object` is gone
 };
 struct DeleteCommand {
   ObjectId object;
+  Incarnation upto;  // this attempt's bytes and older ones; 0: whatever there is
 };
 struct ReduceCommand {
   ObjectId target;

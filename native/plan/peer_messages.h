@@ -57,6 +57,7 @@ struct ReduceSource {
   std::uint32_t index = 0;  // position in the caller's list
   ObjectId object;
   Incarnation incarnation;  // 0: any
+  bool failed = false;      // it will never come; `object` means nothing
   bool operator==(const ReduceSource&) const = default;
 };
 struct ReduceWant {  // the caller of a reduce, to the target's home; repeated whole to a new home

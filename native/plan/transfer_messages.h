@@ -104,12 +104,14 @@ struct Hello {
   Incarnation to_incarnation;
   ConnectionKind kind = ConnectionKind::kControl;
   RailId rail;
+  std::uint32_t attempt = 0;  // the dialler's count of this link's lives; one life's connections belong together
   Nonce nonce{};
   bool operator==(const Hello&) const = default;
 };
 struct Welcome {
   std::uint16_t wire_version = kWireVersion;
   std::uint64_t features = kFeatureNone;
+  Incarnation incarnation;  // who answers: tells a restarted node from the one that was dialled
   Nonce nonce{};
   Mac proof{};
   bool operator==(const Welcome&) const = default;

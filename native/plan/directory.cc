@@ -1,0 +1,303 @@
+// What comes in: claims, deletions, queries, deaths, views. Each change ends in service().
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/directory.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace hoplite {
+namespace {
+
+bool has_data(const Claim& claim) {
+  return std::any_of(claim.stripes.begin(), claim.stripes.end(), [](const StripeClaim& s) {
+    return s.state == StripeState::kRoot || s.state == StripeState::kComplete;
+  });
+}
+
+}  // namespace
+
+void Directory::handle_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now) {
+  Entry& entry = entries_[claim.object];
+  if (!admit_claim(from, claim, entry)) return service(claim.object, now);
+  if (claim.stripes.empty() && !claim.wants) {
+    entry.holders.erase(from);
+    return service(claim.object, now);
+  }
+  const bool current = adopt_identity(from, claim, entry);
+  const auto [it, is_new] = entry.holders.try_emplace(from);
+  Holder& holder = it->second;
+  if (is_new) holder.slot = entry.slots++;
+  if (claim.wants && !holder.wants) holder.since = now;
+  holder.wants = claim.wants;
+  holder.exists = claim.exists;
+  holder.pinned = claim.pinned;
+  if (current) {
+    merge_stripes(claim, epoch, entry, holder, now);
+    break_cycles(entry, from);
+  } else {
+    holder.stripes.clear();
+  }
+  service(claim.object, now);
+}
+
+// Deletions answer everything that is not newer than they are.
+bool Directory::admit_claim(NodeId from, const Claim& claim, Entry& entry) {
+  if (!entry.deleted) return true;
+  if (claim.incarnation > entry.incarnation && has_data(claim)) {
+    restart(entry, false);
+    entry.deleted = entry.known = false;
+    return true;
+  }
+  if (!claim.stripes.empty()) send(from, Drop{claim.object, entry.incarnation, true});
+  if (claim.wants) {
+    send(from, Lost{claim.object, Code::kObjectLost,
+                    "object " + short_name(claim.object) + " was deleted"});
+  }
+  return false;
+}
+
+// Returns whether the stripes of `claim` are of the bytes that this entry is about.
+bool Directory::adopt_identity(NodeId from, const Claim& claim, Entry& entry) {
+  if (claim.incarnation.value == 0 || claim.meta.block_bytes == 0) return false;
+  if (!entry.known) {
+    entry.known = true;
+    entry.incarnation = claim.incarnation;
+    entry.meta = claim.meta;
+    if (claim.target_epoch > entry.target_epoch) entry.target_epoch = claim.target_epoch;
+    entry.committed = entry.target_epoch.value == 0 || claim.committed;
+  }
+  if (claim.incarnation > entry.incarnation && has_data(claim)) {
+    // A later attempt has put it again: its bytes replace the older ones everywhere.
+    for (const auto& [node, holder] : entry.holders) {
+      if (node != from && !holder.stripes.empty()) {
+        send(node, Drop{claim.object, entry.incarnation, false});
+      }
+    }
+    restart(entry, true);
+    entry.incarnation = claim.incarnation;
+    entry.meta = claim.meta;
+  }
+  if (claim.incarnation < entry.incarnation) {
+    if (has_data(claim)) send(from, Drop{claim.object, claim.incarnation, false});
+    return false;
+  }
+  if (claim.incarnation > entry.incarnation) return false;
+  if (claim.meta != entry.meta) {
+    send(from, Lost{claim.object, Code::kDuplicateObject,
+                    "object " + short_name(claim.object) +
+                        " exists already with another size or layout; choose another id"});
+    return false;
+  }
+  if (claim.target_epoch < entry.target_epoch) {
+    ReduceState state = entry.reduce.value_or(ReduceState{});
+    state.target = claim.object;
+    state.target_epoch = entry.target_epoch;
+    send(from, std::move(state));
+    return false;
+  }
+  if (claim.target_epoch > entry.target_epoch) {
+    restart(entry, true);
+    entry.target_epoch = claim.target_epoch;
+    entry.committed = claim.committed;
+  }
+  if (claim.target_epoch.value == 0) return true;
+  if (claim.committed) entry.committed = true;
+  if (!claim.committed && entry.committed && entry.reduce) send(from, *entry.reduce);
+  return true;
+}
+
+void Directory::merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Holder& holder,
+                              Instant now) {
+  if (claim.stripes.size() > 1 && entry.stripe_count == 0) {
+    entry.stripe_count = static_cast<std::uint16_t>(claim.stripes.size());
+  }
+  if (has_data(claim)) entry.lost = false;
+  const std::size_t count = std::max<std::size_t>(entry.stripe_count, 1);
+  holder.stripes.resize(count);
+  if (claim.stripes.size() == count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      merge_stripe(claim.stripes[i], epoch, entry, holder.stripes[i], now);
+    }
+  } else if (claim.stripes.size() == 1 && claim.stripes[0].state != StripeState::kReceiving) {
+    // Whoever produces or has the whole object says so once, for any number of stripes.
+    for (Edge& edge : holder.stripes) merge_stripe(claim.stripes[0], epoch, entry, edge, now);
+  } else {
+    // Cut for another number of stripes, under an older home: it starts again with ours.
+    for (Edge& edge : holder.stripes) edge = Edge{};
+  }
+}
+
+void Directory::merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry& entry, Edge& edge,
+                             Instant now) {
+  const bool has_it = claim.state == StripeState::kComplete || claim.state == StripeState::kRoot;
+  if (!has_it && claim.lease < edge.lease && epoch == edge.granted) return;  // it crosses our grant
+  if (claim.state == StripeState::kReceiving && edge.orphan && claim.sender == edge.sender) return;
+  const bool sender_known = entry.holders.contains(claim.sender);
+  if (claim.state == StripeState::kIdle && claim.sender != kNoNode) {
+    edge.failed = claim.sender;
+    edge.not_before = now + config_.regrant_delay;
+  }
+  edge.state = claim.state;
+  edge.orphan = claim.state == StripeState::kReceiving && !sender_known && unheard_.empty();
+  edge.sender = claim.state == StripeState::kReceiving ? claim.sender : kNoNode;
+  edge.lease = std::max(edge.lease, claim.lease);
+  edge.granted = epoch;
+}
+
+// A new home hears of edges that two older decisions made; where they close a circle, one is replaced.
+void Directory::break_cycles(Entry& entry, NodeId node) {
+  auto& stripes = entry.holders.at(node).stripes;
+  for (std::size_t stripe = 0; stripe < stripes.size(); ++stripe) {
+    Edge& edge = stripes[stripe];
+    if (edge.state != StripeState::kReceiving || edge.orphan) continue;
+    NodeId at = edge.sender;
+    for (std::size_t steps = 0; steps <= entry.holders.size() && at != node; ++steps) {
+      const auto it = entry.holders.find(at);
+      if (it == entry.holders.end() || it->second.stripes.size() <= stripe) break;
+      const Edge& next = it->second.stripes[stripe];
+      if (next.state != StripeState::kReceiving || next.orphan) break;
+      at = next.sender;
+    }
+    if (at == node) edge.orphan = true;
+  }
+}
+
+// The bytes known so far are void: everybody who wants them starts again.
+void Directory::restart(Entry& entry, bool keep_waiting) {
+  for (auto& [node, holder] : entry.holders) holder.stripes.clear();
+  if (!keep_waiting) entry.holders.clear();
+  entry.stripe_count = 0;
+  entry.lost = false;
+}
+
+void Directory::handle_delete(const Delete& request, Instant now) {
+  Entry& entry = entries_[request.object];
+  const Incarnation upto =
+      request.upto.value > 0 ? request.upto : std::max(entry.incarnation, Incarnation{1});
+  if (entry.known && !entry.deleted && entry.incarnation > upto) return service(request.object, now);
+  if (entry.deleted && entry.incarnation >= upto) return;
+  for (const auto& [node, holder] : entry.holders) {
+    send(node, Drop{request.object, upto, true});
+  }
+  entry.lost = entry.deleted = true;
+  entry.lost_code = Code::kObjectLost;
+  entry.lost_text = "object " + short_name(request.object) + " was deleted";
+  answer_lost(request.object, entry);
+  entry.holders.clear();
+  entry.known = true;
+  entry.incarnation = upto;
+  entry.reduce.reset();
+  entry.deleted_until = now + config_.tombstone_life;
+  service(request.object, now);
+}
+
+void Directory::handle_locate(NodeId from, const Locate& locate, Instant now) {
+  entries_[locate.object].locates.insert_or_assign(from, Query{locate, now});
+  service(locate.object, now);
+}
+
+void Directory::handle_resync_done(NodeId from, Instant now) {
+  if (unheard_.erase(from) == 0 || !unheard_.empty()) return;
+  std::vector<ObjectId> objects;
+  for (const auto& [object, entry] : entries_) objects.push_back(object);
+  for (const ObjectId& object : objects) service(object, now);
+}
+
+void Directory::handle_view(const Membership& view, Instant now) {
+  epoch_ = view.epoch();
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    if (view.home_of(it->first) == config_.node) {
+      ++it;
+      continue;
+    }
+    if (it->second.deadline) timers_.erase({*it->second.deadline, it->first});
+    it = entries_.erase(it);
+  }
+  unheard_.clear();
+  for (const Member& member : view.members()) {
+    if (member.node != config_.node && view.is_live(member.node)) unheard_.insert(member.node);
+  }
+  std::set<NodeId> gone;
+  for (const auto& [object, entry] : entries_) {
+    for (const auto& [node, holder] : entry.holders) {
+      if (!view.is_live(node)) gone.insert(node);
+    }
+    for (const auto& [node, locate] : entry.locates) {
+      if (!view.is_live(node)) gone.insert(node);
+    }
+  }
+  for (const NodeId node : gone) remove_node(node, now);
+}
+
+void Directory::handle_link_down(NodeId node) {
+  for (auto& [object, entry] : entries_) {
+    const auto it = entry.holders.find(node);
+    if (it == entry.holders.end()) continue;
+    for (Edge& edge : it->second.stripes) edge.granted = Epoch{0};
+  }
+}
+
+void Directory::handle_node_dead(NodeId node, Instant now) {
+  unheard_.erase(node);
+  remove_node(node, now);
+}
+
+void Directory::remove_node(NodeId node, Instant now) {
+  std::vector<ObjectId> touched;
+  for (auto& [object, entry] : entries_) {
+    const bool held = entry.holders.erase(node) + entry.locates.erase(node) > 0;
+    if (held) touched.push_back(object);
+    for (auto& [other, holder] : entry.holders) {
+      for (Edge& edge : holder.stripes) {
+        if (edge.state == StripeState::kReceiving && edge.sender == node) edge.orphan = true;
+      }
+    }
+  }
+  for (const ObjectId& object : touched) service(object, now);
+}
+
+void Directory::handle_reduce_state(const ReduceState& state, Instant now) {
+  Entry& entry = entries_[state.target];
+  if (entry.deleted) return;
+  if (state.target_epoch > entry.target_epoch) {
+    restart(entry, true);
+    entry.target_epoch = state.target_epoch;
+  }
+  entry.reduce = state;
+  entry.committed = state.phase == ReducePhase::kCommitted;
+  if (state.phase == ReducePhase::kFailed) {
+    entry.lost = true;
+    entry.lost_code = state.code;
+    entry.lost_text = state.text;
+  }
+  for (const auto& [node, holder] : entry.holders) send(node, state);
+  service(state.target, now);
+}
+
+void Directory::handle_timeout(Instant now) {
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    const ObjectId object = timers_.begin()->second;
+    timers_.erase(timers_.begin());
+    entries_.at(object).deadline.reset();
+    service(object, now);
+  }
+}
+
+std::optional<Parcel> Directory::poll_parcel() {
+  if (parcels_.empty()) return std::nullopt;
+  Parcel parcel = std::move(parcels_.front());
+  parcels_.pop_front();
+  return parcel;
+}
+
+std::optional<Instant> Directory::poll_timeout() const {
+  if (timers_.empty()) return std::nullopt;
+  return timers_.begin()->first;
+}
+
+void Directory::send(NodeId to, PeerMessage body, bool with_payload) {
+  parcels_.push_back({to, std::move(body), with_payload});
+}
+
+}  // namespace hoplite

@@ -1,0 +1,131 @@
+// One shard of the object directory: for each object whose home is this node, who holds what, how far,
+// who waits, and who may send to whom. Soft state: all of it is rebuilt from the members' claims after a
+// change of view, during which the shard grants on what it knows and never says that something is lost
+// (design decision 4). Queries are subscriptions: they may come before the object.
+// Invariants: per stripe the edges form a forest rooted at complete or producing holders.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "plan/membership.h"
+#include "plan/messages.h"
+
+namespace hoplite {
+
+// A message to send; `with_payload`: behind it go the bytes of our own copy of its object.
+struct Parcel {
+  NodeId to;
+  PeerMessage body;
+  bool with_payload = false;
+};
+
+struct DirectoryStats {
+  std::uint64_t grants = 0, regrants = 0, pushes = 0, losses = 0;
+};
+
+class Directory {
+ public:
+  explicit Directory(const EngineConfig& config) : config_(config) {}
+
+  // `epoch` is that of the message: a claim older than the grant it doesn't know is stale news.
+  void handle_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now);
+  void handle_delete(const Delete& request, Instant now);
+  void handle_locate(NodeId from, const Locate& locate, Instant now);
+  void handle_resync_done(NodeId from, Instant now);
+  void handle_view(const Membership& view, Instant now);
+  void handle_link_down(NodeId node);
+  void handle_node_dead(NodeId node, Instant now);
+  void handle_timeout(Instant now);
+
+  // The reduce whose result is `state.target` has changed: a new target epoch voids older blocks, a
+  // commit lets gets resolve, a failure answers them.
+  void handle_reduce_state(const ReduceState& state, Instant now);
+
+  [[nodiscard]] std::optional<Parcel> poll_parcel();
+  [[nodiscard]] std::optional<Instant> poll_timeout() const;
+
+  [[nodiscard]] std::size_t entry_count() const { return entries_.size(); }
+  [[nodiscard]] bool is_recovering() const { return !unheard_.empty(); }
+  [[nodiscard]] const DirectoryStats& stats() const { return stats_; }
+  void check_invariants() const;
+
+ private:
+  struct Edge {  // one stripe at one holder
+    StripeState state = StripeState::kIdle;
+    bool orphan = false;  // its sender died, and the receiver has not said yet how far it got
+    LeaseId lease;
+    NodeId sender;
+    Epoch granted;        // in which epoch the lease was sent; 0: over a link that broke since
+    NodeId failed;        // who must not be granted again before `not_before`
+    Instant not_before;   // also: when to push a small object again
+  };
+  struct Holder {
+    bool wants = false, exists = false, pinned = false;
+    std::uint32_t slot = 0;  // order of arrival: decides which stripe it is interior for
+    Instant since;
+    std::vector<Edge> stripes;
+  };
+  struct Query {
+    Locate locate;
+    Instant since;
+  };
+  struct Entry {
+    bool known = false;  // somebody has said what it is
+    Incarnation incarnation;
+    TargetEpoch target_epoch;
+    ObjectMeta meta;
+    bool committed = true, lost = false, deleted = false;
+    Code lost_code = Code::kObjectLost;
+    std::string lost_text;
+    Instant deleted_until;
+    std::uint16_t stripe_count = 0;  // 0: not decided
+    LeaseId last_lease;
+    std::uint32_t slots = 0;
+    std::map<NodeId, Holder> holders;
+    std::map<NodeId, Query> locates;
+    std::optional<ReduceState> reduce;
+    std::optional<Instant> deadline;
+  };
+
+  // claims (directory.cc)
+  bool admit_claim(NodeId from, const Claim& claim, Entry& entry);
+  bool adopt_identity(NodeId from, const Claim& claim, Entry& entry);
+  void merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Holder& holder, Instant now);
+  void merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry& entry, Edge& edge,
+                    Instant now);
+  void break_cycles(Entry& entry, NodeId node);
+  void restart(Entry& entry, bool keep_waiting);
+  void remove_node(NodeId node, Instant now);
+
+  // service (directory_service.cc): all that an entry owes anybody, after any change
+  void service(const ObjectId& object, Instant now);
+  void decide_stripes(Entry& entry) const;
+  [[nodiscard]] std::optional<std::string> why_lost(const Entry& entry) const;
+  void answer_lost(const ObjectId& object, Entry& entry);
+  void push_small(const ObjectId& object, Entry& entry, Instant now);
+  void grant_stripes(const ObjectId& object, Entry& entry, Instant now);
+  void answer_locates(const ObjectId& object, Entry& entry, Instant now);
+  void expire_waits(const ObjectId& object, Entry& entry, Instant now);
+  [[nodiscard]] std::optional<NodeId> find_sender(const Entry& entry, NodeId receiver,
+                                                  std::size_t stripe) const;
+  [[nodiscard]] std::optional<std::uint32_t> depth_of(const Entry& entry, NodeId node,
+                                                      NodeId receiver, std::size_t stripe) const;
+  void wake_at(Entry& entry, Instant at);
+  void schedule(const ObjectId& object, Entry& entry);
+  void send(NodeId to, PeerMessage body, bool with_payload = false);
+
+  EngineConfig config_;
+  Epoch epoch_;
+  std::map<ObjectId, Entry> entries_;
+  std::set<std::pair<Instant, ObjectId>> timers_;
+  std::set<NodeId> unheard_;  // members that have not finished telling us what they have
+  std::deque<Parcel> parcels_;
+  DirectoryStats stats_;
+};
+
+}  // namespace hoplite

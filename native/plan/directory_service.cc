@@ -1,0 +1,315 @@
+// What goes out: after any change, one function looks at the entry and sends all that it owes anybody.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "base/check.h"
+#include "plan/broadcast.h"
+#include "plan/directory.h"
+
+namespace hoplite {
+
+void Directory::service(const ObjectId& object, Instant now) {
+  const auto it = entries_.find(object);
+  if (it == entries_.end()) return;
+  Entry& entry = it->second;
+  if (entry.deadline) timers_.erase({*entry.deadline, object});
+  entry.deadline.reset();
+
+  if (entry.deleted && now >= entry.deleted_until) {
+    entries_.erase(it);
+    return;
+  }
+  if (entry.deleted) {
+    answer_lost(object, entry);
+    entry.holders.clear();
+    wake_at(entry, entry.deleted_until);
+    return schedule(object, entry);
+  }
+  decide_stripes(entry);
+  if (!entry.lost) {
+    if (const auto why = why_lost(entry)) {
+      entry.lost = true;
+      entry.lost_code = Code::kObjectLost;
+      entry.lost_text = "object " + short_name(object) + " lost: " + *why;
+      ++stats_.losses;
+    }
+  }
+  if (entry.lost) {
+    answer_lost(object, entry);
+  } else if (entry.known && entry.meta.size_bytes <= config_.inline_bytes_max) {
+    push_small(object, entry, now);
+  } else if (entry.known) {
+    grant_stripes(object, entry, now);
+  }
+  answer_locates(object, entry, now);
+  expire_waits(object, entry, now);
+  if (entry.holders.empty() && entry.locates.empty() && !entry.lost && !entry.reduce) {
+    entries_.erase(it);
+    return;
+  }
+  schedule(object, entry);
+}
+
+void Directory::decide_stripes(Entry& entry) const {
+  if (!entry.known) return;
+  if (entry.stripe_count == 0) {
+    const bool small = entry.meta.size_bytes <= config_.inline_bytes_max;
+    const auto blocks = std::max<std::uint32_t>(entry.meta.block_count(), 1);
+    entry.stripe_count =
+        small ? std::uint16_t{1}
+              : static_cast<std::uint16_t>(std::min<std::uint32_t>(config_.broadcast_stripes, blocks));
+  }
+  for (auto& [node, holder] : entry.holders) {
+    const std::size_t had = holder.stripes.size();
+    if (had == entry.stripe_count) continue;
+    const Edge first = had == 1 ? holder.stripes[0] : Edge{};
+    holder.stripes.assign(entry.stripe_count,
+                          first.state == StripeState::kReceiving ? Edge{} : first);
+  }
+  for (auto& [node, holder] : entry.holders) {
+    for (Edge& edge : holder.stripes) {
+      if (edge.state == StripeState::kReceiving && unheard_.empty() &&
+          !entry.holders.contains(edge.sender)) {
+        edge.orphan = true;
+      }
+    }
+  }
+}
+
+// An object is lost when some stripe has neither a complete nor a producing holder, and nobody can
+// still turn out to have received all of it from a sender that died.
+std::optional<std::string> Directory::why_lost(const Entry& entry) const {
+  if (!entry.known || !unheard_.empty() || !entry.committed) return std::nullopt;
+  for (std::size_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
+    bool held = false;
+    for (const auto& [node, holder] : entry.holders) {
+      const Edge& edge = holder.stripes[stripe];
+      held = held || edge.orphan || edge.state == StripeState::kRoot ||
+             edge.state == StripeState::kComplete;
+    }
+    if (!held) {
+      return std::to_string(entry.holders.size()) +
+             " nodes know it and none has all of it; its last complete holder died, evicted it or "
+             "gave it up";
+    }
+  }
+  return std::nullopt;
+}
+
+void Directory::answer_lost(const ObjectId& object, Entry& entry) {
+  const Lost lost{object, entry.lost_code, entry.lost_text};
+  for (auto& [node, holder] : entry.holders) {
+    if (!holder.wants) continue;
+    holder.wants = false;
+    send(node, lost);
+  }
+  for (const auto& [node, locate] : entry.locates) send(node, lost);
+  entry.locates.clear();
+}
+
+// A small object goes to everybody who waits; above eight at once the first ones pass it on. Who has
+// not acknowledged it with a claim in time gets it directly (design decision 7).
+void Directory::push_small(const ObjectId& object, Entry& entry, Instant now) {
+  if (!entry.committed) return;
+  NodeId holder_node = kNoNode;
+  for (const auto& [node, holder] : entry.holders) {
+    const Edge& edge = holder.stripes[0];
+    if (edge.state != StripeState::kComplete) continue;
+    if (holder_node == kNoNode || node == config_.node) holder_node = node;
+  }
+  if (holder_node == kNoNode) return;
+  std::vector<NodeId> fresh;
+  std::vector<NodeId> again;
+  for (auto& [node, holder] : entry.holders) {
+    Edge& edge = holder.stripes[0];
+    if (!holder.wants || edge.state == StripeState::kComplete) continue;
+    const bool repeated = edge.state == StripeState::kReceiving;
+    if (now < edge.not_before) {
+      wake_at(entry, edge.not_before);
+      continue;
+    }
+    (repeated ? again : fresh).push_back(node);
+    edge.state = StripeState::kReceiving;
+    edge.sender = holder_node;
+    edge.granted = epoch_;
+    edge.not_before = now + config_.push_retry;
+    wake_at(entry, edge.not_before);
+  }
+  stats_.pushes += fresh.size() + again.size();
+  std::vector<std::vector<NodeId>> lists(std::min(fresh.size(), kForwardListMax));
+  for (std::size_t i = 0; i < fresh.size(); ++i) lists[i % lists.size()].push_back(fresh[i]);
+  for (const NodeId node : again) lists.push_back({node});
+  for (std::vector<NodeId>& list : lists) {
+    if (holder_node != config_.node) {
+      send(holder_node, PushTo{object, entry.incarnation, std::move(list)});
+      continue;
+    }
+    const NodeId to = list.front();
+    list.erase(list.begin());
+    send(to, Push{object, entry.incarnation, entry.target_epoch, entry.meta, std::move(list)}, true);
+  }
+}
+
+void Directory::grant_stripes(const ObjectId& object, Entry& entry, Instant now) {
+  for (auto& [node, holder] : entry.holders) {
+    if (!holder.wants) continue;
+    bool told = false;
+    for (std::size_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
+      Edge& edge = holder.stripes[stripe];
+      const bool idle = edge.state == StripeState::kIdle ||
+                        (edge.state == StripeState::kReceiving && edge.orphan);
+      if (!idle) continue;
+      const auto sender = find_sender(entry, node, stripe);
+      if (!sender) continue;
+      if (*sender == edge.failed && now < edge.not_before) {
+        wake_at(entry, edge.not_before);
+        continue;
+      }
+      if (edge.lease.value > 0) ++stats_.regrants;
+      ++stats_.grants;
+      entry.last_lease = LeaseId{std::max(entry.last_lease, edge.lease).value + 1};
+      edge.state = StripeState::kReceiving;
+      edge.orphan = false;
+      edge.lease = entry.last_lease;
+      edge.sender = *sender;
+      edge.granted = epoch_;
+      send(node, Grant{object, entry.incarnation, entry.target_epoch, entry.meta, entry.stripe_count,
+                       StripeIndex{static_cast<std::uint16_t>(stripe)}, *sender, edge.lease});
+      if (entry.reduce && entry.committed && !told) send(node, *entry.reduce);
+      told = true;
+    }
+  }
+}
+
+std::optional<NodeId> Directory::find_sender(const Entry& entry, NodeId receiver,
+                                             std::size_t stripe) const {
+  std::map<NodeId, std::uint32_t> edges;
+  for (const auto& [node, holder] : entry.holders) {
+    for (const Edge& edge : holder.stripes) {
+      if (edge.state == StripeState::kReceiving && !edge.orphan) ++edges[edge.sender];
+    }
+  }
+  const Edge& wanted = entry.holders.at(receiver).stripes[stripe];
+  std::vector<SenderCandidate> candidates;
+  for (const auto& [node, holder] : entry.holders) {
+    const Edge& edge = holder.stripes[stripe];
+    if (node == receiver || edge.state == StripeState::kIdle || edge.orphan) continue;
+    const auto depth = depth_of(entry, node, receiver, stripe);
+    if (!depth) continue;
+    candidates.push_back({.node = node,
+                          .complete = edge.state == StripeState::kComplete,
+                          .origin = holder.pinned,
+                          .failed = node == wanted.failed,
+                          .preferred = holder.slot % entry.stripe_count == stripe,
+                          .depth = *depth,
+                          .edges = edges[node]});
+  }
+  return choose_sender(candidates, entry.stripe_count);
+}
+
+// Edges between `node` and a complete or producing holder; nothing if it depends on `receiver` or on
+// somebody who died. Terminates because a step that does not shorten the walk ends it.
+std::optional<std::uint32_t> Directory::depth_of(const Entry& entry, NodeId node, NodeId receiver,
+                                                 std::size_t stripe) const {
+  std::uint32_t depth = 0;
+  while (node != receiver && depth <= entry.holders.size()) {
+    const auto it = entry.holders.find(node);
+    if (it == entry.holders.end()) return std::nullopt;
+    const Edge& edge = it->second.stripes[stripe];
+    if (edge.state == StripeState::kComplete || edge.state == StripeState::kRoot) return depth;
+    if (edge.state == StripeState::kIdle || edge.orphan) return std::nullopt;
+    node = edge.sender;
+    ++depth;
+  }
+  return std::nullopt;
+}
+
+// A holder of everything, the asker itself first; nobody when only stripes are spread over nodes, and
+// then the asker fetches the object whole.
+void Directory::answer_locates(const ObjectId& object, Entry& entry, Instant now) {
+  if (!entry.known || !entry.committed || entry.lost || entry.stripe_count == 0) return;
+  const auto has = [](const Edge& edge) {
+    return edge.state == StripeState::kComplete || edge.state == StripeState::kRoot;
+  };
+  for (auto it = entry.locates.begin(); it != entry.locates.end();) {
+    NodeId best = kNoNode;
+    bool spread = true;
+    for (std::size_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
+      spread = spread && std::any_of(entry.holders.begin(), entry.holders.end(),
+                                     [&](const auto& h) { return has(h.second.stripes[stripe]); });
+    }
+    for (const auto& [node, holder] : entry.holders) {
+      if (!std::all_of(holder.stripes.begin(), holder.stripes.end(), has)) continue;
+      const bool failed = node == it->second.locate.failed;
+      if (best == kNoNode || node == it->first || best == it->second.locate.failed) {
+        if (!failed || best == kNoNode) best = node;
+      }
+    }
+    if (best == kNoNode && !spread) {
+      ++it;
+      continue;
+    }
+    const bool only_failed = best != kNoNode && best == it->second.locate.failed;
+    if (only_failed && now - it->second.since < config_.regrant_delay) {
+      wake_at(entry, it->second.since + config_.regrant_delay);
+      ++it;
+      continue;
+    }
+    send(it->first, Located{object, entry.incarnation, entry.meta, best});
+    it = entry.locates.erase(it);
+  }
+}
+
+// Somebody knows that the object was put, and nobody has claimed it for too long.
+void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) {
+  if (entry.known || !unheard_.empty()) return;
+  for (auto& [node, holder] : entry.holders) {
+    if (!holder.wants || !holder.exists) continue;
+    if (now - holder.since < config_.lost_grace) {
+      wake_at(entry, holder.since + config_.lost_grace);
+      continue;
+    }
+    holder.wants = false;
+    ++stats_.losses;
+    send(node, Lost{object, Code::kObjectLost,
+                    "object " + short_name(object) +
+                        " lost: it was put, and no live node has it (the nodes that held it died)"});
+  }
+}
+
+void Directory::wake_at(Entry& entry, Instant at) {
+  if (!entry.deadline || at < *entry.deadline) entry.deadline = at;
+}
+
+void Directory::schedule(const ObjectId& object, Entry& entry) {
+  if (entry.deadline) timers_.insert({*entry.deadline, object});
+}
+
+void Directory::check_invariants() const {
+  for (const auto& [at, object] : timers_) {
+    HOPLITE_CHECK(entries_.contains(object));
+    HOPLITE_CHECK(entries_.at(object).deadline == at);
+  }
+  for (const auto& [object, entry] : entries_) {
+    if (entry.deadline) HOPLITE_CHECK(timers_.contains({*entry.deadline, object}));
+    if (!entry.known) continue;
+    for (const auto& [node, holder] : entry.holders) {
+      for (std::size_t stripe = 0; stripe < holder.stripes.size(); ++stripe) {
+        const Edge& edge = holder.stripes[stripe];
+        if (edge.state != StripeState::kReceiving || edge.orphan) continue;
+        HOPLITE_CHECK(edge.sender != node);
+        // No cycle: the walk to the root ends before it has passed every holder.
+        NodeId at = node;
+        std::size_t steps = 0;
+        while (entry.holders.contains(at) && entry.holders.at(at).stripes.size() > stripe &&
+               entry.holders.at(at).stripes[stripe].state == StripeState::kReceiving &&
+               !entry.holders.at(at).stripes[stripe].orphan) {
+          HOPLITE_CHECK(++steps <= entry.holders.size());
+          at = entry.holders.at(at).stripes[stripe].sender;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace hoplite

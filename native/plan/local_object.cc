@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/local_object.h"
+
+#include <algorithm>
+
+namespace hoplite {
+
+bool LocalObject::is_complete() const {
+  return extent && !writing && !stripes.empty() &&
+         std::all_of(stripes.begin(), stripes.end(),
+                     [](const LocalStripe& s) { return s.state == StripeState::kComplete; });
+}
+
+bool LocalObject::has_block(BlockIndex block) const {
+  if (!extent || stripes.empty()) return false;
+  if (writing) {
+    const Extent range = block_extent(meta, block);
+    return range.offset + range.size_bytes <= written_bytes;
+  }
+  const auto count = static_cast<std::uint32_t>(stripes.size());
+  const LocalStripe& stripe = stripes[block.value % count];
+  const std::uint32_t n = block.value / count;
+  return stripe.state == StripeState::kComplete || n < stripe.ready || stripe.beyond.contains(n);
+}
+
+bool LocalObject::is_idle_copy() const {
+  return is_complete() && committed && !pinned && pins.empty() && !is_wanted();
+}
+
+Extent LocalObject::block_in_arena(BlockIndex block) const {
+  const Extent range = block_extent(meta, block);
+  return {extent->offset + range.offset, range.size_bytes};
+}
+
+Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range) {
+  Claim claim{.object = id,
+              .incarnation = object.incarnation,
+              .target_epoch = object.target_epoch,
+              .meta = object.meta,
+              .wants = object.is_wanted() && !object.is_complete() && !waits_for_range &&
+                       !object.writing,
+              .exists = object.exists,
+              .pinned = object.pinned,
+              .committed = object.committed,
+              .stripes = {}};
+  if (!object.extent) return claim;
+  if (object.writing || object.is_complete()) {
+    const auto state = object.writing ? StripeState::kRoot : StripeState::kComplete;
+    claim.stripes.push_back({StripeIndex{0}, state, object.stripes[0].lease, kNoNode, 0});
+    return claim;
+  }
+  for (std::size_t i = 0; i < object.stripes.size(); ++i) {
+    const LocalStripe& stripe = object.stripes[i];
+    claim.stripes.push_back({StripeIndex{static_cast<std::uint16_t>(i)}, stripe.state, stripe.lease,
+                             stripe.sender, stripe.ready});
+  }
+  return claim;
+}
+
+}  // namespace hoplite

@@ -1,0 +1,61 @@
+// What this node has and wants of one object. Plain state with questions that follow from it; the
+// engine changes it. Invariant: `extent` is set before the first byte is, and blocks below a stripe's
+// `ready` are in the arena.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "plan/messages.h"
+
+namespace hoplite {
+
+struct LocalStripe {
+  StripeState state = StripeState::kIdle;
+  LeaseId lease;
+  NodeId sender;  // receiving: from whom; idle: who failed us last
+  TransferId transfer;
+  std::uint32_t ready = 0;          // leading blocks of the stripe that are here
+  std::set<std::uint32_t> beyond;   // and those that came over another rail before their turn
+};
+
+struct Waiter {
+  ClientId client;
+  RequestId request;
+  bool operator==(const Waiter&) const = default;
+};
+
+struct LocalObject {
+  Incarnation incarnation;
+  TargetEpoch target_epoch;
+  ObjectMeta meta;
+  bool committed = true;   // false: result of a reduce whose members may still change
+  bool pinned = false;     // made here: stays until it is deleted
+  bool exists = false;     // some waiter knows that it was put
+  bool whole_wanted = false;  // a reduce folds it here and found no single node that has it
+  bool writing = false;    // a client is still filling it
+  ClientId writer;
+  std::uint64_t written_bytes = 0;
+  std::optional<Waiter> put_request;  // answered when the range is reserved or the bytes are stored
+  std::optional<Bytes> inbound;       // a small object's bytes that wait for their range
+  std::optional<Extent> extent;
+  std::vector<LocalStripe> stripes;   // empty: nothing is known of it
+  std::vector<Waiter> waiters;
+  std::map<ClientId, std::uint32_t> pins;  // mappings per client; client 0: blocks being sent
+
+  [[nodiscard]] bool is_complete() const;
+  [[nodiscard]] bool is_wanted() const { return !waiters.empty() || whole_wanted; }
+  [[nodiscard]] bool has_block(BlockIndex block) const;
+  [[nodiscard]] bool is_idle_copy() const;  // evictable: complete, and nobody needs it
+  // A range of it that lies in the arena. REQUIRES: extent.
+  [[nodiscard]] Extent block_in_arena(BlockIndex block) const;
+};
+
+// Everything a home needs to know. `wants` is false while its range is not reserved: a node without a
+// reservation is nobody's sender (design decision 3).
+Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range);
+
+}  // namespace hoplite

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/membership.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/prng.h"
+
+namespace hoplite {
+namespace {
+
+std::uint64_t hash_of(const ObjectId& object) {
+  std::uint64_t hash = 0;
+  for (std::size_t at = 0; at < kObjectIdBytes; at += 4) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, object.bytes.data() + at, sizeof word);
+    hash = mix64(hash ^ word);
+  }
+  return hash;
+}
+static_assert(kObjectIdBytes % 4 == 0);
+
+}  // namespace
+
+bool Membership::handle_view(Epoch epoch, const std::vector<Member>& members) {
+  if (epoch <= epoch_ || members.size() > kViewMembersMax) return false;
+  const bool listed =
+      std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.node == self_; });
+  if (!listed) return false;
+  epoch_ = epoch;
+  members_ = members;
+  return true;
+}
+
+void Membership::handle_dead(NodeId node, Incarnation incarnation) {
+  auto& newest = dead_[node];
+  newest = std::max(newest, incarnation);
+}
+
+const Member* Membership::find(NodeId node) const {
+  const auto it = std::find_if(members_.begin(), members_.end(),
+                               [&](const Member& m) { return m.node == node; });
+  return it == members_.end() ? nullptr : &*it;
+}
+
+bool Membership::is_live(NodeId node) const {
+  if (node == self_) return true;
+  const Member* member = find(node);
+  if (member == nullptr) return false;
+  const auto dead = dead_.find(node);
+  return dead == dead_.end() || dead->second < member->incarnation;
+}
+
+NodeId Membership::home_of(const ObjectId& object) const {
+  const std::uint64_t hash = hash_of(object);
+  NodeId home = self_;
+  std::uint64_t best = 0;
+  for (const Member& member : members_) {
+    const std::uint64_t weight = mix64(hash ^ mix64(member.node.value));
+    if (weight >= best) {
+      best = weight;
+      home = member.node;
+    }
+  }
+  return home;
+}
+
+}  // namespace hoplite

@@ -1,0 +1,37 @@
+// Who is in the world of nodes, in which epoch, and which member is the home of an object: rendezvous
+// hashing, so that a view that changes by one member moves only that member's share of the directory
+// (design decision 4). Owned by the engine; single-threaded.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "plan/messages.h"
+
+namespace hoplite {
+
+class Membership {
+ public:
+  explicit Membership(NodeId self) : self_(self) {}
+
+  // Returns false for a view that is not newer than ours, or that we are not a member of.
+  bool handle_view(Epoch epoch, const std::vector<Member>& members);
+  // This life of the node is over: it is no longer live, though the view still lists it.
+  void handle_dead(NodeId node, Incarnation incarnation);
+
+  [[nodiscard]] Epoch epoch() const { return epoch_; }
+  [[nodiscard]] const std::vector<Member>& members() const { return members_; }
+  [[nodiscard]] const Member* find(NodeId node) const;
+  [[nodiscard]] bool is_live(NodeId node) const;
+  // Cost: O(members). Without a view we are our own home.
+  [[nodiscard]] NodeId home_of(const ObjectId& object) const;
+
+ private:
+  NodeId self_;
+  Epoch epoch_;
+  std::vector<Member> members_;          // oldest first
+  std::map<NodeId, Incarnation> dead_;   // the newest life known to be over
+};
+
+}  // namespace hoplite

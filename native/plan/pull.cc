@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/pull.h"
+
+#include <algorithm>
+
+namespace hoplite {
+
+std::uint32_t window_blocks(const ObjectMeta& meta, const EngineConfig& config) {
+  const auto by_bytes = config.credit_bytes / std::max<std::uint64_t>(meta.block_bytes, 1);
+  return std::max(config.credit_blocks_min, static_cast<std::uint32_t>(by_bytes));
+}
+
+Pull::Pull(PullGoal goal, const EngineConfig& config)
+    : goal_(std::move(goal)),
+      total_(stripe_blocks(goal_.meta.block_count(), goal_.stripe_count, goal_.stripe)),
+      window_(std::min(window_blocks(goal_.meta, config), std::max(total_, 1U))),
+      ready_(goal_.from) {}
+
+PullStart Pull::start() const {
+  return {.object = goal_.object,
+          .incarnation = goal_.incarnation,
+          .target_epoch = goal_.target_epoch,
+          .stripe_count = goal_.stripe_count,
+          .stripe = goal_.stripe,
+          .from = ready_,
+          .credits = window_};
+}
+
+Pull::Landed Pull::handle_landed(BlockIndex block) {
+  const std::uint32_t count = goal_.stripe_count;
+  if (block.value % count != goal_.stripe.value) return {};
+  const std::uint32_t n = block.value / count;
+  if (n < ready_ || n >= total_ || !beyond_.insert(n).second) return {};
+  while (!beyond_.empty() && *beyond_.begin() == ready_) {
+    beyond_.erase(beyond_.begin());
+    ++ready_;
+  }
+  Landed landed{.is_new = true, .n = n, .credits = 0};
+  // Half a window at a time: one small frame for many small blocks, and the sender never runs dry.
+  if (++uncredited_ * 2 >= window_) {
+    landed.credits = uncredited_;
+    uncredited_ = 0;
+  }
+  return landed;
+}
+
+}  // namespace hoplite

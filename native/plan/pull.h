@@ -1,0 +1,65 @@
+// One receiver fetching one stripe of one object from one sender: which blocks have landed, and when to
+// give credit for more. The bytes land either in the object's own range, or in a few slots from which a
+// reduce folds them (design decisions 5, 6, 8).
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <set>
+
+#include "plan/messages.h"
+
+namespace hoplite {
+
+struct PullGoal {
+  ObjectId object;
+  Incarnation incarnation;
+  TargetEpoch target_epoch;
+  ObjectMeta meta;
+  std::uint16_t stripe_count = 1;
+  StripeIndex stripe;
+  NodeId sender;
+  std::uint32_t from = 0;  // blocks of the stripe that are here already
+};
+
+struct FoldGoal {  // the member of a reduce that this pull is for
+  ObjectId target;
+  std::uint32_t source_index = 0;
+};
+
+class Pull {
+ public:
+  Pull(PullGoal goal, const EngineConfig& config);
+
+  // What a block that landed means: whether it is news, and how much credit to give now.
+  struct Landed {
+    bool is_new = false;
+    std::uint32_t n = 0;  // its position in the stripe
+    std::uint32_t credits = 0;
+  };
+  Landed handle_landed(BlockIndex block);
+
+  [[nodiscard]] const PullGoal& goal() const { return goal_; }
+  [[nodiscard]] std::uint32_t window() const { return window_; }
+  [[nodiscard]] std::uint32_t ready() const { return ready_; }
+  [[nodiscard]] const std::set<std::uint32_t>& beyond() const { return beyond_; }
+  [[nodiscard]] bool is_done() const { return ready_ >= total_; }
+  [[nodiscard]] PullStart start() const;
+
+  std::optional<FoldGoal> fold;
+  Extent slots;          // of a fold: `window()` blocks, the range they land in
+  bool started = false;  // PullStart has gone out over the link that is up
+
+ private:
+  PullGoal goal_;
+  std::uint32_t total_;
+  std::uint32_t window_;
+  std::uint32_t ready_;
+  std::uint32_t uncredited_ = 0;
+  std::set<std::uint32_t> beyond_;
+};
+
+// Blocks a transfer may have under way: two, or as many as hide a round trip.
+std::uint32_t window_blocks(const ObjectMeta& meta, const EngineConfig& config);
+
+}  // namespace hoplite

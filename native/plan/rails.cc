@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/rails.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace hoplite {
+namespace {
+
+// Until a rail has sent something it counts as this fast (10 Gbit/s), so that each is tried once.
+constexpr std::uint64_t kRateGuess = 1250ULL * 1000 * 1000;
+
+std::uint64_t finish_ns(std::uint64_t queued, std::uint64_t size, std::uint64_t rate) {
+  const auto bytes_per_us = std::max<std::uint64_t>(rate / 1'000'000, 1);
+  return (queued + size) * 1000 / bytes_per_us;
+}
+
+}  // namespace
+
+void Rails::handle_link_up(NodeId peer, std::size_t rail_count) {
+  links_[peer].assign(std::clamp<std::size_t>(rail_count, 1, kRailsMax), Rail{});
+}
+
+void Rails::handle_link_down(NodeId peer) { links_.erase(peer); }
+
+void Rails::handle_sent(const BlockSent& event, Instant now) {
+  const auto it = links_.find(event.to);
+  // The link may have gone down and come back since: what was queued then is not counted now.
+  if (it == links_.end() || event.rail.value >= it->second.size()) return;
+  Rail& rail = it->second[event.rail.value];
+  if (rail.queued_bytes < event.size_bytes) return;
+  rail.queued_bytes -= event.size_bytes;
+  const auto elapsed = static_cast<std::uint64_t>(std::max<std::int64_t>((now - rail.busy_since).ns, 1));
+  const std::uint64_t rate = event.size_bytes * 1'000'000 / std::max<std::uint64_t>(elapsed / 1000, 1);
+  rail.rate_bytes_per_s =
+      rail.rate_bytes_per_s == 0 ? rate : (rail.rate_bytes_per_s * 7 + rate) / 8;
+  rail.busy_since = now;
+}
+
+std::optional<RailId> Rails::take(NodeId peer, std::uint64_t size_bytes, Instant now) {
+  const auto it = links_.find(peer);
+  if (it == links_.end()) return std::nullopt;
+  auto& rails = it->second;
+  const auto rate = [](const Rail& r) { return r.rate_bytes_per_s == 0 ? kRateGuess : r.rate_bytes_per_s; };
+  const auto fastest = std::max_element(rails.begin(), rails.end(), [&](const Rail& a, const Rail& b) {
+    return rate(a) < rate(b);
+  });
+  const auto patience = finish_ns(fastest->queued_bytes, size_bytes, rate(*fastest));
+  Rail* best = nullptr;
+  std::uint64_t best_ns = 0;
+  for (Rail& rail : rails) {
+    if (rail.queued_bytes > 0 && rail.queued_bytes + size_bytes > queue_bytes_max_) continue;
+    const auto ns = finish_ns(rail.queued_bytes, size_bytes, rate(rail));
+    if (&rail != &*fastest && ns >= patience) continue;
+    if (best == nullptr || ns < best_ns) {
+      best = &rail;
+      best_ns = ns;
+    }
+  }
+  if (best == nullptr) return std::nullopt;
+  if (best->queued_bytes == 0) best->busy_since = now;
+  best->queued_bytes += size_bytes;
+  return RailId{static_cast<std::uint8_t>(best - rails.data())};
+}
+
+bool Rails::has_room(NodeId peer) const {
+  const auto it = links_.find(peer);
+  return it != links_.end() && std::any_of(it->second.begin(), it->second.end(), [&](const Rail& r) {
+           return r.queued_bytes < queue_bytes_max_;
+         });
+}
+
+void Rails::check_invariants() const {
+  for (const auto& [peer, rails] : links_) {
+    HOPLITE_CHECK(!rails.empty());
+    for (const Rail& rail : rails) {
+      HOPLITE_CHECK(rail.queued_bytes <= queue_bytes_max_ + kBlockBytesMax);
+    }
+  }
+}
+
+}  // namespace hoplite

@@ -1,0 +1,41 @@
+// Which rail of a link takes the next block: one admission rule gives cold start, hot start and the
+// right split without tables (design decision 8; Nezha). A rail takes a block only if it is the fastest
+// with room, or would finish it before the fastest would.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "plan/messages.h"
+
+namespace hoplite {
+
+class Rails {
+ public:
+  explicit Rails(std::uint64_t queue_bytes_max) : queue_bytes_max_(queue_bytes_max) {}
+
+  void handle_link_up(NodeId peer, std::size_t rail_count);
+  void handle_link_down(NodeId peer);
+  void handle_sent(const BlockSent& event, Instant now);
+
+  // Books `size_bytes` on the rail it returns; nothing while every queue is full.
+  std::optional<RailId> take(NodeId peer, std::uint64_t size_bytes, Instant now);
+
+  [[nodiscard]] bool is_up(NodeId peer) const { return links_.contains(peer); }
+  [[nodiscard]] bool has_room(NodeId peer) const;
+  void check_invariants() const;
+
+ private:
+  struct Rail {
+    std::uint64_t queued_bytes = 0;
+    std::uint64_t rate_bytes_per_s = 0;  // smoothed; 0: nothing sent yet
+    Instant busy_since;
+  };
+
+  std::uint64_t queue_bytes_max_;
+  std::map<NodeId, std::vector<Rail>> links_;
+};
+
+}  // namespace hoplite

@@ -1,0 +1,53 @@
+// The other end of pulls: which receivers this node serves, how far each is, and which block goes out
+// next. Shortest remaining first among all transfers whose link has room (design decision 8).
+// Invariant: no block is sent without a credit, nor before it is here.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "plan/local_object.h"
+#include "plan/rails.h"
+
+namespace hoplite {
+
+using LocalObjects = std::map<ObjectId, LocalObject>;
+
+class Sender {
+ public:
+  // Returns false if `object` can't serve this: the caller answers PullRefused.
+  bool handle_start(NodeId to, TransferId transfer, const PullStart& start,
+                    const LocalObject* object);
+  void handle_credit(NodeId to, TransferId transfer, std::uint32_t blocks);
+  void handle_stop(NodeId to, TransferId transfer);
+  void handle_link_down(NodeId to);
+  // The object is gone or void: returns the transfers to refuse.
+  std::vector<std::pair<NodeId, TransferId>> drop(const ObjectId& object);
+
+  // The next block to send, booked on its rail; nothing when all wait for blocks, credit or room.
+  std::optional<SendBlock> poll_block(const LocalObjects& objects, Rails& rails, Instant now);
+  // Whose block has left (blocks of one rail leave in order); nothing if the link broke since.
+  std::optional<std::pair<ObjectId, Incarnation>> handle_sent(NodeId to, RailId rail);
+  // Blocks that were queued on a link that broke: whose they were.
+  std::vector<std::pair<ObjectId, Incarnation>> take_unsent(NodeId to);
+
+  [[nodiscard]] bool serves(const ObjectId& object) const;
+  [[nodiscard]] std::size_t edge_count() const { return edges_.size(); }
+
+ private:
+  struct Edge {
+    PullStart want;
+    std::uint32_t next = 0;  // in the stripe
+    std::uint32_t credits = 0;
+  };
+  using Key = std::pair<NodeId, TransferId>;
+
+  std::map<Key, Edge> edges_;
+  std::map<std::pair<NodeId, RailId>, std::deque<std::pair<ObjectId, Incarnation>>> queued_;
+};
+
+}  // namespace hoplite
