@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import random
 import re
+import signal
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -111,7 +113,10 @@ def _leaked_processes() -> list[tuple[int, str]]:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     complaints = [f"skipped for a reason that is not on the list: {skip}" for skip in _bad_skips]
-    complaints += [f"process left behind: {pid} {command}" for pid, command in _leaked_processes()]
+    for pid, command in _leaked_processes():
+        complaints.append(f"process left behind: {pid} {command}")
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     if complaints:
         session.config.stash[_COMPLAINTS] = complaints
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
