@@ -218,12 +218,14 @@ void fields(A& a, Of<A, Hello> m) {
   id(a, m.to_incarnation);
   a.enumeration(m.kind, kConnectionKindCount);
   id(a, m.rail);
+  a.number(m.attempt);
   a.array(m.nonce);
   a.require(m.rail.value < kRailsMax);
 }
 template <typename A>
 void fields(A& a, Of<A, Welcome> m) {
   version_of(a, m.wire_version, m.features);
+  id(a, m.incarnation);
   a.array(m.nonce);
   a.array(m.proof);
 }

@@ -21,7 +21,7 @@ ObjectId object(std::uint8_t first) {
   return id;
 }
 const ObjectMeta kMeta{100001, 8192, DType::kFloat64, "layout of two leaves"};
-const ReduceSource kSource{3, object(9), Incarnation{2}};
+const ReduceSource kSource{3, object(9), Incarnation{2}, true};
 
 // One of every message, every field different from its default.
 std::vector<PeerMessage> one_of_each() {
@@ -66,8 +66,8 @@ std::vector<LinkFrame> one_of_each_link_frame() {
   Mac mac{};
   mac.fill(0xcd);
   return {Hello{1, 2, NodeId{3}, Incarnation{4}, NodeId{5}, Incarnation{6}, ConnectionKind::kBulk,
-                RailId{1}, nonce},
-          Welcome{1, 2, nonce, mac}, Proof{mac}, CloseRail{RailId{2}}, Goodbye{}};
+                RailId{1}, 7, nonce},
+          Welcome{1, 2, Incarnation{6}, nonce, mac}, Proof{mac}, CloseRail{RailId{2}}, Goodbye{}};
 }
 
 Message message_of(const PeerMessage& body) {

@@ -50,6 +50,7 @@ void fields(A& a, Of<A, ReleaseCommand> m) {
 template <typename A>
 void fields(A& a, Of<A, DeleteCommand> m) {
   fields(a, m.object);
+  id(a, m.upto);
 }
 template <typename A>
 void fields(A& a, Of<A, ReduceCommand> m) {

@@ -143,19 +143,22 @@ Result<LocalHeader> decode_local_header(std::span<const std::byte> bytes) {
 
 Result<LocalFrame> decode_local_body(const LocalHeader& header, std::span<const std::byte> body) {
   HOPLITE_CHECK(body.size() == header.body_bytes);
+  LocalFrame frame;
+  bool is_whole = false;
   if (header.type == LocalType::kAttach) {
-    Attach attach;
-    if (read_whole(body, attach)) return LocalFrame{attach};
+    is_whole = read_whole(body, frame.emplace<Attach>());
   } else if (header.type == LocalType::kAttached) {
-    Attached attached;
-    if (read_whole(body, attached)) return LocalFrame{attached};
+    is_whole = read_whole(body, frame.emplace<Attached>());
   } else if (header.type <= LocalType::kCancel) {
-    Command command{{}, header.request, {}};
-    if (read_as(header.type, body, command.body)) return LocalFrame{std::move(command)};
+    auto& command = frame.emplace<Command>();
+    command.request = header.request;
+    is_whole = read_as(header.type, body, command.body);
   } else {
-    LocalReply reply{header.request, {}};
-    if (read_as(header.type, body, reply.reply)) return LocalFrame{std::move(reply)};
+    auto& reply = frame.emplace<LocalReply>();
+    reply.request = header.request;
+    is_whole = read_as(header.type, body, reply.reply);
   }
+  if (is_whole) return {std::move(frame)};
   return bad_frame(header.type, "the body is not one");
 }
 

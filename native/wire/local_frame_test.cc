@@ -35,9 +35,9 @@ std::vector<ByteVector> all_encoded() {
   add_command(WroteCommand{object(1), 12345});
   add_command(GetCommand{object(1), true});
   add_command(ReleaseCommand{object(1), Incarnation{3}});
-  add_command(DeleteCommand{object(1)});
+  add_command(DeleteCommand{object(1), Incarnation{3}});
   add_command(ReduceCommand{object(1), ReduceOp::kMax, 8, 4});
-  add_command(ReduceSourceCommand{object(1), {3, object(2), Incarnation{4}}});
+  add_command(ReduceSourceCommand{object(1), {3, object(2), Incarnation{4}, true}});
   add_command(CancelCommand{});
   add_reply(Reserved{{4096, 70000}});
   add_reply(Fetched{Incarnation{2}, kMeta, {4096, 70000}, true});
@@ -93,7 +93,7 @@ TEST(LocalFrame, EveryFrameComesBackAsItWas) {
 
 TEST(LocalFrame, FieldsLandWhereTheyBelong) {
   ByteVector bytes;
-  const ReduceSourceCommand said{object(1), {3, object(2), Incarnation{4}}};
+  const ReduceSourceCommand said{object(1), {3, object(2), Incarnation{4}, true}};
   encode(Command{ClientId{9}, RequestId{5}, said}, bytes);
   auto frame = decode(bytes);
   ASSERT_TRUE(frame);
