@@ -1,0 +1,149 @@
+"""The control service of one node: checks the proof, calls `Membership`, maps the error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+
+from hoplite_ray.control import control_pb2 as pb
+from hoplite_ray.control.auth import METADATA_KEY, Verifier
+from hoplite_ray.control.membership import Membership
+from hoplite_ray.control.methods import METHODS, SERVICE
+from hoplite_ray.control.view import NodeKey, member_from_proto
+from hoplite_ray.errors import ControlError, SystemFailureError, UnauthenticatedError
+
+_CONCURRENT_CALLS_MAX = 4096  # four per member of the largest view (kViewMembersMax)
+
+
+class ControlService:
+    """Answers the calls of control.proto and of the standard health service."""
+
+    def __init__(self, *, secret: bytes, stats: Callable[[], Mapping[str, int]]) -> None:
+        self._verifier = Verifier(secret)
+        self._stats = stats
+        self._membership: Membership | None = None
+        self._health = health_aio.HealthServicer()
+        # One port is one node's: without this, two processes may share it and split its calls.
+        self._grpc = grpc.aio.server(
+            options=(("grpc.so_reuseport", 0),), maximum_concurrent_rpcs=_CONCURRENT_CALLS_MAX
+        )
+
+    async def start(self, listen: str) -> str:
+        """Open `listen` ("ip:port", port 0: any) and return the address it got.
+
+        Raises:  SystemFailureError if the address can't be had.
+        """
+        handlers = {name: self._handler(name) for name in METHODS}
+        self._grpc.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, handlers),)
+        )
+        add_health: Any = health_pb2_grpc.add_HealthServicer_to_server
+        add_health(self._health, self._grpc)
+        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        try:
+            port = self._grpc.add_insecure_port(listen)
+        except RuntimeError as error:
+            raise SystemFailureError(
+                f"can't listen on {listen} for control calls ({error}); "
+                "choose another --control address, or port 0"
+            ) from error
+        await self._grpc.start()
+        return f"{listen.rpartition(':')[0]}:{port}"
+
+    async def open(self, membership: Membership) -> None:
+        """Answer from now on; until now every call was told to come again."""
+        self._membership = membership
+        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, and end the others after `grace_s`."""
+        await self._health.enter_graceful_shutdown()
+        await self._grpc.stop(grace_s)
+
+    def _handler(self, name: str) -> grpc.RpcMethodHandler:
+        method = METHODS[name]
+        encode = method.reply.SerializeToString
+        act = getattr(self, f"_{name}")
+
+        async def answer(encoded: bytes, context: grpc.aio.ServicerContext) -> Message:
+            try:
+                reply: Message = await act(self._checked(name, encoded, context))
+            except ControlError as error:
+                await _refuse(context, error)
+            return reply
+
+        async def answers(
+            encoded: bytes, context: grpc.aio.ServicerContext
+        ) -> AsyncIterator[Message]:
+            try:
+                request = self._checked(name, encoded, context)
+            except ControlError as error:
+                await _refuse(context, error)
+            async for reply in act(request):
+                yield reply
+
+        if method.streams:
+            return grpc.unary_stream_rpc_method_handler(answers, response_serializer=encode)
+        return grpc.unary_unary_rpc_method_handler(answer, response_serializer=encode)
+
+    def _checked(self, name: str, encoded: bytes, context: grpc.aio.ServicerContext) -> Message:
+        """Return the request once its proof holds."""
+        metadata = dict(context.invocation_metadata() or ())
+        given = metadata.get(METADATA_KEY)
+        try:
+            self._verifier.check(name, encoded, given, now_s=time.time())
+        except UnauthenticatedError as error:
+            raise _UnprovenError(str(error)) from None
+        try:
+            return METHODS[name].request.FromString(encoded)
+        except DecodeError as error:
+            raise ControlError(f"{name}: the request can't be decoded: {error}") from None
+
+    @property
+    def _joined(self) -> Membership:
+        if self._membership is None:
+            raise ControlError("this node has not joined yet; ask again")
+        return self._membership
+
+    async def _Join(self, request: pb.JoinRequest) -> pb.View:
+        joiner = member_from_proto(request.member)
+        view = await self._joined.admit(joiner, passed_on=request.passed_on)
+        return view.to_proto()
+
+    async def _Leave(self, request: pb.LeaveRequest) -> pb.View:
+        return (await self._joined.dismiss(_key(request))).to_proto()
+
+    async def _ReportDeath(self, request: pb.DeathReport) -> pb.View:
+        return (await self._joined.hear_of_death(_key(request), request.reporter)).to_proto()
+
+    async def _WatchView(self, request: pb.WatchRequest) -> AsyncIterator[pb.View]:
+        async for view in self._joined.views(request.known_epoch):
+            yield view.to_proto()
+
+    async def _Stats(self, request: pb.StatsRequest) -> pb.StatsReply:
+        node_id, incarnation = self._joined.own.key
+        return pb.StatsReply(node_id=node_id, incarnation=incarnation, counters=self._stats())
+
+
+class _UnprovenError(ControlError):
+    pass
+
+
+def _key(request: pb.LeaveRequest | pb.DeathReport) -> NodeKey:
+    return (request.node_id, request.incarnation)
+
+
+async def _refuse(context: grpc.aio.ServicerContext, error: ControlError) -> NoReturn:
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    if isinstance(error, _UnprovenError):
+        code = grpc.StatusCode.UNAUTHENTICATED
+    await context.abort(code, str(error))
+    raise AssertionError("abort() always raises")

@@ -1,0 +1,106 @@
+"""The view: which nodes there are, in which epoch. Values and pure functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from hoplite_ray.control import control_pb2 as pb
+from hoplite_ray.errors import ControlError
+
+NodeKey = tuple[int, int]  # (node id, incarnation): one life of a node
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One life of one node, and where it is reached."""
+
+    node_id: int
+    incarnation: int
+    control: str
+    rails: tuple[str, ...]
+
+    @property
+    def key(self) -> NodeKey:
+        """Return what names this life of the node."""
+        return (self.node_id, self.incarnation)
+
+    def __str__(self) -> str:
+        return f"node {self.node_id:x}/{self.incarnation} at {self.control}"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The members, oldest first. Two views of one epoch are equal."""
+
+    epoch: int = 0
+    members: tuple[Member, ...] = ()
+
+    def has(self, key: NodeKey) -> bool:
+        """Tell whether this life of the node is a member."""
+        return any(member.key == key for member in self.members)
+
+    def with_member(self, joiner: Member) -> View:
+        """Return the members and, as the newest, `joiner`; an earlier life of it is gone.
+
+        Raises:  ControlError if that life of the node is over or belongs to another process.
+        """
+        for member in self.members:
+            if member.node_id != joiner.node_id or member == joiner:
+                continue
+            if member.incarnation >= joiner.incarnation:
+                raise ControlError(
+                    f"{joiner} can't join: {member} is a member; "
+                    f"start it with incarnation {member.incarnation + 1} or another node id"
+                )
+        if joiner in self.members:
+            return self
+        others = tuple(m for m in self.members if m.node_id != joiner.node_id)
+        return View(self.epoch, (*others, joiner))
+
+    def without(self, *keys: NodeKey) -> View:
+        """Return the members that are none of `keys`."""
+        return View(self.epoch, tuple(m for m in self.members if m.key not in keys))
+
+    def to_proto(self) -> pb.View:
+        """Return it as the message that travels."""
+        return pb.View(epoch=self.epoch, members=[member_to_proto(m) for m in self.members])
+
+    @classmethod
+    def from_proto(cls, message: pb.View) -> View:
+        """Return what the message says."""
+        return cls(message.epoch, tuple(member_from_proto(m) for m in message.members))
+
+    def to_bytes(self) -> bytes:
+        """Encode for a view store."""
+        return self.to_proto().SerializeToString(deterministic=True)
+
+    @classmethod
+    def from_bytes(cls, encoded: bytes) -> View:
+        """Decode what `to_bytes` made.
+
+        Raises:  ControlError if the bytes are no view.
+        """
+        try:
+            return cls.from_proto(pb.View.FromString(encoded))
+        except DecodeError as error:
+            raise ControlError(
+                f"the view store holds {len(encoded)} bytes that are no view ({error}); "
+                "another program writes to it, or another release of this one"
+            ) from error
+
+
+def member_to_proto(member: Member) -> pb.Member:
+    """Return the member as the message that travels."""
+    return pb.Member(
+        node_id=member.node_id,
+        incarnation=member.incarnation,
+        control=member.control,
+        rails=member.rails,
+    )
+
+
+def member_from_proto(message: pb.Member) -> Member:
+    """Return the member that the message describes."""
+    return Member(message.node_id, message.incarnation, message.control, tuple(message.rails))

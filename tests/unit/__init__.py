@@ -1,0 +1,1 @@
+"""One machine at a time: no process, no socket, no clock."""

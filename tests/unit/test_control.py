@@ -1,0 +1,111 @@
+"""Views, proofs and view stores: values and rules, no network."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hoplite_ray.control.auth import Verifier, proof
+from hoplite_ray.control.view import Member, View
+from hoplite_ray.control.view_store import MemoryViewStore
+from hoplite_ray.errors import ControlError, UnauthenticatedError
+
+SECRET = b"0123456789abcdef"
+
+
+def member(node_id: int, incarnation: int = 1, port: int = 0) -> Member:
+    return Member(node_id, incarnation, f"10.0.0.{node_id}:{port}", (f"10.0.0.{node_id}:7",))
+
+
+members = st.builds(
+    Member,
+    st.integers(1, 2**64 - 1),
+    st.integers(1, 2**32 - 1),
+    st.text(max_size=20),
+    st.lists(st.text(max_size=20), max_size=3).map(tuple),
+)
+views = st.builds(View, st.integers(0, 2**64 - 1), st.lists(members, max_size=5).map(tuple))
+
+
+@given(views)
+def test_a_view_survives_its_bytes(view: View) -> None:
+    assert View.from_bytes(view.to_bytes()) == view
+
+
+def test_bytes_that_are_no_view_are_refused() -> None:
+    with pytest.raises(ControlError, match="3 bytes that are no view"):
+        View.from_bytes(b"\xff\xff\xff")
+
+
+def test_a_joiner_is_the_newest_member() -> None:
+    assert View(1, (member(1),)).with_member(member(2)).members == (member(1), member(2))
+
+
+def test_joining_twice_changes_nothing() -> None:
+    view = View(3, (member(1), member(2)))
+    assert view.with_member(member(1)) is view
+
+
+def test_a_next_life_replaces_the_earlier_and_is_the_newest() -> None:
+    view = View(3, (member(1), member(2))).with_member(member(1, incarnation=2))
+    assert view.members == (member(2), member(1, incarnation=2))
+
+
+@pytest.mark.parametrize("joiner", [member(1, incarnation=3), member(1, incarnation=4, port=9)])
+def test_a_life_that_is_over_or_anothers_cannot_join(joiner: Member) -> None:
+    view = View(3, (member(1, incarnation=4),))
+    with pytest.raises(ControlError, match="start it with incarnation 5 or another node id"):
+        view.with_member(joiner)
+
+
+def test_only_that_life_of_a_node_is_removed() -> None:
+    view = View(3, (member(1), member(2, incarnation=2)))
+    assert view.without((2, 1)) == view
+    assert view.without((2, 2), (1, 1)).members == ()
+
+
+def test_a_view_store_takes_each_epoch_once() -> None:
+    store = MemoryViewStore()
+    assert store.read() == (0, b"")
+    assert store.compare_and_set(1, b"a")
+    assert not store.compare_and_set(1, b"b")
+    assert store.compare_and_set(5, b"c")
+    assert not store.compare_and_set(4, b"d")
+    assert store.read() == (5, b"c")
+
+
+def test_a_proof_holds_for_its_own_call_once() -> None:
+    verifier = Verifier(SECRET)
+    given_proof = proof(SECRET, "Join", b"request", now_s=1000.0)
+    verifier.check("Join", b"request", given_proof, now_s=1030.0)
+    with pytest.raises(UnauthenticatedError, match="was made before"):
+        verifier.check("Join", b"request", given_proof, now_s=1031.0)
+
+
+REFUSED = {
+    "no proof": (None, "no hoplite-proof metadata"),
+    "malformed": ("abc", "malformed"),
+    "not a time": ("x:y:z", "malformed"),
+    "not ascii": ("1000.0:00:\u00e9", "malformed"),
+    "another secret": (proof(b"f" * 16, "Join", b"request", now_s=1000.0), "secret"),
+    "another method": (proof(SECRET, "Leave", b"request", now_s=1000.0), "secret"),
+    "another request": (proof(SECRET, "Join", b"other", now_s=1000.0), "secret"),
+    "too old": (proof(SECRET, "Join", b"request", now_s=900.0), "signed 100 s ago"),
+    "from the future": (proof(SECRET, "Join", b"request", now_s=1100.0), "signed -100 s ago"),
+}
+
+
+@pytest.mark.parametrize(("given_proof", "reason"), REFUSED.values(), ids=REFUSED.keys())
+def test_any_other_proof_is_refused(given_proof: str | None, reason: str) -> None:
+    with pytest.raises(UnauthenticatedError, match=reason):
+        Verifier(SECRET).check("Join", b"request", given_proof, now_s=1000.0)
+
+
+def test_proofs_are_forgotten_once_their_time_is_over() -> None:
+    verifier = Verifier(SECRET)
+    for second in range(0, 1000, 10):
+        verifier.check(
+            "Stats", b"", proof(SECRET, "Stats", b"", now_s=float(second)), now_s=float(second)
+        )
+    assert len(verifier._seen) <= 13  # of two minutes, one in ten seconds
