@@ -1,0 +1,112 @@
+"""Collective object transfers for Ray: broadcast and reduce trees that grow as tasks arrive.
+
+    import hoplite_ray as hop
+
+`put`, `array`, `get`, `reduce`, `sources`, `wait` and `delete` take and return Ray's references;
+`Store` does the same with ids, without Ray. Every name is loaded at its first use, so that this
+import costs nothing and needs neither Ray nor numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from hoplite_ray.errors import (
+    ControlError,
+    DuplicateObjectError,
+    GetTimeoutError,
+    HopliteError,
+    InvalidArgumentError,
+    LayoutMismatchError,
+    NodeLostError,
+    ObjectLostError,
+    PeerLostError,
+    ReduceError,
+    RequestCancelledError,
+    StoreFullError,
+    SystemFailureError,
+    UnauthenticatedError,
+    UnusableAfterForkError,
+    WireError,
+    WireVersionMismatchError,
+)
+from hoplite_ray.plugin.flag import install as _install
+
+if TYPE_CHECKING:
+    from hoplite_ray.config import Config
+    from hoplite_ray.plugin.api import (
+        Array,
+        array,
+        delete,
+        get,
+        put,
+        reduce,
+        runtime_env,
+        sources,
+        wait,
+    )
+    from hoplite_ray.refs import Layout
+    from hoplite_ray.stats import NodeStats
+    from hoplite_ray.store import Reduction, Store, new_id
+
+__all__ = [
+    "Array",
+    "Config",
+    "ControlError",
+    "DuplicateObjectError",
+    "GetTimeoutError",
+    "HopliteError",
+    "InvalidArgumentError",
+    "Layout",
+    "LayoutMismatchError",
+    "NodeLostError",
+    "NodeStats",
+    "ObjectLostError",
+    "PeerLostError",
+    "ReduceError",
+    "Reduction",
+    "RequestCancelledError",
+    "Store",
+    "StoreFullError",
+    "SystemFailureError",
+    "UnauthenticatedError",
+    "UnusableAfterForkError",
+    "WireError",
+    "WireVersionMismatchError",
+    "array",
+    "delete",
+    "get",
+    "new_id",
+    "put",
+    "reduce",
+    "runtime_env",
+    "sources",
+    "wait",
+]
+
+_HOMES = {
+    **dict.fromkeys(
+        ("Array", "array", "delete", "get", "put", "reduce", "runtime_env", "sources", "wait"),
+        "hoplite_ray.plugin.api",
+    ),
+    **dict.fromkeys(("Reduction", "Store", "new_id"), "hoplite_ray.store"),
+    "Config": "hoplite_ray.config",
+    "Layout": "hoplite_ray.refs",
+    "NodeStats": "hoplite_ray.stats",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+_install()  # ray.init asks for its hook by an environment variable, and only there

@@ -1,0 +1,162 @@
+"""Options of a cluster's nodes, validated once at the edge. The only reader of HOPLITE_RAY_*."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+_DEFAULT_SHARE = 0.2  # of memory: what is left of it is Ray's (30 %) and the workers'
+_ARENA_BYTES_MIN = 1 << 20  # one block of the largest kind: with less nothing large can come in
+_ENVIRONMENT_PREFIX = "HOPLITE_RAY_"
+
+# Least and largest value of each option; the bounds are those of native/base/limits.h.
+_RANGES: dict[str, tuple[int, int]] = {
+    "arena_bytes": (_ARENA_BYTES_MIN, 1 << 48),
+    "broadcast_stripes": (1, 64),
+    "reduce_stripes": (0, 64),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a user may set; None follows the cluster, whose first start fixed it.
+
+    arena_bytes:        shared memory for objects on each node; None: 20 % of the node's memory.
+    broadcast_stripes:  broadcast trees per object; 1 is Hoplite's own.
+    reduce_stripes:     owners per reduce; 0: one per node but the caller's.
+    """
+
+    arena_bytes: int | None = None
+    broadcast_stripes: int | None = None
+    reduce_stripes: int | None = None
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value is not None:
+                _check(option.name, value)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, object]) -> Config:
+        """Take options by name.
+
+        Raises:  ValueError naming the option, what it may be, and all options there are.
+        """
+        for name in options:
+            if name not in _RANGES:
+                raise ValueError(
+                    f"hoplite option {name!r} is unknown; options are {', '.join(_RANGES)}"
+                )
+        return cls(**options)  # type: ignore[arg-type]  # __post_init__ checks every value
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
+        """Take options from HOPLITE_RAY_ARENA_BYTES and so on, as a shell or a container sets them.
+
+        Raises:  ValueError naming the variable and what it may be.
+        """
+        environment = os.environ if environment is None else environment
+        options: dict[str, object] = {}
+        for name in _RANGES:
+            variable = _ENVIRONMENT_PREFIX + name.upper()
+            text = environment.get(variable)
+            if text is None:
+                continue
+            try:
+                options[name] = int(text)
+            except ValueError:
+                raise ValueError(
+                    f"{variable}={text!r} is no integer; {_allowed(name)}; correct or unset it"
+                ) from None
+        return cls.from_options(options)
+
+    def explicit(self) -> dict[str, object]:
+        """Return only what was set; the rest follows the cluster."""
+        values = {option.name: getattr(self, option.name) for option in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _allowed(name: str) -> str:
+    low, high = _RANGES[name]
+    return f"it takes an int from {low} to {high}"
+
+
+def _check(name: str, value: object) -> None:
+    low, high = _RANGES[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(
+            f"hoplite option {name!r} is {value!r}; {_allowed(name)}; leave it out for the default"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of this machine, or of the control group that holds us where that is less."""
+
+    total_bytes: int
+    available_bytes: int
+
+    @classmethod
+    def read(cls, root: Path = Path("/")) -> Memory:
+        """Read /proc/meminfo and the limits of the control groups above us, v2 and v1."""
+        table = dict(
+            line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines()
+        )
+        total = int(table["MemTotal"].split()[0]) * 1024
+        available = int(table["MemAvailable"].split()[0]) * 1024
+        for limit_file, used_file in _limit_files(root):
+            limit, used = _number(limit_file), _number(used_file)
+            if limit is not None and used is not None and limit < total:
+                total = limit
+                available = min(available, max(0, limit - used))
+        return cls(total, available)
+
+
+def _limit_files(root: Path) -> list[tuple[Path, Path]]:
+    """Return (limit, usage) files of our control group and of all above it."""
+    try:
+        own = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    files = []
+    for line in own:
+        _, controllers, place = line.split(":", 2)
+        if controllers == "":
+            base, limit, used = root / "sys/fs/cgroup", "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            base = root / "sys/fs/cgroup/memory"
+            limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        folder = base / place.lstrip("/")
+        # Inside a container our own folder may not be visible: then the root of what is, counts.
+        folders = [folder, *(parent for parent in folder.parents if base in parent.parents), base]
+        files += [(each / limit, each / used) for each in dict.fromkeys(folders)]
+    return files
+
+
+def _number(file: Path) -> int | None:
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None  # "max": no limit
+
+
+def arena_bytes(config: Config, memory: Memory) -> int:
+    """Return the arena's size in whole pages: as configured, or 20 % of memory.
+
+    Raises:  ValueError if that much is not available now, naming both numbers.
+    """
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    wanted = config.arena_bytes
+    if wanted is None:
+        wanted = max(_ARENA_BYTES_MIN, int(memory.total_bytes * _DEFAULT_SHARE))
+    if wanted > memory.available_bytes:
+        raise ValueError(
+            f"an arena of {wanted} bytes does not fit: {memory.available_bytes} of "
+            f"{memory.total_bytes} bytes of memory are available; set arena_bytes lower"
+        )
+    return -(-wanted // page_bytes) * page_bytes

@@ -1,0 +1,104 @@
+"""Every error of the product, as one tree.
+
+::
+
+    HopliteError
+    ├── GetTimeoutError          (also TimeoutError)     the caller's own limit ran out
+    ├── RequestCancelledError                            the caller took the request back
+    ├── ObjectLostError                                  all holders are gone, or it was deleted
+    ├── StoreFullError                                   the arena can't take it
+    ├── DuplicateObjectError                             a second put of a live id with other bytes
+    ├── LayoutMismatchError      (also ValueError)       sources of a reduce differ in layout
+    ├── ReduceError                                      too few sources are left; has `.fates`
+    ├── InvalidArgumentError     (also ValueError)       the request itself is wrong
+    ├── PeerLostError                                    another node died
+    ├── NodeLostError                                    this process's own node is gone
+    ├── WireError                                        a peer sent what is no frame
+    ├── WireVersionMismatchError                         a peer speaks another wire version
+    ├── UnauthenticatedError                             a peer does not know the cluster's secret
+    ├── ControlError                                     the control plane could not do it
+    ├── SystemFailureError                               the kernel refused; the text has the errno
+    └── UnusableAfterForkError                           the store was attached before a fork
+
+Texts name the thing, the cause and the next step. All of them survive pickling, with their
+attributes, because Ray carries them between processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class HopliteError(Exception):
+    """Anything that hoplite_ray raises on its own account."""
+
+
+class GetTimeoutError(HopliteError, TimeoutError):
+    """The caller's own time limit ran out before the operation finished."""
+
+
+class RequestCancelledError(HopliteError):
+    """The caller took the request back."""
+
+
+class ObjectLostError(HopliteError):
+    """Every holder of the object is gone, or the object was deleted."""
+
+
+class StoreFullError(HopliteError):
+    """The arena cannot take the object, and nothing that runs can free memory."""
+
+
+class DuplicateObjectError(HopliteError):
+    """An object of this id is live already and has other bytes."""
+
+
+class LayoutMismatchError(HopliteError, ValueError):
+    """The sources of a reduce differ in dtype, shape or size."""
+
+
+class ReduceError(HopliteError):
+    """Fewer sources are left than the reduce needs; `fates` says what became of each."""
+
+    def __init__(self, message: str = "", fates: Sequence[str] = ()) -> None:
+        super().__init__(message, tuple(fates))
+        self.fates = tuple(fates)
+
+    def __str__(self) -> str:
+        return "\n  ".join([str(self.args[0]), *self.fates])
+
+
+class InvalidArgumentError(HopliteError, ValueError):
+    """The request itself is wrong."""
+
+
+class PeerLostError(HopliteError):
+    """Another node died, and no object can be named."""
+
+
+class NodeLostError(HopliteError):
+    """The node that this process was attached to is gone."""
+
+
+class WireError(HopliteError):
+    """A peer sent bytes that are no frame; its connection was closed."""
+
+
+class WireVersionMismatchError(HopliteError):
+    """A peer speaks another version of the wire format."""
+
+
+class UnauthenticatedError(HopliteError):
+    """A peer does not know the cluster's secret."""
+
+
+class ControlError(HopliteError):
+    """The control plane could not do what was asked."""
+
+
+class SystemFailureError(HopliteError):
+    """The kernel refused; the text names the call and the errno."""
+
+
+class UnusableAfterForkError(HopliteError):
+    """This process was forked from the one that attached the store."""

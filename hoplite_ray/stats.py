@@ -1,0 +1,59 @@
+"""Counters of a node as one typed snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from hoplite_ray.control.client import ControlClient
+from hoplite_ray.errors import ControlError
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStats:
+    """What one node has and has done. Sizes are of now, all else counts up from its start."""
+
+    arena_bytes: int
+    arena_bytes_used: int
+    arena_bytes_pinned: int
+    objects: int
+    waiters: int
+    directory_entries: int
+    members: int
+    view_epoch: int
+    blocks_sent: int
+    blocks_received: int
+    blocks_folded: int
+    bytes_sent: int
+    evictions: int
+    reduces_committed: int
+
+    @classmethod
+    def from_counters(cls, counters: Mapping[str, int]) -> NodeStats:
+        """Pick the fields out of the counters that a node publishes.
+
+        Raises:  ControlError if one is missing: the node is of another release.
+        """
+        missing = [field.name for field in fields(cls) if field.name not in counters]
+        if missing:
+            raise ControlError(
+                f"the node publishes no {', '.join(missing)}; run the same release on all nodes"
+            )
+        return cls(**{field.name: counters[field.name] for field in fields(cls)})
+
+    @classmethod
+    def read(cls, control: str, secret: bytes) -> NodeStats:
+        """Ask the node whose control service is at `control`.
+
+        Raises:  ControlError if it does not answer in time or refuses the secret.
+        """
+        return cls.from_counters(asyncio.run(_counters(control, secret)))
+
+
+async def _counters(control: str, secret: bytes) -> dict[str, int]:
+    calls = ControlClient(secret)
+    try:
+        return await calls.stats(control)
+    finally:
+        await calls.close()

@@ -1,0 +1,30 @@
+"""What `import hoplite_ray` gives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import hoplite_ray
+
+
+@pytest.mark.parametrize("name", hoplite_ray.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(hoplite_ray, name) is not None
+    assert name in dir(hoplite_ray)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="broadcast_all"):
+        hoplite_ray.broadcast_all  # noqa: B018
+
+
+def test_importing_it_needs_neither_ray_nor_numpy_nor_the_native_core() -> None:
+    program = (
+        "import sys, hoplite_ray, hoplite_ray.config\n"
+        "found = {'ray', 'numpy', 'grpc', 'hoplite_ray._native'} & set(sys.modules)\n"
+        "sys.exit(str(found) if found else 0)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
