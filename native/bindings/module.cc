@@ -1,0 +1,293 @@
+// hoplite_ray._native: convert, release the GIL, call, map the error. Nothing else. The reactor
+// thread of NativeNode never takes the GIL.
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/convert.h"
+#include "client/client.h"
+#include "node/node.h"
+
+namespace hoplite {
+namespace {
+
+using namespace nb::literals;
+
+// ---- Fetched: a received object as a buffer
+
+struct PyFetched {
+  View view;
+};
+
+int export_buffer(PyObject* self, Py_buffer* buffer, int flags) {
+  const auto bytes = nb::inst_ptr<PyFetched>(nb::handle(self))->view.bytes();
+  static std::byte nothing{};  // an empty object has no address, and a buffer must have one
+  return PyBuffer_FillInfo(buffer, self, bytes.empty() ? &nothing : bytes.data(),
+                           static_cast<Py_ssize_t>(bytes.size()), 0, flags);
+}
+
+PyType_Slot fetched_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_buffer)},
+                               {0, nullptr}};
+
+nb::bytes to_bytes(const std::string& text) { return {text.data(), text.size()}; }
+
+// ---- Request
+
+struct PyRequest {
+  RequestHandle handle;  // of a large put: first its reservation, from write() on its sealing
+
+  bool wait(double timeout_s) {
+    const RequestHandle waited = handle;  // another thread may write() meanwhile
+    const Duration timeout = to_duration(timeout_s);
+    const nb::gil_scoped_release released;
+    return waited->wait(timeout);
+  }
+
+  // None for what only ends, Fetched for a get, the members' indices for a reduce.
+  nb::object result() {
+    auto outcome = [&] {
+      const RequestHandle taken = handle;
+      const nb::gil_scoped_release released;  // it maps the object
+      return taken->take();
+    }();
+    if (!outcome) raise_error(outcome.error());
+    if (auto* view = std::get_if<View>(&*outcome)) return nb::cast(PyFetched{std::move(*view)});
+    if (auto* reduced = std::get_if<Reduced>(&*outcome)) return nb::cast(reduced->members);
+    return nb::none();
+  }
+
+  void cancel() {
+    const RequestHandle cancelled = handle;
+    const nb::gil_scoped_release released;
+    cancelled->cancel();
+  }
+};
+
+PyRequest wrap(Result<RequestHandle> handle) { return {unwrap(std::move(handle))}; }
+
+// ---- Client
+
+struct PyClient {
+  std::unique_ptr<Client> client;
+
+  explicit PyClient(const std::string& socket_path) {
+    auto attached = [&] {
+      const nb::gil_scoped_release released;
+      return Client::attach(socket_path);
+    }();
+    client = unwrap(std::move(attached));
+  }
+
+  // Calls `act` without the GIL.
+  template <typename Act>
+  auto released(Act act) {
+    const nb::gil_scoped_release no_gil;
+    return act(*client);
+  }
+
+  PyRequest put(const nb::bytes& object_id, std::uint32_t incarnation, const nb::bytes& layout,
+                int dtype, nb::handle data) {
+    const ObjectId object = to_object_id(object_id);
+    const auto kind = to_enum<DType>(dtype, kDTypeCount, "dtype");
+    std::string description(layout.c_str(), layout.size());
+    const BorrowedBytes bytes(data);
+    return wrap(released([&](Client& c) {
+      return c.put(object, Incarnation{incarnation}, std::move(description), kind, bytes.span());
+    }));
+  }
+
+  void write(PyRequest& request, nb::handle data) {
+    const BorrowedBytes bytes(data);
+    const RequestHandle put = request.handle;
+    request.handle =
+        unwrap(released([&](Client& c) { return c.write(*put, bytes.span()); }));
+  }
+
+  PyRequest get(const nb::bytes& object_id, bool exists) {
+    const ObjectId object = to_object_id(object_id);
+    return wrap(released([&](Client& c) { return c.get(object, exists); }));
+  }
+
+  PyRequest remove(const nb::bytes& object_id, std::uint32_t upto) {
+    const ObjectId object = to_object_id(object_id);
+    return wrap(released([&](Client& c) { return c.remove(object, Incarnation{upto}); }));
+  }
+
+  PyRequest reduce(const nb::bytes& target, int op, std::uint32_t source_count,
+                   std::uint32_t count) {
+    const ObjectId object = to_object_id(target);
+    const auto operation = to_enum<ReduceOp>(op, kReduceOpCount, "op");
+    return wrap(
+        released([&](Client& c) { return c.reduce(object, operation, source_count, count); }));
+  }
+
+  void reduce_source(const nb::bytes& target, std::uint32_t index, const nb::bytes& object_id,
+                     std::uint32_t incarnation) {
+    const ObjectId into = to_object_id(target);
+    const ObjectId source = to_object_id(object_id);
+    unwrap(released([&](Client& c) {
+      return c.reduce_source(into, index, source, Incarnation{incarnation});
+    }));
+  }
+
+  void reduce_source_failed(const nb::bytes& target, std::uint32_t index) {
+    const ObjectId into = to_object_id(target);
+    unwrap(released([&](Client& c) { return c.reduce_source_failed(into, index); }));
+  }
+};
+
+// ---- NativeNode
+
+using PyMember = std::tuple<std::uint64_t, std::uint32_t, std::vector<std::string>>;
+using PyEvent = std::tuple<std::string, std::uint64_t, std::uint32_t>;
+
+struct PyNode {
+  NodeOptions options;
+  std::unique_ptr<Node> node;
+
+  Node& started() {
+    if (node == nullptr) raise_error({Code::kInvalidArgument, "the node is not started; call start()"});
+    return *node;
+  }
+
+  void start() {
+    if (node != nullptr) raise_error({Code::kInvalidArgument, "the node is started; make another one"});
+    auto result = [&] {
+      const nb::gil_scoped_release released;
+      return Node::start(options);
+    }();
+    node = unwrap(std::move(result));
+  }
+
+  void set_view(std::uint64_t epoch, const std::vector<PyMember>& members) {
+    std::vector<Member> converted;
+    converted.reserve(members.size());
+    for (const auto& [node_id, incarnation, rails] : members) {
+      converted.push_back({NodeId{node_id}, Incarnation{incarnation}, rails});
+    }
+    Node& self = started();
+    const nb::gil_scoped_release released;
+    self.set_view(Epoch{epoch}, std::move(converted));
+  }
+
+  std::optional<PyEvent> next_event(double timeout_s) {
+    Node& self = started();
+    const Duration timeout = to_duration(timeout_s);
+    const auto event = [&] {
+      const nb::gil_scoped_release released;
+      return self.next_event(timeout);
+    }();
+    if (!event) return std::nullopt;
+    return PyEvent{event_name(event->kind), event->node.value, event->incarnation.value};
+  }
+
+  void stop() {
+    if (node == nullptr) return;
+    const nb::gil_scoped_release released;
+    node->stop();
+  }
+};
+
+void construct_node(PyNode* self, std::uint64_t node_id, std::uint32_t incarnation,
+                    std::string socket_path, std::vector<std::string> listen,
+                    std::uint64_t arena_bytes, const nb::bytes& secret,
+                    std::map<std::string, std::int64_t> options) {
+  NodeOptions given;
+  given.node = NodeId{node_id};
+  given.incarnation = Incarnation{incarnation};
+  given.socket_path = std::move(socket_path);
+  given.listen = std::move(listen);
+  given.arena_bytes = arena_bytes;
+  given.secret = std::string(secret.c_str(), secret.size());
+  given.overrides = std::move(options);
+  new (self) PyNode{std::move(given), nullptr};
+}
+
+std::vector<std::string> error_classes() { return {kErrorClasses.begin(), kErrorClasses.end()}; }
+
+void bind_node(nb::module_& m) {
+  nb::class_<PyNode>(m, "NativeNode", "One node: owns the reactor thread and the arena.")
+      .def("__init__", &construct_node, nb::kw_only(), "node_id"_a, "incarnation"_a,
+           "socket_path"_a, "listen"_a, "arena_bytes"_a, "secret"_a, "options"_a)
+      .def("start", &PyNode::start, "Open sockets and arena and start the reactor thread.")
+      .def("rails", [](PyNode& self) { return self.started().rails(); },
+           "Return the addresses of the rails.")
+      .def("set_view", &PyNode::set_view, "epoch"_a, "members"_a,
+           "Tell the node who is there: (node id, incarnation, rails), oldest first.")
+      .def("next_event", &PyNode::next_event, "timeout_s"_a,
+           "Wait for the next event, (\"peer_dead\", node id, incarnation); None after the timeout.")
+      .def("stats", [](PyNode& self) { return self.started().stats(); },
+           "Return the published counters by name.")
+      .def("stop", &PyNode::stop, "Say goodbye to all peers and join the thread. Idempotent.");
+}
+
+void bind_request(nb::module_& m) {
+  nb::class_<PyFetched>(m, "Fetched", nb::type_slots(fetched_slots),
+                        "A received object; a writable buffer that is private to this process.")
+      .def_prop_ro("layout", [](PyFetched& self) { return to_bytes(self.view.layout()); })
+      .def_prop_ro("incarnation", [](PyFetched& self) { return self.view.incarnation().value; })
+      .def_prop_ro("dtype", [](PyFetched& self) { return static_cast<int>(self.view.dtype()); })
+      .def_prop_ro("size_bytes", [](PyFetched& self) { return self.view.bytes().size(); })
+      .def_prop_ro("is_mapped", [](PyFetched& self) { return self.view.is_mapped(); });
+  nb::class_<PyRequest>(m, "Request", "One pending operation of a client.")
+      .def("wait", &PyRequest::wait, "timeout_s"_a,
+           "Wait; True when the request is finished, either way.")
+      .def("result", &PyRequest::result,
+           nb::sig("def result(self) -> None | Fetched | list[int]"),
+           "Return how it ended, or raise. A Fetched can be taken once.")
+      .def("cancel", &PyRequest::cancel, "Give blocks, waits and an unwritten range back.");
+}
+
+void bind_client(nb::module_& m) {
+  nb::class_<PyClient>(m, "Client", "This process's attachment to its own node.")
+      .def(nb::init<const std::string&>(), "socket_path"_a)
+      .def("put", &PyClient::put, "object_id"_a, "incarnation"_a, "layout"_a, "dtype"_a, "data"_a,
+           nb::sig("def put(self, object_id: bytes, incarnation: int, layout: bytes, dtype: int, "
+                   "data: typing_extensions.Buffer) -> Request"),
+           "Put an object; above INLINE_BYTES_MAX the request ends when write() may be called.")
+      .def("write", &PyClient::write, "request"_a, "data"_a,
+           nb::sig("def write(self, request: Request, data: typing_extensions.Buffer) -> None"),
+           "Write a reserved object; `request` then ends when it is sealed.")
+      .def("get", &PyClient::get, "object_id"_a, "exists"_a = false,
+           "Get an object, which need not exist yet unless the caller knows that it `exists`.")
+      .def("delete", &PyClient::remove, "object_id"_a, "upto"_a = 0,
+           "Delete an object everywhere; with `upto`, its incarnations up to that one.")
+      .def("reduce", &PyClient::reduce, "target"_a, nb::kw_only(), "op"_a, "source_count"_a,
+           "count"_a, "Combine the first `count` confirmed sources into `target`.")
+      .def("reduce_source", &PyClient::reduce_source, "target"_a, "index"_a, "object_id"_a,
+           "incarnation"_a = 0, "Confirm a source; the order of calls is the order of arrival.")
+      .def("reduce_source_failed", &PyClient::reduce_source_failed, "target"_a, "index"_a,
+           "Say that a source will never come.")
+      .def("close", [](PyClient& self) { self.released([](Client& c) { c.close(); }); },
+           "Detach; pending requests end. Idempotent.")
+      .def_prop_ro("node_id", [](PyClient& self) { return self.client->node_id().value; })
+      .def_prop_ro("node_incarnation",
+                   [](PyClient& self) { return self.client->node_incarnation().value; })
+      .def_prop_ro("is_alive", [](PyClient& self) { return self.client->is_alive(); });
+}
+
+}  // namespace
+}  // namespace hoplite
+
+NB_MODULE(_native, m) {
+  m.doc() = "The native core: convert, release the GIL, call, map the error.";
+  m.attr("INLINE_BYTES_MAX") = hoplite::kInlineBytesMax;
+  m.def("error_classes", &hoplite::error_classes, "Return the exception class of each Code.");
+  m.def("option_names", &hoplite::option_names, "Return the names that NativeNode options take.");
+  hoplite::bind_node(m);
+  hoplite::bind_request(m);
+  hoplite::bind_client(m);
+}
