@@ -53,6 +53,10 @@ def _listed(module: ast.Module) -> list[str] | None:
     return None
 
 
+def _is_ours(node: ast.ImportFrom) -> bool:
+    return node.level > 0 or (node.module or "").startswith("hoplite_ray")
+
+
 def _bound(module: ast.Module, *, imports_too: bool) -> list[str]:
     names: list[str] = []
     for node in module.body:
@@ -62,6 +66,6 @@ def _bound(module: ast.Module, *, imports_too: bool) -> list[str]:
             names += [target.id for target in node.targets if isinstance(target, ast.Name)]
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             names.append(node.target.id)
-        elif imports_too and isinstance(node, ast.ImportFrom):
+        elif imports_too and isinstance(node, ast.ImportFrom) and _is_ours(node):
             names += [alias.asname or alias.name for alias in node.names]
     return names

@@ -126,7 +126,7 @@ CASES: list[tuple[Checker, Files, Files]] = [
     (
         exports.exports,
         {"hoplite_ray/__init__.py": "x = 1\n"},
-        {"hoplite_ray/__init__.py": "from a import b\n__all__ = ['b']\n"},
+        {"hoplite_ray/__init__.py": "from hoplite_ray.a import b\n__all__ = ['b']\n"},
     ),
     (
         dead_files.cpp_sources,
