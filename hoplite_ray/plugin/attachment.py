@@ -1,0 +1,184 @@
+"""This process's attachment to the node of its Ray node: made at first use, renewed when it breaks.
+
+One per process: the store's client, what the process owns (journal, reaper), and its anchors.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import cached_property
+from typing import Any
+
+import numpy.typing as npt
+import ray
+
+from hoplite_ray.errors import GetTimeoutError, HopliteError, NodeLostError, ObjectLostError
+from hoplite_ray.plugin import flag
+from hoplite_ray.plugin.anchors import AnchorSupply
+from hoplite_ray.plugin.journal import Journal
+from hoplite_ray.plugin.lifetime import Reaper
+from hoplite_ray.plugin.start import NodePlace, RunningNode, ensure_node
+from hoplite_ray.refs import short_name
+from hoplite_ray.store import Store
+
+_TRIES = 3  # of an operation whose node dies under it; each waits for a new life of the node
+_STALE_S = 0.02  # between looks for the bytes of a later attempt
+
+
+class RayObjectLostError(ObjectLostError, ray.exceptions.ObjectLostError):
+    """ObjectLostError, which is also Ray's."""
+
+    def __init__(self, message: str, object_ref_hex: str = "") -> None:
+        Exception.__init__(self, message, object_ref_hex)
+        self.object_ref_hex = object_ref_hex
+        self.owner_address = None
+        self.call_site = ""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Attachment:
+    """What this process has of its node. Any thread may use it."""
+
+    def __init__(self, place: NodePlace) -> None:
+        flag.refuse_raw(ray.get_runtime_context().runtime_env)
+        self.place = place
+        self._lock = threading.Lock()
+        self._node: RunningNode = ensure_node(place, flag.asked())
+        self._store = Store.attach(self._node.socket)
+        self.journal = Journal(place.journals)
+
+    @property
+    def store(self) -> Store:
+        """The store of the node's present life."""
+        with self._lock:
+            if not self._store.is_alive:
+                self._renew()
+            return self._store
+
+    @property
+    def node_life(self) -> int:
+        return self._node.incarnation
+
+    @cached_property
+    def steward(self) -> Any:
+        from hoplite_ray.plugin.steward import steward_of
+
+        return steward_of(self.place)
+
+    @cached_property
+    def anchors(self) -> AnchorSupply:
+        return AnchorSupply(self.steward)
+
+    @cached_property
+    def reaper(self) -> Reaper:
+        """Deletes the objects that this process has put, when their refs are gone."""
+        _ = self.steward  # which reaps them if this process dies first
+        return Reaper(self._release)
+
+    @cached_property
+    def abandoned(self) -> Reaper:
+        """Tells the steward which results nobody waits for any more."""
+        return Reaper(lambda target: self.steward.abandon.remote(target))
+
+    def _release(self, object_id: bytes) -> None:
+        self.store.delete(object_id)
+        self.journal.released(object_id)
+
+    def _renew(self) -> None:
+        """Attach to the next life of the node, started here unless somebody has."""
+        self._store.close()
+        self._node = ensure_node(self.place, flag.asked(), lost=self._node)
+        self._store = Store.attach(self._node.socket)
+
+    def put(
+        self,
+        object_id: bytes,
+        array: npt.NDArray[Any],
+        *,
+        incarnation: int,
+        timeout_s: float | None,
+    ) -> None:
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                return self.store.put(
+                    object_id, array, incarnation=incarnation, timeout_s=timeout_s
+                )
+            except NodeLostError:
+                if not tries_left:
+                    raise
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        for name in ("reaper", "abandoned"):
+            if name in self.__dict__:
+                getattr(self, name).close()
+        self._store.close()
+        self.journal.close()
+
+
+class PendingArray:
+    """A fetch under way; begun again when the node dies under it."""
+
+    def __init__(self, object_id: bytes, incarnation: int) -> None:
+        self._object_id = object_id
+        self._incarnation = incarnation
+        self._pending = attachment().store.begin_get(object_id, exists=True)
+
+    def result(self, timeout_s: float | None) -> npt.NDArray[Any]:
+        """The array, once; its bytes are those of the handle's attempt or of a later one.
+
+        Raises: GetTimeoutError, ObjectLostError, and NodeLostError if the node does not come back.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        tries_left = _TRIES
+        while True:
+            try:
+                received = self._pending.result(left_s(deadline))
+                if received.incarnation >= self._incarnation:
+                    return received.array
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise GetTimeoutError(
+                        f"object {short_name(self._object_id)} has only an earlier attempt's bytes "
+                        f"after {timeout_s} s; wait longer, or get the ref again"
+                    )
+                time.sleep(_STALE_S)  # a later attempt's are on their way
+            except NodeLostError:
+                tries_left -= 1
+                if not tries_left:
+                    raise
+            except ObjectLostError as error:
+                raise RayObjectLostError(str(error), self._object_id.hex()) from None
+            self._pending = attachment().store.begin_get(self._object_id, exists=True)
+
+
+def left_s(deadline: float | None) -> float | None:
+    """Seconds until `deadline` of the monotonic clock; None if there is none."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+_current: Attachment | None = None
+_changing = threading.Lock()
+
+
+def attachment() -> Attachment:
+    """This process's attachment, made now if there is none for the Ray node it is connected to.
+
+    Raises: HopliteError if Ray is not running here; ValueError if the job's options are wrong.
+    """
+    global _current
+    if not ray.is_initialized():
+        raise HopliteError("Ray is not running in this process: call ray.init() first")
+    place = NodePlace.of_this_process()
+    current = _current
+    if current is not None and current.place == place:
+        return current
+    with _changing:
+        if _current is None or _current.place != place:  # else another thread has made it
+            if _current is not None:
+                _current.close()  # of a Ray that was shut down in this process
+            _current = None
+            _current = Attachment(place)
+        return _current

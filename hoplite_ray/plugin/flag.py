@@ -1,0 +1,118 @@
+"""The flag: `ray.init(runtime_env={"hoplite": {"arena_bytes": 2 << 30}})`.
+
+Importing hoplite_ray names `expand` as Ray's runtime-environment hook; one that is there follows.
+Ray calls it inside ray.init: bad options raise there, at once. The key is removed (Ray knows
+nothing of it) and every worker gets a setup function that hands it the options. That function
+travels by value: a worker whose Python lacks the package still starts, and says so at the first
+use, where an import string would cost a crash without a reason.
+
+This module must import neither ray nor numpy: `import hoplite_ray` runs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hoplite_ray.config import Config
+
+KEY = "hoplite"
+SETUP_KEY = "worker_process_setup_hook"
+HOOK_VARIABLE = "RAY_RUNTIME_ENV_HOOK"
+NEXT_HOOK_VARIABLE = "RAY_RUNTIME_ENV_HOOK_AFTER_HOPLITE"
+HOOK = "hoplite_ray.plugin.flag.expand"
+
+_asked = Config()
+_setup_error: Exception | None = None
+
+
+def install() -> None:
+    """Name `expand` as Ray's hook; a hook that is there already runs after it."""
+    present = os.environ.get(HOOK_VARIABLE)
+    if present == HOOK:
+        return
+    if present:
+        os.environ[NEXT_HOOK_VARIABLE] = present
+    os.environ[HOOK_VARIABLE] = HOOK
+
+
+def expand(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Ray's hook: consume the flag of `ray.init(runtime_env=...)`, then run the next hook."""
+    if runtime_env is not None and KEY in runtime_env:
+        options = runtime_env[KEY]
+        if not isinstance(options, Mapping):
+            raise ValueError(
+                f'runtime_env["{KEY}"] must be a dict of options, not '
+                f'{type(options).__name__}: write {{"{KEY}": {{"arena_bytes": 2 << 30}}}}'
+            )
+        rest = {key: value for key, value in runtime_env.items() if key != KEY}
+        runtime_env = {**rest, **_environment(options, rest.get(SETUP_KEY))}
+    following = os.environ.get(NEXT_HOOK_VARIABLE)
+    if following and following != HOOK:
+        module, _, name = following.rpartition(".")
+        runtime_env = getattr(importlib.import_module(module), name)(runtime_env)
+    return runtime_env
+
+
+def runtime_env(**options: object) -> dict[str, Any]:
+    """The runtime environment of the flag, for `ray job submit`, `uv run` and other launchers.
+
+    Raises: ValueError for an unknown option or a wrong value.
+    """
+    variables = {f"HOPLITE_RAY_{name.upper()}": str(value) for name, value in options.items()}
+    return {**_environment(options, None), "env_vars": variables}
+
+
+def asked() -> Config:
+    """The options that this job asked for: the flag's, then those of HOPLITE_RAY_* variables.
+
+    Raises: what went wrong in this worker's setup, at the first use, where it can be seen.
+    """
+    if _setup_error is not None:
+        raise _setup_error
+    return Config.from_options({**Config.from_environment().explicit(), **_asked.explicit()})
+
+
+def refuse_raw(runtime_env: Mapping[str, Any]) -> None:
+    """Raise if `runtime_env`, as Ray has it, still holds a flag that nobody consumed."""
+    if KEY in runtime_env:
+        raise ValueError(
+            f'runtime_env={{"{KEY}": ...}} was not consumed: import hoplite_ray before '
+            "ray.init, and give the flag to ray.init, not to a task or an actor"
+        )
+
+
+def accept(options: Mapping[str, object]) -> None:
+    """Remember the options in a worker; an error is kept for the first use. Never raises."""
+    global _asked, _setup_error
+    try:
+        _asked = Config.from_options(options)
+    except Exception as error:
+        _setup_error = error
+
+
+def _environment(options: Mapping[str, object], users_setup: Any) -> dict[str, Any]:
+    global _asked
+    _asked = Config.from_options(options)
+    return {SETUP_KEY: _setup(_asked.explicit(), users_setup)}
+
+
+def _setup(options: dict[str, object], users_setup: str | Callable[[], object] | None) -> Any:
+    def set_up_hoplite() -> None:  # nested, so that it is pickled by value
+        try:
+            from hoplite_ray.plugin import flag
+
+            flag.accept(options)
+        except BaseException:  # its import says so at the first use
+            pass
+        if isinstance(users_setup, str):
+            import importlib
+
+            module, _, name = users_setup.rpartition(".")
+            getattr(importlib.import_module(module), name)()
+        elif users_setup is not None:
+            users_setup()
+
+    return set_up_hoplite

@@ -1,0 +1,41 @@
+"""Deletes what nobody refers to any more, on a thread of its own.
+
+Ray calls back on a thread that must not block and that all callbacks of the process share; so a
+callback only queues its id here.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+import ray
+
+from hoplite_ray.errors import HopliteError
+from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.seams import Ref
+
+
+class Reaper:
+    """Calls `release(id)` some time after the ref of that id has gone out of scope everywhere."""
+
+    def __init__(self, release: Callable[[bytes], None]) -> None:
+        self._release = release
+        self._gone: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="hoplite-reaper", daemon=True).start()
+
+    def watch(self, ref: Ref) -> None:
+        """Release when `ref`, which this process owns, has gone."""
+        if not seams.on_out_of_scope(ref, self._gone.put):
+            self._gone.put(ref.binary())
+
+    def close(self) -> None:
+        self._gone.put(None)
+
+    def _run(self) -> None:
+        while (object_id := self._gone.get()) is not None:
+            try:
+                self._release(object_id)
+            except (HopliteError, ray.exceptions.RayError):
+                pass  # the node has gone, and the object with it

@@ -1,0 +1,207 @@
+"""Private names of Ray, each behind one function that tests/ray/test_seams.py names.
+
+Written against Ray 2.60 and 2.61. When a release moves one of these names, this file and its test
+are the only things that change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import ray
+
+if TYPE_CHECKING:
+    Ref: TypeAlias = ray.ObjectRef[Any]  # generic for type checkers only
+else:
+    Ref = ray.ObjectRef
+
+_NAMESPACE = b"hoplite_ray"
+
+
+def _worker() -> Any:
+    return ray._private.worker.global_worker
+
+
+# Where this process is.
+
+
+def ray_directory() -> str:
+    """The directory of this Ray session, the same for every process of one host."""
+    return str(_worker().node.get_session_dir_path())
+
+
+def node_address() -> str:
+    """The address under which other Ray nodes reach this one."""
+    return str(_worker().node.node_ip_address)
+
+
+def raylet_pid() -> int:
+    """The process id of this node's raylet, from the credentials of its socket.
+
+    Workers have it in their environment; drivers don't, and several raylets may share a host.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.connect(_worker().node.raylet_socket_name)
+        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[0])
+
+
+def memory_threshold() -> float:
+    """The share of memory above which Ray kills workers."""
+    return float(os.environ.get("RAY_memory_usage_threshold", "0.95"))
+
+
+# What this process executes.
+
+
+def task_id() -> bytes | None:
+    """Id of the running task, 24 bytes; a thread of a task has a random one; None in a driver."""
+    if _worker().mode != ray._private.worker.WORKER_MODE:
+        return None
+    current = _worker().current_task_id
+    return None if current.is_nil() else current.binary()
+
+
+def attempt_number() -> int:
+    """0 for the first execution of the running task, counted up by retries and by lineage."""
+    return int(_worker().core_worker.get_current_task_attempt_number())
+
+
+def return_id(task: bytes) -> bytes:
+    """Id of the ref which a task with one return value answers: its task id, then index 1."""
+    return task + (1).to_bytes(4, "little")
+
+
+# Refs and their lifetime.
+
+
+def outer_ref() -> Ref | None:
+    """While Ray unpickles an object: that object's ref; None for values inside a task's call."""
+    ref = _worker().get_serialization_context().get_outer_object_ref()
+    return None if ref is None or ref.is_nil() else ref
+
+
+def is_ray_pickling() -> bool:
+    """Whether Ray, and not plain pickle or deepcopy, is serialising in this thread."""
+    if not ray.is_initialized():
+        return False
+    return bool(_worker().get_serialization_context().is_in_band_serialization())
+
+
+def on_out_of_scope(ref: Ref, callback: Callable[[bytes], None]) -> bool:
+    """Call `callback(id)` when nobody in the cluster refers to `ref`, which this process owns.
+
+    False if that is so already. The callback runs on a thread of Ray's and must not block.
+    """
+    return bool(_worker().core_worker.add_object_out_of_scope_callback(ref, callback))
+
+
+def known_refs() -> set[bytes]:
+    """Ids of all refs that live in this process."""
+    counts = _worker().core_worker.get_all_reference_counts()
+    return {bytes.fromhex(name.decode()) for name in counts}
+
+
+def ref_of(object_id: bytes) -> Ref:
+    """A further ref of an id that lives in this process."""
+    return ray.ObjectRef(object_id)
+
+
+async def ready(ref: Ref) -> None:
+    """Wait until `ref`'s task has ended, well or badly, without fetching the value.
+
+    Ray's own `ref._ready()` leaves a cycle behind that keeps the ref until Python collects it.
+    """
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def announce(_: BaseException | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(ended.set)
+
+    stop_waiting = ref._on_ready(announce)
+    try:
+        await ended.wait()
+    finally:
+        stop_waiting()
+
+
+# The key-value store of the cluster.
+
+
+class KeyValues:
+    """The cluster's small shared table: works in any process that knows Ray's address."""
+
+    def __init__(self, address: str) -> None:
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+        self._client = GcsClient(address=address)
+
+    def put_if_absent(self, key: str, value: bytes) -> bytes:
+        """Store `value` unless the key has one; returns what is stored."""
+        if self._client.internal_kv_put(key.encode(), value, False, _NAMESPACE) == 1:
+            return value
+        stored = self._client.internal_kv_get(key.encode(), _NAMESPACE)
+        return value if stored is None else bytes(stored)
+
+    def add(self, key: str, value: bytes) -> bool:
+        """Store `value`; False, and nothing stored, if the key has a value already."""
+        return bool(self._client.internal_kv_put(key.encode(), value, False, _NAMESPACE) == 1)
+
+    def read(self, key: str) -> bytes | None:
+        value = self._client.internal_kv_get(key.encode(), _NAMESPACE)
+        return None if value is None else bytes(value)
+
+    def keys(self, prefix: str) -> list[str]:
+        return [key.decode() for key in self._client.internal_kv_keys(prefix.encode(), _NAMESPACE)]
+
+    def remove(self, key: str) -> None:
+        self._client.internal_kv_del(key.encode(), False, _NAMESPACE)
+
+
+class RayViewStore:
+    """The view of the nodes, kept in Ray's key-value store: one key per epoch, written once.
+
+    Implements control's ViewStore. Ray's table has put-if-absent and no compare-and-set; a key per
+    epoch turns the one into the other. The newest few epochs stay for readers that are late.
+    """
+
+    _EPOCHS_KEPT = 8
+
+    def __init__(self, address: str) -> None:
+        self._values = KeyValues(address)
+
+    def read(self) -> tuple[int, bytes]:
+        """(epoch, value) of the newest view; (0, b"") if there was none yet."""
+        for _ in range(100):
+            epochs = self._epochs()
+            if not epochs:
+                return 0, b""
+            value = self._values.read(self._key(epochs[-1]))
+            if value is not None:  # else it was removed meanwhile: there is a newer one
+                return epochs[-1], value
+        raise RuntimeError("the view in Ray's key-value store changes faster than it can be read")
+
+    def compare_and_set(self, epoch: int, value: bytes) -> bool:
+        """Store `value` as `epoch`; False if that epoch or a newer one is stored already."""
+        epochs = self._epochs()
+        if epochs and epochs[-1] >= epoch:
+            return False
+        if not self._values.add(self._key(epoch), value):
+            return False
+        for old in epochs[: -self._EPOCHS_KEPT]:
+            self._values.remove(self._key(old))
+        return True
+
+    def _epochs(self) -> list[int]:
+        return sorted(int(key.rsplit("/", 1)[1]) for key in self._values.keys("view/"))
+
+    @staticmethod
+    def _key(epoch: int) -> str:
+        return f"view/{epoch:020d}"

@@ -1,0 +1,217 @@
+"""The node process of this Ray node: started once, by whoever needs it first.
+
+    RAY DIRECTORY/hoplite-<uid>-<wire version>-<Ray node id>/     one per raylet, user, wire version
+        start.lock      held while somebody starts the node
+        life            how many lives the node had
+        node.json       written by the node when it is ready; node.sock beside it
+        journal/        what each process owns (journal.py)
+
+A node that died alone is started again under the same lock with the next incarnation. The options
+of the first start in a cluster are the cluster's: Ray's key-value store keeps them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+
+from hoplite_ray.config import Config, Memory, arena_bytes
+from hoplite_ray.errors import HopliteError, NodeLostError
+from hoplite_ray.plugin import seams
+
+_WIRE_VERSION = 1  # native/base/limits.h kWireVersion
+_START_S = 60.0  # a node is up in 0.3 s; a loaded machine has been seen to take 20
+_END_S = (
+    5.0  # between a node's closed socket and the end of its process: unmapping takes 0.3 s per GB
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """Where the node of a Ray node lives, running or not."""
+
+    ray_node_id: str
+    directory: Path
+
+    @classmethod
+    def of_this_process(cls) -> NodePlace:
+        ray_node_id = ray.get_runtime_context().get_node_id()
+        name = f"hoplite-{os.getuid()}-{_WIRE_VERSION}-{ray_node_id[:16]}"
+        return cls(ray_node_id, Path(seams.ray_directory()) / name)
+
+    @property
+    def journals(self) -> Path:
+        return self.directory / "journal"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningNode:
+    """A node that answers: its socket, and which life this is."""
+
+    socket: str
+    incarnation: int
+
+
+def running_node(place: NodePlace) -> RunningNode | None:
+    """The node that runs at `place`; None if there is none."""
+    try:
+        record = json.loads((place.directory / "node.json").read_text())
+        os.kill(record["pid"], 0)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return RunningNode(record["socket"], record["incarnation"])
+
+
+def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None) -> RunningNode:
+    """Return the running node of `place`, started here if nobody has; `lost` is known to be dead.
+
+    Raises: ValueError if `asked` differs from the cluster's options; NodeLostError if the node
+            does not start, with its own last words.
+    """
+    place.journals.mkdir(parents=True, exist_ok=True, mode=0o700)
+    place.directory.chmod(0o700)
+    values = seams.KeyValues(ray.get_runtime_context().gcs_address)
+    fixed = _agree(values, asked)
+    with _only_one(place.directory / "start.lock"):
+        deadline = time.monotonic() + _END_S
+        while (node := running_node(place)) is not None and node == lost:
+            if time.monotonic() > deadline:
+                break  # it runs after all, or is stuck: attaching again tells
+            time.sleep(0.01)
+        return node or _start(place, values, fixed)
+
+
+def _agree(values: seams.KeyValues, asked: Config) -> Config:
+    """Fix the cluster's options, or compare with what is fixed."""
+    wanted = asked.explicit()
+    stored = values.put_if_absent("options", json.dumps(wanted, sort_keys=True).encode())
+    fixed = json.loads(stored)
+    for name, value in wanted.items():
+        if fixed.get(name) != value:
+            present = f"{name}={fixed[name]}" if name in fixed else f"the default {name}"
+            raise ValueError(
+                f"this job asks for {name}={value}, but this cluster's nodes run with {present}; "
+                f"the first job fixes the options: leave {name} out, or restart the Ray cluster"
+            )
+    return Config.from_options(fixed)
+
+
+def _start(place: NodePlace, values: seams.KeyValues, options: Config) -> RunningNode:
+    incarnation = _next_life(place.directory)
+    secret_file = place.directory / "secret"
+    secret = values.put_if_absent("secret", secrets.token_hex(32).encode())
+    with open(os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(secret)
+    command = [
+        *(sys.executable, "-m", "hoplite_ray.node"),
+        *("--directory", str(place.directory)),
+        *("--listen", f"{seams.node_address()}:0"),
+        *("--node-id", str(node_number(place.ray_node_id))),
+        *("--incarnation", str(incarnation)),
+        *("--secret-file", str(secret_file)),
+        *("--gcs-address", ray.get_runtime_context().gcs_address),
+        *("--watch-pid", str(seams.raylet_pid())),
+        *("--arena-bytes", str(_arena_bytes(options, Memory.read()))),
+    ]
+    for name, value in options.explicit().items():
+        if name != "arena_bytes":
+            command += ["--option", f"{name}={value}"]
+    return _run(place, command)
+
+
+def node_number(ray_node_id: str) -> int:
+    """The node id of a Ray node: 63 bits of its hash, never 0."""
+    digest = hashlib.blake2b(ray_node_id.encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 1) or 1
+
+
+def _arena_bytes(options: Config, memory: Memory) -> int:
+    """The arena's size, such that a full arena alone does not make Ray kill workers.
+
+    The default of 20 % shrinks to half of what is left; a size that was asked for does not.
+    """
+    spare_bytes = memory.available_bytes - int((1 - seams.memory_threshold()) * memory.total_bytes)
+    if options.arena_bytes is None:
+        wanted = min(memory.total_bytes // 5, max(spare_bytes, 0) // 2)
+        return arena_bytes(Config(arena_bytes=max(wanted, 1 << 20)), memory)
+    if options.arena_bytes > spare_bytes:
+        raise ValueError(
+            f"arena_bytes={options.arena_bytes} does not fit: {memory.available_bytes} of "
+            f"{memory.total_bytes} bytes of memory are available, and Ray kills workers above "
+            f"{seams.memory_threshold():.0%} use; ask for at most {max(spare_bytes, 0)}"
+        )
+    return arena_bytes(options, memory)
+
+
+def _run(place: NodePlace, command: list[str]) -> RunningNode:
+    """Run the node as nobody's child, so that no worker's end takes it along, and wait for it."""
+    log = place.directory / "node.log"
+    alive, held_by_node = os.pipe()  # the node holds the other end for its whole life
+    try:
+        # The shell leaves at once: workers kill their own children when they exit.
+        subprocess.run(
+            ["/bin/sh", "-c", '"$@" </dev/null >>"$0" 2>&1 &', str(log), *command],
+            pass_fds=(held_by_node,),
+            start_new_session=True,
+            check=True,
+        )
+    finally:
+        os.close(held_by_node)
+    try:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            ended, _, _ = select.select([alive], [], [], 0.01)
+            if (node := running_node(place)) is not None:
+                return node
+            if ended:
+                last = (log.read_text().strip().splitlines() or ["it said nothing"])[-1]
+                raise NodeLostError(f"the node did not start: {last}; all it said is in {log}")
+    finally:
+        os.close(alive)
+    raise NodeLostError(f"the node is not ready after {_START_S:.0f} s; what it said is in {log}")
+
+
+def _next_life(directory: Path) -> int:
+    """Count the lives; a node that was told dead by its peers has begun lives of its own."""
+    lives = [0]
+    with suppress(FileNotFoundError):
+        lives.append(int((directory / "life").read_text()))
+    with suppress(FileNotFoundError):
+        lives.append(json.loads((directory / "node.json").read_text())["incarnation"])
+    (directory / "node.json").unlink(missing_ok=True)  # of a life that has ended
+    (directory / "life").write_text(str(max(lives) + 1))
+    return int(max(lives) + 1)
+
+
+@contextmanager
+def _only_one(file: Path) -> Iterator[None]:
+    """Hold `file` for this process alone; a second one waits, at most as long as a start takes."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + 2 * _START_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise HopliteError(
+                        f"{file} is held by a process that starts the node"
+                    ) from None
+                time.sleep(0.01)
+        yield
+    finally:
+        os.close(descriptor)
