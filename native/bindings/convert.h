@@ -57,8 +57,8 @@ T unwrap(Result<T> result) {
 
 inline ObjectId to_object_id(const nb::bytes& id) {
   if (id.size() != kObjectIdBytes) {
-    raise_error({Code::kInvalidArgument,
-           "an object id has 28 bytes, not " + std::to_string(id.size()) + "; pass the whole id"});
+    raise_error({Code::kInvalidArgument, "an object id has 28 bytes, not " +
+                                             std::to_string(id.size()) + "; pass the whole id"});
   }
   ObjectId object;
   std::memcpy(object.bytes.data(), id.data(), kObjectIdBytes);
@@ -70,7 +70,7 @@ template <typename Enum>
 Enum to_enum(int number, int count, const char* what) {
   if (number < 0 || number >= count) {
     raise_error({Code::kInvalidArgument, std::string(what) + " " + std::to_string(number) +
-                                       " is unknown; use 0 to " + std::to_string(count - 1)});
+                                             " is unknown; use 0 to " + std::to_string(count - 1)});
   }
   return static_cast<Enum>(number);
 }

@@ -42,7 +42,7 @@ int export_buffer(PyObject* self, Py_buffer* buffer, int flags) {
 PyType_Slot fetched_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_buffer)},
                                {0, nullptr}};
 
-nb::bytes to_bytes(const std::string& text) { return {text.data(), text.size()}; }
+nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
 // ---- Request
 
@@ -112,8 +112,7 @@ struct PyClient {
   void write(PyRequest& request, nb::handle data) {
     const BorrowedBytes bytes(data);
     const RequestHandle put = request.handle;
-    request.handle =
-        unwrap(released([&](Client& c) { return c.write(*put, bytes.span()); }));
+    request.handle = unwrap(released([&](Client& c) { return c.write(*put, bytes.span()); }));
   }
 
   PyRequest get(const nb::bytes& object_id, bool exists) {
@@ -138,9 +137,8 @@ struct PyClient {
                      std::uint32_t incarnation) {
     const ObjectId into = to_object_id(target);
     const ObjectId source = to_object_id(object_id);
-    unwrap(released([&](Client& c) {
-      return c.reduce_source(into, index, source, Incarnation{incarnation});
-    }));
+    unwrap(released(
+        [&](Client& c) { return c.reduce_source(into, index, source, Incarnation{incarnation}); }));
   }
 
   void reduce_source_failed(const nb::bytes& target, std::uint32_t index) {
@@ -159,12 +157,14 @@ struct PyNode {
   std::unique_ptr<Node> node;
 
   Node& started() {
-    if (node == nullptr) raise_error({Code::kInvalidArgument, "the node is not started; call start()"});
+    if (node == nullptr)
+      raise_error({Code::kInvalidArgument, "the node is not started; call start()"});
     return *node;
   }
 
   void start() {
-    if (node != nullptr) raise_error({Code::kInvalidArgument, "the node is started; make another one"});
+    if (node != nullptr)
+      raise_error({Code::kInvalidArgument, "the node is started; make another one"});
     auto result = [&] {
       const nb::gil_scoped_release released;
       return Node::start(options);
@@ -223,14 +223,17 @@ void bind_node(nb::module_& m) {
       .def("__init__", &construct_node, nb::kw_only(), "node_id"_a, "incarnation"_a,
            "socket_path"_a, "listen"_a, "arena_bytes"_a, "secret"_a, "options"_a)
       .def("start", &PyNode::start, "Open sockets and arena and start the reactor thread.")
-      .def("rails", [](PyNode& self) { return self.started().rails(); },
-           "Return the addresses of the rails.")
+      .def(
+          "rails", [](PyNode& self) { return self.started().rails(); },
+          "Return the addresses of the rails.")
       .def("set_view", &PyNode::set_view, "epoch"_a, "members"_a,
            "Tell the node who is there: (node id, incarnation, rails), oldest first.")
-      .def("next_event", &PyNode::next_event, "timeout_s"_a,
-           "Wait for the next event, (\"peer_dead\", node id, incarnation); None after the timeout.")
-      .def("stats", [](PyNode& self) { return self.started().stats(); },
-           "Return the published counters by name.")
+      .def(
+          "next_event", &PyNode::next_event, "timeout_s"_a,
+          "Wait for the next event, (\"peer_dead\", node id, incarnation); None after the timeout.")
+      .def(
+          "stats", [](PyNode& self) { return self.started().stats(); },
+          "Return the published counters by name.")
       .def("stop", &PyNode::stop, "Say goodbye to all peers and join the thread. Idempotent.");
 }
 
@@ -245,8 +248,7 @@ void bind_request(nb::module_& m) {
   nb::class_<PyRequest>(m, "Request", "One pending operation of a client.")
       .def("wait", &PyRequest::wait, "timeout_s"_a,
            "Wait; True when the request is finished, either way.")
-      .def("result", &PyRequest::result,
-           nb::sig("def result(self) -> None | Fetched | list[int]"),
+      .def("result", &PyRequest::result, nb::sig("def result(self) -> None | Fetched | list[int]"),
            "Return how it ended, or raise. A Fetched can be taken once.")
       .def("cancel", &PyRequest::cancel, "Give blocks, waits and an unwritten range back.");
 }
@@ -271,8 +273,9 @@ void bind_client(nb::module_& m) {
            "incarnation"_a = 0, "Confirm a source; the order of calls is the order of arrival.")
       .def("reduce_source_failed", &PyClient::reduce_source_failed, "target"_a, "index"_a,
            "Say that a source will never come.")
-      .def("close", [](PyClient& self) { self.released([](Client& c) { c.close(); }); },
-           "Detach; pending requests end. Idempotent.")
+      .def(
+          "close", [](PyClient& self) { self.released([](Client& c) { c.close(); }); },
+          "Detach; pending requests end. Idempotent.")
       .def_prop_ro("node_id", [](PyClient& self) { return self.client->node_id().value; })
       .def_prop_ro("node_incarnation",
                    [](PyClient& self) { return self.client->node_incarnation().value; })
