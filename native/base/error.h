@@ -1,5 +1,5 @@
-// Operating errors as values. One enum for the whole product; bindings/ maps each code to exactly one
-// Python exception. Texts name the thing, the cause and the next step. Leaf header.
+// Operating errors as values. One enum for the whole product; bindings/ maps each code to exactly
+// one Python exception. Texts name the thing, the cause and the next step. Leaf header.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -20,18 +20,20 @@ struct Id {
   auto operator<=>(const Id&) const = default;
 };
 
-using NodeId = Id<struct NodeTag, std::uint64_t>;             // a node, over all its lives
-using Incarnation = Id<struct IncarnationTag, std::uint32_t>; // one life of a node; one attempt's bytes
-using Epoch = Id<struct EpochTag, std::uint64_t>;             // of the view (membership)
-using TargetEpoch = Id<struct TargetEpochTag, std::uint32_t>; // of a reduce's member set; 0: no reduce
-using BlockIndex = Id<struct BlockTag, std::uint32_t>;        // within an object
-using StripeIndex = Id<struct StripeTag, std::uint16_t>;      // blocks = stripe (mod stripe count)
-using TransferId = Id<struct TransferTag, std::uint64_t>;     // chosen by the receiver; 0: none
-using LeaseId = Id<struct LeaseTag, std::uint32_t>;           // per object, counted by its home; 0: none
-using RailId = Id<struct RailTag, std::uint8_t>;              // index into a member's rails
-using TraceId = Id<struct TraceTag, std::uint64_t>;           // follows one object from put to get
-using ClientId = Id<struct ClientTag, std::uint64_t>;         // an attached process; 0: the node itself
-using RequestId = Id<struct RequestTag, std::uint64_t>;       // chosen by the client
+using NodeId = Id<struct NodeTag, std::uint64_t>;  // a node, over all its lives
+using Incarnation =
+    Id<struct IncarnationTag, std::uint32_t>;      // one life of a node; one attempt's bytes
+using Epoch = Id<struct EpochTag, std::uint64_t>;  // of the view (membership)
+using TargetEpoch =
+    Id<struct TargetEpochTag, std::uint32_t>;              // of a reduce's member set; 0: no reduce
+using BlockIndex = Id<struct BlockTag, std::uint32_t>;     // within an object
+using StripeIndex = Id<struct StripeTag, std::uint16_t>;   // blocks = stripe (mod stripe count)
+using TransferId = Id<struct TransferTag, std::uint64_t>;  // chosen by the receiver; 0: none
+using LeaseId = Id<struct LeaseTag, std::uint32_t>;      // per object, counted by its home; 0: none
+using RailId = Id<struct RailTag, std::uint8_t>;         // index into a member's rails
+using TraceId = Id<struct TraceTag, std::uint64_t>;      // follows one object from put to get
+using ClientId = Id<struct ClientTag, std::uint64_t>;    // an attached process; 0: the node itself
+using RequestId = Id<struct RequestTag, std::uint64_t>;  // chosen by the client
 
 inline constexpr NodeId kNoNode{0};  // no member may have this id
 

@@ -22,8 +22,8 @@ inline constexpr std::uint64_t kControlFrameBytesMax = 256_KiB;
 static_assert(kControlFrameBytesMax >= kInlineBytesMax + kLayoutBytesMax + 4_KiB,
               "an inline object, its layout and a forwarding list fit into one frame");
 
-// Blocks are about size/512: pipelining over two hops then costs 1/512 per hop; 8 KiB keeps the cost
-// per block below that of its bytes, 1 MiB bounds a turn of the reactor (design decision 2).
+// Blocks are about size/512: pipelining over two hops then costs 1/512 per hop; 8 KiB keeps the
+// cost per block below that of its bytes, 1 MiB bounds a turn of the reactor (design decision 2).
 inline constexpr std::uint64_t kBlocksPerObjectAim = 512;
 inline constexpr std::uint64_t kBlockBytesMin = 8_KiB;
 inline constexpr std::uint64_t kBlockBytesMax = 1_MiB;
@@ -57,10 +57,11 @@ inline constexpr std::size_t kParkedMessagesMax = 4096;
 inline constexpr Duration kTombstoneLife = 60_s;
 // A small object's push is repeated directly after this without an acknowledgement (decision 7).
 inline constexpr Duration kPushRetry = 20_ms;
-// A receiver whose only possible sender has just refused or dropped it is granted it again after this.
+// A receiver whose only possible sender has just refused or dropped it is granted it again after
+// this.
 inline constexpr Duration kRegrantDelay = 20_ms;
-// An object that is known to exist and that nobody has claimed for this long is lost: its put's claim
-// travels on another link than the question, and may come later.
+// An object that is known to exist and that nobody has claimed for this long is lost: its put's
+// claim travels on another link than the question, and may come later.
 inline constexpr Duration kLostGrace = 1_s;
 // A reservation that nothing could be freed for during this time fails with kStoreFull: deletions
 // follow the last reference asynchronously, so the first instant proves nothing.

@@ -9,13 +9,13 @@ namespace {
 // Smaller is better, field by field.
 auto rank_of(const SenderCandidate& c, std::uint32_t capacity) {
   const bool full = c.edges >= capacity;
-  return std::tuple(c.failed,                      // try anybody else first
-                    full,                          // one copy's worth of upload per node
-                    full && c.origin,              // the origin overflows last
-                    full ? c.edges : 0U,           // spread what overflows
-                    !c.complete,                   // a complete copy never stalls
-                    !c.preferred, c.depth,         // interior for this stripe; close to the source
-                    c.origin, c.edges, c.node);    // spare the origin; then any fixed order
+  return std::tuple(c.failed,                    // try anybody else first
+                    full,                        // one copy's worth of upload per node
+                    full && c.origin,            // the origin overflows last
+                    full ? c.edges : 0U,         // spread what overflows
+                    !c.complete,                 // a complete copy never stalls
+                    !c.preferred, c.depth,       // interior for this stripe; close to the source
+                    c.origin, c.edges, c.node);  // spare the origin; then any fixed order
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <variant>
 #include <vector>
 
-#include "plan/types.h"
 #include "plan/transfer_messages.h"
+#include "plan/types.h"
 
 namespace hoplite {
 

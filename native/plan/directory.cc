@@ -115,7 +115,9 @@ void Directory::merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Hol
   if (has_data(claim)) entry.lost = false;
   const std::size_t count = std::max<std::size_t>(entry.stripe_count, 1);
   holder.stripes.resize(count);
-  if (claim.stripes.size() == count) {
+  if (claim.stripes.empty()) {
+    for (Edge& edge : holder.stripes) merge_stripe(StripeClaim{}, epoch, entry, edge, now);
+  } else if (claim.stripes.size() == count) {
     for (std::size_t i = 0; i < count; ++i) {
       merge_stripe(claim.stripes[i], epoch, entry, holder.stripes[i], now);
     }
@@ -145,7 +147,8 @@ void Directory::merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry&
   edge.granted = epoch;
 }
 
-// A new home hears of edges that two older decisions made; where they close a circle, one is replaced.
+// A new home hears of edges that two older decisions made; where they close a circle, one is
+// replaced.
 void Directory::break_cycles(Entry& entry, NodeId node) {
   auto& stripes = entry.holders.at(node).stripes;
   for (std::size_t stripe = 0; stripe < stripes.size(); ++stripe) {
@@ -175,7 +178,8 @@ void Directory::handle_delete(const Delete& request, Instant now) {
   Entry& entry = entries_[request.object];
   const Incarnation upto =
       request.upto.value > 0 ? request.upto : std::max(entry.incarnation, Incarnation{1});
-  if (entry.known && !entry.deleted && entry.incarnation > upto) return service(request.object, now);
+  if (entry.known && !entry.deleted && entry.incarnation > upto)
+    return service(request.object, now);
   if (entry.deleted && entry.incarnation >= upto) return;
   for (const auto& [node, holder] : entry.holders) {
     send(node, Drop{request.object, upto, true});
@@ -282,6 +286,11 @@ void Directory::handle_timeout(Instant now) {
     entries_.at(object).deadline.reset();
     service(object, now);
   }
+}
+
+bool Directory::is_deleted(const ObjectId& object) const {
+  const auto it = entries_.find(object);
+  return it != entries_.end() && it->second.deleted;
 }
 
 std::optional<Parcel> Directory::poll_parcel() {

@@ -1,8 +1,8 @@
-// One shard of the object directory: for each object whose home is this node, who holds what, how far,
-// who waits, and who may send to whom. Soft state: all of it is rebuilt from the members' claims after a
-// change of view, during which the shard grants on what it knows and never says that something is lost
-// (design decision 4). Queries are subscriptions: they may come before the object.
-// Invariants: per stripe the edges form a forest rooted at complete or producing holders.
+// One shard of the object directory: for each object whose home is this node, who holds what, how
+// far, who waits, and who may send to whom. Soft state: all of it is rebuilt from the members'
+// claims after a change of view, during which the shard grants on what it knows and never says that
+// something is lost (design decision 4). Queries are subscriptions: they may come before the
+// object. Invariants: per stripe the edges form a forest rooted at complete or producing holders.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -51,6 +51,7 @@ class Directory {
 
   [[nodiscard]] std::size_t entry_count() const { return entries_.size(); }
   [[nodiscard]] bool is_recovering() const { return !unheard_.empty(); }
+  [[nodiscard]] bool is_deleted(const ObjectId& object) const;
   [[nodiscard]] const DirectoryStats& stats() const { return stats_; }
   void check_invariants() const;
 
@@ -60,9 +61,9 @@ class Directory {
     bool orphan = false;  // its sender died, and the receiver has not said yet how far it got
     LeaseId lease;
     NodeId sender;
-    Epoch granted;        // in which epoch the lease was sent; 0: over a link that broke since
-    NodeId failed;        // who must not be granted again before `not_before`
-    Instant not_before;   // also: when to push a small object again
+    Epoch granted;       // in which epoch the lease was sent; 0: over a link that broke since
+    NodeId failed;       // who must not be granted again before `not_before`
+    Instant not_before;  // also: when to push a small object again
   };
   struct Holder {
     bool wants = false, exists = false, pinned = false;

@@ -1,5 +1,5 @@
-// What goes out: after any change, one function looks at the entry and sends all that it owes anybody.
-// SPDX-License-Identifier: Apache-2.0
+// What goes out: after any change, one function looks at the entry and sends all that it owes
+// anybody. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
 #include "base/check.h"
@@ -55,9 +55,9 @@ void Directory::decide_stripes(Entry& entry) const {
   if (entry.stripe_count == 0) {
     const bool small = entry.meta.size_bytes <= config_.inline_bytes_max;
     const auto blocks = std::max<std::uint32_t>(entry.meta.block_count(), 1);
-    entry.stripe_count =
-        small ? std::uint16_t{1}
-              : static_cast<std::uint16_t>(std::min<std::uint32_t>(config_.broadcast_stripes, blocks));
+    entry.stripe_count = small ? std::uint16_t{1}
+                               : static_cast<std::uint16_t>(
+                                     std::min<std::uint32_t>(config_.broadcast_stripes, blocks));
   }
   for (auto& [node, holder] : entry.holders) {
     const std::size_t had = holder.stripes.size();
@@ -107,8 +107,8 @@ void Directory::answer_lost(const ObjectId& object, Entry& entry) {
   entry.locates.clear();
 }
 
-// A small object goes to everybody who waits; above eight at once the first ones pass it on. Who has
-// not acknowledged it with a claim in time gets it directly (design decision 7).
+// A small object goes to everybody who waits; above eight at once the first ones pass it on. Who
+// has not acknowledged it with a claim in time gets it directly (design decision 7).
 void Directory::push_small(const ObjectId& object, Entry& entry, Instant now) {
   if (!entry.committed) return;
   NodeId holder_node = kNoNode;
@@ -146,7 +146,8 @@ void Directory::push_small(const ObjectId& object, Entry& entry, Instant now) {
     }
     const NodeId to = list.front();
     list.erase(list.begin());
-    send(to, Push{object, entry.incarnation, entry.target_epoch, entry.meta, std::move(list)}, true);
+    send(to, Push{object, entry.incarnation, entry.target_epoch, entry.meta, std::move(list)},
+         true);
   }
 }
 
@@ -173,8 +174,9 @@ void Directory::grant_stripes(const ObjectId& object, Entry& entry, Instant now)
       edge.lease = entry.last_lease;
       edge.sender = *sender;
       edge.granted = epoch_;
-      send(node, Grant{object, entry.incarnation, entry.target_epoch, entry.meta, entry.stripe_count,
-                       StripeIndex{static_cast<std::uint16_t>(stripe)}, *sender, edge.lease});
+      send(node,
+           Grant{object, entry.incarnation, entry.target_epoch, entry.meta, entry.stripe_count,
+                 StripeIndex{static_cast<std::uint16_t>(stripe)}, *sender, edge.lease});
       if (entry.reduce && entry.committed && !told) send(node, *entry.reduce);
       told = true;
     }
@@ -207,8 +209,8 @@ std::optional<NodeId> Directory::find_sender(const Entry& entry, NodeId receiver
   return choose_sender(candidates, entry.stripe_count);
 }
 
-// Edges between `node` and a complete or producing holder; nothing if it depends on `receiver` or on
-// somebody who died. Terminates because a step that does not shorten the walk ends it.
+// Edges between `node` and a complete or producing holder; nothing if it depends on `receiver` or
+// on somebody who died. Terminates because a step that does not shorten the walk ends it.
 std::optional<std::uint32_t> Directory::depth_of(const Entry& entry, NodeId node, NodeId receiver,
                                                  std::size_t stripe) const {
   std::uint32_t depth = 0;
@@ -224,14 +226,25 @@ std::optional<std::uint32_t> Directory::depth_of(const Entry& entry, NodeId node
   return std::nullopt;
 }
 
-// A holder of everything, the asker itself first; nobody when only stripes are spread over nodes, and
-// then the asker fetches the object whole.
+// A holder of everything, the asker itself first; nobody when only stripes are spread over nodes,
+// and then the asker fetches the object whole.
 void Directory::answer_locates(const ObjectId& object, Entry& entry, Instant now) {
   if (!entry.known || !entry.committed || entry.lost || entry.stripe_count == 0) return;
   const auto has = [](const Edge& edge) {
     return edge.state == StripeState::kComplete || edge.state == StripeState::kRoot;
   };
   for (auto it = entry.locates.begin(); it != entry.locates.end();) {
+    const Incarnation asked = it->second.locate.incarnation;
+    if (asked.value > 0 && asked != entry.incarnation) {
+      if (asked < entry.incarnation) {
+        send(it->first, Lost{object, Code::kObjectLost,
+                             "object " + short_name(object) + " was put again by a later attempt"});
+        it = entry.locates.erase(it);
+      } else {
+        ++it;
+      }
+      continue;
+    }
     NodeId best = kNoNode;
     bool spread = true;
     for (std::size_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
@@ -271,9 +284,10 @@ void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) 
     }
     holder.wants = false;
     ++stats_.losses;
-    send(node, Lost{object, Code::kObjectLost,
-                    "object " + short_name(object) +
-                        " lost: it was put, and no live node has it (the nodes that held it died)"});
+    send(node,
+         Lost{object, Code::kObjectLost,
+              "object " + short_name(object) +
+                  " lost: it was put, and no live node has it (the nodes that held it died)"});
   }
 }
 

@@ -10,11 +10,14 @@ namespace hoplite {
 namespace {
 
 constexpr std::uint64_t kPageBytes = 4_KiB;
-constexpr std::uint64_t kSlabBytes = 256_KiB;  // four of the largest slots: little is lost to rounding
-constexpr std::uint64_t kSlotBytesMin = 64;    // a cache line; also serves empty objects
+constexpr std::uint64_t kSlabBytes =
+    256_KiB;  // four of the largest slots: little is lost to rounding
+constexpr std::uint64_t kSlotBytesMin = 64;  // a cache line; also serves empty objects
 static_assert(kSlabBytes % kInlineBytesMax == 0);
 
-std::uint64_t pages(std::uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+std::uint64_t pages(std::uint64_t bytes) {
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
 bool is_small(std::uint64_t bytes) { return bytes <= kInlineBytesMax; }
 std::uint64_t slot_bytes_for(std::uint64_t bytes) {
   return std::bit_ceil(std::max(bytes, kSlotBytesMin));

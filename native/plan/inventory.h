@@ -1,7 +1,7 @@
 // The arena as numbers: which ranges are free, who waits for one, which unpinned copy goes first.
-// Admission is all or nothing, in order of asking; an object is never given part of its range (design
-// decision 3). Small objects share 256 KiB slabs in power-of-two sizes; larger ones own whole pages.
-// Invariants: extents handed out never overlap; used_bytes() is their sum as rounded.
+// Admission is all or nothing, in order of asking; an object is never given part of its range
+// (design decision 3). Small objects share 256 KiB slabs in power-of-two sizes; larger ones own
+// whole pages. Invariants: extents handed out never overlap; used_bytes() is their sum as rounded.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -70,9 +70,9 @@ class Inventory {
   std::uint64_t capacity_bytes_;
   Duration grace_;
   std::uint64_t used_bytes_ = 0;
-  std::map<std::uint64_t, std::uint64_t> free_;                   // offset -> bytes, coalesced
-  std::map<std::uint64_t, Slab> slabs_;                           // by offset
-  std::map<std::uint64_t, std::set<std::uint64_t>> slabs_open_;   // slot size -> slabs with room
+  std::map<std::uint64_t, std::uint64_t> free_;                  // offset -> bytes, coalesced
+  std::map<std::uint64_t, Slab> slabs_;                          // by offset
+  std::map<std::uint64_t, std::set<std::uint64_t>> slabs_open_;  // slot size -> slabs with room
   std::deque<Waiting> waiting_;
   Instant last_progress_;  // the last time something was freed or the head of the line changed
   std::map<ObjectId, std::uint64_t> idle_since_;  // evictable -> order

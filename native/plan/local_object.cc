@@ -33,16 +33,16 @@ Extent LocalObject::block_in_arena(BlockIndex block) const {
 }
 
 Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range) {
-  Claim claim{.object = id,
-              .incarnation = object.incarnation,
-              .target_epoch = object.target_epoch,
-              .meta = object.meta,
-              .wants = object.is_wanted() && !object.is_complete() && !waits_for_range &&
-                       !object.writing,
-              .exists = object.exists,
-              .pinned = object.pinned,
-              .committed = object.committed,
-              .stripes = {}};
+  Claim claim{
+      .object = id,
+      .incarnation = object.incarnation,
+      .target_epoch = object.target_epoch,
+      .meta = object.meta,
+      .wants = object.is_wanted() && !object.is_complete() && !waits_for_range && !object.writing,
+      .exists = object.exists,
+      .pinned = object.pinned,
+      .committed = object.committed,
+      .stripes = {}};
   if (!object.extent) return claim;
   if (object.writing || object.is_complete()) {
     const auto state = object.writing ? StripeState::kRoot : StripeState::kComplete;

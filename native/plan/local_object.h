@@ -1,7 +1,6 @@
 // What this node has and wants of one object. Plain state with questions that follow from it; the
-// engine changes it. Invariant: `extent` is set before the first byte is, and blocks below a stripe's
-// `ready` are in the arena.
-// SPDX-License-Identifier: Apache-2.0
+// engine changes it. Invariant: `extent` is set before the first byte is, and blocks below a
+// stripe's `ready` are in the arena. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>
@@ -18,8 +17,8 @@ struct LocalStripe {
   LeaseId lease;
   NodeId sender;  // receiving: from whom; idle: who failed us last
   TransferId transfer;
-  std::uint32_t ready = 0;          // leading blocks of the stripe that are here
-  std::set<std::uint32_t> beyond;   // and those that came over another rail before their turn
+  std::uint32_t ready = 0;         // leading blocks of the stripe that are here
+  std::set<std::uint32_t> beyond;  // and those that came over another rail before their turn
 };
 
 struct Waiter {
@@ -32,17 +31,17 @@ struct LocalObject {
   Incarnation incarnation;
   TargetEpoch target_epoch;
   ObjectMeta meta;
-  bool committed = true;   // false: result of a reduce whose members may still change
-  bool pinned = false;     // made here: stays until it is deleted
-  bool exists = false;     // some waiter knows that it was put
+  bool committed = true;      // false: result of a reduce whose members may still change
+  bool pinned = false;        // made here: stays until it is deleted
+  bool exists = false;        // some waiter knows that it was put
   bool whole_wanted = false;  // a reduce folds it here and found no single node that has it
-  bool writing = false;    // a client is still filling it
+  bool writing = false;       // a client is still filling it
   ClientId writer;
   std::uint64_t written_bytes = 0;
   std::optional<Waiter> put_request;  // answered when the range is reserved or the bytes are stored
   std::optional<Bytes> inbound;       // a small object's bytes that wait for their range
   std::optional<Extent> extent;
-  std::vector<LocalStripe> stripes;   // empty: nothing is known of it
+  std::vector<LocalStripe> stripes;  // empty: nothing is known of it
   std::vector<Waiter> waiters;
   std::map<ClientId, std::uint32_t> pins;  // mappings per client; client 0: blocks being sent
 
@@ -54,8 +53,8 @@ struct LocalObject {
   [[nodiscard]] Extent block_in_arena(BlockIndex block) const;
 };
 
-// Everything a home needs to know. `wants` is false while its range is not reserved: a node without a
-// reservation is nobody's sender (design decision 3).
+// Everything a home needs to know. `wants` is false while its range is not reserved: a node without
+// a reservation is nobody's sender (design decision 3).
 Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range);
 
 }  // namespace hoplite

@@ -1,7 +1,6 @@
 // The engine's whole border: Command in from clients, IoEvent in from io/, Action out, and (from
-// transfer_messages.h) the Message that travels between nodes. Plain structs in std::variant; the one
-// header of plan/ that wire/, io/, node/ and client/ know.
-// SPDX-License-Identifier: Apache-2.0
+// transfer_messages.h) the Message that travels between nodes. Plain structs in std::variant; the
+// one header of plan/ that wire/, io/, node/ and client/ know. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <optional>

@@ -1,7 +1,7 @@
 // What nodes say to each other. Most of it is declarative: a Claim is everything one node has and
-// wants of one object, so that losing, repeating or reordering claims across a reconnect or a new view
-// does no harm (design decision 4). Plain data. Reached through messages.h; bytes in docs/wire.md.
-// SPDX-License-Identifier: Apache-2.0
+// wants of one object, so that losing, repeating or reordering claims across a reconnect or a new
+// view does no harm (design decision 4). Plain data. Reached through messages.h; bytes in
+// docs/wire.md. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <variant>
@@ -31,13 +31,13 @@ struct StripeClaim {
 
 struct Claim {  // all that the sender of this message has and wants of `object`
   ObjectId object;
-  Incarnation incarnation;  // 0: has nothing, knows nothing
-  TargetEpoch target_epoch; // of a reduce's result; 0 otherwise
-  ObjectMeta meta;          // block_bytes 0: not known
+  Incarnation incarnation;   // 0: has nothing, knows nothing
+  TargetEpoch target_epoch;  // of a reduce's result; 0 otherwise
+  ObjectMeta meta;           // block_bytes 0: not known
   bool wants = false;
-  bool exists = false;      // with wants: somebody knows that it was put, so "nobody has it" is a loss
-  bool pinned = false;      // the copy that put() made
-  bool committed = true;    // false: result of a reduce that is still tentative
+  bool exists = false;  // with wants: somebody knows that it was put, so "nobody has it" is a loss
+  bool pinned = false;  // the copy that put() made
+  bool committed = true;             // false: result of a reduce that is still tentative
   std::vector<StripeClaim> stripes;  // as many as the object's broadcast has; empty: has nothing
   // A small object's bytes follow as the message's payload when its put announces it.
   bool operator==(const Claim&) const = default;
@@ -47,7 +47,8 @@ struct Delete {  // everywhere, and refuse what comes late
   Incarnation upto;  // this attempt's bytes and older ones; 0: whatever the home knows
   bool operator==(const Delete&) const = default;
 };
-struct Locate {  // asynchronous location query: answered by Located or Lost, once there is an answer
+struct Locate {  // asynchronous location query: answered by Located or Lost, once there is an
+                 // answer
   ObjectId object;
   Incarnation incarnation;  // 0: any
   NodeId failed;            // this holder could not serve; none: kNoNode
@@ -65,7 +66,7 @@ struct ReduceWant {  // the caller of a reduce, to the target's home; repeated w
   ReduceOp op = ReduceOp::kSum;
   std::uint32_t source_count = 0;
   std::uint32_t count = 0;
-  std::uint32_t first = 0;  // arrival position of confirmed[0]
+  std::uint32_t first = 0;              // arrival position of confirmed[0]
   std::vector<ReduceSource> confirmed;  // in the order of arrival
   TargetEpoch seen;                     // highest target epoch the caller knows
   bool cancelled = false;
@@ -74,11 +75,11 @@ struct ReduceWant {  // the caller of a reduce, to the target's home; repeated w
 struct ReduceReport {  // an owner, to the target's home
   ObjectId target;
   TargetEpoch target_epoch;
-  ObjectMeta meta;                  // of the result; block_bytes 0: not known yet
-  std::vector<StripeIndex> folded;  // owned stripes that hold every sealed member
-  std::vector<std::uint32_t> lost;  // members (by index) that nobody holds any more
+  ObjectMeta meta;                       // of the result; block_bytes 0: not known yet
+  std::vector<StripeIndex> folded;       // owned stripes that hold every sealed member
+  std::vector<std::uint32_t> lost;       // members (by index) that nobody holds any more
   std::vector<std::uint32_t> committed;  // members of a committed result, told to a new home
-  Code code = Code::kOk;            // not kOk: this owner can't go on
+  Code code = Code::kOk;                 // not kOk: this owner can't go on
   std::string text;
   bool operator==(const ReduceReport&) const = default;
 };

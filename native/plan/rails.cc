@@ -31,8 +31,10 @@ void Rails::handle_sent(const BlockSent& event, Instant now) {
   Rail& rail = it->second[event.rail.value];
   if (rail.queued_bytes < event.size_bytes) return;
   rail.queued_bytes -= event.size_bytes;
-  const auto elapsed = static_cast<std::uint64_t>(std::max<std::int64_t>((now - rail.busy_since).ns, 1));
-  const std::uint64_t rate = event.size_bytes * 1'000'000 / std::max<std::uint64_t>(elapsed / 1000, 1);
+  const auto elapsed =
+      static_cast<std::uint64_t>(std::max<std::int64_t>((now - rail.busy_since).ns, 1));
+  const std::uint64_t rate =
+      event.size_bytes * 1'000'000 / std::max<std::uint64_t>(elapsed / 1000, 1);
   rail.rate_bytes_per_s =
       rail.rate_bytes_per_s == 0 ? rate : (rail.rate_bytes_per_s * 7 + rate) / 8;
   rail.busy_since = now;
@@ -42,10 +44,11 @@ std::optional<RailId> Rails::take(NodeId peer, std::uint64_t size_bytes, Instant
   const auto it = links_.find(peer);
   if (it == links_.end()) return std::nullopt;
   auto& rails = it->second;
-  const auto rate = [](const Rail& r) { return r.rate_bytes_per_s == 0 ? kRateGuess : r.rate_bytes_per_s; };
-  const auto fastest = std::max_element(rails.begin(), rails.end(), [&](const Rail& a, const Rail& b) {
-    return rate(a) < rate(b);
-  });
+  const auto rate = [](const Rail& r) {
+    return r.rate_bytes_per_s == 0 ? kRateGuess : r.rate_bytes_per_s;
+  };
+  const auto fastest = std::max_element(
+      rails.begin(), rails.end(), [&](const Rail& a, const Rail& b) { return rate(a) < rate(b); });
   const auto patience = finish_ns(fastest->queued_bytes, size_bytes, rate(*fastest));
   Rail* best = nullptr;
   std::uint64_t best_ns = 0;
@@ -66,9 +69,9 @@ std::optional<RailId> Rails::take(NodeId peer, std::uint64_t size_bytes, Instant
 
 bool Rails::has_room(NodeId peer) const {
   const auto it = links_.find(peer);
-  return it != links_.end() && std::any_of(it->second.begin(), it->second.end(), [&](const Rail& r) {
-           return r.queued_bytes < queue_bytes_max_;
-         });
+  return it != links_.end() &&
+         std::any_of(it->second.begin(), it->second.end(),
+                     [&](const Rail& r) { return r.queued_bytes < queue_bytes_max_; });
 }
 
 void Rails::check_invariants() const {

@@ -8,7 +8,9 @@ namespace {
 
 // Does what the receiver asks for name the bytes we have?
 bool matches(const PullStart& want, const LocalObject& object) {
-  return object.incarnation == want.incarnation && object.target_epoch == want.target_epoch;
+  const bool settled = want.target_epoch.value == 0 && object.committed;  // asked for by a fold
+  return object.incarnation == want.incarnation &&
+         (settled || object.target_epoch == want.target_epoch);
 }
 
 }  // namespace
@@ -51,7 +53,8 @@ std::vector<std::pair<NodeId, TransferId>> Sender::drop(const ObjectId& object) 
   return refused;
 }
 
-std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& rails, Instant now) {
+std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& rails,
+                                            Instant now) {
   auto best = edges_.end();
   std::uint32_t best_left = 0;
   std::uint32_t best_total = 0;
@@ -62,8 +65,8 @@ std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& 
     if (edge.credits == 0 || to == roomless) continue;
     const auto object = objects.find(edge.want.object);
     if (object == objects.end() || !matches(edge.want, object->second)) continue;
-    const auto total = stripe_blocks(object->second.meta.block_count(), edge.want.stripe_count,
-                                     edge.want.stripe);
+    const auto total =
+        stripe_blocks(object->second.meta.block_count(), edge.want.stripe_count, edge.want.stripe);
     if (edge.next >= total) continue;
     if (best != edges_.end() && total - edge.next >= best_left) continue;
     const auto block = stripe_block(edge.want.stripe_count, edge.want.stripe, edge.next);

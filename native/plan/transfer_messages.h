@@ -61,9 +61,9 @@ struct PullRefused {  // the sender can't (or can no longer) serve this transfer
   bool operator==(const PullRefused&) const = default;
 };
 
-using PeerMessage =
-    std::variant<Claim, Delete, Locate, ReduceWant, ReduceReport, ResyncDone, Grant, Located, Push,
-                 PushTo, Lost, Drop, ReduceOwn, ReduceState, PullStart, Credit, PullStop, PullRefused>;
+using PeerMessage = std::variant<Claim, Delete, Locate, ReduceWant, ReduceReport, ResyncDone, Grant,
+                                 Located, Push, PushTo, Lost, Drop, ReduceOwn, ReduceState,
+                                 PullStart, Credit, PullStop, PullRefused>;
 
 // A message with what every frame carries. The payload of Claim and Push travels beside it.
 struct Message {
@@ -88,7 +88,8 @@ struct BlockHeader {
   bool operator==(const BlockHeader&) const = default;
 };
 
-// ---- how two nodes meet: Hello ->, <- Welcome, Proof ->; each side proves that it has the ticket ----
+// ---- how two nodes meet: Hello ->, <- Welcome, Proof ->; each side proves that it has the ticket
+// ----
 
 enum class ConnectionKind : std::uint8_t { kControl = 0, kBulk = 1 };
 inline constexpr std::uint64_t kFeatureNone = 0;
@@ -104,7 +105,8 @@ struct Hello {
   Incarnation to_incarnation;
   ConnectionKind kind = ConnectionKind::kControl;
   RailId rail;
-  std::uint32_t attempt = 0;  // the dialler's count of this link's lives; one life's connections belong together
+  std::uint32_t attempt =
+      0;  // the dialler's count of this link's lives; one life's connections belong together
   Nonce nonce{};
   bool operator==(const Hello&) const = default;
 };

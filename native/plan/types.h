@@ -1,6 +1,6 @@
-// The values that plan/, wire/ and io/ share: what an object is, where its bytes lie, which operation
-// to fold with. Plain data. Reached through messages.h.
-// SPDX-License-Identifier: Apache-2.0
+// The values that plan/, wire/ and io/ share: what an object is, where its bytes lie, which
+// operation to fold with. Plain data. Reached through messages.h. SPDX-License-Identifier:
+// Apache-2.0
 #pragma once
 
 #include <cstddef>
@@ -34,8 +34,9 @@ constexpr std::uint64_t element_bytes(DType dtype) {
   return dtype == DType::kFloat32 ? 4 : dtype == DType::kOpaque ? 1 : 8;
 }
 
-// What an object is. `layout` belongs to the caller (dtype, shape, offsets of the leaves): it travels
-// and is compared, never read. All nodes cut an object by the `block_bytes` of its first put.
+// What an object is. `layout` belongs to the caller (dtype, shape, offsets of the leaves): it
+// travels and is compared, never read. All nodes cut an object by the `block_bytes` of its first
+// put.
 struct ObjectMeta {
   std::uint64_t size_bytes = 0;
   std::uint32_t block_bytes = 0;  // 0: not known yet

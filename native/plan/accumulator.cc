@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/accumulator.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace hoplite {
+
+bool Accumulator::handle_own(const ReduceOwn& own) {
+  if (own.target_epoch < own_.target_epoch) return false;
+  const bool raised = own.target_epoch > own_.target_epoch;
+  if (raised) {
+    std::set<std::uint32_t> kept;
+    for (const ReduceSource& source : own.members) kept.insert(source.index);
+    for (auto it = members_.begin(); it != members_.end();) {
+      if (kept.contains(it->first)) {
+        ++it;
+        continue;
+      }
+      const std::uint32_t removed = it->first;
+      it = members_.erase(it);
+      std::erase_if(folded_, [&](const auto& block) {
+        const Bitmap& bits = block.second;
+        return removed / 64 < bits.size() && (bits[removed / 64] >> (removed % 64) & 1) != 0;
+      });
+    }
+  }
+  const bool sealed = own.sealed || (!raised && own_.sealed);
+  own_ = own;
+  own_.sealed = sealed;
+  for (const ReduceSource& source : own.members) {
+    members_.try_emplace(source.index).first->second.source = source;
+  }
+  own_.members.clear();
+  return true;
+}
+
+std::optional<bool> Accumulator::take(std::uint32_t member, BlockIndex block) {
+  Bitmap& bits = folded_[block];
+  const bool first = bits.empty();
+  if (bits.size() <= member / 64) bits.resize(member / 64 + 1);
+  std::uint64_t& word = bits[member / 64];
+  const std::uint64_t bit = 1ULL << (member % 64);
+  if ((word & bit) != 0) return std::nullopt;
+  word |= bit;
+  return first;
+}
+
+bool Accumulator::lacks(std::uint32_t member, BlockIndex block) const {
+  const auto it = folded_.find(block);
+  if (it == folded_.end() || it->second.size() <= member / 64) return true;
+  return (it->second[member / 64] >> (member % 64) & 1) == 0;
+}
+
+std::uint32_t Accumulator::total(StripeIndex stripe) const {
+  return stripe_blocks(own_.meta.block_count(), own_.stripe_count, stripe);
+}
+
+std::optional<std::uint32_t> Accumulator::first_lacking(std::uint32_t member,
+                                                        StripeIndex stripe) const {
+  for (std::uint32_t n = 0; n < total(stripe); ++n) {
+    if (lacks(member, stripe_block(own_.stripe_count, stripe, n))) return n;
+  }
+  return std::nullopt;
+}
+
+bool Accumulator::is_final(BlockIndex block) const {
+  const auto it = folded_.find(block);
+  if (!own_.sealed || it == folded_.end()) return false;
+  std::size_t count = 0;
+  for (const std::uint64_t word : it->second)
+    count += static_cast<std::size_t>(std::popcount(word));
+  return count == members_.size();
+}
+
+std::uint32_t Accumulator::final_blocks(StripeIndex stripe) const {
+  std::uint32_t n = 0;
+  while (n < total(stripe) && is_final(stripe_block(own_.stripe_count, stripe, n))) ++n;
+  return n;
+}
+
+bool Accumulator::is_folded(StripeIndex stripe) const {
+  return own_.sealed && final_blocks(stripe) == total(stripe);
+}
+
+}  // namespace hoplite

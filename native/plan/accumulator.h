@@ -1,0 +1,57 @@
+// An owner's part of a reduce: which members have been folded into which block. Bitmaps over source
+// indices make every fold idempotent: nothing is counted twice, in any order, after any reconnect
+// (design decision 6). A block is final when it holds every member of the sealed set; of a newer
+// target epoch only the blocks that hold a removed member are void. SPDX-License-Identifier:
+// Apache-2.0
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "plan/messages.h"
+
+namespace hoplite {
+
+class Accumulator {
+ public:
+  struct Member {
+    ReduceSource source;
+    NodeId sender = kNoNode;  // who has it, once located
+    NodeId failed = kNoNode;  // who had it, and can't serve
+    bool located = false;
+    bool asked = false;  // a Locate is under way
+    bool whole = false;  // spread over nodes: fetched here whole, then folded
+  };
+
+  explicit Accumulator(const ReduceOwn& own) { handle_own(own); }
+
+  // Takes in members, stripes and epochs. Returns false for news of an older epoch.
+  bool handle_own(const ReduceOwn& own);
+
+  // Books `member` on `block`: whether it is the block's first, or nothing if it is in already.
+  std::optional<bool> take(std::uint32_t member, BlockIndex block);
+  // The first block (as a position in the stripe) that still lacks `member`.
+  [[nodiscard]] std::optional<std::uint32_t> first_lacking(std::uint32_t member,
+                                                           StripeIndex stripe) const;
+  [[nodiscard]] bool lacks(std::uint32_t member, BlockIndex block) const;
+  // Leading blocks of the stripe that are final.
+  [[nodiscard]] std::uint32_t final_blocks(StripeIndex stripe) const;
+  [[nodiscard]] bool is_folded(StripeIndex stripe) const;
+
+  [[nodiscard]] const ReduceOwn& own() const { return own_; }
+  [[nodiscard]] std::map<std::uint32_t, Member>& members() { return members_; }
+  [[nodiscard]] const std::map<std::uint32_t, Member>& members() const { return members_; }
+
+ private:
+  using Bitmap = std::vector<std::uint64_t>;
+  [[nodiscard]] bool is_final(BlockIndex block) const;
+  [[nodiscard]] std::uint32_t total(StripeIndex stripe) const;
+
+  ReduceOwn own_;  // without members
+  std::map<std::uint32_t, Member> members_;
+  std::map<BlockIndex, Bitmap> folded_;
+};
+
+}  // namespace hoplite

@@ -1,0 +1,280 @@
+// The border of the engine, and what holds it together: the loop that settles, what goes out, and
+// the claims that say everything again. SPDX-License-Identifier: Apache-2.0
+#include "plan/engine.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/prng.h"
+#include "plan/engine_state.h"
+
+namespace hoplite {
+
+Engine::Engine(const EngineConfig& config, std::uint64_t seed)
+    : state_(std::make_unique<State>(config, seed)) {}
+Engine::~Engine() = default;
+
+void Engine::handle_command(const Command& command, Instant now) {
+  state_->begin(now);
+  std::visit([&](const auto& body) { state_->on(command, body); }, command.body);
+  state_->settle();
+}
+
+void Engine::handle_io(const IoEvent& event, Instant now) {
+  state_->begin(now);
+  std::visit([&](const auto& body) { state_->on(body); }, event);
+  state_->settle();
+}
+
+void Engine::handle_timeout(Instant now) {
+  state_->begin(now);
+  state_->handle_timeout();
+  state_->settle();
+}
+
+std::optional<Action> Engine::poll_action() { return state_->poll_action(); }
+std::optional<Instant> Engine::poll_timeout() const { return state_->poll_timeout(); }
+EngineStats Engine::stats() const { return state_->stats(); }
+void Engine::check_invariants() const { state_->check_invariants(); }
+
+// Transfer ids of different lives of a node must not meet at a peer: each life has its own range.
+Engine::State::State(const EngineConfig& config, std::uint64_t seed)
+    : config_(config),
+      view_(config.node),
+      directory_(config),
+      reduces_(config),
+      inventory_(config.arena_bytes, config.admission_grace),
+      rails_(config.rail_queue_bytes),
+      last_transfer_((std::uint64_t{config.incarnation.value} << 40) | (mix64(seed) & 0xffff)
+                                                                           << 24) {
+  HOPLITE_CHECK(config.node != kNoNode);
+}
+
+// Messages to ourselves, admissions, what the home owes, folds, blocks: each may cause the others.
+void Engine::State::settle() {
+  fold_bytes_left_ = kBytesPerTurnMax;
+  more_ = false;
+  for (;;) {
+    admit();
+    if (!loop_.empty()) {
+      const Message message = std::move(loop_.front());
+      loop_.pop_front();
+      receive(config_.node, message, {});
+    } else if (auto parcel = directory_.poll_parcel()) {
+      send_parcel(std::move(*parcel));
+    } else if (auto state = reduces_.poll_state()) {
+      directory_.handle_reduce_state(*state, now_);
+    } else if (auto share = reduces_.poll_parcel()) {
+      send_parcel(std::move(*share));
+    } else if (auto source = reduces_.poll_locate()) {
+      locates_[source->object] = Locate{source->object, source->incarnation, kNoNode};
+      send(view_.home_of(source->object), locates_[source->object]);
+    } else if (auto target = reduces_.poll_cancelled()) {
+      loop_.push_back({view_.epoch(), {}, {}, Delete{*target, Incarnation{1}}});
+    } else if (!dirty_folds_.empty() && fold_bytes_left_ > 0) {
+      const ObjectId dirty = *dirty_folds_.begin();
+      dirty_folds_.erase(dirty_folds_.begin());
+      drive_fold(dirty);
+    } else {
+      break;
+    }
+  }
+  more_ = !dirty_folds_.empty();
+  pump();
+}
+
+void Engine::State::handle_timeout() {
+  directory_.handle_timeout(now_);
+  while (!tombstone_order_.empty() && tombstone_order_.front().first <= now_) {
+    const auto it = tombstones_.find(tombstone_order_.front().second);
+    tombstone_order_.pop_front();
+    if (it != tombstones_.end() && it->second.until <= now_) tombstones_.erase(it);
+  }
+}
+
+std::optional<Action> Engine::State::poll_action() {
+  if (actions_.empty()) return std::nullopt;
+  Action action = std::move(actions_.front());
+  actions_.pop_front();
+  return action;
+}
+
+std::optional<Instant> Engine::State::poll_timeout() const {
+  if (more_ || !actions_.empty()) return now_;
+  std::optional<Instant> earliest = directory_.poll_timeout();
+  const auto consider = [&](std::optional<Instant> at) {
+    if (at && (!earliest || *at < *earliest)) earliest = at;
+  };
+  consider(inventory_.poll_timeout());
+  if (!tombstone_order_.empty()) consider(tombstone_order_.front().first);
+  return earliest;
+}
+
+void Engine::State::send(NodeId to, PeerMessage body, TransferId transfer,
+                         std::optional<Extent> payload) {
+  Message message{view_.epoch(), transfer, {}, std::move(body)};
+  std::visit(
+      [&](const auto& m) {
+        if constexpr (requires { m.object; }) {
+          std::memcpy(&message.trace.value, m.object.bytes.data(), sizeof message.trace.value);
+        } else if constexpr (requires { m.target; }) {
+          std::memcpy(&message.trace.value, m.target.bytes.data(), sizeof message.trace.value);
+        }
+      },
+      message.body);
+  if (to == config_.node) {
+    loop_.push_back(std::move(message));
+  } else if (links_.contains(to)) {  // else: everything is said again when the link is up
+    actions_.emplace_back(SendMessage{to, std::move(message), payload});
+  }
+}
+
+// A parcel's payload is our own copy of its object; if that went meanwhile, the claim that says so
+// is on its way to the home and the retry finds another holder.
+void Engine::State::send_parcel(Parcel parcel) {
+  if (!parcel.with_payload) return send(parcel.to, std::move(parcel.body));
+  const auto it = objects_.find(std::get<Push>(parcel.body).object);
+  if (it == objects_.end() || !it->second.is_complete()) return;
+  note_use(it->first, it->second);
+  send(parcel.to, std::move(parcel.body), {}, it->second.extent);
+}
+
+void Engine::State::reply(const Waiter& waiter, Reply reply) {
+  actions_.emplace_back(ReplyToClient{waiter.client, waiter.request, std::move(reply)});
+}
+
+// Says to the object's home all that we have and want of it.
+void Engine::State::claim(const ObjectId& id) {
+  const NodeId home = view_.home_of(id);
+  const auto it = objects_.find(id);
+  if (it == objects_.end()) {
+    Claim nothing;
+    nothing.object = id;
+    return send(home, std::move(nothing));
+  }
+  const LocalObject& object = it->second;
+  const bool with_payload = object.pinned && object.is_complete() && object.committed &&
+                            object.meta.size_bytes <= config_.inline_bytes_max;
+  send(home, make_claim(id, object, inventory_.is_waiting(id)), {},
+       with_payload ? object.extent : std::nullopt);
+}
+
+// Soft state: after a new view or a reconnect, everything is said again, to one home or to all.
+void Engine::State::resync(std::optional<NodeId> only_to) {
+  const auto is_meant = [&](const ObjectId& id) {
+    return !only_to || view_.home_of(id) == *only_to;
+  };
+  for (const auto& [id, tombstone] : tombstones_) {
+    if (is_meant(id)) send(view_.home_of(id), Delete{id, tombstone.upto});
+  }
+  for (const auto& [id, object] : objects_) {
+    if (is_meant(id)) claim(id);
+  }
+  for (const auto& [id, folding] : folds_) {
+    if (!is_meant(id)) continue;
+    folds_.at(id).reported.clear();
+    report(id, {});
+    dirty_folds_.insert(id);
+  }
+  for (const auto& [id, members] : committed_) {
+    if (!is_meant(id) || !objects_.contains(id)) continue;
+    ReduceReport news;
+    news.committed = members;
+    report(id, std::move(news));
+  }
+  for (const auto& [id, locate] : locates_) {
+    if (is_meant(id)) send(view_.home_of(id), locate);
+  }
+  for (const auto& [id, call] : calls_) {
+    if (is_meant(id)) send(view_.home_of(id), call.want);
+  }
+  for (const Member& member : view_.members()) {
+    if (member.node == config_.node || (only_to && member.node != *only_to)) continue;
+    send(member.node, ResyncDone{});
+  }
+}
+
+// Range by range, in the order of asking.
+void Engine::State::admit() {
+  while (const auto next = inventory_.poll_admission(now_)) {
+    if (const auto* admitted = std::get_if<Admitted>(&*next)) {
+      on_admitted(admitted->object, admitted->extent);
+    } else if (const auto* refused = std::get_if<Refused>(&*next)) {
+      on_refused(refused->object, refused->size_bytes);
+    } else {
+      ++stats_.evictions;
+      const ObjectId id = std::get<Evict>(*next).object;
+      void_bytes(id, objects_.at(id));
+      objects_.erase(id);
+      committed_.erase(id);
+      claim(id);
+    }
+  }
+}
+
+// Hands out blocks until every rail's queue is full or nothing is ready.
+void Engine::State::pump() {
+  while (auto block = sender_.poll_block(objects_, rails_, now_)) {
+    block->header.view_epoch = view_.epoch();
+    std::memcpy(&block->header.trace.value, block->header.object.bytes.data(),
+                sizeof block->header.trace.value);
+    LocalObject& object = objects_.at(block->header.object);
+    ++object.pins[ClientId{0}];
+    inventory_.mark_needed(block->header.object);
+    ++stats_.blocks_sent;
+    stats_.bytes_sent += block->extent.size_bytes;
+    actions_.emplace_back(std::move(*block));
+  }
+}
+
+EngineStats Engine::State::stats() const {
+  EngineStats stats = stats_;
+  stats.objects = objects_.size();
+  stats.arena_bytes_used = inventory_.used_bytes();
+  for (const auto& [id, object] : objects_) {
+    if (object.pinned && object.extent) stats.arena_bytes_pinned += object.extent->size_bytes;
+    stats.waiters += object.waiters.size();
+  }
+  stats.directory_entries = directory_.entry_count();
+  stats.view_epoch = view_.epoch().value;
+  stats.members = view_.members().size();
+  stats.grants = directory_.stats().grants;
+  stats.regrants = directory_.stats().regrants;
+  stats.pushes = directory_.stats().pushes;
+  stats.reduces_committed = reduces_.committed_count();
+  return stats;
+}
+
+void Engine::State::check_invariants() const {
+  inventory_.check_invariants();
+  directory_.check_invariants();
+  reduces_.check_invariants();
+  rails_.check_invariants();
+  std::map<std::uint64_t, std::uint64_t> ranges;
+  const auto add = [&](const Extent& extent) {
+    HOPLITE_CHECK(ranges.emplace(extent.offset, extent.size_bytes).second);
+  };
+  for (const auto& [id, object] : objects_) {
+    if (object.extent) add(*object.extent);
+    HOPLITE_CHECK(!(object.extent && inventory_.is_waiting(id)));
+    for (const LocalStripe& stripe : object.stripes) {
+      HOPLITE_CHECK((stripe.state == StripeState::kReceiving) == pulls_.contains(stripe.transfer));
+    }
+  }
+  for (const auto& [name, retired] : retired_) {
+    add(retired.extent);
+    HOPLITE_CHECK(!retired.pins.empty());
+  }
+  for (const auto& [target, folding] : folds_) {
+    if (folding.slots) add(*folding.slots);
+  }
+  std::uint64_t end = 0;
+  for (const auto& [offset, bytes] : ranges) {
+    HOPLITE_CHECK(offset >= end);
+    end = offset + bytes;
+  }
+  HOPLITE_CHECK(end <= inventory_.capacity_bytes());
+}
+
+}  // namespace hoplite

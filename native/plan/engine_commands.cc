@@ -1,0 +1,223 @@
+// What clients and the control plane ask for. Each command's whole answer starts here.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "base/check.h"
+#include "plan/engine_state.h"
+
+namespace hoplite {
+
+void Engine::State::on(const Command& command, const PutCommand& put) {
+  const Waiter waiter{command.client, command.request};
+  const std::string name = short_name(put.object);
+  const bool small = put.meta.size_bytes <= config_.inline_bytes_max;
+  if (put.incarnation.value == 0 || put.meta.layout.size() > kLayoutBytesMax ||
+      put.meta.size_bytes > kObjectBytesMax ||
+      (small && put.payload.size() != put.meta.size_bytes)) {
+    return reply(waiter, Error{Code::kInvalidArgument,
+                               "put of object " + name + ": incarnation, layout or size is wrong"});
+  }
+  const auto tombstone = tombstones_.find(put.object);
+  if (tombstone != tombstones_.end() && put.incarnation <= tombstone->second.upto) {
+    return reply(waiter, Error{Code::kDuplicateObject,
+                               "object " + name + " was deleted; put it under another id"});
+  }
+  LocalObject& object = objects_[put.object];
+  const bool has_bytes = object.extent || object.writing || object.inbound;
+  if (has_bytes && object.incarnation >= put.incarnation) {
+    return reply(waiter, Error{Code::kDuplicateObject,
+                               "object " + name + " exists already; objects are immutable"});
+  }
+  void_bytes(put.object, object);  // an older attempt's, or nothing
+  object.incarnation = put.incarnation;
+  object.target_epoch = TargetEpoch{0};
+  object.meta = cut(put.meta);
+  object.committed = object.pinned = true;
+  object.put_request = waiter;
+  object.writer = command.client;
+  if (small) return store_small(put.object, object, put.payload);
+  object.writing = true;
+  if (ask_range(put.object, put.meta.size_bytes)) return;
+  on_refused(put.object, put.meta.size_bytes);
+}
+
+void Engine::State::on(const Command& command, const WroteCommand& wrote) {
+  const Waiter waiter{command.client, command.request};
+  const auto it = objects_.find(wrote.object);
+  const bool valid = it != objects_.end() && it->second.writing && it->second.extent &&
+                     it->second.writer == command.client;
+  if (!valid || wrote.upto_bytes > it->second.meta.size_bytes) {
+    if (command.request.value == 0) return;  // progress is not answered
+    return reply(waiter, Error{Code::kObjectLost, "object " + short_name(wrote.object) +
+                                                      " was deleted while it was being put"});
+  }
+  LocalObject& object = it->second;
+  object.written_bytes = std::max(object.written_bytes, wrote.upto_bytes);
+  for (const auto& [target, folding] : folds_) dirty_folds_.insert(target);
+  if (object.written_bytes < object.meta.size_bytes) return;
+  object.writing = false;
+  object.put_request.reset();
+  object.stripes[0].state = StripeState::kComplete;
+  reply(waiter, Done{});
+  claim(wrote.object);
+  complete(wrote.object, object);
+}
+
+void Engine::State::on(const Command& command, const GetCommand& get) {
+  const Waiter waiter{command.client, command.request};
+  LocalObject& object = objects_[get.object];
+  if (object.is_complete() && object.committed) return answer_get(get.object, object, waiter);
+  const bool wanted = object.is_wanted();
+  const bool existed = object.exists;
+  object.waiters.push_back(waiter);
+  object.exists = object.exists || get.exists;
+  if (!wanted || existed != object.exists) claim(get.object);
+}
+
+void Engine::State::on(const Command& command, const ReleaseCommand& release) {
+  unpin(release.object, release.incarnation, command.client, false);
+}
+
+void Engine::State::on(const Command& command, const DeleteCommand& remove) {
+  const auto it = objects_.find(remove.object);
+  Incarnation upto = remove.upto;
+  if (upto.value == 0) {
+    upto = Incarnation{1};
+    if (it != objects_.end()) upto = std::max(upto, it->second.incarnation);
+  }
+  send(view_.home_of(remove.object), Delete{remove.object, remove.upto});
+  if (it != objects_.end() && it->second.is_wanted() && it->second.incarnation <= upto) {
+    fail_waiters(it->second, Code::kObjectLost,
+                 "object " + short_name(remove.object) + " was deleted");
+  }
+  drop_object(remove.object, upto, true);
+  forget_if_empty(remove.object);
+  reply({command.client, command.request}, Done{});
+}
+
+void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
+  const Waiter waiter{command.client, command.request};
+  const std::string name = "reduce of " + short_name(reduce.target);
+  if (reduce.count < 1 || reduce.count > reduce.source_count ||
+      reduce.source_count > kReduceSourcesMax) {
+    return reply(waiter,
+                 Error{Code::kInvalidArgument, name + ": count " + std::to_string(reduce.count) +
+                                                   " of " + std::to_string(reduce.source_count) +
+                                                   " sources; needs 1 <= count <= sources <= " +
+                                                   std::to_string(kReduceSourcesMax)});
+  }
+  if (calls_.contains(reduce.target) || tombstones_.contains(reduce.target)) {
+    return reply(waiter, Error{Code::kDuplicateObject, name + ": its target is in use already"});
+  }
+  Call& call = calls_[reduce.target];
+  call.waiter = waiter;
+  call.want.target = reduce.target;
+  call.want.op = reduce.op;
+  call.want.source_count = reduce.source_count;
+  call.want.count = reduce.count;
+  send(view_.home_of(reduce.target), call.want);
+}
+
+void Engine::State::on(const Command&, const ReduceSourceCommand& command) {
+  const auto it = calls_.find(command.target);
+  if (it == calls_.end()) return;  // decided meanwhile
+  ReduceWant& whole = it->second.want;
+  if (whole.confirmed.size() >= whole.source_count) return;
+  ReduceWant news = whole;
+  news.first = static_cast<std::uint32_t>(whole.confirmed.size());
+  news.confirmed = {command.source};
+  whole.confirmed.push_back(command.source);
+  send(view_.home_of(command.target), std::move(news));
+}
+
+void Engine::State::on(const Command& command, const CancelCommand&) {
+  const Waiter waiter{command.client, command.request};
+  const Error cancelled{Code::kCancelled, "cancelled by the caller"};
+  for (auto& [target, call] : calls_) {
+    if (call.waiter != waiter) continue;
+    ReduceWant news = call.want;
+    news.confirmed.clear();
+    news.cancelled = true;
+    send(view_.home_of(target), std::move(news));
+    reply(waiter, cancelled);
+    calls_.erase(target);
+    return;
+  }
+  for (auto& [id, object] : objects_) {
+    const bool is_put = object.put_request == waiter && (object.writing || object.inbound);
+    const bool answered = is_put && object.extent;  // by Reserved
+    const auto waiting = std::find(object.waiters.begin(), object.waiters.end(), waiter);
+    if (!is_put && waiting == object.waiters.end()) continue;
+    if (waiting != object.waiters.end()) object.waiters.erase(waiting);
+    if (is_put) {
+      object.writing = object.pinned = false;
+      object.inbound.reset();
+      object.put_request.reset();
+      void_bytes(id, object);
+    } else if (!object.is_wanted() && !object.is_complete() && !object.writing &&
+               !folds_.contains(id) && !object.pinned && !sender_.serves(id)) {
+      void_bytes(id, object);
+    }
+    const ObjectId name = id;
+    if (!answered) reply(waiter, cancelled);
+    claim(name);
+    forget_if_empty(name);
+    return;
+  }
+}
+
+void Engine::State::on(const Command& command, const ClientLostCommand&) {
+  std::vector<Waiter> waiting;
+  for (const auto& [target, call] : calls_) {
+    if (call.waiter.client == command.client) waiting.push_back(call.waiter);
+  }
+  std::vector<std::pair<ObjectId, Incarnation>> pinned;
+  for (const auto& [id, object] : objects_) {
+    for (const Waiter& waiter : object.waiters) {
+      if (waiter.client == command.client) waiting.push_back(waiter);
+    }
+    const bool unfinished = object.writing || object.inbound;
+    if (unfinished && object.put_request && object.put_request->client == command.client) {
+      waiting.push_back(*object.put_request);
+    }
+    if (object.pins.contains(command.client)) pinned.emplace_back(id, object.incarnation);
+  }
+  for (const auto& [name, retired] : retired_) {
+    if (retired.pins.contains(command.client)) pinned.push_back(name);
+  }
+  for (const Waiter& waiter : waiting)
+    on(Command{waiter.client, waiter.request, {}}, CancelCommand{});
+  for (const auto& [id, incarnation] : pinned) unpin(id, incarnation, command.client, true);
+}
+
+void Engine::State::on(const Command&, const SetViewCommand& view) {
+  const std::vector<Member> before = view_.members();
+  if (!view_.handle_view(view.epoch, view.members)) return;
+  std::vector<NodeId> gone;
+  for (const Member& old : before) {
+    const Member* now = view_.find(old.node);
+    if (old.node == config_.node || (now != nullptr && now->incarnation == old.incarnation))
+      continue;
+    gone.push_back(old.node);
+    part_from(old.node);
+    if (connected_.erase(old.node) > 0) actions_.emplace_back(Disconnect{old.node});
+  }
+  for (const Member& member : view_.members()) {
+    if (member.node == config_.node || connected_.contains(member.node)) continue;
+    connected_.emplace(member.node, member);
+    actions_.emplace_back(Connect{member});
+  }
+  directory_.handle_view(view_, now_);
+  reduces_.handle_view(view_);
+  for (const NodeId node : gone) {
+    directory_.handle_node_dead(node, now_);
+    reduces_.handle_node_dead(node, view_);
+  }
+  if (!directory_.is_recovering()) reduces_.handle_recovered(view_);
+  resync(std::nullopt);
+  std::deque<MessageIn> parked = std::move(parked_);
+  parked_.clear();
+  for (MessageIn& event : parked) on(event);
+}
+
+}  // namespace hoplite

@@ -1,0 +1,270 @@
+// What comes from outside this node: messages, blocks, links, deaths.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "base/check.h"
+#include "plan/engine_state.h"
+
+namespace hoplite {
+namespace {
+
+// Transfers are fenced by their ids; everything else by the epoch of the view.
+bool is_of_a_transfer(const PeerMessage& body) {
+  return std::holds_alternative<PullStart>(body) || std::holds_alternative<Credit>(body) ||
+         std::holds_alternative<PullStop>(body) || std::holds_alternative<PullRefused>(body);
+}
+
+}  // namespace
+
+void Engine::State::on(const MessageIn& event) {
+  const Epoch epoch = event.message.view_epoch;
+  if (!is_of_a_transfer(event.message.body) && epoch != view_.epoch()) {
+    if (epoch < view_.epoch()) {  // its sender says it again under the newer view
+      ++stats_.messages_stale;
+      return;
+    }
+    ++stats_.messages_parked;
+    parked_.push_back(event);
+    if (parked_.size() > kParkedMessagesMax) parked_.pop_front();
+    return;
+  }
+  receive(event.from, event.message, event.payload);
+}
+
+void Engine::State::receive(NodeId from, const Message& message, Bytes payload) {
+  payload_in_ = std::move(payload);
+  std::visit([&](const auto& body) { on(from, message, body); }, message.body);
+}
+
+void Engine::State::on(const LinkUp& event) {
+  const auto member = connected_.find(event.node);
+  if (member == connected_.end() || member->second.incarnation != event.incarnation) return;
+  if (links_.contains(event.node)) part_from(event.node);
+  links_.insert(event.node);
+  rails_.handle_link_up(event.node, member->second.rails.size());
+  resync(event.node);
+  reduces_.handle_link_up(event.node, view_);
+  for (auto& [transfer, pull] : pulls_) {
+    if (pull.goal().sender != event.node || pull.started) continue;
+    pull.started = true;
+    send(event.node, pull.start(), transfer);
+  }
+}
+
+void Engine::State::on(const LinkDown& event) { part_from(event.node); }
+
+// All that was under way to or from `node` is void.
+void Engine::State::part_from(NodeId node) {
+  links_.erase(node);
+  rails_.handle_link_down(node);
+  sender_.handle_link_down(node);
+  for (const auto& [object, incarnation] : sender_.take_unsent(node)) {
+    unpin(object, incarnation, ClientId{0}, false);
+  }
+  directory_.handle_link_down(node);
+  std::vector<TransferId> broken;
+  for (const auto& [transfer, pull] : pulls_) {
+    if (pull.goal().sender == node) broken.push_back(transfer);
+  }
+  for (const TransferId transfer : broken) fail_pull(transfer);
+}
+
+void Engine::State::on(const PeerDead& event) {
+  const Member* member = view_.find(event.node);
+  if (member == nullptr || member->incarnation != event.incarnation) return;
+  const bool was_live = view_.is_live(event.node);
+  view_.handle_dead(event.node, event.incarnation);
+  part_from(event.node);
+  if (!was_live) return;
+  directory_.handle_node_dead(event.node, now_);
+  reduces_.handle_node_dead(event.node, view_);
+  if (!directory_.is_recovering()) reduces_.handle_recovered(view_);
+  actions_.emplace_back(ReportDeath{event.node, event.incarnation});
+}
+
+// ---- to the home ----
+
+void Engine::State::on(NodeId from, const Message& message, const Claim& claim) {
+  const bool carries = from != config_.node && claim.stripes.size() == 1 &&
+                       claim.stripes[0].state == StripeState::kComplete &&
+                       claim.meta.size_bytes <= config_.inline_bytes_max && claim.pinned &&
+                       payload_in_.size() == claim.meta.size_bytes;
+  if (carries && !directory_.is_deleted(claim.object)) {
+    // The home keeps a copy of small objects, so that a get is one push away (decision 7).
+    LocalObject& object = objects_[claim.object];
+    const bool has_bytes = object.extent || object.inbound || object.writing;
+    if (!has_bytes || object.incarnation < claim.incarnation) {
+      void_bytes(claim.object, object);
+      object.incarnation = claim.incarnation;
+      object.target_epoch = claim.target_epoch;
+      object.meta = claim.meta;
+      object.committed = true;
+      object.pinned = false;
+      store_small(claim.object, object, std::move(payload_in_));
+      const auto stored = objects_.find(claim.object);
+      if (stored != objects_.end() && stored->second.extent) {
+        directory_.handle_claim(config_.node, make_claim(claim.object, stored->second, false),
+                                message.view_epoch, now_);
+      }
+    }
+  }
+  directory_.handle_claim(from, claim, message.view_epoch, now_);
+}
+
+void Engine::State::on(NodeId, const Message&, const Delete& remove) {
+  directory_.handle_delete(remove, now_);
+  reduces_.handle_delete(remove.object);
+}
+
+void Engine::State::on(NodeId from, const Message&, const Locate& locate) {
+  directory_.handle_locate(from, locate, now_);
+}
+
+void Engine::State::on(NodeId from, const Message&, const ReduceWant& want) {
+  const bool sane =
+      want.count >= 1 && want.count <= want.source_count && want.source_count <= kReduceSourcesMax;
+  if (!sane) return;
+  if (directory_.is_deleted(want.target)) {
+    ReduceState state;
+    state.target = want.target;
+    state.target_epoch = want.seen;
+    state.phase = ReducePhase::kFailed;
+    state.code = Code::kCancelled;
+    state.text = "reduce of " + short_name(want.target) + " was cancelled: its target was deleted";
+    return send(from, std::move(state));
+  }
+  reduces_.handle_want(from, want, view_);
+}
+
+void Engine::State::on(NodeId from, const Message&, const ReduceReport& report) {
+  if (directory_.is_deleted(report.target)) {
+    return send(from, Drop{report.target, Incarnation{1}, true});
+  }
+  reduces_.handle_report(from, report, view_);
+}
+
+void Engine::State::on(NodeId from, const Message&, const ResyncDone&) {
+  const bool recovering = directory_.is_recovering();
+  directory_.handle_resync_done(from, now_);
+  if (recovering && !directory_.is_recovering()) reduces_.handle_recovered(view_);
+}
+
+// ---- from the home ----
+
+void Engine::State::on(NodeId, const Message&, const Located& located) {
+  locates_.erase(located.object);
+  reduces_.handle_located(located, view_);
+  for (auto& [target, folding] : folds_) {
+    for (auto& [index, member] : folding.accumulator.members()) {
+      if (member.source.object != located.object || !member.asked) continue;
+      member.asked = false;
+      member.located = true;
+      member.sender = located.sender;
+      member.source.incarnation = located.incarnation;
+      member.whole = located.sender == kNoNode;
+      dirty_folds_.insert(target);
+      if (located.meta == folding.accumulator.own().meta) continue;
+      ReduceReport news;
+      news.code = Code::kLayoutMismatch;
+      news.text = "source " + std::to_string(index) + " (object " + short_name(located.object) +
+                  ", " + std::to_string(located.meta.size_bytes) +
+                  " bytes) differs in shape or dtype from the first source (" +
+                  std::to_string(folding.accumulator.own().meta.size_bytes) + " bytes)";
+      folding.failed = true;
+      report(target, std::move(news));
+    }
+  }
+}
+
+void Engine::State::on(NodeId, const Message&, const Push& push) {
+  const auto tombstone = tombstones_.find(push.object);
+  if (tombstone != tombstones_.end() && push.incarnation <= tombstone->second.upto) return;
+  if (payload_in_.size() != push.meta.size_bytes ||
+      push.meta.size_bytes > config_.inline_bytes_max) {
+    return;
+  }
+  const auto it = objects_.find(push.object);
+  if (it == objects_.end() || !it->second.is_wanted()) return claim(push.object);
+  LocalObject& object = it->second;
+  if (!object.extent && !object.inbound) {
+    object.incarnation = push.incarnation;
+    object.target_epoch = push.target_epoch;
+    object.meta = push.meta;
+    object.committed = true;
+    store_small(push.object, object, std::move(payload_in_));  // acknowledged by its claim
+  }
+  // Each half of the list goes one way, so that the depth is the logarithm of its length.
+  const auto stored = objects_.find(push.object);
+  if (push.forward.empty() || stored == objects_.end() || !stored->second.extent) return;
+  const std::size_t half = (push.forward.size() + 1) / 2;
+  for (const std::size_t first : {std::size_t{0}, half}) {
+    const std::size_t last = first == 0 ? half : push.forward.size();
+    if (first >= last) continue;
+    Push next = push;
+    next.forward.assign(push.forward.begin() + static_cast<std::ptrdiff_t>(first) + 1,
+                        push.forward.begin() + static_cast<std::ptrdiff_t>(last));
+    send(push.forward[first], std::move(next), {}, stored->second.extent);
+  }
+}
+
+void Engine::State::on(NodeId, const Message&, const PushTo& push) {
+  const auto it = objects_.find(push.object);
+  const bool able = it != objects_.end() && it->second.is_complete() && it->second.committed &&
+                    it->second.incarnation == push.incarnation && !push.receivers.empty() &&
+                    it->second.meta.size_bytes <= config_.inline_bytes_max;
+  if (!able) return claim(push.object);
+  Push next{push.object,
+            push.incarnation,
+            it->second.target_epoch,
+            it->second.meta,
+            {push.receivers.begin() + 1, push.receivers.end()}};
+  if (push.receivers[0] == config_.node) return;
+  send(push.receivers[0], std::move(next), {}, it->second.extent);
+}
+
+void Engine::State::on(NodeId, const Message&, const Lost& lost) {
+  locates_.erase(lost.object);
+  reduces_.handle_source_lost(lost.object, view_);
+  member_lost(lost.object);
+  const auto it = objects_.find(lost.object);
+  if (it == objects_.end()) return;
+  LocalObject& object = it->second;
+  if (lost.code == Code::kDuplicateObject) {
+    fail_waiters(object, lost.code, lost.text);
+    return drop_object(lost.object, object.incarnation, false);
+  }
+  if (object.is_complete() || object.writing || object.inbound) return claim(lost.object);
+  fail_waiters(object, lost.code, lost.text);
+  object.whole_wanted = object.exists = false;
+  if (!object.pinned && !folds_.contains(lost.object)) void_bytes(lost.object, object);
+  forget_if_empty(lost.object);
+}
+
+void Engine::State::on(NodeId, const Message&, const Drop& drop) {
+  drop_object(drop.object, drop.upto, drop.deleted);
+}
+
+// ---- between receivers and senders ----
+
+void Engine::State::on(NodeId from, const Message& message, const PullStart& start) {
+  const auto it = objects_.find(start.object);
+  const LocalObject* object = it == objects_.end() ? nullptr : &it->second;
+  if (!sender_.handle_start(from, message.transfer, start, object)) {
+    send(from, PullRefused{}, message.transfer);
+  }
+}
+
+void Engine::State::on(NodeId from, const Message& message, const Credit& credit) {
+  sender_.handle_credit(from, message.transfer, credit.blocks);
+}
+
+void Engine::State::on(NodeId from, const Message& message, const PullStop&) {
+  sender_.handle_stop(from, message.transfer);
+}
+
+void Engine::State::on(NodeId from, const Message& message, const PullRefused&) {
+  const auto it = pulls_.find(message.transfer);
+  if (it != pulls_.end() && it->second.goal().sender == from) fail_pull(message.transfer);
+}
+
+}  // namespace hoplite

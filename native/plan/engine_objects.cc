@@ -1,0 +1,239 @@
+// What this node has: ranges asked for and given, copies completed, dropped, unpinned; who waits.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "base/check.h"
+#include "plan/engine_state.h"
+
+namespace hoplite {
+
+// The one block size all nodes cut an object by: a power of two near size/512, within the limits.
+ObjectMeta Engine::State::cut(ObjectMeta meta) const {
+  std::uint64_t bytes = config_.block_bytes_min;
+  while (bytes < config_.block_bytes_max && bytes * kBlocksPerObjectAim < meta.size_bytes)
+    bytes *= 2;
+  if (meta.size_bytes <= config_.inline_bytes_max)
+    bytes = std::max<std::uint64_t>(meta.size_bytes, 1);
+  meta.block_bytes = static_cast<std::uint32_t>(bytes);
+  return meta;
+}
+
+// Returns false if the arena could never hold it.
+bool Engine::State::ask_range(const ObjectId& id, std::uint64_t size_bytes) {
+  if (size_bytes + 4_KiB > inventory_.capacity_bytes()) return false;
+  if (!inventory_.is_waiting(id)) inventory_.request(id, size_bytes, now_);
+  return true;
+}
+
+void Engine::State::on_admitted(const ObjectId& id, Extent extent) {
+  if (const auto slot = slot_keys_.find(id); slot != slot_keys_.end()) {
+    const auto fold = folds_.find(slot->second);
+    HOPLITE_CHECK(fold != folds_.end());
+    fold->second.slots = extent;
+    dirty_folds_.insert(slot->second);
+    slot_keys_.erase(slot);
+    return;
+  }
+  const auto it = objects_.find(id);
+  if (it == objects_.end()) return inventory_.release(extent, now_);
+  LocalObject& object = it->second;
+  object.extent = extent;
+  if (object.inbound) {
+    Bytes payload = std::move(*object.inbound);
+    object.inbound.reset();
+    if (!payload.empty()) actions_.emplace_back(WriteInline{extent, std::move(payload)});
+    LocalStripe whole;
+    whole.state = StripeState::kComplete;
+    object.stripes.assign(1, whole);
+    if (object.put_request) reply(*object.put_request, Done{});
+    object.put_request.reset();
+    claim(id);
+    complete(id, object);
+  } else if (object.writing) {
+    LocalStripe root;
+    root.state = StripeState::kRoot;
+    object.stripes.assign(1, root);
+    reply(*object.put_request, Reserved{extent});
+    claim(id);
+  } else if (folds_.contains(id)) {
+    dirty_folds_.insert(id);
+    claim(id);
+  } else if (granting_ != id) {
+    claim(id);  // its range had to wait; now it may be granted
+  }
+}
+
+void Engine::State::on_refused(const ObjectId& id, std::uint64_t size_bytes) {
+  const std::string text = full_text(id, size_bytes);
+  ObjectId name = id;
+  if (const auto slot = slot_keys_.find(id); slot != slot_keys_.end()) {
+    name = slot->second;
+    slot_keys_.erase(slot);
+  }
+  if (folds_.contains(name)) {
+    ReduceReport news;
+    news.code = Code::kStoreFull;
+    news.text = text;
+    report(name, std::move(news));
+    end_fold(name);
+  }
+  const auto it = objects_.find(name);
+  if (it == objects_.end()) return;
+  LocalObject& object = it->second;
+  if (object.put_request) reply(*object.put_request, Error{Code::kStoreFull, text});
+  object.put_request.reset();
+  object.writing = false;
+  object.inbound.reset();
+  fail_waiters(object, Code::kStoreFull, text);
+  object.whole_wanted = false;
+  member_lost(name);
+  void_bytes(name, object);
+  forget_if_empty(name);
+}
+
+std::string Engine::State::full_text(const ObjectId& id, std::uint64_t size_bytes) const {
+  std::vector<std::pair<std::uint64_t, ObjectId>> holders;
+  std::uint64_t pinned = 0;
+  for (const auto& [other, object] : objects_) {
+    if (!object.extent || object.is_idle_copy()) continue;
+    pinned += object.extent->size_bytes;
+    holders.emplace_back(object.extent->size_bytes, other);
+  }
+  std::sort(holders.rbegin(), holders.rend());
+  std::string text = "store full: object " + short_name(id) + " needs " +
+                     std::to_string(size_bytes) + " bytes, the arena has " +
+                     std::to_string(inventory_.capacity_bytes()) + ", " + std::to_string(pinned) +
+                     " of them in use by " + std::to_string(holders.size()) + " objects";
+  for (std::size_t i = 0; i < holders.size() && i < 3; ++i) {
+    text += (i == 0 ? ": " : ", ") + short_name(holders[i].second) + " (" +
+            std::to_string(holders[i].first) + ")";
+  }
+  return text + "; delete objects or start the nodes with a larger arena_bytes";
+}
+
+// A small object's bytes have come, by put or by push: they get a range of their own.
+void Engine::State::store_small(const ObjectId& id, LocalObject& object, Bytes payload) {
+  object.inbound = std::move(payload);
+  if (!ask_range(id, object.meta.size_bytes)) return on_refused(id, object.meta.size_bytes);
+  admit();
+}
+
+// Every byte is here, and it may be read.
+void Engine::State::complete(const ObjectId& id, LocalObject& object) {
+  if (!object.is_complete() || !object.committed) return;
+  for (const Waiter& waiter : object.waiters) answer_get(id, object, waiter);
+  object.waiters.clear();
+  object.whole_wanted = false;
+  note_use(id, object);
+  for (const auto& [target, folding] : folds_) dirty_folds_.insert(target);
+}
+
+void Engine::State::answer_get(const ObjectId& id, LocalObject& object, const Waiter& waiter) {
+  const bool mapped = object.meta.size_bytes > config_.inline_bytes_max;
+  if (mapped) ++object.pins[waiter.client];
+  reply(waiter, Fetched{object.incarnation, object.meta, *object.extent, mapped});
+  note_use(id, object);
+}
+
+void Engine::State::fail_waiters(LocalObject& object, Code code, const std::string& text) {
+  for (const Waiter& waiter : object.waiters) reply(waiter, Error{code, text});
+  object.waiters.clear();
+}
+
+// The youngest use decides the order of eviction.
+void Engine::State::note_use(const ObjectId& id, const LocalObject& object) {
+  if (object.is_idle_copy()) {
+    inventory_.mark_evictable(id);
+  } else {
+    inventory_.mark_needed(id);
+  }
+}
+
+// Gives the object's range back; what is still mapped or being sent keeps it until the last unpin.
+void Engine::State::void_bytes(const ObjectId& id, LocalObject& object) {
+  for (LocalStripe& stripe : object.stripes) {
+    if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
+  }
+  object.stripes.clear();
+  object.written_bytes = 0;
+  inventory_.cancel(id);
+  inventory_.mark_needed(id);
+  for (const auto& [to, transfer] : sender_.drop(id)) send(to, PullRefused{}, transfer);
+  if (!object.extent) return;
+  if (object.pins.empty()) {
+    inventory_.release(*object.extent, now_);
+  } else {
+    Retired& retired = retired_[{id, object.incarnation}];
+    HOPLITE_CHECK(retired.pins.empty());
+    retired = {*object.extent, std::move(object.pins)};
+  }
+  object.extent.reset();
+  object.pins.clear();
+}
+
+void Engine::State::forget_if_empty(const ObjectId& id) {
+  const auto it = objects_.find(id);
+  if (it == objects_.end()) return;
+  const LocalObject& object = it->second;
+  if (object.extent || object.is_wanted() || object.inbound || object.writing ||
+      inventory_.is_waiting(id) || folds_.contains(id)) {
+    return;
+  }
+  objects_.erase(it);
+  committed_.erase(id);
+  claim(id);
+}
+
+// The home says, or we decided: these bytes are to go.
+void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool deleted) {
+  if (deleted) {
+    Tombstone& tombstone = tombstones_[id];
+    tombstone.upto = std::max(tombstone.upto, upto);
+    tombstone.until = now_ + config_.tombstone_life;
+    tombstone_order_.emplace_back(tombstone.until, id);
+  }
+  const auto it = objects_.find(id);
+  if (it == objects_.end()) return;
+  LocalObject& object = it->second;
+  if (object.incarnation > upto) return;
+  const bool was_put = object.writing || object.inbound;
+  end_fold(id);
+  if (object.put_request && !object.extent) {
+    reply(*object.put_request, Error{Code::kObjectLost, "object " + short_name(id) +
+                                                            " was deleted while it was being put"});
+  }
+  object.put_request.reset();
+  object.writing = false;
+  object.inbound.reset();
+  void_bytes(id, object);
+  object.incarnation = Incarnation{0};
+  object.target_epoch = TargetEpoch{0};
+  object.meta = ObjectMeta{};
+  object.committed = true;
+  object.pinned = false;
+  committed_.erase(id);
+  if (object.is_wanted()) claim(id);
+  if (was_put || !object.is_wanted()) forget_if_empty(id);
+}
+
+void Engine::State::unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all) {
+  const auto take = [&](std::map<ClientId, std::uint32_t>& pins) {
+    const auto pin = pins.find(client);
+    if (pin == pins.end()) return false;
+    if (all || --pin->second == 0) pins.erase(pin);
+    return true;
+  };
+  if (const auto old = retired_.find({id, incarnation}); old != retired_.end()) {
+    if (take(old->second.pins)) {
+      if (!old->second.pins.empty()) return;
+      inventory_.release(old->second.extent, now_);
+      retired_.erase(old);
+      return;
+    }
+  }
+  const auto it = objects_.find(id);
+  if (it == objects_.end() || it->second.incarnation != incarnation) return;
+  if (take(it->second.pins)) note_use(id, it->second);
+}
+
+}  // namespace hoplite

@@ -1,0 +1,299 @@
+// A reduce seen from its owners and from its caller; the home's part is ReduceTree.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "base/check.h"
+#include "plan/engine_state.h"
+
+namespace hoplite {
+namespace {
+
+// The second range of a fold (its slots) waits in the inventory under a name of its own.
+ObjectId slots_key(const ObjectId& target) {
+  ObjectId key = target;
+  for (auto& byte : key.bytes) byte = static_cast<std::uint8_t>(byte ^ 0xa5);
+  return key;
+}
+
+}  // namespace
+
+void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
+  if (own.stripe_count == 0 || own.stripe_count > kStripesMax || own.meta.block_bytes == 0 ||
+      own.members.size() > kReduceSourcesMax || tombstones_.contains(own.target)) {
+    return;
+  }
+  LocalObject& object = objects_[own.target];
+  if (object.target_epoch > own.target_epoch || object.writing || object.inbound ||
+      (object.target_epoch.value == 0 && object.extent)) {
+    return;
+  }
+  if (object.target_epoch.value > 0 && object.committed && object.extent) {
+    // It may be mapped already: what is committed stays, and the home hears of it.
+    ReduceReport news;
+    news.committed = committed_[own.target];
+    return report(own.target, std::move(news));
+  }
+  const auto [fold, is_new] =
+      folds_.try_emplace(own.target, Folding{Accumulator(own), {}, {}, {}, false});
+  Folding& folding = fold->second;
+  const bool raised = object.target_epoch < own.target_epoch;
+  if (!is_new && !folding.accumulator.handle_own(own)) return;
+  dirty_folds_.insert(own.target);
+  if (raised) {
+    // Blocks that still hold only members stay in the accumulator; nothing is final in this epoch.
+    std::vector<TransferId> under_way;
+    for (const auto& [transfer, half] : folding.pulls) under_way.push_back(transfer);
+    for (const TransferId transfer : under_way) end_pull(transfer, true);
+    for (LocalStripe& stripe : object.stripes) {
+      if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
+    }
+    for (const auto& [to, transfer] : sender_.drop(own.target)) send(to, PullRefused{}, transfer);
+    object.stripes.assign(own.stripe_count, LocalStripe{});
+    folding.reported.clear();
+  }
+  object.incarnation = Incarnation{1};
+  object.target_epoch = own.target_epoch;
+  object.meta = own.meta;
+  object.committed = false;
+  object.pinned = true;
+  if (object.stripes.size() != own.stripe_count) object.stripes.resize(own.stripe_count);
+  for (const StripeIndex index : own.owned) {
+    if (index.value >= own.stripe_count) continue;
+    LocalStripe& stripe = object.stripes[index.value];
+    if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
+    if (stripe.state != StripeState::kRoot) stripe.ready = 0;
+    stripe.state = StripeState::kRoot;
+  }
+  const std::uint64_t slots =
+      std::uint64_t{window_blocks(own.meta, config_)} * own.meta.block_bytes * kFoldPullsMax;
+  const ObjectId key = slots_key(own.target);
+  const bool asks = !folding.slots && !slot_keys_.contains(key);
+  if (!object.extent && !ask_range(own.target, own.meta.size_bytes)) {
+    return on_refused(own.target, own.meta.size_bytes);
+  }
+  if (asks) {
+    slot_keys_.emplace(key, own.target);
+    if (!ask_range(key, slots)) return on_refused(key, slots);
+  }
+  if (object.extent) claim(own.target);
+}
+
+// All that this owner can do for a reduce now: find members, fold what is here, pull what is not.
+void Engine::State::drive_fold(const ObjectId& target) {
+  const auto it = folds_.find(target);
+  if (it == folds_.end() || it->second.failed) return;
+  Folding& folding = it->second;
+  if (!objects_.at(target).extent || !folding.slots) return;
+  // Each owner starts at another member, so that not all of them pull from the same node at once.
+  auto& members = folding.accumulator.members();
+  std::vector<std::uint32_t> order;
+  for (const auto& [index, member] : members) order.push_back(index);
+  if (!order.empty() && !folding.accumulator.own().owned.empty()) {
+    const auto turn = folding.accumulator.own().owned.front().value % order.size();
+    std::rotate(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(turn), order.end());
+  }
+  for (const std::uint32_t index : order) {
+    Accumulator::Member& member = members.at(index);
+    if (fold_local(target, folding, member)) continue;
+    if (!member.located) {
+      locate_member(target, member);
+    } else if (member.sender == config_.node) {
+      member.located = false;  // it was here and is not any more
+      member.failed = config_.node;
+      locate_member(target, member);
+    } else if (!member.whole) {
+      pull_member(target, folding, member);
+    }
+  }
+  publish_folded(target, folding);
+}
+
+void Engine::State::locate_member(const ObjectId& target, Accumulator::Member& member) {
+  if (member.asked) return;
+  member.asked = true;
+  const ObjectId source = member.source.object;
+  Locate& locate = locates_[source];
+  locate = Locate{source, member.source.incarnation, member.failed};
+  send(view_.home_of(source), locate);
+  static_cast<void>(target);
+}
+
+// Folds what this node itself has of the member. Returns false if it has nothing of it.
+bool Engine::State::fold_local(const ObjectId& target, Folding& folding,
+                               Accumulator::Member& member) {
+  const auto it = objects_.find(member.source.object);
+  if (it == objects_.end() && member.whole) objects_[member.source.object].whole_wanted = true;
+  if (it == objects_.end()) {
+    if (member.whole) claim(member.source.object);
+    return member.whole;
+  }
+  LocalObject& source = it->second;
+  const bool fits =
+      source.extent && source.committed && source.meta == folding.accumulator.own().meta &&
+      (member.source.incarnation.value == 0 || member.source.incarnation == source.incarnation);
+  const bool produced = source.writing || source.is_complete();
+  if (member.whole && !source.is_complete() && !source.whole_wanted && !source.writing) {
+    source.whole_wanted = true;
+    claim(member.source.object);
+  }
+  if (!fits || (!produced && !member.whole)) return member.whole;
+  member.source.incarnation = source.incarnation;
+  const LocalObject& into = objects_.at(target);
+  const ReduceOwn& own = folding.accumulator.own();
+  for (const StripeIndex stripe : own.owned) {
+    const auto total = stripe_blocks(own.meta.block_count(), own.stripe_count, stripe);
+    for (std::uint32_t n = 0; n < total; ++n) {
+      const BlockIndex block = stripe_block(own.stripe_count, stripe, n);
+      if (!folding.accumulator.lacks(member.source.index, block)) continue;
+      if (!source.has_block(block)) break;
+      if (fold_bytes_left_ == 0) {
+        dirty_folds_.insert(target);
+        return true;
+      }
+      const auto first = folding.accumulator.take(member.source.index, block);
+      const Extent range = into.block_in_arena(block);
+      actions_.emplace_back(
+          Fold{range, source.block_in_arena(block), own.meta.dtype, own.op, *first});
+      ++stats_.blocks_folded;
+      fold_bytes_left_ -= std::min(fold_bytes_left_, range.size_bytes);
+    }
+  }
+  return true;
+}
+
+// Pulls the stripes that lack the member, into slots; at most two transfers at a time.
+void Engine::State::pull_member(const ObjectId& target, Folding& folding,
+                                Accumulator::Member& member) {
+  const ReduceOwn& own = folding.accumulator.own();
+  for (const StripeIndex stripe : own.owned) {
+    if (folding.pulls.size() >= kFoldPullsMax) return;
+    const bool busy = std::any_of(folding.pulls.begin(), folding.pulls.end(), [&](const auto& p) {
+      const Pull& pull = pulls_.at(p.first);
+      return pull.fold->source_index == member.source.index && pull.goal().stripe == stripe;
+    });
+    const auto from = folding.accumulator.first_lacking(member.source.index, stripe);
+    if (busy || !from) continue;
+    const TransferId transfer{++last_transfer_};
+    Pull pull(PullGoal{member.source.object, member.source.incarnation, TargetEpoch{0}, own.meta,
+                       own.stripe_count, stripe, member.sender, *from},
+              config_);
+    const std::size_t half = !folding.pulls.empty() && folding.pulls.begin()->second == 0 ? 1 : 0;
+    const std::uint64_t half_bytes = folding.slots->size_bytes / kFoldPullsMax;
+    pull.fold = FoldGoal{target, member.source.index};
+    pull.slots = {folding.slots->offset + half * half_bytes, half_bytes};
+    folding.pulls.emplace(transfer, half);
+    const OpenReceive receive{
+        transfer,       member.sender, member.source.object, member.source.incarnation,
+        TargetEpoch{0}, own.meta,      own.stripe_count,     stripe,
+        pull.slots,     pull.window()};
+    open_pull(transfer, std::move(pull), receive);
+    if (!member.located) return;  // its sender is dead already
+  }
+}
+
+// Blocks that hold every sealed member can be read on; stripes that have them all are reported.
+void Engine::State::publish_folded(const ObjectId& target, Folding& folding) {
+  LocalObject& object = objects_.at(target);
+  ReduceReport news;
+  for (const StripeIndex stripe : folding.accumulator.own().owned) {
+    object.stripes[stripe.value].ready = folding.accumulator.final_blocks(stripe);
+    if (!folding.accumulator.is_folded(stripe) || folding.reported.contains(stripe)) continue;
+    folding.reported.insert(stripe);
+    news.folded.push_back(stripe);
+  }
+  if (!news.folded.empty()) report(target, std::move(news));
+}
+
+void Engine::State::member_lost(const ObjectId& source) {
+  for (auto& [target, folding] : folds_) {
+    ReduceReport news;
+    for (auto& [index, member] : folding.accumulator.members()) {
+      if (member.source.object != source || (!member.asked && !member.whole)) continue;
+      member.asked = false;
+      news.lost.push_back(index);
+    }
+    if (!news.lost.empty()) report(target, std::move(news));
+  }
+}
+
+void Engine::State::report(const ObjectId& target, ReduceReport report) {
+  const auto it = objects_.find(target);
+  if (it == objects_.end()) return;
+  report.target = target;
+  report.target_epoch = it->second.target_epoch;
+  report.meta = it->second.meta;
+  send(view_.home_of(target), std::move(report));
+}
+
+void Engine::State::on(NodeId, const Message&, const ReduceState& state) {
+  if (const auto call = calls_.find(state.target); call != calls_.end()) {
+    call->second.want.seen = std::max(call->second.want.seen, state.target_epoch);
+    if (state.phase == ReducePhase::kCommitted) {
+      reply(call->second.waiter, Reduced{state.members});
+      calls_.erase(call);
+    } else if (state.phase == ReducePhase::kFailed) {
+      reply(call->second.waiter, Error{state.code, state.text});
+      calls_.erase(call);
+    }
+  }
+  const auto it = objects_.find(state.target);
+  if (it == objects_.end()) return;
+  if (state.phase == ReducePhase::kFailed) {
+    fail_waiters(it->second, state.code, state.text);
+    it->second.whole_wanted = false;
+    return drop_object(state.target, Incarnation{1}, false);
+  }
+  if (state.target_epoch > it->second.target_epoch) raise_target(state, it->second);
+  if (state.phase == ReducePhase::kCommitted && state.target_epoch == it->second.target_epoch &&
+      !it->second.committed) {
+    commit_target(state, it->second);
+  }
+}
+
+// A newer target epoch: blocks received under the older one are void. An owner keeps its
+// accumulator: the ReduceOwn that follows says which of its blocks are.
+void Engine::State::raise_target(const ReduceState& state, LocalObject& object) {
+  const bool knows = object.incarnation.value != 0;
+  if (!knows || folds_.contains(state.target)) return;
+  void_bytes(state.target, object);
+  object.target_epoch = state.target_epoch;
+  object.committed = object.pinned = false;
+  claim(state.target);
+  forget_if_empty(state.target);
+}
+
+void Engine::State::commit_target(const ReduceState& state, LocalObject& object) {
+  object.committed = true;
+  if (const auto fold = folds_.find(state.target); fold != folds_.end()) {
+    for (const StripeIndex index : fold->second.accumulator.own().owned) {
+      LocalStripe& stripe = object.stripes[index.value];
+      stripe.state =
+          fold->second.accumulator.is_folded(index) ? StripeState::kComplete : StripeState::kIdle;
+    }
+    end_fold(state.target);
+  }
+  committed_[state.target] = state.members;
+  claim(state.target);
+  complete(state.target, object);
+}
+
+void Engine::State::end_fold(const ObjectId& target) {
+  const auto it = folds_.find(target);
+  if (it == folds_.end()) return;
+  std::vector<TransferId> under_way;
+  for (const auto& [transfer, half] : it->second.pulls) under_way.push_back(transfer);
+  for (const TransferId transfer : under_way) end_pull(transfer, true);
+  if (it->second.slots) inventory_.release(*it->second.slots, now_);
+  for (const auto& [index, member] : it->second.accumulator.members()) {
+    const auto source = objects_.find(member.source.object);
+    if (!member.whole || source == objects_.end()) continue;
+    source->second.whole_wanted = false;
+    note_use(source->first, source->second);
+  }
+  const ObjectId key = slots_key(target);
+  if (slot_keys_.erase(key) > 0) inventory_.cancel(key);
+  folds_.erase(it);
+  dirty_folds_.erase(target);
+}
+
+}  // namespace hoplite

@@ -1,0 +1,191 @@
+// The receiving end: leases become pulls, blocks land in an object or in a fold.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "base/check.h"
+#include "plan/engine_state.h"
+
+namespace hoplite {
+
+void Engine::State::on(NodeId, const Message&, const Grant& grant) {
+  const ObjectId& id = grant.object;
+  const auto it = objects_.find(id);
+  const auto tombstone = tombstones_.find(id);
+  const bool refused =
+      tombstone != tombstones_.end() && grant.incarnation <= tombstone->second.upto;
+  if (it == objects_.end() || !it->second.is_wanted() || it->second.is_complete() ||
+      it->second.writing || it->second.inbound || refused) {
+    return claim(id);
+  }
+  LocalObject& object = it->second;
+  if (std::pair(object.incarnation, object.target_epoch) >
+      std::pair(grant.incarnation, grant.target_epoch)) {
+    return claim(id);
+  }
+  if (object.incarnation != grant.incarnation || object.target_epoch != grant.target_epoch) {
+    void_bytes(id, object);
+    object.incarnation = grant.incarnation;
+    object.target_epoch = grant.target_epoch;
+    object.committed = grant.target_epoch.value == 0;
+  }
+  object.meta = grant.meta;
+  if (!object.extent) {
+    if (!ask_range(id, grant.meta.size_bytes)) return on_refused(id, grant.meta.size_bytes);
+    granting_ = id;
+    admit();
+    granting_.reset();
+    // No range, no lease: we come back when there is room (the claim says that we want nothing
+    // now).
+    if (!objects_.contains(id) || !object.extent) return claim(id);
+  }
+  if (object.stripes.size() != grant.stripe_count) {
+    for (LocalStripe& stripe : object.stripes) {
+      if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
+    }
+    object.stripes.assign(grant.stripe_count, LocalStripe{});
+  }
+  LocalStripe& stripe = object.stripes[grant.stripe.value];
+  if (grant.lease <= stripe.lease) return;
+  stripe.lease = grant.lease;
+  if (stripe.state == StripeState::kComplete || stripe.state == StripeState::kRoot)
+    return claim(id);
+  if (stripe.state == StripeState::kReceiving) {
+    stripe.ready = pulls_.at(stripe.transfer).ready();
+    end_pull(stripe.transfer, true);
+  }
+  start_pull(id, object, grant.stripe, grant.sender);
+}
+
+void Engine::State::start_pull(const ObjectId& id, LocalObject& object, StripeIndex index,
+                               NodeId sender) {
+  LocalStripe& stripe = object.stripes[index.value];
+  stripe.beyond.clear();
+  const auto count = static_cast<std::uint16_t>(object.stripes.size());
+  if (stripe.ready >= stripe_blocks(object.meta.block_count(), count, index)) {
+    stripe.state = StripeState::kComplete;
+    claim(id);
+    return complete(id, object);
+  }
+  const TransferId transfer{++last_transfer_};
+  stripe.state = StripeState::kReceiving;
+  stripe.sender = sender;
+  stripe.transfer = transfer;
+  open_pull(transfer,
+            Pull(PullGoal{id, object.incarnation, object.target_epoch, object.meta, count, index,
+                          sender, stripe.ready},
+                 config_),
+            OpenReceive{transfer, sender, id, object.incarnation, object.target_epoch, object.meta,
+                        count, index, *object.extent, 0});
+}
+
+void Engine::State::open_pull(TransferId transfer, Pull pull, const OpenReceive& receive) {
+  actions_.emplace_back(receive);
+  const NodeId sender = pull.goal().sender;
+  pull.started = links_.contains(sender);
+  if (pull.started) send(sender, pull.start(), transfer);
+  pulls_.emplace(transfer, std::move(pull));
+  if (!view_.is_live(sender)) fail_pull(transfer);
+}
+
+void Engine::State::end_pull(TransferId transfer, bool tell_sender) {
+  const auto it = pulls_.find(transfer);
+  if (it == pulls_.end()) return;
+  const Pull& pull = it->second;
+  actions_.emplace_back(CloseReceive{transfer, pull.goal().sender});
+  if (tell_sender && pull.started) send(pull.goal().sender, PullStop{}, transfer);
+  if (pull.fold) {
+    const auto fold = folds_.find(pull.fold->target);
+    if (fold != folds_.end()) fold->second.pulls.erase(transfer);
+  }
+  pulls_.erase(it);
+}
+
+// The sender can't go on: what has landed stays, the home finds another one.
+void Engine::State::fail_pull(TransferId transfer) {
+  const auto it = pulls_.find(transfer);
+  if (it == pulls_.end()) return;
+  const Pull& pull = it->second;
+  const NodeId sender = pull.goal().sender;
+  if (pull.fold) {
+    const FoldGoal goal = *pull.fold;
+    end_pull(transfer, true);
+    const auto fold = folds_.find(goal.target);
+    if (fold == folds_.end()) return;
+    const auto member = fold->second.accumulator.members().find(goal.source_index);
+    if (member == fold->second.accumulator.members().end()) return;
+    member->second.located = false;
+    member->second.failed = sender;
+    dirty_folds_.insert(goal.target);
+    return;
+  }
+  const ObjectId id = pull.goal().object;
+  LocalStripe& stripe = objects_.at(id).stripes[pull.goal().stripe.value];
+  stripe.ready = pull.ready();
+  stripe.beyond.clear();
+  stripe.state = StripeState::kIdle;
+  stripe.sender = sender;
+  end_pull(transfer, true);
+  claim(id);
+}
+
+void Engine::State::on(const BlockLanded& event) {
+  const auto it = pulls_.find(event.transfer);
+  if (it == pulls_.end() || it->second.goal().sender != event.from) return;
+  Pull& pull = it->second;
+  const Pull::Landed landed = pull.handle_landed(event.block);
+  if (!landed.is_new) return;
+  ++stats_.blocks_received;
+  if (pull.fold) {
+    land_in_fold(pull, landed);
+  }
+  if (landed.credits > 0 && !pull.is_done()) {
+    send(event.from, Credit{landed.credits}, event.transfer);
+  }
+  if (!pull.fold) {
+    land_in_object(event.transfer, pull);
+  } else if (pull.is_done()) {
+    dirty_folds_.insert(pull.fold->target);
+    end_pull(event.transfer, false);
+  }
+}
+
+void Engine::State::land_in_object(TransferId transfer, Pull& pull) {
+  const ObjectId id = pull.goal().object;
+  LocalObject& object = objects_.at(id);
+  LocalStripe& stripe = object.stripes[pull.goal().stripe.value];
+  stripe.ready = pull.ready();
+  if (!pull.beyond().empty() || !stripe.beyond.empty()) stripe.beyond = pull.beyond();
+  if (object.whole_wanted) {
+    for (const auto& [target, folding] : folds_) dirty_folds_.insert(target);
+  }
+  if (!pull.is_done()) return;
+  stripe.state = StripeState::kComplete;
+  end_pull(transfer, false);
+  claim(id);
+  complete(id, object);
+}
+
+// From the slot it landed in into the accumulator, before the credit that frees the slot goes out.
+void Engine::State::land_in_fold(Pull& pull, const Pull::Landed& landed) {
+  Folding& folding = folds_.at(pull.fold->target);
+  const LocalObject& target = objects_.at(pull.fold->target);
+  const BlockIndex block = stripe_block(pull.goal().stripe_count, pull.goal().stripe, landed.n);
+  const auto first = folding.accumulator.take(pull.fold->source_index, block);
+  if (!first) return;
+  const Extent into = target.block_in_arena(block);
+  const Extent from{
+      pull.slots.offset + std::uint64_t{landed.n % pull.window()} * pull.goal().meta.block_bytes,
+      into.size_bytes};
+  actions_.emplace_back(Fold{into, from, target.meta.dtype, folding.accumulator.own().op, *first});
+  ++stats_.blocks_folded;
+  dirty_folds_.insert(pull.fold->target);
+}
+
+void Engine::State::on(const BlockSent& event) {
+  rails_.handle_sent(event, now_);
+  if (const auto sent = sender_.handle_sent(event.to, event.rail)) {
+    unpin(sent->first, sent->second, ClientId{0}, false);
+  }
+}
+
+}  // namespace hoplite

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/reduce_tree.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace hoplite {
+
+void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membership& view) {
+  if (want.cancelled) {
+    if (plans_.contains(want.target)) cancelled_.push_back(want.target);
+    return;
+  }
+  Plan& plan = plans_[want.target];
+  plan.wanted = true;
+  plan.caller = from;
+  plan.op = want.op;
+  plan.source_count = want.source_count;
+  plan.count = want.count;
+  plan.target_epoch = std::max(plan.target_epoch, want.seen);
+  for (const ReduceSource& source : want.confirmed) {
+    if (source.index >= want.source_count || !plan.arrived.insert(source.index).second) continue;
+    if (source.failed) {
+      plan.lost.emplace(source.index, "it failed");
+    } else {
+      plan.arrivals.push_back(source);
+    }
+  }
+  if (plan.state.phase != ReducePhase::kRunning) {
+    parcels_.push_back({from, plan.state});  // its answer was lost on the way
+    return;
+  }
+  advance(want.target, plan, view);
+}
+
+void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Membership& view) {
+  if (!recovering_ && !plans_.contains(report.target)) return;  // deleted meanwhile
+  Plan& plan = plans_[report.target];
+  if (!report.committed.empty()) {
+    if (plan.state.phase == ReducePhase::kCommitted) return;
+    plan.target_epoch = report.target_epoch;
+    plan.meta = report.meta;
+    plan.state.phase = ReducePhase::kCommitted;
+    plan.state.members = report.committed;
+    return publish(report.target, plan);
+  }
+  if (!plan.wanted) {  // an owner under an earlier home; the caller will say what it wants
+    plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
+    return;
+  }
+  if (plan.state.phase != ReducePhase::kRunning || plan.owners.empty()) return;
+  if (report.code != Code::kOk) return fail(report.target, plan, report.code, report.text);
+  for (const std::uint32_t index : report.lost) {
+    lose(report.target, plan, index, "all its holders are gone");
+  }
+  if (report.target_epoch == plan.target_epoch) {
+    for (const StripeIndex stripe : report.folded) {
+      if (stripe.value < plan.owners.size() && plan.owners[stripe.value] == from) {
+        plan.folded.insert(stripe);
+      }
+    }
+  }
+  advance(report.target, plan, view);
+}
+
+void ReduceTree::handle_located(const Located& located, const Membership& view) {
+  for (auto& [target, plan] : plans_) {
+    if (plan.locating != located.object) continue;
+    plan.locating.reset();
+    plan.meta = located.meta;
+    advance(target, plan, view);
+  }
+}
+
+void ReduceTree::handle_source_lost(const ObjectId& source, const Membership& view) {
+  for (auto& [target, plan] : plans_) {
+    if (plan.locating != source) continue;
+    plan.locating.reset();
+    for (const ReduceSource& arrival : plan.arrivals) {
+      if (arrival.object == source) lose(target, plan, arrival.index, "all its holders are gone");
+    }
+    advance(target, plan, view);
+  }
+}
+
+void ReduceTree::handle_node_dead(NodeId node, const Membership& view) {
+  for (auto& [target, plan] : plans_) {
+    plan.told.erase(node);
+    if (plan.state.phase != ReducePhase::kRunning || !plan.wanted) continue;
+    if (plan.caller == node) {
+      cancelled_.push_back(target);
+      continue;
+    }
+    advance(target, plan, view);
+  }
+}
+
+// What was under way to it may be lost: it is told everything again, which changes nothing twice.
+void ReduceTree::handle_link_up(NodeId node, const Membership& view) {
+  for (auto& [target, plan] : plans_) {
+    plan.told.erase(node);
+    if (plan.state.phase != ReducePhase::kRunning) {
+      if (plan.wanted && plan.caller == node) parcels_.push_back({node, plan.state});
+    } else {
+      advance(target, plan, view);
+    }
+  }
+}
+
+void ReduceTree::handle_view(const Membership& view) {
+  std::erase_if(plans_, [&](const auto& plan) { return view.home_of(plan.first) != config_.node; });
+  recovering_ = true;
+  for (auto& [target, plan] : plans_) {
+    plan.told.clear();
+    plan.locating.reset();
+    if (plan.wanted && plan.state.phase == ReducePhase::kRunning && !view.is_live(plan.caller)) {
+      cancelled_.push_back(target);
+    }
+  }
+}
+
+void ReduceTree::handle_recovered(const Membership& view) {
+  if (!recovering_) return;
+  recovering_ = false;
+  std::erase_if(plans_, [](const auto& plan) {
+    return !plan.second.wanted && plan.second.state.phase == ReducePhase::kRunning;
+  });
+  for (auto& [target, plan] : plans_) advance(target, plan, view);
+}
+
+void ReduceTree::handle_delete(const ObjectId& target) {
+  const auto it = plans_.find(target);
+  if (it == plans_.end()) return;
+  Plan& plan = it->second;
+  std::set<NodeId> told(plan.owners.begin(), plan.owners.end());
+  for (const NodeId owner : told) {
+    parcels_.push_back({owner, Drop{target, Incarnation{1}, true}});
+  }
+  if (plan.wanted && plan.state.phase == ReducePhase::kRunning) {
+    plan.state.target = target;
+    plan.state.target_epoch = plan.target_epoch;
+    plan.state.phase = ReducePhase::kFailed;
+    plan.state.code = Code::kCancelled;
+    plan.state.text = "reduce of " + short_name(target) + " was cancelled: its target was deleted";
+    parcels_.push_back({plan.caller, plan.state});
+  }
+  plans_.erase(it);
+}
+
+// Every transition of a running reduce, in order.
+void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& view) {
+  if (!plan.wanted || plan.state.phase != ReducePhase::kRunning || recovering_) return;
+  if (plan.source_count - plan.lost.size() < plan.count) {
+    std::string why = "needs " + std::to_string(plan.count) + " of " +
+                      std::to_string(plan.source_count) + " sources, and only " +
+                      std::to_string(plan.source_count - plan.lost.size()) + " can still come:";
+    for (const auto& [index, fate] : plan.lost) {
+      why += " source " + std::to_string(index) + ": " + fate + ";";
+    }
+    return fail(target, plan, Code::kReduceFailed, why);
+  }
+  const std::vector<ReduceSource> members = members_of(plan);
+  if (members.empty()) return;
+  if (!plan.meta) {  // its first member says what the result looks like
+    if (plan.locating) return;
+    plan.locating = members[0].object;
+    locates_.push_back(members[0]);
+    return;
+  }
+  choose_owners(target, plan, view);
+  tell_owners(target, plan, members);
+  if (members.size() < plan.count || plan.folded.size() < plan.owners.size()) return;
+  ++committed_count_;
+  plan.state.phase = ReducePhase::kCommitted;
+  plan.state.members.clear();
+  for (const ReduceSource& member : members) plan.state.members.push_back(member.index);
+  publish(target, plan);
+}
+
+// One stripe per owner: all nodes but the caller's, which will receive the result; a small result
+// is folded where it will be read.
+void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Membership& view) {
+  std::vector<NodeId> able;
+  for (const Member& member : view.members()) {
+    if (view.is_live(member.node) && member.node != plan.caller) able.push_back(member.node);
+  }
+  const bool small = plan.meta->size_bytes <= config_.inline_bytes_max;
+  if (able.empty() || small) able = {plan.caller};
+  if (plan.owners.empty()) {
+    std::size_t count = config_.reduce_stripes > 0 ? config_.reduce_stripes : able.size();
+    count = std::min<std::size_t>({count, kStripesMax, std::max(plan.meta->block_count(), 1U)});
+    if (small) count = 1;
+    for (std::size_t i = 0; i < count; ++i) plan.owners.push_back(able[i % able.size()]);
+    raise_epoch(target, plan);
+    return;
+  }
+  for (std::size_t i = 0; i < plan.owners.size(); ++i) {
+    if (view.is_live(plan.owners[i])) continue;
+    plan.owners[i] = able[i % able.size()];
+    plan.told.erase(plan.owners[i]);
+    plan.folded.erase(StripeIndex{static_cast<std::uint16_t>(i)});
+  }
+}
+
+void ReduceTree::raise_epoch(const ObjectId& target, Plan& plan) {
+  plan.target_epoch = TargetEpoch{plan.target_epoch.value + 1};
+  plan.told.clear();
+  plan.folded.clear();
+  publish(target, plan);
+}
+
+void ReduceTree::tell_owners(const ObjectId& target, Plan& plan,
+                             const std::vector<ReduceSource>& members) {
+  const std::set<NodeId> owners(plan.owners.begin(), plan.owners.end());
+  for (const NodeId owner : owners) {
+    const auto known = plan.told.find(owner);
+    if (known != plan.told.end() && known->second == members.size()) continue;
+    ReduceOwn own{.target = target,
+                  .target_epoch = plan.target_epoch,
+                  .op = plan.op,
+                  .meta = *plan.meta,
+                  .stripe_count = static_cast<std::uint16_t>(plan.owners.size()),
+                  .owned = {},
+                  .first = known == plan.told.end() ? 0 : known->second,
+                  .members = {},
+                  .sealed = members.size() == plan.count};
+    for (std::size_t i = 0; i < plan.owners.size(); ++i) {
+      if (plan.owners[i] == owner) own.owned.emplace_back(static_cast<std::uint16_t>(i));
+    }
+    own.members.assign(members.begin() + own.first, members.end());
+    plan.told[owner] = static_cast<std::uint32_t>(members.size());
+    parcels_.push_back({owner, std::move(own)});
+  }
+}
+
+void ReduceTree::lose(const ObjectId& target, Plan& plan, std::uint32_t index, std::string why) {
+  const std::vector<ReduceSource> members = members_of(plan);
+  if (!plan.lost.emplace(index, std::move(why)).second) return;
+  const bool was_member = std::any_of(members.begin(), members.end(),
+                                      [&](const ReduceSource& m) { return m.index == index; });
+  if (was_member && !plan.owners.empty()) raise_epoch(target, plan);
+}
+
+void ReduceTree::fail(const ObjectId& target, Plan& plan, Code code, std::string why) {
+  plan.state.phase = ReducePhase::kFailed;
+  plan.state.code = code;
+  plan.state.text = "reduce of " + short_name(target) + " failed: " + std::move(why);
+  for (const NodeId owner : std::set<NodeId>(plan.owners.begin(), plan.owners.end())) {
+    parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});
+  }
+  publish(target, plan);
+}
+
+// Tells the directory, which tells every holder and waiter; the caller and the owners hear it here.
+void ReduceTree::publish(const ObjectId& target, Plan& plan) {
+  plan.state.target = target;
+  plan.state.target_epoch = plan.target_epoch;
+  plan.state.lost.clear();
+  for (const auto& [index, why] : plan.lost) plan.state.lost.push_back(index);
+  states_.push_back(plan.state);
+  if (plan.wanted) parcels_.push_back({plan.caller, plan.state});
+  if (plan.state.phase != ReducePhase::kCommitted) return;
+  for (const NodeId owner : std::set<NodeId>(plan.owners.begin(), plan.owners.end())) {
+    if (owner != plan.caller) parcels_.push_back({owner, plan.state});
+  }
+}
+
+std::vector<ReduceSource> ReduceTree::members_of(const Plan& plan) const {
+  std::vector<ReduceSource> members;
+  for (const ReduceSource& source : plan.arrivals) {
+    if (members.size() == plan.count) break;
+    if (!plan.lost.contains(source.index)) members.push_back(source);
+  }
+  return members;
+}
+
+bool ReduceTree::waits_for(const ObjectId& source) const {
+  return std::any_of(plans_.begin(), plans_.end(),
+                     [&](const auto& plan) { return plan.second.locating == source; });
+}
+
+std::optional<Parcel> ReduceTree::poll_parcel() {
+  if (parcels_.empty()) return std::nullopt;
+  Parcel parcel = std::move(parcels_.front());
+  parcels_.pop_front();
+  return parcel;
+}
+
+std::optional<ReduceSource> ReduceTree::poll_locate() {
+  if (locates_.empty()) return std::nullopt;
+  const ReduceSource source = locates_.front();
+  locates_.pop_front();
+  return source;
+}
+
+std::optional<ReduceState> ReduceTree::poll_state() {
+  if (states_.empty()) return std::nullopt;
+  ReduceState state = std::move(states_.front());
+  states_.pop_front();
+  return state;
+}
+
+std::optional<ObjectId> ReduceTree::poll_cancelled() {
+  if (cancelled_.empty()) return std::nullopt;
+  const ObjectId target = cancelled_.front();
+  cancelled_.pop_front();
+  return target;
+}
+
+void ReduceTree::check_invariants() const {
+  for (const auto& [target, plan] : plans_) {
+    if (!plan.wanted) continue;
+    HOPLITE_CHECK(plan.count >= 1);
+    HOPLITE_CHECK(plan.count <= plan.source_count);
+    HOPLITE_CHECK(plan.folded.size() <= plan.owners.size() || plan.owners.empty());
+    HOPLITE_CHECK(plan.state.phase != ReducePhase::kCommitted || !plan.state.members.empty());
+  }
+}
+
+}  // namespace hoplite
