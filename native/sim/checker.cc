@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/checker.h"
+
+#include <algorithm>
+#include <set>
+
+#include "sim/content.h"
+
+namespace hoplite::sim {
+
+std::string name_of(const Request& request) {
+  static constexpr const char* kVerbs[] = {"put", "get", "delete", "reduce"};
+  return std::string(kVerbs[static_cast<std::size_t>(request.verb)]) + " of " +
+         short_name(request.object) + " on node " + std::to_string(request.node) + " (request " +
+         std::to_string(request.id.value) + ")";
+}
+
+// ---- puts and copies ----
+
+void Checker::put_started(const Request& put) {
+  objects_[put.object].puts.insert_or_assign(put.incarnation, std::pair(put.dtype, put.bytes));
+}
+
+void Checker::put_sealed(const Request& put, Instant now) {
+  objects_[put.object].copies.push_back({put.node, put.node_life, put.incarnation, now});
+}
+
+void Checker::delete_asked(const ObjectId& object, Instant now) {
+  auto& deleted = objects_[object].deleted;
+  if (!deleted) deleted = now;
+}
+
+void Checker::node_lost(std::size_t node, Incarnation life) {
+  for (auto& [object, known] : objects_) {
+    std::erase_if(known.copies, [&](const Copy& c) { return c.node == node && c.life == life; });
+  }
+}
+
+bool Checker::has_live_copy(const ObjectId& object) const {
+  const auto at = objects_.find(object);
+  return at != objects_.end() && !at->second.deleted && !at->second.copies.empty();
+}
+
+// ---- answers ----
+
+void Checker::fetched(const Request& get, Instant) {
+  const Known& known = objects_[get.object];
+  if (known.reduce != nullptr) {
+    if (!is_some_fold(*known.reduce, get.bytes)) {
+      fail("the value is no fold of " + std::to_string(known.reduce->count) +
+           " confirmed sources: " + name_of(get));
+    }
+    return;
+  }
+  const auto put = known.puts.find(get.fetched.incarnation);
+  if (put == known.puts.end()) {
+    fail("a value of an attempt that nobody put: " + name_of(get));
+  } else if (put->second.second != get.bytes) {
+    const auto& right = put->second.second;
+    const auto differ =
+        std::mismatch(right.begin(), right.end(), get.bytes.begin(), get.bytes.end());
+    fail("a wrong value: " + name_of(get) + ", " + std::to_string(get.bytes.size()) + " of " +
+         std::to_string(right.size()) + " bytes, first difference at " +
+         std::to_string(differ.first - right.begin()));
+  } else if (get.fetched.meta.layout != "layout" || get.fetched.meta.dtype != put->second.first) {
+    fail("a wrong layout or dtype: " + name_of(get));
+  }
+}
+
+void Checker::unpinned(const Request& get, std::span<const std::byte> mapped) {
+  if (!std::equal(mapped.begin(), mapped.end(), get.bytes.begin(), get.bytes.end())) {
+    fail("the bytes changed while they were mapped: " + name_of(get));
+  }
+}
+
+void Checker::failed(const Request& request, Instant) {
+  const Known& known = objects_[request.object];
+  const std::string what = name_of(request) + ": " + request.error->text;
+  if (request.error->text.empty()) fail("an error without a text: " + name_of(request));
+  switch (request.error->code) {
+    case Code::kCancelled:
+      if (!request.cancelled) fail("cancelled, but not by its caller: " + what);
+      return;
+    case Code::kStoreFull:
+      if (!store_full_is_right_) fail("the arena is large enough: " + what);
+      return;
+    case Code::kObjectLost: {
+      const auto is_older = [&](const Copy& copy) { return copy.sealed < request.asked; };
+      const bool was_there = std::any_of(known.copies.begin(), known.copies.end(), is_older);
+      if (was_there && !known.deleted) fail("lost, though a live node has all of it: " + what);
+      return;
+    }
+    case Code::kReduceFailed:
+      check_reduce_failure(request);
+      return;
+    case Code::kDuplicateObject:
+      if (request.verb != Verb::kPut) fail("only a put can be a duplicate: " + what);
+      return;
+    default:
+      fail("an error that nothing here explains: " + what);
+  }
+}
+
+// ---- reduces ----
+
+void Checker::reduce_started(const Request& reduce) { objects_[reduce.object].reduce = &reduce; }
+
+// A reduce may fail only when too few of its sources can still come.
+void Checker::check_reduce_failure(const Request& reduce) {
+  if (objects_[reduce.object].deleted) return;
+  std::uint32_t gone = 0;
+  for (const ReduceSource& source : reduce.sources) {
+    const auto at = objects_.find(source.object);
+    const bool is_there =
+        !source.failed && at != objects_.end() && !at->second.copies.empty() && !at->second.deleted;
+    if (!is_there) ++gone;
+  }
+  if (reduce.source_count - gone >= reduce.count) {
+    fail("enough sources are left: " + name_of(reduce) + ": " + reduce.error->text);
+  }
+}
+
+void Checker::reduced(const Request& reduce) {
+  std::set<std::uint32_t> members(reduce.members.begin(), reduce.members.end());
+  if (members.size() != reduce.count || reduce.members.size() != reduce.count) {
+    fail("the members are not `count` different ones: " + name_of(reduce));
+  }
+  for (const std::uint32_t index : members) {
+    const auto is_it = [&](const ReduceSource& s) { return s.index == index && !s.failed; };
+    if (std::none_of(reduce.sources.begin(), reduce.sources.end(), is_it)) {
+      fail("a member that was never confirmed: " + name_of(reduce));
+    }
+  }
+}
+
+std::optional<Bytes> Checker::folded(const Request& reduce,
+                                     const std::vector<std::uint32_t>& members) const {
+  std::optional<Bytes> result;
+  for (const std::uint32_t index : members) {
+    const auto source = std::find_if(reduce.sources.begin(), reduce.sources.end(),
+                                     [&](const auto& s) { return s.index == index && !s.failed; });
+    if (source == reduce.sources.end()) return std::nullopt;
+    const auto known = objects_.find(source->object);
+    if (known == objects_.end() || known->second.puts.empty()) return std::nullopt;
+    const auto& [dtype, bytes] = known->second.puts.begin()->second;
+    if (!result) {
+      result = bytes;
+    } else if (bytes.size() != result->size()) {
+      return std::nullopt;
+    } else {
+      fold_into(*result, bytes, dtype, reduce.op);
+    }
+  }
+  return result;
+}
+
+// True when some `count` of the confirmed sources fold to `bytes`. Cost: all subsets; few sources.
+bool Checker::is_some_fold(const Request& reduce, const Bytes& bytes) const {
+  std::vector<std::uint32_t> confirmed;
+  for (const ReduceSource& source : reduce.sources) {
+    if (!source.failed) confirmed.push_back(source.index);
+  }
+  std::vector<bool> chosen(confirmed.size(), false);
+  if (confirmed.size() < reduce.count) return false;
+  std::fill_n(chosen.begin(), reduce.count, true);
+  do {
+    std::vector<std::uint32_t> members;
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      if (chosen[i]) members.push_back(confirmed[i]);
+    }
+    if (folded(reduce, members) == bytes) return true;
+  } while (std::prev_permutation(chosen.begin(), chosen.end()));
+  return false;
+}
+
+void Checker::check_reduces(const std::deque<Request>& requests) {
+  for (const Request& get : requests) {
+    if (get.verb != Verb::kGet || !get.has_value()) continue;
+    const Request* reduce = objects_[get.object].reduce;
+    if (reduce == nullptr || !reduce->has_value()) continue;
+    if (folded(*reduce, reduce->members) != get.bytes) {
+      fail("the value is not the fold of the members that were reported: " + name_of(get));
+    }
+  }
+}
+
+}  // namespace hoplite::sim

@@ -1,0 +1,69 @@
+// What must hold, judged from outside: the checker knows what clients asked and were answered,
+// which nodes lived when and what io/ would have seen, and nothing of the engines' insides. A
+// violation is a sentence in failures(); the run goes on, so that the trace shows what follows.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/request.h"
+
+namespace hoplite::sim {
+
+// "get of 7f3a09c1..0001 on node 2 (request 17)".
+[[nodiscard]] std::string name_of(const Request& request);
+
+class Checker {
+ public:
+  // ---- told by the cluster as it happens ----
+  void put_started(const Request& put);
+  void put_sealed(const Request& put, Instant now);  // its client was told Done
+  void delete_asked(const ObjectId& object, Instant now);
+  void node_lost(std::size_t node, Incarnation life);
+  void reduce_started(const Request& reduce);
+  void fetched(const Request& get, Instant now);
+  void failed(const Request& request, Instant now);
+  void reduced(const Request& reduce);
+  void unpinned(const Request& get, std::span<const std::byte> mapped);  // before the release
+  void fail(const std::string& text) { failures_.push_back(text); }
+
+  // ---- asked at the end ----
+  // True when a live node holds the copy that a put made, whole, and nobody has deleted it.
+  [[nodiscard]] bool has_live_copy(const ObjectId& object) const;
+  // Every answer to a get of a target against what the reduce says went in.
+  void check_reduces(const std::deque<Request>& requests);
+  [[nodiscard]] const std::vector<std::string>& failures() const { return failures_; }
+  // Small arenas make kStoreFull a right answer.
+  void allow_store_full() { store_full_is_right_ = true; }
+
+ private:
+  struct Copy {
+    std::size_t node = 0;
+    Incarnation life;
+    Incarnation incarnation;
+    Instant sealed;
+  };
+  struct Known {
+    std::map<Incarnation, std::pair<DType, Bytes>> puts;  // what each attempt put
+    std::vector<Copy> copies;                             // sealed, on nodes that live
+    std::optional<Instant> deleted;
+    const Request* reduce = nullptr;  // the object is its target
+  };
+  [[nodiscard]] std::optional<Bytes> folded(const Request& reduce,
+                                            const std::vector<std::uint32_t>& members) const;
+  [[nodiscard]] bool is_some_fold(const Request& reduce, const Bytes& bytes) const;
+  void check_reduce_failure(const Request& reduce);
+
+  std::map<ObjectId, Known> objects_;
+  std::vector<std::string> failures_;
+  bool store_full_is_right_ = false;
+};
+
+}  // namespace hoplite::sim

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/cluster.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "sim/describe.h"
+
+namespace hoplite::sim {
+namespace {
+
+constexpr std::uint64_t kActionsPerTurn = 1'000'000;  // more is an engine that never stops
+constexpr std::uint64_t kTurnsPerInstant = 10'000;    // likewise
+
+}  // namespace
+
+ClusterConfig ClusterConfig::small(std::uint16_t stripes) {
+  ClusterConfig config;
+  config.engine.arena_bytes = 4_MiB;
+  config.engine.block_bytes_min = 1_KiB;
+  config.engine.block_bytes_max = 4_KiB;
+  config.engine.inline_bytes_max = 256_B;
+  config.engine.broadcast_stripes = stripes;
+  config.engine.reduce_stripes = stripes;
+  config.engine.credit_bytes = 16_KiB;
+  config.engine.tombstone_life = 5_s;
+  return config;
+}
+
+Cluster::Cluster(const ClusterConfig& config)
+    : config_(config),
+      prng_(config.seed),
+      network_(config.network, timeline_, *this, mix64(config.seed ^ 0x6e6574)) {
+  for (std::size_t i = 0; i < config.nodes; ++i) add_node();
+  for (const auto& node : nodes_) view_.members.push_back({node->id, node->life, {}});
+  publish_view();
+}
+
+Cluster::~Cluster() = default;
+
+Duration Cluster::some(Duration most) {
+  return {static_cast<std::int64_t>(prng_.below(static_cast<std::uint64_t>(most.ns) + 1))};
+}
+
+void Cluster::trace(const Node& node, const std::string& text) {
+  if (!config_.trace) return;
+  std::fprintf(stderr, "%12.6f ms node %zu.%u  %s\n",
+               static_cast<double>(timeline_.now().ns) * 1e-6, node.index, node.life.value,
+               text.c_str());
+}
+
+// ---- lives of nodes ----
+
+void Cluster::add_node() {
+  nodes_.push_back(std::make_unique<Node>());
+  Node& node = *nodes_.back();
+  node.index = nodes_.size() - 1;
+  node.id = NodeId{nodes_.size()};
+  start(node);
+}
+
+void Cluster::start(Node& node) {
+  EngineConfig config = config_.engine;
+  config.node = node.id;
+  config.incarnation = node.life;
+  node.alive = true;
+  node.engine = std::make_unique<Engine>(config, prng_.next());
+  node.arena.assign(config.arena_bytes, std::byte{0xee});
+  node.receives.clear();
+  node.deferred.clear();
+  node.timer.reset();
+  node.told = Epoch{};
+  node.paused_until = {};
+  network_.node_started(node.id, node.life);
+  trace(node, "starts");
+}
+
+void Cluster::crash(std::size_t index) {
+  Node& node = *nodes_[index];
+  if (!node.alive) return;
+  trace(node, "crashes");
+  node.alive = false;
+  network_.node_crashed(node.id);
+  checker_.node_lost(index, node.life);
+  for (Request& request : requests_) {
+    if (request.node != index || request.node_life != node.life) continue;
+    if (!request.answered) request.abandoned = true;
+    request.pinned = false;
+  }
+  // Somebody always notices in the end, also where no engine had a link to it.
+  timeline_.after(2_s, [this, id = node.id, life = node.life] { drop_member(id, life); });
+}
+
+void Cluster::restart(std::size_t index) {
+  Node& node = *nodes_[index];
+  HOPLITE_CHECK(!node.alive);
+  std::erase_if(view_.members, [&](const Member& member) { return member.node == node.id; });
+  node.life = Incarnation{node.life.value + 1};
+  start(node);
+  view_.members.push_back({node.id, node.life, {}});
+  publish_view();
+}
+
+std::size_t Cluster::join() {
+  add_node();
+  const Node& node = *nodes_.back();
+  view_.members.push_back({node.id, node.life, {}});
+  publish_view();
+  return node.index;
+}
+
+void Cluster::pause(std::size_t index, Duration duration) {
+  Node& node = *nodes_[index];
+  if (!node.alive) return;
+  trace(node, "pauses");
+  node.paused_until = std::max(node.paused_until, now() + duration);
+  timeline_.at(node.paused_until, [this, index, life = node.life] {
+    Node& paused = *nodes_[index];
+    if (!paused.alive || paused.life != life || paused.paused_until > now()) return;
+    trace(paused, "goes on");
+    auto deferred = std::exchange(paused.deferred, {});
+    for (const auto& deed : deferred) deed();
+  });
+}
+
+void Cluster::reset_link(std::size_t a, std::size_t b) {
+  network_.reset_link(nodes_[a]->id, nodes_[b]->id);
+}
+
+void Cluster::stall_link(std::size_t a, std::size_t b, Duration duration) {
+  network_.stall_link(nodes_[a]->id, nodes_[b]->id, duration);
+}
+
+void Cluster::set_rate(std::size_t node, std::uint64_t rate_bytes_per_s) {
+  network_.set_rate(nodes_[node]->id, rate_bytes_per_s);
+}
+
+// ---- views ----
+
+// Each live member hears of it at its own time; who hears of a newer view first skips the older
+// one.
+void Cluster::publish_view() {
+  view_.epoch = Epoch{view_.epoch.value + 1};
+  for (const Member& member : view_.members) {
+    const Node& told = node_of(member.node);
+    timeline_.after(some(config_.view_delay_max),
+                    [this, view = view_, index = told.index, life = member.incarnation] {
+                      in_turn(index, life, [this, view](Node& node) {
+                        if (node.told >= view.epoch) return;
+                        node.told = view.epoch;
+                        trace(node, "hears of view " + std::to_string(view.epoch.value));
+                        node.engine->handle_command({ClientId{0}, RequestId{0}, view}, now());
+                      });
+                    });
+  }
+}
+
+void Cluster::drop_member(NodeId id, Incarnation life) {
+  const Node& node = node_of(id);
+  if (node.alive && node.life == life) return;  // a report is a proposal; this one is wrong
+  const auto is_it = [&](const Member& m) { return m.node == id && m.incarnation == life; };
+  if (std::erase_if(view_.members, is_it) > 0) publish_view();
+}
+
+// ---- turns ----
+
+// Runs `what` in a turn of the node, later where it is paused, never where that life is over.
+void Cluster::in_turn(std::size_t index, Incarnation life, std::function<void(Node&)> what) {
+  Node& node = *nodes_[index];
+  if (!node.alive || node.life != life) return;
+  if (node.paused_until > now()) {
+    node.deferred.push_back([this, index, life, what] { in_turn(index, life, what); });
+    return;
+  }
+  what(node);
+  drive(node);
+}
+
+void Cluster::drive(Node& node) {
+  ++events_;
+  ++node.turns;
+  node.turns_now = node.last_turn == now() ? node.turns_now + 1 : 0;
+  node.last_turn = now();
+  if (node.turns_now == kTurnsPerInstant) {
+    checker_.fail("node " + std::to_string(node.index) + " spins: its timer is always due");
+    return;
+  }
+  std::uint64_t actions = 0;
+  while (auto action = node.engine->poll_action()) {
+    if (config_.trace) trace(node, "  " + describe(*action));
+    perform(node, *action);
+    if (++actions == kActionsPerTurn) {
+      checker_.fail("node " + std::to_string(node.index) + " never runs out of actions");
+      return;
+    }
+  }
+  if (config_.check_every != 0 && node.turns % config_.check_every == 0) {
+    node.engine->check_invariants();
+  }
+  const auto due = node.engine->poll_timeout();
+  if (!due || (node.timer && *node.timer <= *due && *node.timer >= now())) return;
+  node.timer = std::max(*due, now());
+  timeline_.at(*node.timer, [this, index = node.index, life = node.life, when = *node.timer] {
+    Node& late = *nodes_[index];
+    if (late.life != life || late.timer != when) return;  // an earlier one has replaced it
+    late.timer.reset();
+    in_turn(index, life, [this](Node& awake) { awake.engine->handle_timeout(now()); });
+  });
+}
+
+// ---- time ----
+
+void Cluster::run_for(Duration duration) {
+  const Instant end = now() + duration;
+  for (auto next = timeline_.next_at(); next && *next <= end; next = timeline_.next_at()) {
+    timeline_.step();
+  }
+  timeline_.advance(end);
+}
+
+bool Cluster::run_until(const std::function<bool()>& holds, Duration limit) {
+  const Instant end = now() + limit;
+  while (!holds()) {
+    const auto next = timeline_.next_at();
+    if (!next || *next > end) {
+      timeline_.advance(end);
+      return false;
+    }
+    timeline_.step();
+  }
+  return true;
+}
+
+bool Cluster::run_until_answered(const Request& request, Duration limit) {
+  return run_until([&] { return !request.is_pending(); }, limit) && request.answered.has_value();
+}
+
+void Cluster::finish() {
+  calm();
+  std::map<ObjectId, std::size_t> objects;
+  const auto alive =
+      std::find_if(nodes_.begin(), nodes_.end(), [](const auto& n) { return n->alive; });
+  if (alive == nodes_.end()) return;
+  for (const Request& request : requests_) {
+    objects[request.object] = is_alive(request.node) ? request.node : (*alive)->index;
+  }
+  for (std::size_t i = 0; i < requests_.size(); ++i) release(requests_[i]);
+  for (const auto& [object, node] : objects) erase(node, object);
+  const auto is_answered = [this] {
+    return std::none_of(requests_.begin(), requests_.end(),
+                        [](const Request& request) { return request.is_pending(); });
+  };
+  if (!run_until(is_answered, 20_s)) {
+    for (const Request& request : requests_) {
+      if (request.is_pending()) checker_.fail("never answered: " + name_of(request));
+    }
+  }
+  for (std::size_t i = 0; i < requests_.size(); ++i) release(requests_[i]);
+  run_for(config_.engine.tombstone_life * 2 + 10_s);
+  checker_.check_reduces(requests_);
+  for (const auto& node : nodes_) {
+    if (!node->alive) continue;
+    const EngineStats left = node->engine->stats();
+    const auto expect_zero = [&](std::uint64_t count, const char* what) {
+      if (count == 0) return;
+      checker_.fail("node " + std::to_string(node->index) + " keeps " + std::to_string(count) +
+                    " " + what + " after everything was deleted");
+    };
+    expect_zero(left.objects, "objects");
+    expect_zero(left.arena_bytes_used, "arena bytes");
+    expect_zero(left.arena_bytes_pinned, "pinned arena bytes");
+    expect_zero(left.waiters, "waiters");
+    expect_zero(left.directory_entries, "directory entries");
+    expect_zero(node->receives.size(), "open receives");
+  }
+}
+
+}  // namespace hoplite::sim

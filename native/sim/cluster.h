@@ -1,0 +1,178 @@
+// Many engines in virtual time: the io/, node/ and client/ of the real product played by a few
+// hundred lines, after the words of plan/messages.h. Each node has an engine, a small real arena
+// and its receives; clients put, get, reduce, delete, release, cancel and die; nodes crash, pause,
+// restart and join; a control plane turns death reports into views, which reach the nodes at
+// different times. All that crosses a border goes through wire/. Everything follows from
+// ClusterConfig::seed. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/prng.h"
+#include "plan/engine.h"
+#include "sim/checker.h"
+#include "sim/network.h"
+#include "sim/request.h"
+#include "sim/timeline.h"
+#include "wire/local_frame.h"
+
+namespace hoplite::sim {
+
+// Engine borders that can be corrupted on purpose, to see the checker see it.
+enum class Canary : std::uint8_t { kNone, kFoldTwice, kFlipByte, kLoseWrite, kForgetReply };
+
+struct ClusterConfig {
+  std::size_t nodes = 3;
+  EngineConfig engine;  // node and incarnation are filled in
+  NetworkConfig network;
+  std::uint64_t seed = 1;
+  Duration view_delay_max = 20_ms;                  // from a new view to each node's knowing of it
+  Duration local_delay = 5_us;                      // client to node and back
+  std::uint64_t write_bytes_per_s = 4'000'000'000;  // how fast clients fill a large put
+  std::uint32_t blocks_per_write = 4;
+  std::uint32_t check_every = 1;  // turns of an engine between two checks of its invariants
+  Canary canary = Canary::kNone;
+  bool trace = false;  // every event to stderr
+
+  // Blocks of 1 KiB and payloads up to 256 bytes, so that a few KiB already make a large object.
+  static ClusterConfig small(std::uint16_t stripes);
+};
+
+struct PutOptions {
+  std::uint64_t size_bytes = 64_KiB;
+  DType dtype = DType::kOpaque;
+  Incarnation incarnation{1};
+  ClientId client{1};
+};
+struct ReduceOptions {
+  std::uint32_t source_count = 0;
+  std::uint32_t count = 0;
+  ReduceOp op = ReduceOp::kSum;
+  ClientId client{1};
+};
+
+class Cluster final : private NetworkUser {
+ public:
+  explicit Cluster(const ClusterConfig& config);
+  ~Cluster() override;
+
+  // ---- clients. The references stay valid as long as the cluster. ----
+  Request& put(std::size_t node, const ObjectId& object, const PutOptions& options = {});
+  Request& get(std::size_t node, const ObjectId& object, bool exists = false,
+               ClientId client = ClientId{1});
+  Request& erase(std::size_t node, const ObjectId& object, Incarnation upto = {});
+  Request& reduce(std::size_t node, const ObjectId& target, const ReduceOptions& options);
+  void confirm(Request& reduce, std::uint32_t index, const ObjectId& source);
+  void give_up(Request& reduce, std::uint32_t index);  // this source will never come
+  void release(Request& get);                          // no deed where nothing is pinned
+  void cancel(Request& request);
+  void kill_client(std::size_t node, ClientId client);
+
+  // ---- faults ----
+  void crash(std::size_t node);
+  void restart(std::size_t node);  // REQUIRES: it crashed
+  std::size_t join();              // returns the new node's index
+  void pause(std::size_t node, Duration duration);
+  void reset_link(std::size_t a, std::size_t b);
+  void stall_link(std::size_t a, std::size_t b, Duration duration);
+  void set_rate(std::size_t node, std::uint64_t rate_bytes_per_s);
+  void calm() { network_.calm(); }
+
+  // ---- time ----
+  void run_for(Duration duration);
+  // Returns whether `holds` came true before `limit` had passed.
+  bool run_until(const std::function<bool()>& holds, Duration limit);
+  bool run_until_answered(const Request& request, Duration limit = 10_s);
+  void at(Instant when, std::function<void()> what) { timeline_.at(when, std::move(what)); }
+
+  // Deletes and releases everything, lets the tombstones end, and checks that nothing is left.
+  void finish();
+
+  // ---- what is ----
+  [[nodiscard]] Instant now() const { return timeline_.now(); }
+  [[nodiscard]] std::size_t size() const { return nodes_.size(); }
+  [[nodiscard]] bool is_alive(std::size_t node) const { return nodes_[node]->alive; }
+  [[nodiscard]] EngineStats stats(std::size_t node) const { return nodes_[node]->engine->stats(); }
+  [[nodiscard]] std::deque<Request>& requests() { return requests_; }
+  [[nodiscard]] Checker& checker() { return checker_; }
+  [[nodiscard]] std::uint64_t events() const { return events_; }
+  [[nodiscard]] Epoch epoch() const { return view_.epoch; }
+
+ private:
+  struct Receive {
+    OpenReceive opened;
+    std::vector<bool> landed;  // per block of the object
+  };
+  struct Node {
+    std::size_t index = 0;
+    NodeId id;
+    Incarnation life{1};
+    bool alive = false;
+    Instant paused_until{};
+    std::unique_ptr<Engine> engine;
+    std::vector<std::byte> arena;
+    std::map<std::pair<NodeId, TransferId>, Receive> receives;
+    std::deque<std::function<void()>> deferred;  // while it is paused
+    std::optional<Instant> timer;                // when the next handle_timeout is posted for
+    Epoch told;                                  // of the newest view it has
+    std::uint64_t turns = 0;
+    Instant last_turn{};
+    std::uint64_t turns_now = 0;  // at the same instant: a spinning engine shows
+  };
+
+  // cluster.cc: lives of nodes, turns, views
+  void start(Node& node);
+  void add_node();
+  void drive(Node& node);
+  void in_turn(std::size_t index, Incarnation life, std::function<void(Node&)> what);
+  void handle_io(NodeId node, IoEvent event);
+  void publish_view();
+  void drop_member(NodeId node, Incarnation life);
+  Duration some(Duration most);
+  void trace(const Node& node, const std::string& text);
+
+  // cluster_io.cc: deeds of an engine, and what the network brings
+  void perform(Node& node, const Action& action);
+  void send_message(Node& node, const SendMessage& action);
+  void fold(Node& node, const Fold& action);
+  void land(Node& node, NodeId from, ByteVector frame);
+  void frame_arrived(NodeId node, NodeId from, ConnectionKind kind, ByteVector frame) override;
+  ByteVector block_frame(NodeId node, const SendBlock& block) override;
+  void block_sent(NodeId node, const BlockSent& sent) override;
+  void link_up(NodeId node, NodeId peer, Incarnation incarnation) override;
+  void link_down(NodeId node, NodeId peer) override;
+  void peer_dead(NodeId node, NodeId peer, Incarnation incarnation) override;
+  std::span<std::byte> bytes_at(Node& node, const Extent& extent);
+
+  // cluster_clients.cc
+  Request& ask(Verb verb, std::size_t node, ClientId client, const ObjectId& object);
+  void command(const Request& request, CommandBody body);
+  void command(std::size_t node, Incarnation life, Command command);
+  void reply(Node& node, const ReplyToClient& reply);
+  void answered(Request& request, const Reply& reply);
+  void write_on(Request& put);
+
+  Node& node_of(NodeId id) { return *nodes_[id.value - 1]; }
+
+  ClusterConfig config_;
+  Timeline timeline_;
+  Prng prng_;
+  Network network_;
+  Checker checker_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  SetViewCommand view_;
+  std::deque<Request> requests_;
+  std::map<RequestId, Request*> waiting_;
+  std::uint64_t next_request_ = 1;
+  std::uint64_t events_ = 0;
+  std::uint64_t canary_deeds_ = 0;
+};
+
+}  // namespace hoplite::sim

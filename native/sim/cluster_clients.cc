@@ -1,0 +1,229 @@
+// The simulated clients: what they ask crosses wire/local_frame, as on the Unix socket.
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/cluster.h"
+#include "sim/content.h"
+#include "sim/describe.h"
+
+namespace hoplite::sim {
+
+Request& Cluster::ask(Verb verb, std::size_t node, ClientId client, const ObjectId& object) {
+  Request& request = requests_.emplace_back();
+  request.verb = verb;
+  request.node = node;
+  request.node_life = nodes_[node]->life;
+  request.client = client;
+  request.id = RequestId{next_request_++};
+  request.object = object;
+  request.asked = now();
+  request.abandoned = !nodes_[node]->alive;
+  waiting_[request.id] = &request;
+  return request;
+}
+
+void Cluster::command(const Request& request, CommandBody body) {
+  command(request.node, request.node_life, {request.client, request.id, std::move(body)});
+}
+
+void Cluster::command(std::size_t index, Incarnation life, Command said) {
+  timeline_.after(config_.local_delay, [this, index, life, said = std::move(said)] {
+    in_turn(index, life, [this, &said](Node& node) {
+      if (config_.trace) trace(node, describe(said));
+      if (std::holds_alternative<ClientLostCommand>(said.body)) {
+        node.engine->handle_command(said, now());
+        return;
+      }
+      ByteVector frame;
+      encode(said, frame);
+      auto header = decode_local_header(frame);
+      auto decoded = decode_local_body(*header, std::span(frame).subspan(kLocalHeaderBytes));
+      if (!decoded || !std::holds_alternative<Command>(*decoded)) {
+        checker_.fail("a command does not decode");
+        return;
+      }
+      auto& heard = std::get<Command>(*decoded);
+      heard.client = said.client;
+      if (auto* put = std::get_if<PutCommand>(&heard.body)) {
+        put->payload = std::get<PutCommand>(said.body).payload;
+      }
+      node.engine->handle_command(heard, now());
+    });
+  });
+}
+
+// ---- verbs ----
+
+Request& Cluster::put(std::size_t node, const ObjectId& object, const PutOptions& options) {
+  Request& put = ask(Verb::kPut, node, options.client, object);
+  put.incarnation = options.incarnation;
+  put.dtype = options.dtype;
+  put.bytes = content_of(object, options.incarnation, options.dtype, options.size_bytes);
+  checker_.put_started(put);
+  PutCommand body{object, options.incarnation, {}, {}};
+  body.meta.size_bytes = options.size_bytes;
+  body.meta.dtype = options.dtype;
+  body.meta.layout = "layout";
+  if (options.size_bytes <= config_.engine.inline_bytes_max) body.payload = put.bytes;
+  command(put, std::move(body));
+  return put;
+}
+
+Request& Cluster::get(std::size_t node, const ObjectId& object, bool exists, ClientId client) {
+  Request& get = ask(Verb::kGet, node, client, object);
+  get.exists = exists;
+  command(get, GetCommand{object, exists});
+  return get;
+}
+
+Request& Cluster::erase(std::size_t node, const ObjectId& object, Incarnation upto) {
+  Request& erase = ask(Verb::kDelete, node, ClientId{1}, object);
+  erase.incarnation = upto;
+  checker_.delete_asked(object, now());
+  command(erase, DeleteCommand{object, upto});
+  return erase;
+}
+
+Request& Cluster::reduce(std::size_t node, const ObjectId& target, const ReduceOptions& options) {
+  Request& reduce = ask(Verb::kReduce, node, options.client, target);
+  reduce.op = options.op;
+  reduce.source_count = options.source_count;
+  reduce.count = options.count;
+  checker_.reduce_started(reduce);
+  command(reduce, ReduceCommand{target, options.op, options.source_count, options.count});
+  return reduce;
+}
+
+void Cluster::confirm(Request& reduce, std::uint32_t index, const ObjectId& source) {
+  if (reduce.abandoned) return;
+  reduce.sources.push_back({index, source, {}, false});
+  command(reduce, ReduceSourceCommand{reduce.object, reduce.sources.back()});
+}
+
+void Cluster::give_up(Request& reduce, std::uint32_t index) {
+  if (reduce.abandoned) return;
+  reduce.sources.push_back({index, {}, {}, true});
+  command(reduce, ReduceSourceCommand{reduce.object, reduce.sources.back()});
+}
+
+void Cluster::release(Request& get) {
+  if (!get.pinned) return;
+  Node& node = *nodes_[get.node];
+  checker_.unpinned(get, bytes_at(node, get.fetched.extent));
+  get.pinned = false;
+  command(get, ReleaseCommand{get.object, get.fetched.incarnation});
+}
+
+void Cluster::cancel(Request& request) {
+  if (!request.is_pending()) return;
+  request.cancelled = true;
+  command(request, CancelCommand{});
+}
+
+void Cluster::kill_client(std::size_t index, ClientId client) {
+  Node& node = *nodes_[index];
+  if (!node.alive) return;
+  trace(node, "client " + std::to_string(client.value) + " dies");
+  for (Request& request : requests_) {
+    const bool is_its =
+        request.node == index && request.client == client && request.node_life == node.life;
+    if (!is_its) continue;
+    if (!request.answered) request.abandoned = true;
+    request.pinned = false;
+  }
+  command(index, node.life, {client, {}, ClientLostCommand{}});
+}
+
+// ---- answers ----
+
+void Cluster::reply(Node& node, const ReplyToClient& said) {
+  ByteVector frame;
+  Bytes payload;
+  const auto* fetched = std::get_if<Fetched>(&said.reply);
+  if (fetched != nullptr && !fetched->mapped) {
+    const auto bytes = bytes_at(node, fetched->extent);
+    payload.assign(bytes.begin(), bytes.end());
+  }
+  if (payload.size() > kInlineBytesMax) {
+    checker_.fail("a large object is answered without a mapping");
+    return;
+  }
+  encode(LocalReply{said.request, said.reply}, payload.size(), frame);
+  auto header = decode_local_header(frame);
+  auto decoded = decode_local_body(*header, std::span(frame).subspan(kLocalHeaderBytes));
+  if (!decoded || !std::holds_alternative<LocalReply>(*decoded)) {
+    checker_.fail("a reply does not decode");
+    return;
+  }
+  const auto found = waiting_.find(said.request);
+  if (found == waiting_.end() || found->second->client != said.client) {
+    checker_.fail("an answer to nobody's request");
+    return;
+  }
+  if (config_.canary == Canary::kForgetReply && fetched != nullptr && ++canary_deeds_ == 1) return;
+  // Bytes that travel are read now; bytes that are mapped are looked at when the client sees them.
+  timeline_.after(config_.local_delay, [this, request = found->second, payload = std::move(payload),
+                                        heard = std::get<LocalReply>(*decoded).reply]() mutable {
+    if (request->abandoned) return;
+    if (const auto* got = std::get_if<Fetched>(&heard)) {
+      request->bytes = std::move(payload);
+      if (got->mapped) {
+        const auto mapped = bytes_at(*nodes_[request->node], got->extent);
+        request->bytes.assign(mapped.begin(), mapped.end());
+      }
+    }
+    answered(*request, heard);
+  });
+}
+
+void Cluster::answered(Request& request, const Reply& reply) {
+  if (request.answered) {
+    checker_.fail("answered twice: " + name_of(request));
+    return;
+  }
+  if (const auto* reserved = std::get_if<Reserved>(&reply)) {
+    request.extent = reserved->extent;
+    if (reserved->extent.size_bytes < request.bytes.size()) {
+      checker_.fail("a reservation is too small: " + name_of(request));
+    }
+    write_on(request);
+    return;
+  }
+  request.answered = now();
+  if (const auto* error = std::get_if<Error>(&reply)) {
+    request.error = *error;
+    checker_.failed(request, now());
+  } else if (const auto* fetched = std::get_if<Fetched>(&reply)) {
+    request.fetched = *fetched;
+    request.pinned = fetched->mapped;
+    checker_.fetched(request, now());
+  } else if (const auto* reduced = std::get_if<Reduced>(&reply)) {
+    request.members = reduced->members;
+    checker_.reduced(request);
+  } else if (request.verb == Verb::kPut) {
+    checker_.put_sealed(request, now());
+  }
+}
+
+// A client fills the range of its large put step by step, and says how far it is.
+void Cluster::write_on(Request& put) {
+  if (put.abandoned || put.cancelled || put.answered) return;
+  Node& node = *nodes_[put.node];
+  const std::uint64_t step =
+      std::uint64_t{config_.blocks_per_write} * config_.engine.block_bytes_max;
+  const std::uint64_t upto = std::min(put.bytes.size(), put.written + step);
+  const auto into = bytes_at(node, put.extent).subspan(put.written, upto - put.written);
+  const bool forgets = config_.canary == Canary::kLoseWrite && ++canary_deeds_ == 1;
+  if (!forgets) {
+    std::copy_n(put.bytes.begin() + static_cast<std::ptrdiff_t>(put.written), into.size(),
+                into.begin());
+  }
+  const Duration taken{
+      static_cast<std::int64_t>(into.size() * 1'000'000'000 / config_.write_bytes_per_s)};
+  put.written = upto;
+  timeline_.after(taken, [this, &put, upto] {
+    if (put.abandoned || put.cancelled) return;
+    command(put, WroteCommand{put.object, upto});
+    if (upto < put.bytes.size()) write_on(put);
+  });
+}
+
+}  // namespace hoplite::sim

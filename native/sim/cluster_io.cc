@@ -1,0 +1,200 @@
+// What io/ and node/ do in the product: deeds of an engine, and what the network brings.
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/cluster.h"
+#include "sim/content.h"
+#include "sim/describe.h"
+#include "wire/crc32c.h"
+#include "wire/frame.h"
+
+namespace hoplite::sim {
+namespace {
+
+template <typename... Fs>
+struct Overload : Fs... {
+  using Fs::operator()...;
+};
+template <typename... Fs>
+Overload(Fs...) -> Overload<Fs...>;
+
+}  // namespace
+
+// Returns the bytes of a range that an engine named; an impossible one is a violation.
+std::span<std::byte> Cluster::bytes_at(Node& node, const Extent& extent) {
+  if (extent.offset > node.arena.size() || extent.size_bytes > node.arena.size() - extent.offset) {
+    checker_.fail("node " + std::to_string(node.index) + " names a range outside of its arena");
+    return {};
+  }
+  return std::span(node.arena).subspan(extent.offset, extent.size_bytes);
+}
+
+void Cluster::perform(Node& node, const Action& action) {
+  std::visit(
+      Overload{
+          [&](const SendMessage& a) { send_message(node, a); },
+          [&](const SendBlock& a) {
+            if (a.extent.size_bytes == 0 || a.extent.size_bytes != a.header.size_bytes) {
+              checker_.fail("a block's header and extent differ in size, or are empty");
+            }
+            network_.send_block(node.id, a);
+          },
+          [&](const OpenReceive& a) {
+            node.receives[{a.from, a.transfer}] = {a, std::vector<bool>(a.meta.block_count())};
+          },
+          [&](const CloseReceive& a) { node.receives.erase({a.from, a.transfer}); },
+          [&](const Fold& a) { fold(node, a); },
+          [&](const WriteInline& a) {
+            const auto into = bytes_at(node, a.extent);
+            if (into.size() != a.payload.size()) {
+              checker_.fail("an inline object is written to a range of another size");
+            } else {
+              std::copy(a.payload.begin(), a.payload.end(), into.begin());
+            }
+          },
+          [&](const ReplyToClient& a) { reply(node, a); },
+          [&](const Connect& a) { network_.connect(node.id, a.member.node, a.member.incarnation); },
+          [&](const Disconnect& a) { network_.disconnect(node.id, a.node); },
+          [&](const ReportDeath& a) {
+            timeline_.after(1_ms + some(config_.view_delay_max),
+                            [this, a] { drop_member(a.node, a.incarnation); });
+          },
+      },
+      action);
+}
+
+void Cluster::send_message(Node& node, const SendMessage& action) {
+  if (action.to == node.id || action.to == kNoNode) {
+    checker_.fail("node " + std::to_string(node.index) + " sends a message to itself or to nobody");
+    return;
+  }
+  ByteVector frame;
+  const std::uint64_t payload_bytes = action.payload ? action.payload->size_bytes : 0;
+  encode(action.message, payload_bytes, frame);
+  if (action.payload) {
+    const auto payload = bytes_at(node, *action.payload);
+    frame.insert(frame.end(), payload.begin(), payload.end());
+  }
+  network_.send(node.id, action.to, std::move(frame));
+}
+
+void Cluster::fold(Node& node, const Fold& action) {
+  const auto into = bytes_at(node, action.into);
+  const auto from = bytes_at(node, action.from);
+  if (into.size() != from.size() || into.size() % element_bytes(action.dtype) != 0) {
+    checker_.fail("a fold of ranges that do not match");
+    return;
+  }
+  if (action.first) {
+    std::copy(from.begin(), from.end(), into.begin());
+    return;
+  }
+  fold_into(into, from, action.dtype, action.op);
+  if (config_.canary == Canary::kFoldTwice && ++canary_deeds_ == 1) {
+    fold_into(into, from, action.dtype, action.op);
+  }
+}
+
+// ---- what leaves ----
+
+ByteVector Cluster::block_frame(NodeId from, const SendBlock& block) {
+  Node& node = node_of(from);
+  const auto payload = bytes_at(node, block.extent);
+  BlockHeader header = block.header;
+  header.crc32c = crc32c(payload);
+  const auto head = encode(header);
+  ByteVector frame(head.begin(), head.end());
+  frame.insert(frame.end(), payload.begin(), payload.end());
+  return frame;
+}
+
+void Cluster::block_sent(NodeId id, const BlockSent& sent) { handle_io(id, sent); }
+
+// ---- what arrives ----
+
+void Cluster::handle_io(NodeId id, IoEvent event) {
+  const Node& node = node_of(id);
+  in_turn(node.index, node.life, [this, event = std::move(event)](Node& awake) {
+    if (config_.trace) trace(awake, describe(event));
+    awake.engine->handle_io(event, now());
+  });
+}
+
+void Cluster::link_up(NodeId node, NodeId peer, Incarnation incarnation) {
+  handle_io(node, LinkUp{peer, incarnation});
+}
+void Cluster::link_down(NodeId node, NodeId peer) { handle_io(node, LinkDown{peer}); }
+void Cluster::peer_dead(NodeId node, NodeId peer, Incarnation incarnation) {
+  handle_io(node, PeerDead{peer, incarnation});
+}
+
+void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVector frame) {
+  const Node& node = node_of(id);
+  auto header = decode_header(frame);
+  if (!header) {
+    checker_.fail("a frame does not decode: " + header.error().text);
+    return;
+  }
+  if (kind == ConnectionKind::kBulk) {
+    in_turn(node.index, node.life,
+            [this, from, frame = std::move(frame)](Node& awake) { land(awake, from, frame); });
+    return;
+  }
+  const auto rest = std::span<const std::byte>(frame).subspan(kFrameHeaderBytes);
+  auto decoded = decode_body(*header, rest.first(header->body_bytes));
+  if (!decoded || !std::holds_alternative<Message>(*decoded)) {
+    checker_.fail("a message does not decode: " + (decoded ? "link frame" : decoded.error().text));
+    return;
+  }
+  const auto payload = rest.subspan(header->body_bytes);
+  if (payload.size() != header->payload_bytes) checker_.fail("a frame of the wrong length");
+  handle_io(id, MessageIn{from, std::move(std::get<Message>(*decoded)),
+                          Bytes(payload.begin(), payload.end())});
+}
+
+// A block goes to its place and is told to the engine; one that nobody waits for is thrown away.
+void Cluster::land(Node& node, NodeId from, ByteVector frame) {
+  auto header = decode_header(frame);
+  const auto rest = std::span<const std::byte>(frame).subspan(kFrameHeaderBytes);
+  auto block = decode_block(*header, rest.first(kBlockBodyBytes));
+  const auto payload = rest.subspan(kBlockBodyBytes);
+  if (!block || payload.size() != block->size_bytes || crc32c(payload) != block->crc32c) {
+    checker_.fail("a block does not decode");
+    return;
+  }
+  const auto at = node.receives.find({from, block->transfer});
+  if (at == node.receives.end()) return;
+  const OpenReceive& open = at->second.opened;
+  if (open.object != block->object || open.incarnation != block->incarnation ||
+      open.target_epoch != block->target_epoch) {
+    return;
+  }
+  const BlockIndex index{static_cast<std::uint32_t>(block->offset / open.meta.block_bytes)};
+  const std::uint32_t place = index.value / open.stripe_count;
+  const bool fits = block->offset % open.meta.block_bytes == 0 &&
+                    index.value < open.meta.block_count() &&
+                    index.value % open.stripe_count == open.stripe.value &&
+                    block_extent(open.meta, index).size_bytes == block->size_bytes;
+  if (!fits) {
+    checker_.fail("a block of transfer " + std::to_string(block->transfer.value) +
+                  " does not fit into what was opened for it");
+    return;
+  }
+  if (at->second.landed[index.value]) {
+    checker_.fail("block " + std::to_string(index.value) + " of transfer " +
+                  std::to_string(block->transfer.value) + " came twice");
+  }
+  at->second.landed[index.value] = true;
+  const std::uint64_t offset =
+      open.slots == 0 ? block->offset : std::uint64_t{place % open.slots} * open.meta.block_bytes;
+  if (offset + block->size_bytes > open.base.size_bytes) {
+    checker_.fail("a block lands outside of the range that was opened");
+    return;
+  }
+  const auto into = bytes_at(node, {open.base.offset + offset, block->size_bytes});
+  std::copy(payload.begin(), payload.end(), into.begin());
+  if (config_.canary == Canary::kFlipByte && ++canary_deeds_ == 3) into[0] ^= std::byte{1};
+  const BlockLanded landed{from, block->transfer, index};
+  if (config_.trace) trace(node, describe(IoEvent{landed}));
+  node.engine->handle_io(landed, now());
+}
+
+}  // namespace hoplite::sim

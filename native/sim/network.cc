@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/network.h"
+
+#include <algorithm>
+
+namespace hoplite::sim {
+namespace {
+
+constexpr Duration kNoticeMax = 2_ms;  // until an end notices that its link is gone
+
+Duration time_on_port(std::size_t bytes, std::uint64_t rate_bytes_per_s) {
+  return {static_cast<std::int64_t>(bytes * 1'000'000'000ULL / rate_bytes_per_s) + 1};
+}
+
+}  // namespace
+
+Duration Network::some(Duration most) {
+  return {static_cast<std::int64_t>(prng_.below(static_cast<std::uint64_t>(most.ns) + 1))};
+}
+
+// ---- lives of nodes ----
+
+void Network::node_started(NodeId node, Incarnation incarnation) {
+  Port& port = ports_[node];
+  if (port.rate_bytes_per_s == 0) port.rate_bytes_per_s = config_.rate_bytes_per_s;
+  port.incarnation = incarnation;
+  port.alive = true;
+  port.sending = false;
+  port.ingress_free = timeline_.now();
+  for (const auto& [pair, unused] : links_) {
+    if (pair.first == node || pair.second == node) dial(pair.first, pair.second);
+  }
+}
+
+void Network::node_crashed(NodeId node) {
+  Port& port = ports_[node];
+  port.alive = false;
+  port.queues.clear();
+  for (auto& [pair, link] : links_) {
+    if (pair.first != node && pair.second != node) continue;
+    const NodeId peer = pair.first == node ? pair.second : pair.first;
+    const std::uint64_t life = link.life++;
+    End& own = link.ends[node];
+    own = {};
+    End& other = link.ends[peer];
+    if (!other.wanted) continue;
+    timeline_.after(some(kNoticeMax), [this, node, peer, life] { lower(peer, node, life); });
+    if (other.peer == port.incarnation) tell_death(peer, node, other.peer);
+  }
+}
+
+void Network::tell_death(NodeId node, NodeId peer, Incarnation incarnation) {
+  const Incarnation life_of_node = ports_[node].incarnation;
+  const Duration delay = config_.detection + some(config_.detection);
+  timeline_.after(delay, [this, node, peer, incarnation, life_of_node] {
+    const End& own = end(node, peer);
+    if (!ports_[node].alive || ports_[node].incarnation != life_of_node) return;
+    if (!own.wanted || own.peer != incarnation) return;
+    if (own.up) lower(node, peer, own.life);
+    user_.peer_dead(node, peer, incarnation);
+  });
+}
+
+// ---- lives of links ----
+
+void Network::connect(NodeId node, NodeId peer, Incarnation incarnation) {
+  End& own = end(node, peer);
+  own.wanted = true;
+  own.peer = incarnation;
+  const Port& port = ports_[peer];
+  const bool is_past =
+      port.incarnation > incarnation || (port.incarnation == incarnation && !port.alive);
+  if (is_past) {
+    tell_death(node, peer, incarnation);
+  } else {
+    dial(node, peer);
+  }
+}
+
+void Network::disconnect(NodeId node, NodeId peer) {
+  Link& both = link(node, peer);
+  End& own = both.ends[node];
+  const std::uint64_t life = both.life++;
+  own.wanted = false;
+  own.up = false;
+  ports_[node].queues.erase(peer);
+  timeline_.after(some(kNoticeMax), [this, node, peer, life] { lower(peer, node, life); });
+}
+
+void Network::dial(NodeId a, NodeId b) {
+  Link& both = link(a, b);
+  const auto is_ready = [&](NodeId node, NodeId peer) {
+    const End& own = both.ends[node];
+    return own.wanted && !own.up && ports_[peer].alive && ports_[peer].incarnation == own.peer;
+  };
+  if (both.dialling || !is_ready(a, b) || !is_ready(b, a)) return;
+  both.dialling = true;
+  const std::uint64_t life = ++both.life;
+  timeline_.after(config_.redial + some(config_.redial),
+                  [this, a, b, life] { established(a, b, life); });
+}
+
+void Network::established(NodeId a, NodeId b, std::uint64_t life) {
+  Link& both = link(a, b);
+  if (both.stalled_until > timeline_.now()) {
+    timeline_.at(both.stalled_until, [this, a, b, life] { established(a, b, life); });
+    return;
+  }
+  both.dialling = false;
+  const bool still = both.life == life && both.ends[a].wanted && both.ends[b].wanted &&
+                     ports_[a].alive && ports_[b].alive;
+  if (!still) {
+    dial(a, b);
+    return;
+  }
+  const auto raise = [this, life](NodeId node, NodeId peer) {
+    Link& now = link(node, peer);
+    End& own = now.ends[node];
+    if (now.life != life || !own.wanted || own.up || !ports_[node].alive) return;
+    own.up = true;
+    own.life = life;
+    own.last_arrival = {};
+    user_.link_up(node, peer, own.peer);
+  };
+  const bool is_first = prng_.chance(50);
+  const NodeId first = is_first ? a : b;
+  const NodeId second = is_first ? b : a;
+  // Before anything that the first one sends can arrive.
+  timeline_.after(config_.latency, [raise, first, second] { raise(second, first); });
+  raise(first, second);
+}
+
+void Network::lower(NodeId node, NodeId peer, std::uint64_t life) {
+  End& own = end(node, peer);
+  if (own.up && own.life <= life) {
+    own.up = false;
+    ports_[node].queues.erase(peer);
+    if (ports_[node].alive) user_.link_down(node, peer);
+  }
+  dial(node, peer);
+}
+
+void Network::reset_link(NodeId a, NodeId b) {
+  Link& both = link(a, b);
+  if (!both.ends[a].up && !both.ends[b].up) return;
+  const std::uint64_t life = both.life++;
+  timeline_.after(some(kNoticeMax), [this, a, b, life] { lower(a, b, life); });
+  timeline_.after(some(kNoticeMax), [this, a, b, life] { lower(b, a, life); });
+}
+
+void Network::stall_link(NodeId a, NodeId b, Duration duration) {
+  Link& both = link(a, b);
+  both.stalled_until = std::max(both.stalled_until, timeline_.now() + duration);
+  timeline_.at(both.stalled_until, [this, a, b] {
+    kick(a);
+    kick(b);
+  });
+}
+
+void Network::set_rate(NodeId node, std::uint64_t rate_bytes_per_s) {
+  ports_[node].rate_bytes_per_s = rate_bytes_per_s;
+}
+
+// ---- frames ----
+
+void Network::send(NodeId node, NodeId to, ByteVector frame) {
+  Frame out{node, to, ConnectionKind::kControl, 0, std::move(frame), std::nullopt};
+  enqueue(std::move(out));
+}
+
+void Network::send_block(NodeId node, const SendBlock& block) {
+  enqueue({node, block.to, ConnectionKind::kBulk, 0, {}, block});
+}
+
+void Network::enqueue(Frame frame) {
+  const End& own = end(frame.from, frame.to);
+  if (!own.up) return;
+  frame.life = own.life;
+  const NodeId from = frame.from;
+  const auto kind = static_cast<std::size_t>(frame.kind);
+  ports_[from].queues[frame.to][kind].push_back(std::move(frame));
+  kick(from);
+}
+
+// Control before bulk; within a kind the links take turns. A stalled link is passed over.
+std::deque<Network::Frame>* Network::next_queue(Port& port, NodeId node) {
+  for (std::size_t kind = 0; kind < 2; ++kind) {
+    auto at = port.queues.upper_bound(port.last_served);
+    for (std::size_t i = 0; i < port.queues.size(); ++i, ++at) {
+      if (at == port.queues.end()) at = port.queues.begin();
+      if (at->second[kind].empty() || link(node, at->first).stalled_until > timeline_.now())
+        continue;
+      port.last_served = at->first;
+      return &at->second[kind];
+    }
+  }
+  return nullptr;
+}
+
+void Network::kick(NodeId node) {
+  Port& port = ports_[node];
+  if (!port.alive || port.sending) return;
+  std::deque<Frame>* queue = next_queue(port, node);
+  if (queue == nullptr) return;
+  Frame frame = std::move(queue->front());
+  queue->pop_front();
+  port.sending = true;
+  transmit(std::move(frame));
+}
+
+void Network::transmit(Frame frame) {
+  if (frame.block) frame.bytes = user_.block_frame(frame.from, *frame.block);
+  const Duration taken = time_on_port(frame.bytes.size(), ports_[frame.from].rate_bytes_per_s);
+  const Incarnation sender = ports_[frame.from].incarnation;
+  ++frames_;
+  timeline_.after(taken, [this, taken, sender, moved = std::move(frame)]() mutable {
+    const Port& port = ports_[moved.from];
+    if (port.alive && port.incarnation == sender) transmitted(std::move(moved), taken);
+  });
+}
+
+void Network::transmitted(Frame frame, Duration taken) {
+  const NodeId from = frame.from;
+  ports_[from].sending = false;
+  const End& own = end(from, frame.to);
+  if (own.up && own.life == frame.life) {
+    const auto sent =
+        frame.block
+            ? std::optional(BlockSent{frame.to, frame.block->rail, frame.block->extent.size_bytes})
+            : std::nullopt;
+    End& other = end(frame.to, from);
+    Instant& last = other.last_arrival[static_cast<std::size_t>(frame.kind)];
+    last = std::max(last, timeline_.now() + config_.latency + some(config_.jitter_max));
+    timeline_.at(last, [this, taken, moved = std::move(frame)]() mutable {
+      at_ingress(std::move(moved), taken);
+    });
+    if (sent) user_.block_sent(from, *sent);
+  }
+  kick(from);
+}
+
+// The last byte is here at the earliest; the receiver's port may still be busy with others.
+void Network::at_ingress(Frame frame, Duration taken) {
+  Port& port = ports_[frame.to];
+  const Instant now = timeline_.now();
+  const Instant begin = std::max(Instant{now.ns - taken.ns}, port.ingress_free);
+  const Instant finish =
+      std::max(now, begin + time_on_port(frame.bytes.size(), port.rate_bytes_per_s));
+  port.ingress_free = finish;
+  timeline_.at(finish, [this, moved = std::move(frame)]() mutable { arrive(std::move(moved)); });
+}
+
+void Network::arrive(Frame frame) {
+  const Link& both = link(frame.to, frame.from);
+  if (both.stalled_until > timeline_.now()) {
+    timeline_.at(both.stalled_until,
+                 [this, moved = std::move(frame)]() mutable { arrive(std::move(moved)); });
+    return;
+  }
+  const End& own = end(frame.to, frame.from);
+  if (!ports_[frame.to].alive || !own.up || own.life != frame.life) return;
+  user_.frame_arrived(frame.to, frame.from, frame.kind, std::move(frame.bytes));
+}
+
+}  // namespace hoplite::sim

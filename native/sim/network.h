@@ -1,0 +1,128 @@
+// The simulated network: per pair of nodes one link with a control and a bulk stream each way, per
+// node one egress and one ingress port. Cut-through model of research/hoplite.md, Appendix B: a
+// frame takes size / rate of the sender's port, then the latency, then shares the receiver's port;
+// streams are reliable and FIFO while the link lives. A reset loses what is under way, each end
+// sees LinkDown at its own time, later LinkUp. Blocks are read from the arena when their
+// transmission starts. It knows neither engines nor clients: its user is told what happens.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/prng.h"
+#include "plan/messages.h"
+#include "sim/timeline.h"
+
+namespace hoplite::sim {
+
+using ByteVector = std::vector<std::byte>;
+
+struct NetworkConfig {
+  Duration latency = 30_us;
+  Duration jitter_max{0};     // added to each frame's latency; a stream stays FIFO
+  Duration detection = 5_ms;  // from a crash to PeerDead, doubled at random
+  Duration redial = 3_ms;     // from LinkDown at both ends to LinkUp
+  std::uint64_t rate_bytes_per_s =
+      1'250'000'000;  // both ports of a node, unless set_rate says more
+};
+
+// What the network tells its user. `node` is who sees it.
+class NetworkUser {
+ public:
+  virtual ~NetworkUser() = default;
+  virtual void frame_arrived(NodeId node, NodeId from, ConnectionKind kind, ByteVector frame) = 0;
+  // Returns header and bytes of a block, read from the arena now.
+  virtual ByteVector block_frame(NodeId node, const SendBlock& block) = 0;
+  virtual void block_sent(NodeId node, const BlockSent& sent) = 0;
+  virtual void link_up(NodeId node, NodeId peer, Incarnation incarnation) = 0;
+  virtual void link_down(NodeId node, NodeId peer) = 0;
+  virtual void peer_dead(NodeId node, NodeId peer, Incarnation incarnation) = 0;
+};
+
+class Network {
+ public:
+  Network(const NetworkConfig& config, Timeline& timeline, NetworkUser& user, std::uint64_t seed)
+      : config_(config), timeline_(timeline), user_(user), prng_(seed) {}
+
+  // ---- a node's own deeds ----
+  void node_started(NodeId node, Incarnation incarnation);
+  void node_crashed(NodeId node);  // peers see LinkDown, then PeerDead
+  void connect(NodeId node, NodeId peer, Incarnation incarnation);
+  void disconnect(NodeId node, NodeId peer);
+  void send(NodeId node, NodeId to, ByteVector frame);   // control; dropped while the link is down
+  void send_block(NodeId node, const SendBlock& block);  // bulk; likewise
+
+  // ---- faults ----
+  void reset_link(NodeId a, NodeId b);
+  void stall_link(NodeId a, NodeId b, Duration duration);  // nothing moves, nothing is lost
+  void set_rate(NodeId node, std::uint64_t rate_bytes_per_s);
+  void calm() { config_.jitter_max = {0}; }
+
+  [[nodiscard]] std::uint64_t frames() const { return frames_; }
+
+ private:
+  struct Frame {
+    NodeId from, to;
+    ConnectionKind kind = ConnectionKind::kControl;
+    std::uint64_t life = 0;  // of the link; a frame of an older one is lost
+    ByteVector bytes;        // of a block: filled in when its transmission starts
+    std::optional<SendBlock> block;
+  };
+  struct End {  // one node's view of a link
+    bool wanted = false;
+    bool up = false;
+    Incarnation peer;  // whom connect() named
+    std::uint64_t life = 0;
+    std::array<Instant, 2> last_arrival{};  // per ConnectionKind, so that streams stay FIFO
+  };
+  struct Link {
+    std::map<NodeId, End> ends;
+    std::uint64_t life = 0;
+    bool dialling = false;
+    Instant stalled_until{};
+  };
+  struct Port {
+    std::uint64_t rate_bytes_per_s = 0;
+    Incarnation incarnation;
+    bool alive = false;
+    bool sending = false;
+    Instant ingress_free{};
+    NodeId last_served;                                         // round robin over the links
+    std::map<NodeId, std::array<std::deque<Frame>, 2>> queues;  // per ConnectionKind
+  };
+
+  static std::pair<NodeId, NodeId> key(NodeId a, NodeId b) {
+    return a < b ? std::pair(a, b) : std::pair(b, a);
+  }
+  Link& link(NodeId a, NodeId b) { return links_[key(a, b)]; }
+  End& end(NodeId node, NodeId peer) { return link(node, peer).ends[node]; }
+  Duration some(Duration most);
+  void dial(NodeId a, NodeId b);
+  void established(NodeId a, NodeId b, std::uint64_t life);
+  void lower(NodeId node, NodeId peer, std::uint64_t life);
+  void tell_death(NodeId node, NodeId peer, Incarnation incarnation);
+  void enqueue(Frame frame);
+  void kick(NodeId node);
+  std::deque<Frame>* next_queue(Port& port, NodeId node);
+  void transmit(Frame frame);
+  void transmitted(Frame frame, Duration taken);
+  void at_ingress(Frame frame, Duration taken);
+  void arrive(Frame frame);
+
+  NetworkConfig config_;
+  Timeline& timeline_;
+  NetworkUser& user_;
+  Prng prng_;
+  std::map<std::pair<NodeId, NodeId>, Link> links_;
+  std::map<NodeId, Port> ports_;
+  std::uint64_t frames_ = 0;
+};
+
+}  // namespace hoplite::sim

@@ -1,0 +1,49 @@
+// One thing that a simulated client asked of its node, and what became of it. Plain data; owned by
+// Cluster, which fills it in; scenarios and the checker read it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "plan/messages.h"
+
+namespace hoplite::sim {
+
+enum class Verb : std::uint8_t { kPut, kGet, kDelete, kReduce };
+
+struct Request {
+  Verb verb = Verb::kGet;
+  std::size_t node = 0;  // index in the cluster
+  Incarnation node_life;
+  ClientId client;
+  RequestId id;
+  ObjectId object;          // of a reduce: the target
+  Incarnation incarnation;  // of a put: the attempt; of a delete: up to which
+  DType dtype = DType::kOpaque;
+  bool exists = false;  // a get that knows that the object was put
+  Instant asked;
+  std::optional<Instant> answered;
+  bool abandoned = false;  // the client or its node is gone: no answer is owed
+  bool cancelled = false;
+  std::optional<Error> error;
+
+  Bytes bytes;  // of a put: what is put; of a get: what came
+  Fetched fetched;
+  bool pinned = false;  // a mapping is held
+  Extent extent;        // of a put: where it is written
+  std::uint64_t written = 0;
+
+  ReduceOp op = ReduceOp::kSum;
+  std::uint32_t source_count = 0;
+  std::uint32_t count = 0;
+  std::vector<ReduceSource> sources;   // in the order of arrival
+  std::vector<std::uint32_t> members;  // as answered
+
+  [[nodiscard]] bool is_pending() const { return !answered && !abandoned; }
+  [[nodiscard]] bool has_value() const { return answered && !error; }
+  [[nodiscard]] Code code() const { return error ? error->code : Code::kOk; }
+};
+
+}  // namespace hoplite::sim
