@@ -41,8 +41,9 @@ class Client {
   // Ends with a View. May be asked before the object exists; with `exists` (the caller knows that
   // it was put) it ends with kObjectLost when nobody has it.
   [[nodiscard]] Result<RequestHandle> get(ObjectId object, bool exists = false);
-  [[nodiscard]] Result<RequestHandle> remove(
-      ObjectId object);  // "delete" is a keyword; ends with Done
+  // Deletes this incarnation and older ones everywhere; 0: whatever there is. Ends with Done.
+  // Deletes this incarnation and older ones everywhere; 0: whatever there is. Ends with Done.
+  [[nodiscard]] Result<RequestHandle> remove(ObjectId object, Incarnation upto = Incarnation{0});
 
   // Ends with Reduced when `count` of `source_count` sources are in and committed.
   [[nodiscard]] Result<RequestHandle> reduce(ObjectId target, ReduceOp op,
@@ -51,12 +52,12 @@ class Client {
   // arrival.
   [[nodiscard]] Result<void> reduce_source(ObjectId target, std::uint32_t index, ObjectId object,
                                            Incarnation incarnation = Incarnation{0});
+  [[nodiscard]] Result<void> reduce_source_failed(ObjectId target, std::uint32_t index);
 
   void close();  // idempotent; pending requests end with kNodeLost
   [[nodiscard]] NodeId node_id() const;
   [[nodiscard]] Incarnation node_incarnation() const;
-  [[nodiscard]] bool is_alive()
-      const;  // false once the node's death was seen, or closed, or forked
+  [[nodiscard]] bool is_alive() const;  // false once the node was seen dead, or closed, or forked
 
  private:
   explicit Client(std::shared_ptr<Attachment> attachment);

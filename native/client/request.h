@@ -18,7 +18,8 @@ using Outcome = std::variant<Done, Reserved, View, Reduced>;
 
 class Request {
  public:
-  Request(std::shared_ptr<Attachment> attachment, RequestId id, ObjectId object);
+  Request(std::shared_ptr<Attachment> attachment, RequestId id, ObjectId object,
+          std::uint64_t size_bytes);
   ~Request();
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
@@ -41,7 +42,6 @@ class Request {
 
  private:
   friend class Attachment;
-  friend class Client;
   struct Answer {
     Reply reply;
     Bytes payload;

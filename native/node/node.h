@@ -1,31 +1,31 @@
-// One node of the cluster: the reactor thread that owns the Engine, the arena, all links and the
-// clients' socket, and decides and moves everything (run() is the whole program on one screen).
-// Other threads reach it through the methods below only: a command queue in, a completion out
-// (house-style §3). Design §1, decisions 1 and 8.
-// SPDX-License-Identifier: Apache-2.0
+// One node of the cluster: the reactor thread, which decides and moves everything (run() is the
+// whole program on one screen), and what it owns: the Engine, the arena, all links, the clients'
+// socket. Other threads reach it only through the command queue (in) and the completion (out).
+// Design §1, decisions 1 and 8; house-style §3. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/result.h"
+#include "io/arena.h"
+#include "io/links.h"
+#include "io/local_port.h"
+#include "io/poller.h"
+#include "node/command_queue.h"
+#include "node/completion.h"
+#include "node/node_event.h"
 #include "node/node_options.h"
-#include "plan/messages.h"
+#include "node/trace.h"
+#include "plan/engine.h"
 
 namespace hoplite {
-
-enum class NodeEventKind : std::uint8_t { kPeerDead = 0 };
-constexpr const char* event_name(NodeEventKind) { return "peer_dead"; }
-
-struct NodeEvent {
-  NodeEventKind kind = NodeEventKind::kPeerDead;
-  NodeId node;
-  Incarnation incarnation;
-};
 
 class Node {
  public:
@@ -35,25 +35,53 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  // All below: any thread.
+  // ---- any thread ----
   [[nodiscard]] const std::vector<std::string>& rails() const { return rails_; }
-  [[nodiscard]] NodeId node_id() const { return node_; }
-  [[nodiscard]] Incarnation incarnation() const { return incarnation_; }
+  [[nodiscard]] NodeId node_id() const { return config_.engine.node; }
+  [[nodiscard]] Incarnation incarnation() const { return config_.engine.incarnation; }
   void set_view(Epoch epoch, std::vector<Member> members);  // oldest member first
   // Waits for the next event; nullopt when `timeout` ran out, and at once after stop().
   [[nodiscard]] std::optional<NodeEvent> next_event(Duration timeout);
-  // Counters as the reactor last published them (at most 10 ms ago, or when it went to sleep).
+  // Counters as the reactor last published them: at most 10 ms ago, or when it went to sleep.
   [[nodiscard]] std::map<std::string, std::uint64_t> stats() const;
-  void
-  stop();  // idempotent: says goodbye to all peers, joins the thread, closes the clients' socket
+  // Says GOODBYE to all peers, joins the thread, closes the clients' socket. Idempotent.
+  void stop();
 
  private:
-  class Reactor;
-  Node(NodeId node, Incarnation incarnation, std::unique_ptr<Reactor> reactor);
-  NodeId node_;
-  Incarnation incarnation_;
+  // What the kernel had to agree to. Links and LocalPort point to poller and arena.
+  struct Parts {
+    std::unique_ptr<Poller> poller;
+    std::unique_ptr<Arena> arena;
+    std::unique_ptr<Links> links;
+    std::unique_ptr<LocalPort> port;
+  };
+  [[nodiscard]] static Result<Parts> open_parts(const NodeOptions& options,
+                                                const NodeConfig& config);
+  Node(const NodeConfig& config, Parts parts);
+
+  // ---- reactor thread only ----
+  void run() noexcept;
+  [[nodiscard]] std::optional<Duration> patience() const;  // of the next wait; nullopt: for ever
+  void hear(const Ready& ready, Budget& budget, Instant now);
+  void decide(Instant now);
+  void perform_some(Budget& budget, Instant now);
+  void perform_all(Instant now);
+  void perform(Action& action, Budget& budget, Instant now);
+  void end_turn(Instant started);
+
+  NodeConfig config_;
+  Parts parts_;
   std::vector<std::string> rails_;
-  std::unique_ptr<Reactor> reactor_;
+  CommandQueue commands_;
+  Completion completion_;
+  Engine engine_;
+  Trace trace_;
+  TurnCounters turns_;
+  Instant turn_ended_;
+  Instant published_;
+  bool has_actions_left_ = false;
+  std::once_flag stopped_;
+  std::thread thread_;
 };
 
 }  // namespace hoplite

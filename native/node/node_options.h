@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "io/links.h"
 #include "plan/messages.h"
 
 namespace hoplite {
@@ -23,17 +24,10 @@ struct NodeOptions {
   std::map<std::string, std::int64_t> overrides;
 };
 
-// Limits of io/ and node/ that tests and operators may set.
-struct NodeLimits {
-  Duration link_down_max = 3_s;  // a link that stays down longer is a death
-  Duration handshake_max = 2_s;  // of one connection, from accept or connect to its last proof
-  Duration redial_first = 5_ms;  // then doubled up to ...
-  Duration redial_max = 250_ms;
-};
-
+// What the parts of a node are made with.
 struct NodeConfig {
   EngineConfig engine;
-  NodeLimits limits;
+  LinkLimits limits;
 };
 
 // Returns the configuration, or kInvalidArgument that names the option and what is allowed.

@@ -1,0 +1,23 @@
+// The first exchange with a node: Attach, Attached and the arena's two descriptors.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "io/unique_fd.h"
+#include "wire/local_frame.h"
+
+namespace hoplite {
+
+struct OpenedAttachment {
+  UniqueFd socket;  // non-blocking by its calls, closed on exec
+  UniqueFd writable;
+  UniqueFd readonly;
+  Attached attached;
+};
+
+// kNodeLost when nobody listens at `socket_path`, or nobody answers.
+[[nodiscard]] Result<OpenedAttachment> attach_to(const std::string& socket_path);
+
+}  // namespace hoplite

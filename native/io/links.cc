@@ -1,0 +1,426 @@
+// The life of a link: from Connect over its deeds to its end. How two nodes meet is in
+// links_meeting.cc. SPDX-License-Identifier: Apache-2.0
+#include "io/links.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+
+namespace hoplite {
+namespace {
+
+constexpr Instant kNever{std::numeric_limits<std::int64_t>::max()};
+// A peer that has been told of us by a slower control plane than ours dials late.
+constexpr std::int64_t kFirstLinkPatience = 10;
+
+}  // namespace
+
+Links::Links(Identity identity, const LinkLimits& limits, Poller& poller, const Arena& arena,
+             std::uint64_t first_token)
+    : identity_(std::make_unique<Identity>(std::move(identity))),
+      limits_(limits),
+      poller_(&poller),
+      arena_(&arena),
+      receives_(std::make_unique<ReceiveTable>(arena.size_bytes())),
+      counters_(std::make_unique<LinkCounters>()),
+      next_token_(first_token),
+      next_timer_(kNever) {}
+
+Result<Links> Links::open(Identity identity, const LinkLimits& limits,
+                          const std::vector<std::string>& rails, Poller& poller, const Arena& arena,
+                          std::uint64_t first_token) {
+  if (rails.empty() || rails.size() > kRailsMax) {
+    return Error{Code::kInvalidArgument, std::to_string(rails.size()) +
+                                             " rails to listen on: give 1 to " +
+                                             std::to_string(kRailsMax)};
+  }
+  Links links(std::move(identity), limits, poller, arena, first_token);
+  for (const std::string& text : rails) {
+    auto wanted = parse_address(text);
+    if (!wanted) return wanted.error();
+    auto listener = listen_on(*wanted);
+    if (!listener) return listener.error();
+    auto address = local_address(listener->value());
+    if (!address) return address.error();
+    const std::uint64_t token = links.next_token_++;
+    if (auto added = poller.add(listener->value(), token, Interest::kRead); !added) {
+      return added.error();
+    }
+    links.rails_.push_back(address_text(*address));
+    links.addresses_.push_back(*address);
+    links.listeners_.emplace(token, std::move(*listener));
+  }
+  return links;
+}
+
+// ---- deeds ----
+
+void Links::connect(const Member& member, Instant now) {
+  HOPLITE_CHECK(member.node != identity_->node);
+  HOPLITE_CHECK(member.node != kNoNode);
+  Link& link = links_[member.node];
+  if (link.incarnation != member.incarnation) end_life(member.node, link, now);
+  const bool is_new = !link.is_wanted || link.member.incarnation != member.incarnation;
+  link.member = member;
+  link.rails.resize(std::max(link.rails.size(), std::min(member.rails.size(), kRailsMax)));
+  if (!is_new) return;
+  link.is_wanted = true;
+  link.has_been_up = false;
+  link.has_said_goodbye = false;
+  link.down_since = now;
+  for (Rail& rail : link.rails) {
+    rail.is_refused = false;
+    rail.backoff = limits_.redial_first;
+    // The listening side only probes, and gives the other time to dial first.
+    rail.redial_at = dials(member.node) ? now : now + limits_.redial_max;
+    set_timer(rail.redial_at);
+  }
+  look_up(member.node, link);
+}
+
+void Links::disconnect(NodeId node) {
+  const auto found = links_.find(node);
+  if (found == links_.end()) return;
+  Link& link = found->second;
+  const auto control = connections_.find(link.control);
+  if (link.is_up && control != connections_.end()) {
+    Bytes frame;
+    encode(LinkFrame{Goodbye{}}, frame);
+    control->second.wire.queue_frame(std::move(frame));
+    Budget last_words{kControlFrameBytesMax};
+    std::vector<IoEvent> unheard;
+    // It may not fit into a full socket: the peer then takes our end for a fault and probes.
+    [[maybe_unused]] const auto sent = control->second.wire.send(node, last_words, unheard);
+  }
+  link.is_wanted = false;
+  link.is_announced = false;
+  link.is_up = false;  // asked for, so there is no LinkDown
+  end_life(node, link, Instant{});
+  receives_->close_all(node);
+}
+
+void Links::say_goodbye() {
+  for (auto& [node, link] : links_) disconnect(node);
+}
+
+void Links::send(const SendMessage& action) {
+  const auto found = links_.find(action.to);
+  if (found == links_.end() || !found->second.is_announced) return;  // LinkUp repeats everything
+  const auto control = connections_.find(found->second.control);
+  HOPLITE_CHECK(control != connections_.end());
+  Bytes frame;
+  const std::uint64_t payload_bytes = action.payload ? action.payload->size_bytes : 0;
+  encode(action.message, payload_bytes, frame);
+  if (action.payload) {
+    const std::span<const std::byte> payload = arena_->at(*action.payload);
+    frame.insert(frame.end(), payload.begin(), payload.end());
+  }
+  control->second.wire.queue_frame(std::move(frame));
+  mark_dirty(control->first, control->second);
+}
+
+void Links::send(const SendBlock& action) {
+  const auto found = links_.find(action.to);
+  if (found == links_.end() || !found->second.is_announced) return;
+  const std::vector<Rail>& rails = found->second.rails;
+  const auto is_open = [this](const Rail& rail) {
+    const auto bulk = connections_.find(rail.bulk);
+    return bulk != connections_.end() && bulk->second.phase == Phase::kOpen;
+  };
+  auto rail = rails.begin() + std::min<std::ptrdiff_t>(action.rail.value, std::ssize(rails) - 1);
+  if (!is_open(*rail)) rail = std::find_if(rails.begin(), rails.end(), is_open);
+  HOPLITE_CHECK(rail != rails.end());
+  Connection& bulk = connections_.at(rail->bulk);
+  bulk.wire.queue_block(action.rail, action.header, action.extent);
+  mark_dirty(rail->bulk, bulk);
+}
+
+void Links::open_receive(const OpenReceive& action) { receives_->open(action); }
+
+void Links::close_receive(const CloseReceive& action) {
+  receives_->close(action.from, action.transfer);
+  const auto link = links_.find(action.from);
+  if (link == links_.end()) return;
+  for (const Rail& rail : link->second.rails) {
+    const auto bulk = connections_.find(rail.bulk);
+    if (bulk != connections_.end()) bulk->second.wire.abandon(action.transfer);
+  }
+}
+
+// ---- a turn ----
+
+void Links::handle_ready(const Ready& ready, Budget& budget, Instant now) {
+  if (const auto listener = listeners_.find(ready.token); listener != listeners_.end()) {
+    accept_all(listener->second.value(), now);
+    return;
+  }
+  const auto found = connections_.find(ready.token);
+  if (found == connections_.end()) return;  // closed earlier in this turn
+  Connection& connection = found->second;
+  switch (connection.phase) {
+    case Phase::kDialling:
+    case Phase::kProbing:
+      finish_connect(ready.token, connection, now);
+      return;
+    case Phase::kMeeting:
+    case Phase::kLastWords:
+      meet(ready.token, connection, budget, now);
+      return;
+    case Phase::kOpen:
+      break;
+  }
+  if (connection.interest == Interest::kNone) {  // nothing was to be read yet, so this is its end
+    lose(ready.token, {Code::kPeerLost, "the peer closed the connection"}, now);
+    return;
+  }
+  if (ready.is_writable && connection.wire.has_output()) mark_dirty(ready.token, connection);
+  if (ready.is_readable) receive(ready.token, connection, budget, now);
+}
+
+void Links::receive(std::uint64_t token, Connection& connection, Budget& budget, Instant now) {
+  if (budget.bytes == 0) return;
+  if (connection.kind == ConnectionKind::kBulk) {
+    auto received = connection.wire.receive_blocks(connection.peer, budget, events_);
+    if (!received) lose(token, received.error(), now);
+    return;
+  }
+  std::vector<FrameIn> frames;
+  auto received =
+      connection.wire.receive_frames(RailConnection::ReadAhead::kAllowed, budget, frames);
+  for (FrameIn& frame : frames) {
+    if (auto handled = handle_frame(connection, std::move(frame)); !handled) {
+      lose(token, handled.error(), now);
+      return;
+    }
+  }
+  if (!received) lose(token, received.error(), now);
+}
+
+Result<void> Links::handle_frame(Connection& connection, FrameIn frame) {
+  if (auto* message = std::get_if<Message>(&frame.frame)) {
+    events_.emplace_back(MessageIn{connection.peer, std::move(*message), std::move(frame.payload)});
+    return {};
+  }
+  const auto* link_frame = std::get_if<LinkFrame>(&frame.frame);
+  if (link_frame != nullptr && std::holds_alternative<Goodbye>(*link_frame)) {
+    links_[connection.peer].has_said_goodbye = true;
+    return {};
+  }
+  if (link_frame != nullptr && std::holds_alternative<CloseRail>(*link_frame)) return {};
+  return Error{Code::kBadFrame, "a frame that does not come now"};
+}
+
+void Links::flush(Budget& budget, Instant now) {
+  for (const std::uint64_t token : std::exchange(dirty_, {})) {
+    const auto found = connections_.find(token);
+    if (found == connections_.end()) continue;
+    Connection& connection = found->second;
+    connection.is_dirty = false;
+    auto sent = connection.wire.send(connection.peer, budget, events_);
+    if (sent && connection.wire.queued_bytes() > limits_.queued_bytes_max) {
+      sent = Error{Code::kPeerLost, "the peer takes nothing"};
+    }
+    if (!sent) {
+      lose(token, sent.error(), now);
+    } else {
+      watch(token, connection);
+    }
+  }
+}
+
+void Links::handle_timeout(Instant now) {
+  if (now < next_timer_) return;
+  next_timer_ = kNever;
+  std::vector<std::uint64_t> late;
+  for (auto& [token, connection] : connections_) {
+    if (connection.phase == Phase::kOpen) continue;
+    if (connection.deadline <= now) {
+      late.push_back(token);
+    } else {
+      set_timer(connection.deadline);
+    }
+  }
+  for (const std::uint64_t token : late) {
+    lose(token, {Code::kTimeout, "no handshake within the limit"}, now);
+  }
+  for (auto& [node, link] : links_) {
+    if (!link.is_wanted || link.has_said_goodbye) continue;
+    const Duration patience =
+        link.has_been_up ? limits_.link_down_max : limits_.link_down_max * kFirstLinkPatience;
+    if (!link.is_up && link.down_since + patience <= now) {
+      bury(node, link, now);
+      continue;
+    }
+    if (!link.is_up) set_timer(link.down_since + patience);
+    for (std::size_t rail = 0; rail < link.rails.size() && link.is_wanted; ++rail) {
+      redial(node, link, rail, now);
+    }
+  }
+}
+
+std::optional<Instant> Links::poll_timeout() const {
+  if (next_timer_ == kNever) return std::nullopt;
+  return next_timer_;
+}
+
+// What the engine answers to one life of a link must not go out on the next: a batch ends before
+// the first LinkDown behind a LinkUp, and a link is announced by its last LinkUp only.
+std::vector<IoEvent> Links::take_events() {
+  const auto is_up = [](const IoEvent& e) { return std::holds_alternative<LinkUp>(e); };
+  const auto is_down = [](const IoEvent& e) { return std::holds_alternative<LinkDown>(e); };
+  const auto first_up = std::find_if(events_.begin(), events_.end(), is_up);
+  const auto cut = std::find_if(first_up, events_.end(), is_down);
+  for (auto event = first_up; event != cut; ++event) {
+    const auto* up = std::get_if<LinkUp>(&*event);
+    if (up == nullptr) continue;
+    const auto goes_down = [&](const IoEvent& e) {
+      const auto* down = std::get_if<LinkDown>(&e);
+      return down != nullptr && down->node == up->node;
+    };
+    Link& link = links_[up->node];
+    link.is_announced = link.is_up && std::none_of(cut, events_.end(), goes_down);
+  }
+  std::vector<IoEvent> batch(std::make_move_iterator(events_.begin()),
+                             std::make_move_iterator(cut));
+  events_.erase(events_.begin(), cut);
+  has_lost_link_ = !events_.empty();
+  return batch;
+}
+
+// ---- lives ----
+
+void Links::look_up(NodeId node, Link& link) {
+  if (link.is_up || !link.is_wanted || link.incarnation != link.member.incarnation) return;
+  for (Rail& rail : link.rails) {
+    const auto control = connections_.find(rail.control);
+    const auto bulk = connections_.find(rail.bulk);
+    if (control == connections_.end() || control->second.phase != Phase::kOpen) continue;
+    if (bulk == connections_.end() || bulk->second.phase != Phase::kOpen) continue;
+    link.is_up = true;
+    link.has_been_up = true;
+    link.has_said_goodbye = false;
+    link.control = rail.control;
+    for (Rail& each : link.rails) each.backoff = limits_.redial_first;
+    ++counters_->links_up;
+    events_.emplace_back(LinkUp{node, link.incarnation});
+    for (const Rail& each : link.rails) {
+      for (const std::uint64_t token : {each.control, each.bulk}) {
+        const auto open = connections_.find(token);
+        if (open != connections_.end()) watch(token, open->second);
+      }
+    }
+    return;
+  }
+}
+
+// Closes every connection of the link's life; the dialler's next one is another attempt.
+void Links::end_life(NodeId node, Link& link, Instant now) {
+  for (Rail& rail : link.rails) {
+    close(std::exchange(rail.control, 0));
+    close(std::exchange(rail.bulk, 0));
+  }
+  link.control = 0;
+  if (dials(node)) ++link.attempt;
+  if (!std::exchange(link.is_up, false)) return;
+  link.is_announced = false;
+  link.down_since = now;
+  ++counters_->links_down;
+  events_.emplace_back(LinkDown{node});
+  has_lost_link_ = true;
+  for (Rail& rail : link.rails) {
+    rail.backoff = limits_.redial_first;
+    rail.is_refused = false;
+    rail.redial_at = now;
+  }
+  set_timer(now);
+}
+
+void Links::bury(NodeId node, Link& link, Instant now) {
+  if (!link.is_wanted) return;
+  link.dead_incarnation = link.member.incarnation;
+  if (link.incarnation == link.dead_incarnation) end_life(node, link, now);
+  link.is_wanted = false;
+  ++counters_->peers_dead;
+  events_.emplace_back(PeerDead{node, link.dead_incarnation});
+}
+
+void Links::redial(NodeId node, Link& link, std::size_t rail_index, Instant now) {
+  Rail& rail = link.rails[rail_index];
+  const bool is_complete = rail.control != 0 && rail.bulk != 0;
+  if (is_complete || (link.is_up && !dials(node)) || rail_index >= link.member.rails.size()) return;
+  if (rail.redial_at > now) {
+    set_timer(rail.redial_at);
+    return;
+  }
+  redial_later(rail, now);
+  if (!dials(node)) {
+    if (rail.control == 0 && rail.bulk == 0) start_probe(node, link, rail_index, now);
+    return;
+  }
+  link.incarnation = link.member.incarnation;
+  if (rail.control == 0) start_dial(node, link, rail_index, ConnectionKind::kControl, now);
+  if (rail.bulk == 0) start_dial(node, link, rail_index, ConnectionKind::kBulk, now);
+}
+
+void Links::redial_later(Rail& rail, Instant now) {
+  rail.redial_at = now + rail.backoff;
+  rail.backoff = std::min(rail.backoff * 2, limits_.redial_max);
+  set_timer(rail.redial_at);
+}
+
+void Links::set_timer(Instant at) { next_timer_ = std::min(next_timer_, at); }
+
+void Links::close(std::uint64_t token) {
+  const auto found = connections_.find(token);
+  if (found == connections_.end()) return;
+  if (found->second.phase != Phase::kOpen) --meeting_count_;
+  connections_.erase(found);
+}
+
+// A connection has failed. Before it was open that is a failed attempt of one rail; after, it takes
+// the link's whole life with it, because nobody knows which of its bytes have arrived.
+void Links::lose(std::uint64_t token, const Error& why, Instant now) {
+  const auto found = connections_.find(token);
+  if (found == connections_.end()) return;
+  const Phase phase = found->second.phase;
+  const NodeId node = found->second.peer;
+  const std::size_t rail_index = found->second.rail.value;
+  if (why.code == Code::kBadFrame || why.code == Code::kWrongVersion) ++counters_->frames_bad;
+  if (why.code != Code::kPeerLost && phase != Phase::kProbing) refuse(why);
+  close(token);
+  const auto linked = links_.find(node);
+  if (linked == links_.end()) return;
+  Link& link = linked->second;
+  if (rail_index >= link.rails.size()) return;
+  Rail& rail = link.rails[rail_index];
+  const bool is_member = rail.control == token || rail.bulk == token;
+  if (!is_member) return;
+  if (phase == Phase::kOpen) {
+    end_life(node, link, now);
+    return;
+  }
+  if (rail.control == token) rail.control = 0;
+  if (rail.bulk == token) rail.bulk = 0;
+}
+
+void Links::mark_dirty(std::uint64_t token, Connection& connection) {
+  if (std::exchange(connection.is_dirty, true)) return;
+  dirty_.push_back(token);
+}
+
+// Asks for what the connection can use now: nothing of a peer is read before its link is up.
+void Links::watch(std::uint64_t token, Connection& connection) {
+  Interest wanted = connection.wire.has_output() ? Interest::kBoth : Interest::kRead;
+  if (connection.phase == Phase::kOpen) {
+    const auto link = links_.find(connection.peer);
+    if (link == links_.end() || !link->second.is_up) wanted = Interest::kNone;
+  }
+  if (connection.interest == wanted) return;
+  connection.interest = wanted;
+  poller_->change(connection.wire.fd(), token, wanted);
+}
+
+}  // namespace hoplite

@@ -1,0 +1,157 @@
+// All rails to all peers: listens, dials, meets (handshake.h), and turns what arrives into
+// IoEvents. Owns every TCP descriptor of the node. Reactor thread only.
+//  - The member with the smaller node id dials; it dials again until the peer is known to be dead.
+//  - A life of a link (`attempt`, counted by the dialler) is up when control and bulk of one rail
+//  are open;
+//    losing any open connection of it ends the whole life: LinkDown, then LinkUp after a reconnect.
+//    All messages of a life use one control connection, so they stay in order.
+//  - A peer is dead when every rail refuses the dial, when another incarnation proves itself, or
+//  when
+//    the link stays down too long. The other side looks too: its probes only connect. After GOODBYE
+//    absence is no death.
+//  - Nothing of a node reaches the engine before Connect: its open connections wait unread.
+// Design decisions 8, 10 and 11.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/handshake.h"
+#include "io/poller.h"
+#include "io/tcp_rail.h"
+#include "io/tcp_socket.h"
+
+namespace hoplite {
+
+struct LinkLimits {
+  Duration link_down_max = 3_s;  // a link that stays down longer is a death
+  Duration handshake_max = 2_s;  // of one connection, from accept or dial to its last proof
+  Duration redial_first = 5_ms;  // a killed process refuses after some milliseconds
+  Duration redial_max = 250_ms;
+  std::size_t meeting_max = 256;            // connections whose peer has not proven itself yet
+  std::uint64_t queued_bytes_max = 64_MiB;  // a peer that reads nothing loses its link
+};
+
+class Links {
+ public:
+  // Listens on every rail. Tokens start at `first_token`. REQUIRES: poller and arena outlive this.
+  [[nodiscard]] static Result<Links> open(Identity identity, const LinkLimits& limits,
+                                          const std::vector<std::string>& rails, Poller& poller,
+                                          const Arena& arena, std::uint64_t first_token);
+
+  [[nodiscard]] const std::vector<std::string>& rails() const { return rails_; }
+
+  // ---- deeds ----
+  void connect(const Member& member, Instant now);
+  void disconnect(NodeId node);  // says GOODBYE
+  void send(const SendMessage& action);
+  void send(const SendBlock& action);  // on another rail if that one isn't open
+  void open_receive(const OpenReceive& action);
+  void close_receive(const CloseReceive& action);
+  void say_goodbye();  // to everybody, as far as the kernel takes it at once
+
+  // ---- a turn ----
+  void handle_ready(const Ready& ready, Budget& budget, Instant now);
+  void handle_timeout(Instant now);
+  void flush(Budget& budget, Instant now);  // what the turn's deeds have queued
+  [[nodiscard]] std::optional<Instant> poll_timeout() const;
+  [[nodiscard]] std::vector<IoEvent> take_events();
+  [[nodiscard]] bool has_events() const { return !events_.empty(); }
+  // A LinkDown is among the events: deeds decided before it must be done (and are void) before it
+  // is taken, or they would go out on the link's next life.
+  [[nodiscard]] bool has_lost_link() const { return has_lost_link_; }
+  [[nodiscard]] const LinkCounters& counters() const { return *counters_; }
+  [[nodiscard]] const std::string& last_refusal() const { return last_refusal_; }
+
+ private:
+  enum class Phase : std::uint8_t { kDialling, kProbing, kMeeting, kLastWords, kOpen };
+  struct Connection {
+    RailConnection wire;
+    Phase phase = Phase::kMeeting;
+    ConnectionKind kind = ConnectionKind::kControl;
+    RailId rail;
+    NodeId peer;  // kNoNode until it has said who it is
+    std::uint32_t attempt = 0;
+    Instant deadline;  // until kOpen
+    std::optional<Handshake> meeting;
+    Interest interest = Interest::kNone;
+    bool is_dirty = false;  // in dirty_
+  };
+  struct Rail {
+    std::uint64_t control = 0, bulk = 0;  // tokens; 0: none
+    Instant redial_at;
+    Duration backoff;
+    bool is_refused = false;  // by the last dial
+  };
+  struct Link {
+    Member member;
+    bool is_wanted = false;  // between Connect and Disconnect or death
+    bool is_up = false;
+    bool is_announced = false;  // the engine has LinkUp, and no LinkDown is on its way to it
+    bool has_been_up = false;
+    bool has_said_goodbye = false;
+    Incarnation incarnation;  // of the life whose connections stand in `rails`
+    std::uint32_t attempt = 0;
+    Incarnation dead_incarnation;  // this one and older ones are over
+    Instant down_since;
+    std::uint64_t control = 0;  // the life's one connection for messages
+    std::vector<Rail> rails;
+  };
+
+  Links(Identity identity, const LinkLimits& limits, Poller& poller, const Arena& arena,
+        std::uint64_t first_token);
+
+  [[nodiscard]] bool dials(NodeId peer) const { return identity_->node < peer; }
+  void end_life(NodeId node, Link& link, Instant now);
+  void bury(NodeId node, Link& link, Instant now);
+  void redial(NodeId node, Link& link, std::size_t rail, Instant now);
+  void redial_later(Rail& rail, Instant now);
+  void look_up(NodeId node, Link& link);  // LinkUp when a rail is whole
+  void set_timer(Instant at);
+  void close(std::uint64_t token);
+  void lose(std::uint64_t token, const Error& why, Instant now);
+  void mark_dirty(std::uint64_t token, Connection& connection);
+  void watch(std::uint64_t token, Connection& connection);
+  void receive(std::uint64_t token, Connection& connection, Budget& budget, Instant now);
+  [[nodiscard]] Result<void> handle_frame(Connection& connection, FrameIn frame);
+
+  // links_meeting.cc
+  void accept_all(int listener, Instant now);
+  void start_dial(NodeId node, Link& link, std::size_t rail, ConnectionKind kind, Instant now);
+  void start_probe(NodeId node, Link& link, std::size_t rail, Instant now);
+  void finish_connect(std::uint64_t token, Connection& connection, Instant now);
+  void dial_refused(NodeId node, std::size_t rail, Instant now);
+  void meet(std::uint64_t token, Connection& connection, Budget& budget, Instant now);
+  void say(Connection& connection);
+  void adopt(std::uint64_t token, Connection& connection, Instant now);
+  [[nodiscard]] Result<void> join_life(std::uint64_t token, Connection& connection, Instant now);
+  void refuse(const Error& why);
+  std::uint64_t add(UniqueFd fd, Phase phase, Interest interest, Instant now);
+
+  std::unique_ptr<Identity> identity_;
+  LinkLimits limits_;
+  Poller* poller_;
+  const Arena* arena_;
+  // Behind pointers because connections point to them and a Links may be moved.
+  std::unique_ptr<ReceiveTable> receives_;
+  std::unique_ptr<LinkCounters> counters_;
+  std::vector<std::string> rails_;
+  std::vector<SocketAddress> addresses_;
+  std::map<std::uint64_t, UniqueFd> listeners_;  // by token
+  std::map<std::uint64_t, Connection> connections_;
+  std::map<NodeId, Link> links_;
+  std::vector<std::uint64_t> dirty_;
+  std::vector<IoEvent> events_;
+  bool has_lost_link_ = false;
+  std::uint64_t next_token_;
+  std::size_t meeting_count_ = 0;
+  Instant next_timer_;
+  std::string last_refusal_;
+};
+
+}  // namespace hoplite

@@ -1,0 +1,248 @@
+// From the first SYN to the last proof: accepting, dialling, probing and the handshake.
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "io/links.h"
+
+namespace hoplite {
+namespace {
+
+constexpr int kAcceptsPerTurn = 16;
+
+}  // namespace
+
+std::uint64_t Links::add(UniqueFd fd, Phase phase, Interest interest, Instant now) {
+  const std::uint64_t token = next_token_++;
+  if (!poller_->add(fd.value(), token, interest)) return 0;  // no memory in the kernel: as refused
+  const RailPlace place{arena_, receives_.get(), counters_.get()};
+  Connection connection{.wire = RailConnection(std::move(fd), place),
+                        .phase = phase,
+                        .kind = ConnectionKind::kControl,
+                        .rail = RailId{0},
+                        .peer = kNoNode,
+                        .attempt = 0,
+                        .deadline = now + limits_.handshake_max,
+                        .meeting = std::nullopt,
+                        .interest = interest,
+                        .is_dirty = false};
+  set_timer(connection.deadline);
+  connections_.emplace(token, std::move(connection));
+  ++meeting_count_;
+  return token;
+}
+
+void Links::accept_all(int listener, Instant now) {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    auto accepted = accept_from(listener);
+    if (!accepted) return;
+    if (meeting_count_ >= limits_.meeting_max) {
+      refuse({Code::kUnauthenticated, "too many connections that have not proven themselves"});
+      continue;
+    }
+    const std::uint64_t token = add(std::move(*accepted), Phase::kMeeting, Interest::kRead, now);
+    if (token != 0) connections_.at(token).meeting.emplace(*identity_);
+  }
+}
+
+void Links::start_dial(NodeId node, Link& link, std::size_t rail_index, ConnectionKind kind,
+                       Instant now) {
+  auto address = parse_address(link.member.rails[rail_index]);
+  if (!address) {
+    refuse(address.error());
+    return;
+  }
+  const SocketAddress& source = addresses_[std::min(rail_index, addresses_.size() - 1)];
+  Dial started = dial(*address, source);
+  ++counters_->dials;
+  if (started.state == DialState::kRefused) dial_refused(node, rail_index, now);
+  if (started.state != DialState::kOpen && started.state != DialState::kPending) return;
+  const std::uint64_t token = add(std::move(started.fd), Phase::kDialling, Interest::kWrite, now);
+  if (token == 0) return;
+  Connection& connection = connections_.at(token);
+  connection.kind = kind;
+  connection.rail = RailId{static_cast<std::uint8_t>(rail_index)};
+  connection.peer = node;
+  connection.attempt = link.attempt;
+  Rail& rail = link.rails[rail_index];
+  (kind == ConnectionKind::kControl ? rail.control : rail.bulk) = token;
+}
+
+void Links::start_probe(NodeId node, Link& link, std::size_t rail_index, Instant now) {
+  auto address = parse_address(link.member.rails[rail_index]);
+  if (!address) return;
+  const SocketAddress& source = addresses_[std::min(rail_index, addresses_.size() - 1)];
+  Dial started = dial(*address, source);
+  ++counters_->dials;
+  if (started.state == DialState::kRefused) dial_refused(node, rail_index, now);
+  if (started.state != DialState::kPending) return;
+  const std::uint64_t token = add(std::move(started.fd), Phase::kProbing, Interest::kWrite, now);
+  if (token == 0) return;
+  Connection& connection = connections_.at(token);
+  connection.rail = RailId{static_cast<std::uint8_t>(rail_index)};
+  connection.peer = node;
+}
+
+void Links::finish_connect(std::uint64_t token, Connection& connection, Instant now) {
+  const NodeId node = connection.peer;
+  const std::size_t rail_index = connection.rail.value;
+  const DialState state = finish_dial(connection.wire.fd());
+  if (connection.phase == Phase::kProbing || state != DialState::kOpen) {
+    lose(token, {Code::kPeerLost, "the dial failed"}, now);
+    if (state == DialState::kRefused) dial_refused(node, rail_index, now);
+    if (state == DialState::kOpen) links_.at(node).rails[rail_index].is_refused = false;
+    return;
+  }
+  links_.at(node).rails[rail_index].is_refused = false;
+  Hello hello;
+  hello.to = node;
+  hello.to_incarnation = links_.at(node).member.incarnation;
+  hello.kind = connection.kind;
+  hello.rail = connection.rail;
+  hello.attempt = connection.attempt;
+  connection.phase = Phase::kMeeting;
+  connection.meeting.emplace(*identity_, hello);
+  say(connection);
+  mark_dirty(token, connection);
+}
+
+// Nobody listens there any more. Once that is so on every rail, the process is gone.
+void Links::dial_refused(NodeId node, std::size_t rail_index, Instant now) {
+  Link& link = links_.at(node);
+  if (rail_index >= link.rails.size()) return;
+  link.rails[rail_index].is_refused = true;
+  const auto is_refused = [](const Rail& rail) { return rail.is_refused; };
+  if (link.is_wanted && !link.is_up && !link.has_said_goodbye &&
+      std::all_of(link.rails.begin(), link.rails.end(), is_refused)) {
+    bury(node, link, now);
+  }
+}
+
+void Links::say(Connection& connection) {
+  while (auto frame = connection.meeting->poll_frame()) {
+    Bytes bytes;
+    encode(*frame, bytes);
+    connection.wire.queue_frame(std::move(bytes));
+  }
+}
+
+void Links::meet(std::uint64_t token, Connection& connection, Budget& budget, Instant now) {
+  if (connection.wire.has_output()) mark_dirty(token, connection);
+  std::vector<FrameIn> frames;
+  auto received = connection.wire.receive_frames(RailConnection::ReadAhead::kNone, budget, frames);
+  if (connection.phase == Phase::kLastWords) {  // only its end is of interest
+    if (!received) lose(token, {Code::kPeerLost, "as expected"}, now);
+    return;
+  }
+  for (const FrameIn& frame : frames) {
+    const auto* link_frame = std::get_if<LinkFrame>(&frame.frame);
+    auto handled = link_frame != nullptr ? connection.meeting->handle_frame(*link_frame)
+                                         : Error{Code::kBadFrame, "a message before the handshake"};
+    if (!handled) {
+      ++counters_->handshakes_refused;
+      if (handled.error().code == Code::kWrongVersion) ++counters_->versions_refused;
+      lose(token, handled.error(), now);
+      return;
+    }
+    say(connection);
+    mark_dirty(token, connection);
+  }
+  switch (connection.meeting->state()) {
+    case Handshake::State::kDone:
+      adopt(token, connection, now);
+      return;
+    case Handshake::State::kOtherLife:
+      if (connection.peer == kNoNode) {  // the answer is on its way; then the dialler closes
+        connection.phase = Phase::kLastWords;
+        return;
+      }
+      if (connection.meeting->answered() > connection.meeting->hello().to_incarnation) {
+        bury(connection.peer, links_.at(connection.peer), now);
+      }
+      lose(token, {Code::kPeerLost, "another life of the node answers"}, now);
+      return;
+    default:
+      if (received) return;
+      if (received.error().code == Code::kWrongVersion) ++counters_->versions_refused;
+      if (received.error().code != Code::kPeerLost) ++counters_->handshakes_refused;
+      lose(token, received.error(), now);
+  }
+}
+
+// The peer has proven itself: the connection joins its link's life, or starts the next one.
+void Links::adopt(std::uint64_t token, Connection& connection, Instant now) {
+  auto joined = join_life(token, connection, now);
+  if (!joined) {
+    ++counters_->handshakes_refused;
+    lose(token, joined.error(), now);
+    return;
+  }
+  ++counters_->handshakes;
+  connection.phase = Phase::kOpen;
+  --meeting_count_;
+  connection.meeting.reset();
+  if (auto set = set_rail_options(connection.wire.fd(), connection.kind); !set) {
+    lose(token, set.error(), now);
+    return;
+  }
+  watch(token, connection);
+  look_up(connection.peer, links_.at(connection.peer));
+}
+
+Result<void> Links::join_life(std::uint64_t token, Connection& connection, Instant now) {
+  if (connection.peer != kNoNode) return {};  // we dialled: it stands in its rail already
+  const Hello& hello = connection.meeting->hello();
+  const std::string who = "node " + std::to_string(hello.from.value) + " of incarnation " +
+                          std::to_string(hello.from_incarnation.value);
+  if (links_.size() >= kViewMembersMax) {  // forget nodes that are long gone
+    std::erase_if(links_, [](const auto& entry) {
+      const auto has_none = [](const Rail& rail) { return rail.control == 0 && rail.bulk == 0; };
+      const Link& each = entry.second;
+      return !each.is_wanted && std::all_of(each.rails.begin(), each.rails.end(), has_none);
+    });
+  }
+  if (!links_.contains(hello.from) && links_.size() >= kViewMembersMax) {
+    return Error{Code::kUnauthenticated, who + " is one node more than a view can have"};
+  }
+  Link& link = links_[hello.from];
+  const Incarnation known =
+      link.is_wanted ? std::max(link.incarnation, link.member.incarnation) : link.incarnation;
+  if (hello.from_incarnation <= link.dead_incarnation || hello.from_incarnation < known) {
+    return Error{Code::kUnauthenticated, who + " is an earlier life, which is over"};
+  }
+  if (link.is_wanted && hello.from_incarnation > link.member.incarnation) {
+    bury(hello.from, link, now);
+  }
+  if (hello.from_incarnation > link.incarnation || hello.attempt > link.attempt) {
+    end_life(hello.from, link, now);
+    link.incarnation = hello.from_incarnation;
+    link.attempt = hello.attempt;
+    link.has_said_goodbye = false;
+  } else if (hello.attempt < link.attempt) {
+    return Error{Code::kUnauthenticated, who + " dials for a life of the link that is over"};
+  }
+  link.rails.resize(std::max<std::size_t>(link.rails.size(), hello.rail.value + 1U));
+  Rail& rail = link.rails[hello.rail.value];
+  std::uint64_t& slot = hello.kind == ConnectionKind::kControl ? rail.control : rail.bulk;
+  if (slot != 0) return Error{Code::kUnauthenticated, who + " dials the same rail twice"};
+  slot = token;
+  connection.kind = hello.kind;
+  connection.rail = hello.rail;
+  connection.peer = hello.from;
+  connection.attempt = hello.attempt;
+  return {};
+}
+
+// Operators see why two nodes don't meet; a flood of strangers prints each new text once.
+void Links::refuse(const Error& why) {
+  if (why.text == last_refusal_) return;
+  last_refusal_ = why.text;
+  std::fprintf(stderr, "hoplite_ray: %s\n", why.text.c_str());
+}
+
+}  // namespace hoplite

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/local_port.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "io/system_error.h"
+
+namespace hoplite {
+namespace {
+
+constexpr int kListenBacklog = 256;  // a job's workers attach at once
+constexpr int kAcceptsPerTurn = 16;
+constexpr std::size_t kReadBytes = 128 * 1024;  // one largest command, or some thousand small ones
+constexpr std::size_t kCommandsWaitingMax =
+    1024;  // past it nothing is read until the engine has caught up
+constexpr std::size_t kFramesPerSend = 16;
+
+Result<sockaddr_un> socket_address(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof address.sun_path) {
+    return Error{Code::kInvalidArgument, "socket path '" + path + "' has " +
+                                             std::to_string(path.size()) +
+                                             " bytes, the kernel takes 1 to " +
+                                             std::to_string(sizeof address.sun_path - 1)};
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size());
+  return address;
+}
+
+Result<void> prepare_directory(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  if (::mkdir(directory.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
+    return system_error("making " + directory);
+  }
+  struct stat status{};
+  if (::stat(directory.c_str(), &status) != 0) return system_error("looking at " + directory);
+  if (status.st_uid != ::geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return Error{Code::kInvalidArgument,
+                 "directory " + directory + " must belong to this user and have mode 0700"};
+  }
+  return {};
+}
+
+bool is_same_user(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
+}
+
+bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+}  // namespace
+
+LocalPort::LocalPort(std::string path, UniqueFd listener, NodeId node, Incarnation incarnation,
+                     const LocalLimits& limits, Poller& poller, const Arena& arena,
+                     std::uint64_t token)
+    : path_(std::move(path)),
+      listener_(std::move(listener)),
+      listener_token_(token),
+      node_(node),
+      incarnation_(incarnation),
+      limits_(limits),
+      poller_(&poller),
+      arena_(&arena),
+      next_token_(token + 1) {}
+
+Result<LocalPort> LocalPort::open(const std::string& path, NodeId node, Incarnation incarnation,
+                                  const LocalLimits& limits, Poller& poller, const Arena& arena,
+                                  std::uint64_t first_token) {
+  auto address = socket_address(path);
+  if (!address) return address.error();
+  if (auto prepared = prepare_directory(path); !prepared) return prepared.error();
+  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!listener.is_open()) return system_error("socket");
+  const auto* raw = reinterpret_cast<const sockaddr*>(&*address);
+  UniqueFd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (::connect(probe.value(), raw, sizeof *address) == 0 || errno == EAGAIN) {
+    return Error{Code::kInvalidArgument, "a node listens on " + path + " already"};
+  }
+  ::unlink(path.c_str());
+  if (::bind(listener.value(), raw, sizeof *address) != 0 ||
+      ::listen(listener.value(), kListenBacklog) != 0) {
+    return system_error("listening on " + path);
+  }
+  if (auto added = poller.add(listener.value(), first_token, Interest::kRead); !added) {
+    return added.error();
+  }
+  return LocalPort(path, std::move(listener), node, incarnation, limits, poller, arena,
+                   first_token);
+}
+
+LocalPort::~LocalPort() {
+  if (listener_.is_open()) ::unlink(path_.c_str());
+}
+
+LocalCounters LocalPort::counters() const {
+  LocalCounters counters = counters_;
+  counters.clients = clients_.size();
+  return counters;
+}
+
+void LocalPort::handle_ready(const Ready& ready) {
+  if (ready.token == listener_token_) {
+    accept_all();
+    return;
+  }
+  const auto found = clients_.find(ready.token);
+  if (found == clients_.end()) return;
+  Attachment& client = found->second;
+  if (ready.is_writable && !std::exchange(client.is_dirty, true)) dirty_.push_back(ready.token);
+  const bool is_listened_to =
+      client.interest == Interest::kRead || client.interest == Interest::kBoth;
+  if (!is_listened_to && ready.is_readable) {  // it has closed while it owed us its reading
+    lose(ready.token);
+  } else if (ready.is_readable && commands_.size() < kCommandsWaitingMax) {
+    receive(ready.token, client);
+  }
+}
+
+void LocalPort::accept_all() {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    UniqueFd fd(::accept4(listener_.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.is_open()) return;
+    const std::uint64_t token = next_token_++;
+    if (!is_same_user(fd.value()) || clients_.size() >= limits_.clients_max ||
+        !poller_->add(fd.value(), token, Interest::kRead)) {
+      ++counters_.clients_refused;
+      continue;
+    }
+    clients_[token].fd = std::move(fd);
+  }
+}
+
+void LocalPort::receive(std::uint64_t token, Attachment& client) {
+  const std::size_t at = client.input.size();
+  client.input.resize(at + kReadBytes);
+  const ssize_t got = ::recv(client.fd.value(), client.input.data() + at, kReadBytes, MSG_DONTWAIT);
+  const int error = errno;
+  client.input.resize(at + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  if (got < 0) {
+    errno = error;
+    if (!would_block()) lose(token);
+    return;
+  }
+  if (got == 0) {
+    lose(token);
+    return;
+  }
+  if (!parse(token, client)) {
+    ++counters_.frames_bad;
+    lose(token);
+  }
+}
+
+Result<void> LocalPort::parse(std::uint64_t token, Attachment& client) {
+  std::size_t read = 0;
+  for (;;) {
+    const std::span<const std::byte> here = std::span(client.input).subspan(read);
+    if (here.size() < kLocalHeaderBytes) break;
+    auto header = decode_local_header(here);
+    if (!header) return header.error();
+    const std::size_t body_end = kLocalHeaderBytes + header->body_bytes;
+    const std::size_t whole = body_end + header->payload_bytes;
+    if (here.size() < whole) break;
+    auto frame = decode_local_body(*header, here.subspan(kLocalHeaderBytes, header->body_bytes));
+    if (!frame) return frame.error();
+    const auto payload = here.subspan(body_end, header->payload_bytes);
+    auto handled =
+        handle_frame(token, client, std::move(*frame), Bytes(payload.begin(), payload.end()));
+    if (!handled) return handled;
+    read += whole;
+  }
+  client.input.erase(client.input.begin(),
+                     client.input.begin() + static_cast<std::ptrdiff_t>(read));
+  return {};
+}
+
+Result<void> LocalPort::handle_frame(std::uint64_t token, Attachment& client, LocalFrame frame,
+                                     Bytes payload) {
+  if (std::holds_alternative<Attach>(frame) && !client.is_attached) {
+    client.is_attached = true;
+    client.passes_descriptors = true;
+    Bytes answer;
+    encode(Attached{ClientId{token}, node_, incarnation_, arena_->size_bytes()}, answer);
+    queue(token, client, std::move(answer));
+    return {};
+  }
+  auto* command = std::get_if<Command>(&frame);
+  if (command == nullptr || !client.is_attached) {
+    return Error{Code::kBadFrame, "a frame that does not come now"};
+  }
+  command->client = ClientId{token};
+  if (auto* put = std::get_if<PutCommand>(&command->body)) {
+    put->payload = std::move(payload);
+  } else if (!payload.empty()) {
+    return Error{Code::kBadFrame, "a payload behind a command that has none"};
+  }
+  commands_.push_back(std::move(*command));
+  ++counters_.commands;
+  return {};
+}
+
+std::vector<Command> LocalPort::take_commands(std::size_t count_max) {
+  const auto count = static_cast<std::ptrdiff_t>(std::min(count_max, commands_.size()));
+  std::vector<Command> taken(std::make_move_iterator(commands_.begin()),
+                             std::make_move_iterator(commands_.begin() + count));
+  commands_.erase(commands_.begin(), commands_.begin() + count);
+  return taken;
+}
+
+void LocalPort::reply(const ReplyToClient& action) {
+  const auto found = clients_.find(action.client.value);
+  if (found == clients_.end()) return;  // it died while this was on its way
+  const auto* fetched = std::get_if<Fetched>(&action.reply);
+  const bool has_payload = fetched != nullptr && !fetched->mapped;
+  Bytes frame;
+  encode(LocalReply{action.request, action.reply}, has_payload ? fetched->meta.size_bytes : 0,
+         frame);
+  if (has_payload) {
+    const std::span<const std::byte> payload =
+        arena_->at({fetched->extent.offset, fetched->meta.size_bytes});
+    frame.insert(frame.end(), payload.begin(), payload.end());
+  }
+  ++counters_.replies;
+  queue(found->first, found->second, std::move(frame));
+}
+
+void LocalPort::queue(std::uint64_t token, Attachment& client, Bytes frame) {
+  client.queued_bytes += frame.size();
+  client.output.push_back(std::move(frame));
+  if (!std::exchange(client.is_dirty, true)) dirty_.push_back(token);
+}
+
+void LocalPort::flush() {
+  for (const std::uint64_t token : std::exchange(dirty_, {})) {
+    const auto found = clients_.find(token);
+    if (found == clients_.end()) continue;
+    Attachment& client = found->second;
+    client.is_dirty = false;
+    Result<bool> sent = true;
+    while (!client.output.empty() && sent && *sent) sent = send(client);
+    if (!sent || client.queued_bytes > limits_.queued_bytes_max) {
+      lose(token);
+    } else {
+      watch(token, client);
+    }
+  }
+}
+
+Result<bool> LocalPort::send(Attachment& client) {
+  std::array<iovec, kFramesPerSend> parts{};
+  std::size_t count = 0;
+  for (Bytes& frame : client.output) {
+    if (count == parts.size()) break;
+    const std::size_t skip = count == 0 ? client.output_sent : 0;
+    parts[count++] = {frame.data() + skip, frame.size() - skip};
+  }
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = count;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(2 * sizeof(int))> control{};
+  if (client.passes_descriptors) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(2 * sizeof(int));
+    const std::array<int, 2> descriptors{arena_->writable_fd(), arena_->readonly_fd()};
+    std::memcpy(CMSG_DATA(rights), descriptors.data(), sizeof descriptors);
+  }
+  const ssize_t result = ::sendmsg(client.fd.value(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (result < 0) {
+    if (would_block()) return false;
+    return system_error("sendmsg", Code::kPeerLost);
+  }
+  client.passes_descriptors = false;
+  client.queued_bytes -= static_cast<std::uint64_t>(result);
+  std::size_t sent = static_cast<std::size_t>(result) + client.output_sent;
+  while (!client.output.empty() && sent >= client.output.front().size()) {
+    sent -= client.output.front().size();
+    client.output.pop_front();
+  }
+  client.output_sent = sent;
+  return client.output.empty() || sent == 0;
+}
+
+void LocalPort::watch(std::uint64_t token, Attachment& client) {
+  const bool is_listened_to = client.queued_bytes <= limits_.listen_below_bytes;
+  const Interest wanted = client.output.empty() ? Interest::kRead
+                          : is_listened_to      ? Interest::kBoth
+                                                : Interest::kWrite;
+  if (client.interest == wanted) return;
+  client.interest = wanted;
+  poller_->change(client.fd.value(), token, wanted);
+}
+
+void LocalPort::lose(std::uint64_t token) {
+  const auto found = clients_.find(token);
+  HOPLITE_CHECK(found != clients_.end());
+  const bool was_attached = found->second.is_attached;
+  clients_.erase(found);
+  if (!was_attached) return;
+  ++counters_.clients_lost;
+  commands_.push_back({ClientId{token}, RequestId{0}, ClientLostCommand{}});
+}
+
+}  // namespace hoplite

@@ -1,0 +1,98 @@
+// The Unix socket that clients attach to: a stream socket in a directory of mode 0700. Checks that
+// a client is of the same user (SO_PEERCRED), hands it the arena's two descriptors (SCM_RIGHTS),
+// and turns its frames into Commands and Replies into frames. A client's end is a
+// ClientLostCommand: the engine gives back what it held. A client that does not read its replies is
+// not listened to until it does (back-pressure), and is cut off when they pass the limit. Reactor
+// thread only. docs/wire.md, "The local socket". SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "io/arena.h"
+#include "io/poller.h"
+#include "io/unique_fd.h"
+#include "plan/messages.h"
+#include "wire/local_frame.h"
+
+namespace hoplite {
+
+struct LocalLimits {
+  std::size_t clients_max = 4096;            // some 64 workers per core, with room
+  std::uint64_t listen_below_bytes = 1_MiB;  // of replies waiting; above it no command is read
+  std::uint64_t queued_bytes_max = 64_MiB;   // 1,000 small gets whose client reads nothing
+};
+
+struct LocalCounters {
+  std::uint64_t clients = 0, clients_lost = 0, clients_refused = 0, frames_bad = 0;
+  std::uint64_t commands = 0, replies = 0;
+};
+
+class LocalPort {
+ public:
+  // Makes the directory of `path` (0700) and replaces a socket that a dead node left behind.
+  // kSystem when the directory is open to others, the path is too long, or a live node listens
+  // there. REQUIRES: poller and arena outlive this.
+  [[nodiscard]] static Result<LocalPort> open(const std::string& path, NodeId node,
+                                              Incarnation incarnation, const LocalLimits& limits,
+                                              Poller& poller, const Arena& arena,
+                                              std::uint64_t first_token);
+  LocalPort(LocalPort&&) noexcept = default;
+  LocalPort& operator=(LocalPort&&) = delete;
+  ~LocalPort();  // removes the socket's file
+
+  void handle_ready(const Ready& ready);
+  // Queues the reply, with the bytes of the extent behind it where Fetched is not mapped.
+  void reply(const ReplyToClient& action);
+  void flush();  // what the turn's replies have queued
+  // Moves up to `count_max` commands out, in order per client.
+  [[nodiscard]] std::vector<Command> take_commands(std::size_t count_max);
+  [[nodiscard]] bool has_commands() const { return !commands_.empty(); }
+  [[nodiscard]] LocalCounters counters() const;
+
+ private:
+  struct Attachment {
+    UniqueFd fd;
+    bool is_attached = false;
+    bool passes_descriptors = false;  // with the first bytes that go out
+    std::vector<std::byte> input;
+    std::deque<Bytes> output;
+    std::size_t output_sent = 0;  // of output.front()
+    std::uint64_t queued_bytes = 0;
+    Interest interest = Interest::kRead;
+    bool is_dirty = false;
+  };
+  LocalPort(std::string path, UniqueFd listener, NodeId node, Incarnation incarnation,
+            const LocalLimits& limits, Poller& poller, const Arena& arena, std::uint64_t token);
+
+  void accept_all();
+  void receive(std::uint64_t token, Attachment& client);
+  // Takes whole frames out of the input; an error means: close.
+  [[nodiscard]] Result<void> parse(std::uint64_t token, Attachment& client);
+  [[nodiscard]] Result<void> handle_frame(std::uint64_t token, Attachment& client, LocalFrame frame,
+                                          Bytes payload);
+  [[nodiscard]] Result<bool> send(Attachment& client);  // false: the socket is full
+  void queue(std::uint64_t token, Attachment& client, Bytes frame);
+  void watch(std::uint64_t token, Attachment& client);
+  void lose(std::uint64_t token);
+
+  std::string path_;
+  UniqueFd listener_;
+  std::uint64_t listener_token_;
+  NodeId node_;
+  Incarnation incarnation_;
+  LocalLimits limits_;
+  Poller* poller_;
+  const Arena* arena_;
+  std::uint64_t next_token_;
+  std::map<std::uint64_t, Attachment> clients_;  // by token, which is also the ClientId
+  std::vector<std::uint64_t> dirty_;
+  std::deque<Command> commands_;
+  LocalCounters counters_;
+};
+
+}  // namespace hoplite

@@ -1,0 +1,55 @@
+// One epoll instance and the descriptor that wakes it. Level-triggered, so that a turn may stop at
+// its byte limit and find the rest again. wake() may be called from any thread; all else belongs to
+// the reactor. Tokens are chosen by the caller and never reused, so that an event of a descriptor
+// that was closed in the same turn finds nobody. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "io/unique_fd.h"
+
+namespace hoplite {
+
+enum class Interest : std::uint8_t { kNone = 0, kRead = 1, kWrite = 2, kBoth = 3 };
+
+struct Ready {
+  std::uint64_t token = 0;
+  bool is_readable =
+      false;  // or at its end, or broken, even with Interest::kNone: reading will tell
+  bool is_writable = false;
+};
+
+class Poller {
+ public:
+  static constexpr std::size_t kReadyMax = 128;   // per wait; the rest comes with the next one
+  static constexpr std::uint64_t kWakeToken = 0;  // never given to a caller's descriptor
+
+  [[nodiscard]] static Result<Poller> open();
+
+  // REQUIRES: fd is open and not added yet, token != kWakeToken.
+  [[nodiscard]] Result<void> add(int fd, std::uint64_t token, Interest interest);
+  // REQUIRES: fd was added. Closing a descriptor removes it.
+  void change(int fd, std::uint64_t token, Interest interest);
+
+  // Waits for a descriptor, a wake() or the end of `timeout` (rounded up to 1 ms; nullopt: for
+  // ever). The span is valid until the next wait.
+  [[nodiscard]] std::span<const Ready> wait(std::optional<Duration> timeout);
+  void wake() const noexcept;  // any thread, async-signal-safe; wakes are merged
+
+ private:
+  Poller(UniqueFd epoll, UniqueFd wake);
+  UniqueFd epoll_;
+  UniqueFd wake_;
+  std::array<epoll_event, kReadyMax> events_{};
+  std::array<Ready, kReadyMax> ready_{};
+};
+
+}  // namespace hoplite

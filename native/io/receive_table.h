@@ -1,0 +1,40 @@
+// Where arriving blocks go: what OpenReceive has allowed, per sender and transfer. Pure. The one
+// place that decides whether a peer's offset may touch the arena. SPDX-License-Identifier:
+// Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <utility>
+
+#include "plan/messages.h"
+
+namespace hoplite {
+
+enum class Arrival : std::uint8_t {
+  kLand,     // at `extent`
+  kDiscard,  // nobody waits for it (any more): read and throw away
+  kHostile,  // an open transfer, but not a block that it can have: close the connection
+};
+struct Placement {
+  Arrival arrival = Arrival::kDiscard;
+  BlockIndex block;
+  Extent extent;
+};
+
+class ReceiveTable {
+ public:
+  explicit ReceiveTable(std::uint64_t arena_bytes) : arena_bytes_(arena_bytes) {}
+  // REQUIRES: what the transfer may place lies inside the arena.
+  void open(const OpenReceive& receive);
+  void close(NodeId from, TransferId transfer);
+  void close_all(NodeId from);
+  [[nodiscard]] Placement place(NodeId from, const BlockHeader& header) const;
+  [[nodiscard]] std::size_t size() const { return receives_.size(); }
+
+ private:
+  std::uint64_t arena_bytes_;
+  std::map<std::pair<NodeId, TransferId>, OpenReceive> receives_;
+};
+
+}  // namespace hoplite

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/tcp_rail.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "io/system_error.h"
+#include "wire/crc32c.h"
+
+namespace hoplite {
+namespace {
+
+// Frames that one sendmsg takes; more does not shorten a turn measurably.
+constexpr std::size_t kFramesPerSend = 16;
+constexpr std::size_t kReadAheadBytes = 64 * 1024;
+// What is thrown away is read into the same bytes again and again, whichever connection it is for.
+constexpr std::size_t kDiscardBytes = 64 * 1024;
+thread_local std::array<std::byte, kDiscardBytes> discarded;
+
+iovec to_iovec(std::span<std::byte> bytes) { return {bytes.data(), bytes.size()}; }
+
+bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+}  // namespace
+
+RailConnection::RailConnection(UniqueFd fd, RailPlace place) : fd_(std::move(fd)), place_(place) {}
+
+// ---- out ----
+
+void RailConnection::queue_frame(Bytes frame) {
+  queued_bytes_ += frame.size();
+  frames_.push_back(std::move(frame));
+}
+
+void RailConnection::queue_block(RailId rail, const BlockHeader& header, Extent extent) {
+  HOPLITE_CHECK(header.size_bytes == extent.size_bytes);
+  HOPLITE_CHECK(extent.size_bytes > 0);
+  HOPLITE_CHECK(place_.arena->contains(extent));
+  queued_bytes_ += kBlockFrameBytes + extent.size_bytes;
+  blocks_.push_back({.head = {}, .extent = extent, .header = header, .rail = rail});
+}
+
+Result<void> RailConnection::send(NodeId to, Budget& budget, std::vector<IoEvent>& events) {
+  while (budget.bytes > 0 && has_output()) {
+    // A block that has begun is finished before any frame, or its bytes would be torn apart.
+    const bool in_block = !blocks_.empty() && block_sent_ > 0;
+    auto sent =
+        !frames_.empty() && !in_block ? send_frames(budget) : send_block(to, budget, events);
+    if (!sent) return sent.error();
+    if (!*sent) break;
+  }
+  return {};
+}
+
+Result<bool> RailConnection::send_frames(Budget& budget) {
+  std::array<iovec, kFramesPerSend> parts{};
+  std::size_t count = 0;
+  std::size_t wanted = 0;
+  for (Bytes& frame : frames_) {
+    if (count == parts.size()) break;
+    const std::size_t skip = count == 0 ? frame_sent_ : 0;
+    parts[count++] = to_iovec(std::span(frame).subspan(skip));
+    wanted += frame.size() - skip;
+  }
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = count;
+  const ssize_t result = ::sendmsg(fd_.value(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (result < 0) {
+    if (would_block()) return false;
+    return system_error("sendmsg", Code::kPeerLost);
+  }
+  auto sent = static_cast<std::size_t>(result);
+  const bool is_full = sent < wanted;
+  place_.counters->bytes_sent += sent;
+  queued_bytes_ -= sent;
+  budget.take(sent);
+  for (sent += frame_sent_; !frames_.empty() && sent >= frames_.front().size();) {
+    sent -= frames_.front().size();
+    frames_.pop_front();
+    ++place_.counters->frames_sent;
+  }
+  frame_sent_ = sent;
+  return !is_full;
+}
+
+Result<bool> RailConnection::send_block(NodeId to, Budget& budget, std::vector<IoEvent>& events) {
+  OutBlock& block = blocks_.front();
+  const std::span<std::byte> payload = place_.arena->at(block.extent);
+  if (!block.is_started) {
+    block.header.crc32c = crc32c(payload);
+    block.head = encode(block.header);
+    block.is_started = true;
+  }
+  std::array<iovec, 2> parts{};
+  std::size_t count = 0;
+  if (block_sent_ < kBlockFrameBytes) {
+    parts[count++] = to_iovec(std::span<std::byte>(block.head).subspan(block_sent_));
+  }
+  const std::uint64_t payload_sent =
+      block_sent_ > kBlockFrameBytes ? block_sent_ - kBlockFrameBytes : 0;
+  parts[count++] = to_iovec(payload.subspan(payload_sent));
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = count;
+  const ssize_t result = ::sendmsg(fd_.value(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (result < 0) {
+    if (would_block()) return false;
+    return system_error("sendmsg", Code::kPeerLost);
+  }
+  const auto sent = static_cast<std::uint64_t>(result);
+  block_sent_ += sent;
+  queued_bytes_ -= sent;
+  place_.counters->bytes_sent += sent;
+  budget.take(sent);
+  if (block_sent_ < kBlockFrameBytes + payload.size()) return false;
+  events.emplace_back(BlockSent{to, block.rail, payload.size()});
+  ++place_.counters->blocks_sent;
+  blocks_.pop_front();
+  block_sent_ = 0;
+  return true;
+}
+
+// ---- in ----
+
+// Returns how many bytes came; 0: none now. The peer's end of the stream is an error.
+Result<std::size_t> RailConnection::receive(std::span<const std::span<std::byte>> into) {
+  std::array<iovec, 2> parts{};
+  HOPLITE_CHECK(into.size() <= parts.size());
+  std::transform(into.begin(), into.end(), parts.begin(), to_iovec);
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = into.size();
+  const ssize_t result = ::recvmsg(fd_.value(), &message, MSG_DONTWAIT);
+  if (result == 0) return Error{Code::kPeerLost, "the peer closed the connection"};
+  if (result < 0) {
+    if (would_block()) return std::size_t{0};
+    return system_error("recvmsg", Code::kPeerLost);
+  }
+  place_.counters->bytes_received += static_cast<std::uint64_t>(result);
+  return static_cast<std::size_t>(result);
+}
+
+std::size_t RailConnection::frame_bytes_missing() const {
+  const std::size_t here = input_.size() - input_read_;
+  if (here < kFrameHeaderBytes) return kFrameHeaderBytes - here;
+  auto header = decode_header(std::span(input_).subspan(input_read_));
+  if (!header) return 0;  // parse_frame says so
+  const std::size_t whole = kFrameHeaderBytes + header->body_bytes + header->payload_bytes;
+  return whole > here ? whole - here : 0;
+}
+
+Result<void> RailConnection::receive_frames(ReadAhead ahead, Budget& budget,
+                                            std::vector<FrameIn>& frames) {
+  while (budget.bytes > 0) {
+    const std::size_t missing = frame_bytes_missing();
+    if (missing > 0) {
+      const std::size_t at = input_.size();
+      // The header's lengths are checked before this allocates for them.
+      input_.resize(at +
+                    (ahead == ReadAhead::kAllowed ? std::max(missing, kReadAheadBytes) : missing));
+      const std::span<std::byte> into = std::span(input_).subspan(at);
+      auto got = receive({&into, 1});
+      input_.resize(at + (got ? *got : 0));
+      if (!got) return got.error();
+      if (*got == 0) return {};
+      budget.take(*got);
+    }
+    for (;;) {
+      auto parsed = parse_frame(frames);
+      if (!parsed) return parsed.error();
+      if (!*parsed) break;
+      if (ahead == ReadAhead::kNone) return {};
+    }
+  }
+  return {};
+}
+
+Result<bool> RailConnection::parse_frame(std::vector<FrameIn>& frames) {
+  const std::span<const std::byte> here = std::span(input_).subspan(input_read_);
+  if (here.size() < kFrameHeaderBytes) {
+    input_.erase(input_.begin(), input_.begin() + static_cast<std::ptrdiff_t>(input_read_));
+    input_read_ = 0;
+    return false;
+  }
+  auto header = decode_header(here);
+  if (!header) return header.error();
+  if (header->type == FrameType::kBlock) {
+    return Error{Code::kBadFrame, "a block on a control connection"};
+  }
+  const std::size_t body_end = kFrameHeaderBytes + header->body_bytes;
+  const std::size_t whole = body_end + header->payload_bytes;
+  if (here.size() < whole) {
+    input_.erase(input_.begin(), input_.begin() + static_cast<std::ptrdiff_t>(input_read_));
+    input_read_ = 0;
+    return false;
+  }
+  auto frame = decode_body(*header, here.subspan(kFrameHeaderBytes, header->body_bytes));
+  if (!frame) return frame.error();
+  const auto payload = here.subspan(body_end, header->payload_bytes);
+  frames.push_back({std::move(*frame), Bytes(payload.begin(), payload.end())});
+  ++place_.counters->frames_received;
+  input_read_ += whole;
+  return true;
+}
+
+Result<void> RailConnection::receive_blocks(NodeId from, Budget& budget,
+                                            std::vector<IoEvent>& events) {
+  while (budget.bytes > 0) {
+    std::array<std::span<std::byte>, 2> into{};
+    std::size_t count = 0;
+    if (in_payload_) {
+      const std::uint64_t left = block_.size_bytes - payload_got_;
+      if (landing_.arrival == Arrival::kLand) {
+        into[count++] = place_.arena->at(landing_.extent).subspan(payload_got_);
+      } else {
+        into[count++] = std::span(discarded).first(std::min<std::uint64_t>(left, kDiscardBytes));
+      }
+      // With the last of this block comes the head of the next one: one call per block.
+      if (into[0].size() == left) into[count++] = head_;
+    } else {
+      into[count++] = std::span(head_).subspan(head_got_);
+    }
+    auto got = receive(std::span(into).first(count));
+    if (!got) return got.error();
+    if (*got == 0) return {};
+    budget.take(*got);
+    advance_block(*got);
+    if (in_payload_ && payload_got_ == block_.size_bytes) {
+      if (auto ended = end_block(from, events); !ended) return ended;
+    }
+    if (!in_payload_ && head_got_ == kBlockFrameBytes) {
+      if (auto begun = begin_block(from); !begun) return begun;
+    }
+  }
+  return {};
+}
+
+void RailConnection::advance_block(std::size_t got) {
+  if (in_payload_) {
+    const auto mine =
+        static_cast<std::size_t>(std::min<std::uint64_t>(got, block_.size_bytes - payload_got_));
+    if (landing_.arrival == Arrival::kLand) {
+      crc_ = crc32c(place_.arena->at(landing_.extent).subspan(payload_got_, mine), crc_);
+    } else {
+      place_.counters->bytes_discarded += mine;
+    }
+    payload_got_ += mine;
+    got -= mine;
+  }
+  head_got_ += got;
+}
+
+Result<void> RailConnection::begin_block(NodeId from) {
+  auto header = decode_header(head_);
+  if (!header) return header.error();
+  if (header->type != FrameType::kBlock) {
+    return Error{Code::kBadFrame, "a frame that is no block on a bulk connection"};
+  }
+  auto block = decode_block(*header, std::span(head_).subspan(kFrameHeaderBytes));
+  if (!block) return block.error();
+  block_ = *block;
+  landing_ = place_.receives->place(from, block_);
+  if (landing_.arrival == Arrival::kHostile) {
+    return Error{Code::kBadFrame, "a block of " + short_name(block_.object) + " at " +
+                                      std::to_string(block_.offset) +
+                                      " that its transfer can't have"};
+  }
+  in_payload_ = true;
+  payload_got_ = 0;
+  head_got_ = 0;
+  crc_ = 0;
+  return {};
+}
+
+Result<void> RailConnection::end_block(NodeId from, std::vector<IoEvent>& events) {
+  in_payload_ = false;
+  if (landing_.arrival != Arrival::kLand) {
+    ++place_.counters->blocks_discarded;
+    return {};
+  }
+  if (crc_ != block_.crc32c) {
+    ++place_.counters->blocks_corrupt;
+    return Error{Code::kBadFrame, "block of " + short_name(block_.object) + " at " +
+                                      std::to_string(block_.offset) + " has a wrong CRC-32C"};
+  }
+  ++place_.counters->blocks_landed;
+  events.emplace_back(BlockLanded{from, block_.transfer, landing_.block});
+  return {};
+}
+
+void RailConnection::abandon(TransferId transfer) {
+  if (in_payload_ && block_.transfer == transfer) landing_.arrival = Arrival::kDiscard;
+}
+
+}  // namespace hoplite

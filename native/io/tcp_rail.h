@@ -1,0 +1,116 @@
+// One rail to one peer is two TCP connections: control (messages, small objects) and bulk (blocks).
+// A RailConnection is either of them: it owns the descriptor, the frames waiting to go out and the
+// frame or block that is coming in. Payloads of blocks are sent from and received into the arena
+// itself; no byte of them is copied here. Every length is checked before anything is allocated; an
+// Error means: close. Partial reads and writes are the normal case. Reactor thread only. Design
+// decisions 8 and 11. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "io/arena.h"
+#include "io/receive_table.h"
+#include "io/unique_fd.h"
+#include "wire/frame.h"
+
+namespace hoplite {
+
+// Bytes that a turn may still move; shared by everything that moves some.
+struct Budget {
+  std::uint64_t bytes = 0;
+  void take(std::uint64_t n) { bytes = n < bytes ? bytes - n : 0; }
+};
+
+struct LinkCounters {
+  std::uint64_t bytes_sent = 0, bytes_received = 0, bytes_discarded = 0;
+  std::uint64_t blocks_sent = 0, blocks_landed = 0, blocks_discarded = 0, blocks_corrupt = 0;
+  std::uint64_t frames_sent = 0, frames_received = 0, frames_bad = 0;
+  std::uint64_t dials = 0, handshakes = 0, handshakes_refused = 0, versions_refused = 0;
+  std::uint64_t links_up = 0, links_down = 0, peers_dead = 0;
+};
+
+struct FrameIn {
+  Frame frame;
+  Bytes payload;
+};
+// What a connection knows about its place in the node.
+struct RailPlace {
+  const Arena* arena = nullptr;
+  const ReceiveTable* receives = nullptr;
+  LinkCounters* counters = nullptr;
+};
+
+class RailConnection {
+ public:
+  RailConnection(UniqueFd fd, RailPlace place);
+
+  [[nodiscard]] int fd() const { return fd_.value(); }
+  [[nodiscard]] bool has_output() const { return !frames_.empty() || !blocks_.empty(); }
+  [[nodiscard]] std::uint64_t queued_bytes() const { return queued_bytes_; }
+
+  // ---- out ----
+  void queue_frame(Bytes frame);  // whole: header, body and payload
+  // `rail` is what BlockSent will say. REQUIRES: the extent stays as it is until then.
+  void queue_block(RailId rail, const BlockHeader& header, Extent extent);
+  // Sends until the socket or the budget is full; appends a BlockSent to `events` for each block
+  // that the kernel has taken whole. Frames go first.
+  [[nodiscard]] Result<void> send(NodeId to, Budget& budget, std::vector<IoEvent>& events);
+
+  // ---- in ----
+  // Handshake and control: appends what has come whole. `exact`: takes no byte beyond the first
+  // frame from the kernel (blocks may follow a Proof).
+  enum class ReadAhead : std::uint8_t { kNone, kAllowed };
+  [[nodiscard]] Result<void> receive_frames(ReadAhead ahead, Budget& budget,
+                                            std::vector<FrameIn>& frames);
+  // Bulk: appends a BlockLanded for each block that is in its place with the right checksum.
+  [[nodiscard]] Result<void> receive_blocks(NodeId from, Budget& budget,
+                                            std::vector<IoEvent>& events);
+  // The transfer is closed: what is still coming of its block is not written to the arena any more.
+  void abandon(TransferId transfer);
+
+ private:
+  struct OutBlock {
+    std::array<std::byte, kBlockFrameBytes> head{};
+    Extent extent;
+    BlockHeader header;
+    RailId rail;
+    bool is_started = false;
+  };
+  [[nodiscard]] Result<bool> send_frames(Budget& budget);  // false: the socket is full
+  [[nodiscard]] Result<bool> send_block(NodeId to, Budget& budget, std::vector<IoEvent>& events);
+  [[nodiscard]] Result<bool> parse_frame(std::vector<FrameIn>& frames);  // false: more is needed
+  [[nodiscard]] std::size_t frame_bytes_missing() const;
+  [[nodiscard]] Result<void> begin_block(NodeId from);
+  [[nodiscard]] Result<void> end_block(NodeId from, std::vector<IoEvent>& events);
+  // Takes `got` bytes that recvmsg placed into the block's place and behind it into head_.
+  void advance_block(std::size_t got);
+  [[nodiscard]] Result<std::size_t> receive(std::span<const std::span<std::byte>> into);
+
+  UniqueFd fd_;
+  RailPlace place_;
+
+  std::deque<Bytes> frames_;
+  std::size_t frame_sent_ = 0;  // of frames_.front()
+  std::deque<OutBlock> blocks_;
+  std::uint64_t block_sent_ = 0;  // of blocks_.front(): head, then payload
+  std::uint64_t queued_bytes_ = 0;
+
+  Bytes input_;  // control: bytes not yet parsed, from input_read_ on
+  std::size_t input_read_ = 0;
+
+  std::array<std::byte, kBlockFrameBytes> head_{};  // bulk: of the block that comes in
+  std::size_t head_got_ = 0;
+  BlockHeader block_;
+  Placement landing_;
+  bool in_payload_ = false;
+  std::uint64_t payload_got_ = 0;
+  std::uint32_t crc_ = 0;
+};
+
+}  // namespace hoplite

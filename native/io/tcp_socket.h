@@ -1,0 +1,48 @@
+// Addresses as text ("192.0.2.1:7000", "[2001:db8::1]:7000") and the options of our TCP sockets.
+// Every socket is non-blocking and closed on exec. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "io/unique_fd.h"
+#include "plan/messages.h"
+
+namespace hoplite {
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+};
+
+// Numeric addresses only: a name would have to be looked up, which blocks.
+[[nodiscard]] Result<SocketAddress> parse_address(const std::string& text);
+[[nodiscard]] std::string address_text(const SocketAddress& address);
+
+[[nodiscard]] Result<UniqueFd> listen_on(const SocketAddress& address);
+[[nodiscard]] Result<SocketAddress> local_address(int fd);
+// nullopt when nobody waits.
+[[nodiscard]] std::optional<UniqueFd> accept_from(int fd);
+
+enum class DialState : std::uint8_t { kPending, kOpen, kRefused, kFailed };
+struct Dial {
+  UniqueFd fd;
+  DialState state = DialState::kFailed;
+};
+// Starts to connect, from `source`'s address where that is possible, so that rail i leaves by its
+// own network.
+[[nodiscard]] Dial dial(const SocketAddress& to, const SocketAddress& source);
+// How a pending dial ended. A socket that has connected to itself (a free port of the local range,
+// dialled on loopback, may be given to the dialler) counts as refused.
+[[nodiscard]] DialState finish_dial(int fd);
+
+// Half a copy of every bulk byte waits in the sender's kernel otherwise, and its queue hides how
+// fast the rail is (design decision 8).
+inline constexpr int kBulkNotSentBytesMax = 128 * 1024;
+[[nodiscard]] Result<void> set_rail_options(int fd, ConnectionKind kind);
+
+}  // namespace hoplite

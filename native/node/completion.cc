@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/completion.h"
+
+#include <chrono>
+
+namespace hoplite {
+
+std::map<std::string, std::uint64_t> by_name(const NodeStats& stats) {
+  const EngineStats& e = stats.engine;
+  const LinkCounters& l = stats.links;
+  const LocalCounters& c = stats.clients;
+  return {
+      {"arena_bytes", stats.arena_bytes},
+      {"arena_bytes_used", e.arena_bytes_used},
+      {"arena_bytes_pinned", e.arena_bytes_pinned},
+      {"objects", e.objects},
+      {"waiters", e.waiters},
+      {"directory_entries", e.directory_entries},
+      {"view_epoch", e.view_epoch},
+      {"members", e.members},
+      {"blocks_sent", e.blocks_sent},
+      {"blocks_received", e.blocks_received},
+      {"blocks_folded", e.blocks_folded},
+      {"bytes_sent", e.bytes_sent},
+      {"grants", e.grants},
+      {"regrants", e.regrants},
+      {"pushes", e.pushes},
+      {"evictions", e.evictions},
+      {"reduces_committed", e.reduces_committed},
+      {"messages_parked", e.messages_parked},
+      {"messages_stale", e.messages_stale},
+      {"link_bytes_sent", l.bytes_sent},
+      {"link_bytes_received", l.bytes_received},
+      {"link_bytes_discarded", l.bytes_discarded},
+      {"link_blocks_sent", l.blocks_sent},
+      {"link_blocks_landed", l.blocks_landed},
+      {"link_blocks_discarded", l.blocks_discarded},
+      {"link_blocks_corrupt", l.blocks_corrupt},
+      {"link_frames_sent", l.frames_sent},
+      {"link_frames_received", l.frames_received},
+      {"link_frames_bad", l.frames_bad},
+      {"link_dials", l.dials},
+      {"link_handshakes", l.handshakes},
+      {"link_handshakes_refused", l.handshakes_refused},
+      {"link_versions_refused", l.versions_refused},
+      {"links_up", l.links_up},
+      {"links_down", l.links_down},
+      {"peers_dead", l.peers_dead},
+      {"clients", c.clients},
+      {"client_losses", c.clients_lost},
+      {"client_refusals", c.clients_refused},
+      {"client_frames_bad", c.frames_bad},
+      {"client_commands", c.commands},
+      {"client_replies", c.replies},
+      {"turns", stats.turns.turns},
+      {"longest_turn_us", stats.turns.longest_turn_us},
+      {"turns_over_10ms", stats.turns.turns_over_10ms},
+  };
+}
+
+void Completion::publish(const NodeStats& stats) {
+  const std::lock_guard guard(mutex_);
+  stats_ = stats;
+}
+
+void Completion::say(const NodeEvent& event) {
+  {
+    const std::lock_guard guard(mutex_);
+    if (events_.size() == kEventsWaitingMax) events_.pop_front();
+    events_.push_back(event);
+  }
+  has_event_.notify_one();
+}
+
+void Completion::close() {
+  {
+    const std::lock_guard guard(mutex_);
+    is_closed_ = true;
+  }
+  has_event_.notify_all();
+}
+
+std::optional<NodeEvent> Completion::next_event(Duration timeout) {
+  std::unique_lock guard(mutex_);
+  has_event_.wait_for(guard, std::chrono::nanoseconds(timeout.ns),
+                      [this] { return is_closed_ || !events_.empty(); });
+  if (events_.empty()) return std::nullopt;
+  const NodeEvent event = events_.front();
+  events_.pop_front();
+  return event;
+}
+
+NodeStats Completion::stats() const {
+  const std::lock_guard guard(mutex_);
+  return stats_;
+}
+
+}  // namespace hoplite

@@ -1,0 +1,59 @@
+// The only way out of the reactor to other threads: events for the control plane, and counters as
+// they were last published. Owns both under a mutex; only the reactor writes, any thread reads.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "io/links.h"
+#include "io/local_port.h"
+#include "node/node_event.h"
+#include "plan/engine.h"
+
+namespace hoplite {
+
+struct TurnCounters {
+  std::uint64_t turns = 0, longest_turn_us = 0, turns_over_10ms = 0;
+};
+struct NodeStats {
+  std::uint64_t arena_bytes = 0;
+  EngineStats engine;
+  LinkCounters links;
+  LocalCounters clients;
+  TurnCounters turns;
+};
+// Every counter under its own name; those of io/ begin with "link_" or "client_".
+[[nodiscard]] std::map<std::string, std::uint64_t> by_name(const NodeStats& stats);
+
+class Completion {
+ public:
+  // A control plane that takes no events loses the oldest: the peers stay dead, so it will hear
+  // again from the other members.
+  static constexpr std::size_t kEventsWaitingMax = 1024;
+
+  // Reactor only.
+  void publish(const NodeStats& stats);
+  void say(const NodeEvent& event);
+
+  // Any thread.
+  void close();  // wakes those who wait for an event
+  [[nodiscard]] std::optional<NodeEvent> next_event(Duration timeout);
+  [[nodiscard]] NodeStats stats() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable has_event_;
+  std::deque<NodeEvent> events_;
+  bool is_closed_ = false;
+  NodeStats stats_;
+};
+
+}  // namespace hoplite

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/node.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "base/prng.h"
+#include "node/kernels.h"
+
+namespace hoplite {
+namespace {
+
+// Tokens of the poller: one half of them for each of its two users.
+constexpr std::uint64_t kFirstPortToken = 1;
+constexpr std::uint64_t kFirstLinkToken = 1ULL << 63;
+
+constexpr Duration kLongTurn = 10_ms;
+constexpr Duration kPublishEvery = 10_ms;
+// Half of a turn's bytes may come in and half go out or be folded, so that neither starves the
+// other.
+constexpr std::uint64_t kBytesPerHalfTurn = kBytesPerTurnMax / 2;
+// Control frames leave in every turn, whatever the blocks have used up.
+constexpr std::uint64_t kFlushBytesMin = kControlFrameBytesMax;
+
+Instant read_clock() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return Instant{std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec};
+}
+
+template <typename... Handlers>
+struct Visitor : Handlers... {
+  using Handlers::operator()...;
+};
+
+}  // namespace
+
+// ---- any thread ----
+
+Result<std::unique_ptr<Node>> Node::start(const NodeOptions& options) {
+  auto config = configure(options);
+  if (!config) return config.error();
+  auto parts = open_parts(options, *config);
+  if (!parts) return parts.error();
+  std::unique_ptr<Node> node(new Node(*config, std::move(*parts)));
+  // The reactor takes no signals: they belong to the process's own threads.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  node->thread_ = std::thread(&Node::run, node.get());
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return node;
+}
+
+Result<Node::Parts> Node::open_parts(const NodeOptions& options, const NodeConfig& config) {
+  auto poller = Poller::open();
+  if (!poller) return poller.error();
+  auto arena = Arena::open(options.arena_bytes);
+  if (!arena) return arena.error();
+  Parts parts{.poller = std::make_unique<Poller>(std::move(*poller)),
+              .arena = std::make_unique<Arena>(std::move(*arena)),
+              .links = nullptr,
+              .port = nullptr};
+  const Identity identity{options.node, options.incarnation, options.secret};
+  auto links = Links::open(identity, config.limits, options.listen, *parts.poller, *parts.arena,
+                           kFirstLinkToken);
+  if (!links) return links.error();
+  auto port = LocalPort::open(options.socket_path, options.node, options.incarnation, {},
+                              *parts.poller, *parts.arena, kFirstPortToken);
+  if (!port) return port.error();
+  parts.links = std::make_unique<Links>(std::move(*links));
+  parts.port = std::make_unique<LocalPort>(std::move(*port));
+  return parts;
+}
+
+Node::Node(const NodeConfig& config, Parts parts)
+    : config_(config),
+      parts_(std::move(parts)),
+      rails_(parts_.links->rails()),
+      commands_(*parts_.poller),
+      engine_(config.engine, mix64(config.engine.node.value) ^ config.engine.incarnation.value) {
+  NodeStats first;
+  first.arena_bytes = config.engine.arena_bytes;
+  completion_.publish(first);
+}
+
+Node::~Node() { stop(); }
+
+void Node::set_view(Epoch epoch, std::vector<Member> members) {
+  commands_.push({ClientId{0}, RequestId{0}, SetViewCommand{epoch, std::move(members)}});
+}
+
+std::optional<NodeEvent> Node::next_event(Duration timeout) {
+  return completion_.next_event(timeout);
+}
+
+std::map<std::string, std::uint64_t> Node::stats() const { return by_name(completion_.stats()); }
+
+void Node::stop() {
+  std::call_once(stopped_, [this] {
+    commands_.stop();
+    thread_.join();
+    completion_.close();
+    parts_.port.reset();
+    parts_.links.reset();
+  });
+}
+
+// ---- reactor thread only ----
+
+void Node::run() noexcept {
+  trace_.install();
+  while (!commands_.is_stopping()) {
+    const auto ready = parts_.poller->wait(patience());  // the turn's only wait
+    const Instant now = read_clock();                    // the only clock that decisions see
+    Budget incoming{kBytesPerHalfTurn};
+    for (const Ready& each : ready) hear(each, incoming, now);
+    parts_.links->handle_timeout(now);
+    // What was decided for a link's last life is void; it must not go out on the next one.
+    if (parts_.links->has_lost_link()) perform_all(now);
+    decide(now);
+    Budget outgoing{kBytesPerHalfTurn};
+    perform_some(outgoing, now);
+    outgoing.bytes = std::max(outgoing.bytes, kFlushBytesMin);
+    parts_.links->flush(outgoing, now);
+    parts_.port->flush();
+    end_turn(now);
+  }
+  parts_.links->say_goodbye();
+}
+
+std::optional<Duration> Node::patience() const {
+  if (has_actions_left_ || parts_.links->has_events() || parts_.port->has_commands() ||
+      !commands_.is_empty()) {
+    return Duration{0};
+  }
+  const auto engine = engine_.poll_timeout();
+  const auto links = parts_.links->poll_timeout();
+  if (!engine && !links) return std::nullopt;
+  const Instant next = !engine ? *links : !links ? *engine : std::min(*engine, *links);
+  return Duration{std::max<std::int64_t>(0, (next - turn_ended_).ns)};
+}
+
+void Node::hear(const Ready& ready, Budget& budget, Instant now) {
+  if (ready.token >= kFirstLinkToken) {
+    parts_.links->handle_ready(ready, budget, now);
+  } else {
+    parts_.port->handle_ready(ready);
+  }
+}
+
+void Node::decide(Instant now) {
+  for (const Command& command : commands_.take(kCommandsPerTurnMax)) {
+    engine_.handle_command(command, now);
+  }
+  for (const Command& command : parts_.port->take_commands(kCommandsPerTurnMax)) {
+    engine_.handle_command(command, now);
+  }
+  for (const IoEvent& event : parts_.links->take_events()) engine_.handle_io(event, now);
+  engine_.handle_timeout(now);
+}
+
+void Node::perform_some(Budget& budget, Instant now) {
+  for (std::size_t i = 0; i < kActionsPerTurnMax && budget.bytes > 0; ++i) {
+    auto action = engine_.poll_action();
+    has_actions_left_ = action.has_value();
+    if (!action) return;
+    perform(*action, budget, now);
+  }
+}
+
+void Node::perform_all(Instant now) {
+  Budget unlimited{std::numeric_limits<std::uint64_t>::max()};
+  while (auto action = engine_.poll_action()) perform(*action, unlimited, now);
+  has_actions_left_ = false;
+}
+
+void Node::perform(Action& action, Budget& budget, Instant now) {
+  static constexpr std::array<const char*, std::variant_size_v<Action>> kNames{
+      "send message", "send block",      "open receive", "close receive", "fold",
+      "write inline", "reply to client", "connect",      "disconnect",    "report death"};
+  trace_.note(now, kNames[action.index()], 0);
+  Links& links = *parts_.links;
+  const Arena& arena = *parts_.arena;
+  std::visit(Visitor{
+                 [&](const SendMessage& a) { links.send(a); },
+                 [&](const SendBlock& a) { links.send(a); },
+                 [&](const OpenReceive& a) { links.open_receive(a); },
+                 [&](const CloseReceive& a) { links.close_receive(a); },
+                 [&](const Fold& a) {
+                   const auto into = arena.at(a.into);
+                   const auto from = arena.at(a.from);
+                   budget.take(into.size());
+                   if (a.first) {
+                     HOPLITE_CHECK(into.size() == from.size());
+                     std::memcpy(into.data(), from.data(), into.size());
+                   } else {
+                     fold(a.op, a.dtype, into, from);
+                   }
+                 },
+                 [&](const WriteInline& a) {
+                   HOPLITE_CHECK(a.payload.size() <= a.extent.size_bytes);
+                   budget.take(a.payload.size());
+                   if (!a.payload.empty()) {
+                     std::memcpy(arena.at(a.extent).data(), a.payload.data(), a.payload.size());
+                   }
+                 },
+                 [&](const ReplyToClient& a) { parts_.port->reply(a); },
+                 [&](const Connect& a) { links.connect(a.member, now); },
+                 [&](const Disconnect& a) { links.disconnect(a.node); },
+                 [&](const ReportDeath& a) {
+                   completion_.say({NodeEventKind::kPeerDead, a.node, a.incarnation});
+                 },
+             },
+             action);
+}
+
+void Node::end_turn(Instant started) {
+#ifndef NDEBUG
+  engine_.check_invariants();
+#endif
+  turn_ended_ = read_clock();
+  const Duration turn = turn_ended_ - started;
+  ++turns_.turns;
+  turns_.longest_turn_us =
+      std::max(turns_.longest_turn_us, static_cast<std::uint64_t>(turn.ns / 1000));
+  if (turn > kLongTurn) ++turns_.turns_over_10ms;
+  const auto wait = patience();
+  const bool may_sleep = !wait || *wait > kPublishEvery;
+  if (!may_sleep && turn_ended_ < published_ + kPublishEvery) return;
+  published_ = turn_ended_;
+  completion_.publish({.arena_bytes = config_.engine.arena_bytes,
+                       .engine = engine_.stats(),
+                       .links = parts_.links->counters(),
+                       .clients = parts_.port->counters(),
+                       .turns = turns_});
+}
+
+}  // namespace hoplite

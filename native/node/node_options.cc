@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/node_options.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace hoplite {
+namespace {
+
+struct Option {
+  const char* name;
+  std::int64_t least;
+  std::int64_t most;
+  void (*set)(NodeConfig&, std::int64_t);
+};
+
+constexpr Duration ms(std::int64_t value) { return {value * 1'000'000}; }
+constexpr std::int64_t kMsMax = 3'600'000;
+constexpr std::int64_t kBytesMax = std::numeric_limits<std::int64_t>::max();
+
+constexpr std::uint64_t count(std::int64_t value) { return static_cast<std::uint64_t>(value); }
+
+// Sorted by name.
+constexpr Option kOptions[] = {
+    {"admission_grace_ms", 0, kMsMax,
+     [](NodeConfig& c, std::int64_t v) { c.engine.admission_grace = ms(v); }},
+    {"block_bytes_max", 1, kBlockBytesMax,
+     [](NodeConfig& c, std::int64_t v) { c.engine.block_bytes_max = count(v); }},
+    {"block_bytes_min", 1, kBlockBytesMax,
+     [](NodeConfig& c, std::int64_t v) { c.engine.block_bytes_min = count(v); }},
+    {"broadcast_stripes", 1, kStripesMax,
+     [](NodeConfig& c, std::int64_t v) {
+       c.engine.broadcast_stripes = static_cast<std::uint16_t>(v);
+     }},
+    {"credit_blocks_min", 1, 1 << 20,
+     [](NodeConfig& c, std::int64_t v) {
+       c.engine.credit_blocks_min = static_cast<std::uint32_t>(v);
+     }},
+    {"credit_bytes", 1, kBytesMax,
+     [](NodeConfig& c, std::int64_t v) { c.engine.credit_bytes = count(v); }},
+    {"handshake_max_ms", 1, kMsMax,
+     [](NodeConfig& c, std::int64_t v) { c.limits.handshake_max = ms(v); }},
+    {"inline_bytes_max", 0, kInlineBytesMax,
+     [](NodeConfig& c, std::int64_t v) { c.engine.inline_bytes_max = count(v); }},
+    {"link_down_max_ms", 1, kMsMax,
+     [](NodeConfig& c, std::int64_t v) { c.limits.link_down_max = ms(v); }},
+    {"lost_grace_ms", 0, kMsMax,
+     [](NodeConfig& c, std::int64_t v) { c.engine.lost_grace = ms(v); }},
+    {"push_retry_ms", 1, kMsMax,
+     [](NodeConfig& c, std::int64_t v) { c.engine.push_retry = ms(v); }},
+    {"rail_queue_bytes", 1, kBytesMax,
+     [](NodeConfig& c, std::int64_t v) { c.engine.rail_queue_bytes = count(v); }},
+    {"redial_first_ms", 1, kMsMax,
+     [](NodeConfig& c, std::int64_t v) { c.limits.redial_first = ms(v); }},
+    {"redial_max_ms", 1, kMsMax,
+     [](NodeConfig& c, std::int64_t v) { c.limits.redial_max = ms(v); }},
+    {"reduce_stripes", 0, kStripesMax,
+     [](NodeConfig& c, std::int64_t v) {
+       c.engine.reduce_stripes = static_cast<std::uint16_t>(v);
+     }},
+    {"regrant_delay_ms", 0, kMsMax,
+     [](NodeConfig& c, std::int64_t v) { c.engine.regrant_delay = ms(v); }},
+    {"tombstone_life_ms", 0, kMsMax,
+     [](NodeConfig& c, std::int64_t v) { c.engine.tombstone_life = ms(v); }},
+};
+
+Error invalid(std::string text) { return {Code::kInvalidArgument, std::move(text)}; }
+
+}  // namespace
+
+std::vector<std::string> option_names() {
+  std::vector<std::string> names;
+  for (const Option& option : kOptions) names.emplace_back(option.name);
+  return names;
+}
+
+Result<NodeConfig> configure(const NodeOptions& options) {
+  if (options.node == kNoNode) return invalid("node_id=0 is no node; give 1 or more");
+  if (options.incarnation.value == 0) return invalid("incarnation=0: lives are counted from 1");
+  if (options.secret.empty()) return invalid("secret: a cluster's secret has at least one byte");
+  NodeConfig config;
+  config.engine.node = options.node;
+  config.engine.incarnation = options.incarnation;
+  config.engine.arena_bytes = options.arena_bytes;
+  for (const auto& [name, value] : options.overrides) {
+    const auto* found = std::find_if(std::begin(kOptions), std::end(kOptions),
+                                     [&](const Option& option) { return name == option.name; });
+    if (found == std::end(kOptions)) {
+      std::string known;
+      for (const Option& option : kOptions) known += std::string(" ") + option.name;
+      return invalid("option '" + name + "' is unknown; there are:" + known);
+    }
+    if (value < found->least || value > found->most) {
+      return invalid("option '" + name + "'=" + std::to_string(value) + ": must be " +
+                     std::to_string(found->least) + " to " + std::to_string(found->most));
+    }
+    found->set(config, value);
+  }
+  if (config.engine.block_bytes_min > config.engine.block_bytes_max) {
+    return invalid(
+        "block_bytes_min=" + std::to_string(config.engine.block_bytes_min) +
+        " is more than block_bytes_max=" + std::to_string(config.engine.block_bytes_max));
+  }
+  return config;
+}
+
+}  // namespace hoplite

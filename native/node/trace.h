@@ -1,0 +1,36 @@
+// The last things a reactor did, for the moment a check fails: a ring of fixed size, written by its
+// thread, printed by check_failed of that thread. Costs one store per turn and per action.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace hoplite {
+
+class Trace {
+ public:
+  static constexpr std::size_t kEntries = 256;  // some ten busy turns
+
+  // Makes this the ring that a failed check of the calling thread prints.
+  void install();
+  // REQUIRES: `what` lives for ever.
+  void note(Instant at, const char* what, std::uint64_t detail) {
+    entries_[next_++ % kEntries] = {at, what, detail};
+  }
+  void print() const noexcept;
+
+ private:
+  struct Entry {
+    Instant at;
+    const char* what = nullptr;
+    std::uint64_t detail = 0;
+  };
+  std::array<Entry, kEntries> entries_{};
+  std::size_t next_ = 0;
+};
+
+}  // namespace hoplite
