@@ -10,6 +10,7 @@ bool Accumulator::handle_own(const ReduceOwn& own) {
   if (own.target_epoch < own_.target_epoch) return false;
   const bool raised = own.target_epoch > own_.target_epoch;
   if (raised) {
+    received_.clear();
     std::set<std::uint32_t> kept;
     for (const ReduceSource& source : own.members) kept.insert(source.index);
     for (auto it = members_.begin(); it != members_.end();) {
@@ -35,7 +36,14 @@ bool Accumulator::handle_own(const ReduceOwn& own) {
   return true;
 }
 
+void Accumulator::accept_final(StripeIndex stripe, std::uint32_t blocks) {
+  for (std::uint32_t n = 0; n < blocks; ++n) {
+    received_.insert(stripe_block(own_.stripe_count, stripe, n));
+  }
+}
+
 std::optional<bool> Accumulator::take(std::uint32_t member, BlockIndex block) {
+  if (received_.contains(block)) return std::nullopt;
   Bitmap& bits = folded_[block];
   const bool first = bits.empty();
   if (bits.size() <= member / 64) bits.resize(member / 64 + 1);
@@ -47,6 +55,7 @@ std::optional<bool> Accumulator::take(std::uint32_t member, BlockIndex block) {
 }
 
 bool Accumulator::lacks(std::uint32_t member, BlockIndex block) const {
+  if (received_.contains(block)) return false;
   const auto it = folded_.find(block);
   if (it == folded_.end() || it->second.size() <= member / 64) return true;
   return (it->second[member / 64] >> (member % 64) & 1) == 0;
@@ -65,6 +74,7 @@ std::optional<std::uint32_t> Accumulator::first_lacking(std::uint32_t member,
 }
 
 bool Accumulator::is_final(BlockIndex block) const {
+  if (received_.contains(block)) return true;
   const auto it = folded_.find(block);
   if (!own_.sealed || it == folded_.end()) return false;
   std::size_t count = 0;

@@ -30,6 +30,10 @@ class Accumulator {
   // Takes in members, stripes and epochs. Returns false for news of an older epoch.
   bool handle_own(const ReduceOwn& own);
 
+  // The stripe moved here from an owner that died, and its leading blocks were received from it
+  // before: they are final as they are, and must not be written again while they are being sent.
+  void accept_final(StripeIndex stripe, std::uint32_t blocks);
+
   // Books `member` on `block`: whether it is the block's first, or nothing if it is in already.
   std::optional<bool> take(std::uint32_t member, BlockIndex block);
   // The first block (as a position in the stripe) that still lacks `member`.
@@ -52,6 +56,7 @@ class Accumulator {
   ReduceOwn own_;  // without members
   std::map<std::uint32_t, Member> members_;
   std::map<BlockIndex, Bitmap> folded_;
+  std::set<BlockIndex> received_;  // final in this epoch without having been folded here
 };
 
 }  // namespace hoplite

@@ -61,7 +61,9 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
     if (index.value >= own.stripe_count) continue;
     LocalStripe& stripe = object.stripes[index.value];
     if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
-    if (stripe.state != StripeState::kRoot) stripe.ready = 0;
+    if (stripe.state != StripeState::kRoot) {
+      folding.accumulator.accept_final(index, stripe.ready);
+    }
     stripe.state = StripeState::kRoot;
   }
   const std::uint64_t slots =
