@@ -233,8 +233,12 @@ EngineStats Engine::State::stats() const {
   stats.objects = objects_.size();
   stats.arena_bytes_used = inventory_.used_bytes();
   for (const auto& [id, object] : objects_) {
-    if (object.pinned && object.extent) stats.arena_bytes_pinned += object.extent->size_bytes;
+    const bool held = object.pinned || !object.pins.empty();
+    if (held && object.extent) stats.arena_bytes_pinned += object.extent->size_bytes;
     stats.waiters += object.waiters.size();
+  }
+  for (const auto& [name, retired] : retired_) {
+    stats.arena_bytes_pinned += retired.extent.size_bytes;
   }
   stats.directory_entries = directory_.entry_count();
   stats.view_epoch = view_.epoch().value;
