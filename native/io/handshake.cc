@@ -21,8 +21,7 @@ namespace {
 using Buffer = std::vector<std::byte>;
 
 void append(Buffer& out, std::string_view label) {
-  const auto* first = reinterpret_cast<const std::byte*>(label.data());
-  out.insert(out.end(), first, first + label.size());
+  for (const char letter : label) out.push_back(static_cast<std::byte>(letter));
 }
 
 void append(Buffer& out, NodeId node) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "io/links.h"
+#include "io/link_limits.h"
 #include "plan/messages.h"
 
 namespace hoplite {
