@@ -1,0 +1,115 @@
+"""The native core: convert, release the GIL, call, map the error."""
+
+from collections.abc import Mapping, Sequence
+
+from typing_extensions import Buffer
+
+
+INLINE_BYTES_MAX: int = 65536
+
+def error_classes() -> list[str]:
+    """Return the exception class of each Code."""
+
+def option_names() -> list[str]:
+    """Return the names that NativeNode options take."""
+
+class NativeNode:
+    """One node: owns the reactor thread and the arena."""
+
+    def __init__(self, *, node_id: int, incarnation: int, socket_path: str, listen: Sequence[str], arena_bytes: int, secret: bytes, options: Mapping[str, int]) -> None: ...
+
+    def start(self) -> None:
+        """Open sockets and arena and start the reactor thread."""
+
+    def rails(self) -> list[str]:
+        """Return the addresses of the rails."""
+
+    def set_view(self, epoch: int, members: Sequence[tuple[int, int, Sequence[str]]]) -> None:
+        """
+        Tell the node who is there: (node id, incarnation, rails), oldest first.
+        """
+
+    def next_event(self, timeout_s: float) -> tuple[str, int, int] | None:
+        """
+        Wait for the next event, ("peer_dead", node id, incarnation); None after the timeout.
+        """
+
+    def stats(self) -> dict[str, int]:
+        """Return the published counters by name."""
+
+    def stop(self) -> None:
+        """Say goodbye to all peers and join the thread. Idempotent."""
+
+class Fetched:
+    """A received object; a writable buffer that is private to this process."""
+
+    @property
+    def layout(self) -> bytes: ...
+
+    @property
+    def incarnation(self) -> int: ...
+
+    @property
+    def dtype(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def is_mapped(self) -> bool: ...
+
+class Request:
+    """One pending operation of a client."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait; True when the request is finished, either way."""
+
+    def result(self) -> None | Fetched | list[int]:
+        """Return how it ended, or raise. A Fetched can be taken once."""
+
+    def cancel(self) -> None:
+        """Give blocks, waits and an unwritten range back."""
+
+class Client:
+    """This process's attachment to its own node."""
+
+    def __init__(self, socket_path: str) -> None: ...
+
+    def put(self, object_id: bytes, incarnation: int, layout: bytes, dtype: int, data: Buffer) -> Request:
+        """
+        Put an object; above INLINE_BYTES_MAX the request ends when write() may be called.
+        """
+
+    def write(self, request: Request, data: Buffer) -> None:
+        """Write a reserved object; `request` then ends when it is sealed."""
+
+    def get(self, object_id: bytes, exists: bool = False) -> Request:
+        """
+        Get an object, which need not exist yet unless the caller knows that it `exists`.
+        """
+
+    def delete(self, object_id: bytes, upto: int = 0) -> Request:
+        """
+        Delete an object everywhere; with `upto`, its incarnations up to that one.
+        """
+
+    def reduce(self, target: bytes, *, op: int, source_count: int, count: int) -> Request:
+        """Combine the first `count` confirmed sources into `target`."""
+
+    def reduce_source(self, target: bytes, index: int, object_id: bytes, incarnation: int = 0) -> None:
+        """Confirm a source; the order of calls is the order of arrival."""
+
+    def reduce_source_failed(self, target: bytes, index: int) -> None:
+        """Say that a source will never come."""
+
+    def close(self) -> None:
+        """Detach; pending requests end. Idempotent."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def node_incarnation(self) -> int: ...
+
+    @property
+    def is_alive(self) -> bool: ...

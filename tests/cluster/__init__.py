@@ -1,0 +1,1 @@
+"""Nodes in network namespaces with shaped links. Needs root."""

@@ -1,0 +1,1 @@
+"""Real node processes on loopback."""

@@ -1,0 +1,215 @@
+"""Nodes and clients that die or come at bad moments: the right bytes, or a clear error."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hoplite_ray.errors import HopliteError, NodeLostError, ObjectLostError, StoreFullError
+from hoplite_ray.store import Store, new_id
+from tests.process.conftest import MIB, WAIT_S, MakeNodes, Nodes, numbers
+
+# Small blocks, one at a time: 64 MiB take thousands of round trips, so a kill hits the middle.
+SLOW = {"block_bytes_max": 8192, "credit_blocks_min": 1, "credit_bytes": 8192}
+
+
+def is_under_way(nodes: Nodes, rank: int) -> None:
+    """Return once a node has received some blocks."""
+    nodes.wait_for(rank, lambda stats: stats.blocks_received > 10)
+
+
+def test_the_origin_dies_while_another_holder_lives(cluster: MakeNodes) -> None:
+    nodes = cluster(3, options=SLOW)
+    array = numbers(32 * MIB)
+    object_id = nodes.put(0, array)
+    nodes.get(1, object_id)
+    pending = nodes[2].begin_get(object_id)
+    is_under_way(nodes, 2)
+    nodes.kill(0)
+    np.testing.assert_array_equal(pending.result(WAIT_S).array, array)
+
+
+def test_a_relay_dies_in_the_middle(cluster: MakeNodes) -> None:
+    nodes = cluster(3, options=SLOW)
+    array = numbers(32 * MIB)
+    object_id = nodes.put(0, array)
+    nodes[1].begin_get(object_id)
+    is_under_way(nodes, 1)
+    pending = nodes[2].begin_get(object_id)  # fed by node 1, which has a part of it
+    is_under_way(nodes, 2)
+    nodes.kill(1)
+    np.testing.assert_array_equal(pending.result(WAIT_S).array, array)
+
+
+def test_the_only_holder_dies_in_the_middle(cluster: MakeNodes) -> None:
+    nodes = cluster(2, options=SLOW)
+    object_id = nodes.put(0, numbers(64 * MIB))
+    pending = nodes[1].begin_get(object_id, exists=True)
+    is_under_way(nodes, 1)
+    nodes.kill(0)
+    with pytest.raises(ObjectLostError, match=object_id[:4].hex()):
+        pending.result(WAIT_S)
+
+
+def test_a_client_hears_that_its_node_has_died(cluster: MakeNodes) -> None:
+    nodes = cluster(1)
+    pending = nodes[0].begin_get(new_id())
+    nodes.kill(0)
+    with pytest.raises(NodeLostError):
+        pending.result(WAIT_S)
+    assert not nodes[0].is_alive
+
+
+def test_the_others_go_on_without_the_dead(cluster: MakeNodes) -> None:
+    nodes = cluster(3)
+    nodes.kill(0)  # the oldest, which kept the view
+    view = nodes.view(1, size=2)
+    assert [member.node_id for member in view.members] == [nodes[1].node_id, nodes[2].node_id]
+    for size_bytes in (100, MIB):
+        for _ in range(5):  # of different homes
+            array = numbers(size_bytes)
+            np.testing.assert_array_equal(nodes.get(2, nodes.put(1, array)), array)
+
+
+def test_nodes_join_while_objects_move(cluster: MakeNodes) -> None:
+    nodes = cluster(2, options=SLOW)
+    arrays = {new_id(): numbers(16 * MIB, seed) for seed in range(2)}
+    pending = [nodes[1].begin_get(object_id) for object_id in arrays]
+    for object_id, array in arrays.items():
+        nodes[0].put(object_id, array, timeout_s=WAIT_S)
+    is_under_way(nodes, 1)
+    nodes.add()
+    nodes.add()
+    for each, array in zip(pending, arrays.values(), strict=True):
+        np.testing.assert_array_equal(each.result(WAIT_S).array, array)
+    for rank in (2, 3):
+        for object_id, array in arrays.items():
+            np.testing.assert_array_equal(nodes.get(rank, object_id), array)
+
+
+def test_a_node_leaves_while_it_serves(cluster: MakeNodes) -> None:
+    nodes = cluster(3)
+    array = numbers(4 * MIB)
+    object_id = nodes.put(0, array)
+    nodes.get(1, object_id)
+    assert nodes.processes[0].stop() == 0
+    nodes.view(2, size=2)
+    np.testing.assert_array_equal(nodes.get(2, object_id), array)
+
+
+CLIENT = """
+import sys
+from hoplite_ray import _native
+from hoplite_ray.store import Store
+store = Store.attach(sys.argv[1])
+object_id = bytes.fromhex(sys.argv[2])
+if sys.argv[3] == "get":
+    held = store.get(object_id)
+else:
+    held = store._client.put(object_id, 1, b"", 0, bytearray(20 << 20))
+    assert held.wait(10)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("deed", ["get", "put"])
+def test_what_a_killed_client_held_is_free_again(cluster: MakeNodes, deed: str) -> None:
+    nodes = cluster(1, arena_bytes=32 * MIB)
+    object_id = nodes.put(0, numbers(20 * MIB)) if deed == "get" else new_id()
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, nodes.processes[0].socket, object_id.hex(), deed],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"ready\n"
+        if deed == "get":
+            nodes[0].delete(object_id, timeout_s=WAIT_S)
+        with pytest.raises(HopliteError):  # it holds more than half of the arena
+            nodes[0].put(new_id(), numbers(20 * MIB), timeout_s=0.3)
+        client.send_signal(signal.SIGKILL)
+    nodes.wait_for(0, lambda stats: stats.arena_bytes_used < MIB)
+    array = numbers(20 * MIB, seed=1)
+    np.testing.assert_array_equal(nodes.get(0, nodes.put(0, array)), array)
+
+
+FORK = """
+import os, sys
+import numpy as np
+from hoplite_ray.errors import UnusableAfterForkError
+from hoplite_ray.store import Store, new_id
+store = Store.attach(sys.argv[1])
+object_id = new_id()
+array = np.arange(1 << 20)
+store.put(object_id, array)
+received = store.get(object_id)
+child = os.fork()
+if child == 0:
+    assert (received == array).all()
+    assert not store.is_alive
+    for call in (lambda: store.get(object_id), lambda: store.put(new_id(), array)):
+        try:
+            call()
+        except UnusableAfterForkError as error:
+            assert "attach a new one" in str(error)
+        else:
+            os._exit(3)
+    store.close()
+    with Store.attach(sys.argv[1]) as own:
+        assert (own.get(object_id, timeout_s=10) == array).all()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert (store.get(object_id, timeout_s=10) == array).all()
+"""
+
+
+def test_a_fork_says_that_its_store_is_unusable(cluster: MakeNodes) -> None:
+    nodes = cluster(1)
+    subprocess.run([sys.executable, "-c", FORK, nodes.processes[0].socket], check=True, timeout=15)
+
+
+INTERRUPTED = """
+import sys
+from hoplite_ray.store import Store, new_id
+store = Store.attach(sys.argv[1])
+pending = store.begin_get(new_id())
+print("ready", flush=True)
+try:
+    pending.result()
+except KeyboardInterrupt:
+    assert pending.wait(10)  # it was taken back
+    sys.exit(7)
+"""
+
+
+def test_ctrl_c_ends_a_get(cluster: MakeNodes) -> None:
+    nodes = cluster(1)
+    program = [sys.executable, "-c", INTERRUPTED, nodes.processes[0].socket]
+    with subprocess.Popen(program, stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"ready\n"
+        client.send_signal(signal.SIGINT)
+        assert client.wait() == 7
+
+
+def test_a_full_arena_takes_the_next_object_when_one_goes(cluster: MakeNodes) -> None:
+    nodes = cluster(1, arena_bytes=32 * MIB)
+    first = nodes.put(0, numbers(20 * MIB))
+    with pytest.raises(StoreFullError):
+        nodes[0].put(new_id(), numbers(20 * MIB), timeout_s=WAIT_S)
+    nodes[0].delete(first, timeout_s=WAIT_S)
+    nodes.put(0, numbers(20 * MIB))
+
+
+def test_two_clients_of_one_node_see_each_others_objects(cluster: MakeNodes) -> None:
+    nodes = cluster(1)
+    array = numbers(MIB)
+    object_id = nodes.put(0, array)
+    with Store.attach(nodes.processes[0].socket) as other:
+        np.testing.assert_array_equal(other.get(object_id, timeout_s=WAIT_S), array)

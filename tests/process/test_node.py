@@ -1,0 +1,197 @@
+"""The node process and its control service: how it starts, says who it is, and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hoplite_ray.control.client import ControlClient, RefusedError
+from hoplite_ray.errors import ControlError, NodeLostError
+from hoplite_ray.launch import NodeProcess
+from hoplite_ray.stats import NodeStats
+from hoplite_ray.store import Store
+from tests.process.conftest import MIB, WAIT_S, MakeNodes
+
+NODE = [sys.executable, "-m", "hoplite_ray.node"]
+
+
+def last_words(*arguments: str) -> str:
+    """Start a node that must not start; returns the last line it says."""
+    done = subprocess.run([*NODE, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_a_node_says_who_it_is(cluster: MakeNodes, tmp_path: Path) -> None:
+    nodes = cluster(1, directory=tmp_path / "node", options={"credit_bytes": 1 << 20})
+    node = nodes.processes[0]
+    record = json.loads((node.directory / "node.json").read_text())
+    assert record["pid"] == node.process.pid
+    assert record["node_id"] == node.node_id == nodes[0].node_id
+    assert record["options"] == {"arena_bytes": 256 * MIB, "credit_bytes": 1 << 20}
+    assert stat.S_IMODE(node.directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE((node.directory / "secret").stat().st_mode) == 0o600
+
+
+def test_a_node_that_is_told_to_end_leaves_nothing_but_its_secret(
+    cluster: MakeNodes, tmp_path: Path
+) -> None:
+    nodes = cluster(2, directory=None)
+    node = NodeProcess.start(
+        directory=tmp_path / "third", beside=nodes.processes[0], arena_bytes=16 * MIB
+    )
+    assert len(nodes.view(0, size=3).members) == 3
+    assert node.stop() == 0
+    assert len(nodes.view(1, size=2).members) == 2
+    assert {each.name for each in node.directory.iterdir()} == {"node.lock", "node.log", "secret"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_it_with_status_0(cluster: MakeNodes, number: int) -> None:
+    node = cluster(1).processes[0].process
+    node.send_signal(number)
+    assert node.wait() == 0
+
+
+def test_it_ends_with_the_process_that_it_watches(tmp_path: Path) -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as watched:
+        arguments = ["--directory", str(tmp_path / "node"), "--listen", "127.0.0.1:0"]
+        arguments += ["--arena-bytes", str(16 * MIB), "--watch-pid", str(watched.pid)]
+        with subprocess.Popen([*NODE, *arguments], stdout=subprocess.PIPE) as node:
+            assert node.stdout is not None
+            assert node.stdout.readline().startswith(b"{")
+            watched.kill()
+            assert node.wait() == 0
+    assert not (tmp_path / "node/node.json").exists()
+    assert not (tmp_path / "node/node.sock").exists()
+
+
+def test_it_does_not_start_for_a_process_that_is_gone(tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    words = last_words(
+        *("--directory", str(tmp_path / "node"), "--listen", "127.0.0.1:0"),
+        *("--arena-bytes", str(16 * MIB), "--watch-pid", str(gone.pid)),
+    )
+    assert f"process {gone.pid}" in words
+
+
+def test_a_node_that_crashed_is_the_same_one_in_its_next_life(
+    cluster: MakeNodes, tmp_path: Path
+) -> None:
+    nodes = cluster(1)
+    how = {"directory": tmp_path / "node", "beside": nodes.processes[0], "arena_bytes": 16 * MIB}
+    first = NodeProcess.start(**how)
+    first.kill()
+    nodes.view(0, size=1)
+    second = NodeProcess.start(**how)
+    try:
+        assert (second.node_id, second.incarnation) == (first.node_id, 2)
+        assert nodes.view(0, size=2).members[1].key == (first.node_id, 2)
+        with Store.attach(second.socket) as store:
+            assert store.node_incarnation == 2
+    finally:
+        second.kill()
+
+
+def test_a_node_that_is_held_for_dead_starts_its_next_life(cluster: MakeNodes) -> None:
+    nodes = cluster(2)
+    first, second = nodes.processes
+
+    async def lie(calls: ControlClient) -> None:
+        await calls.report_death(first.control, (second.node_id, 1), first.node_id)
+        async for view in calls.watch(first.control, 0):
+            if view.has((second.node_id, 2)):
+                return
+
+    nodes.call(0, lie)
+    record = json.loads((second.directory / "node.json").read_text())
+    assert (record["incarnation"], record["pid"]) == (2, second.process.pid)
+    with Store.attach(second.socket) as store:
+        assert store.node_incarnation == 2
+    with pytest.raises(NodeLostError):
+        nodes[1].begin_get(bytes(28)).result(WAIT_S)
+
+
+def test_a_wrong_secret_is_refused(cluster: MakeNodes, tmp_path: Path) -> None:
+    nodes = cluster(1)
+    wrong = tmp_path / "wrong"
+    wrong.write_text("f" * 32)
+    with pytest.raises(NodeLostError, match="does not know this cluster's secret"):
+        NodeProcess.start(
+            join=[nodes.processes[0].control], secret_file=wrong, arena_bytes=16 * MIB
+        )
+    with pytest.raises(RefusedError):
+        NodeStats.read(nodes.processes[0].control, b"f" * 32)
+    assert len(nodes.view(0, size=1).members) == 1
+
+
+def test_health_and_stats_of_every_node(cluster: MakeNodes) -> None:
+    nodes = cluster(2)
+    for rank in (0, 1):
+        control = nodes.processes[rank].control
+        assert nodes.call(rank, lambda calls, at=control: calls.is_healthy(at))  # type: ignore[misc]
+        stats = nodes.wait_for(rank, lambda stats: stats.members == 2)
+        assert stats.arena_bytes == 256 * MIB
+    nodes.kill(1)
+    assert not nodes.call(0, lambda calls: calls.is_healthy(nodes.processes[1].control))
+
+
+def test_nobody_at_that_address(cluster: MakeNodes) -> None:
+    nodes = cluster(1)
+    nodes.kill(0)
+    with pytest.raises(ControlError, match="Stats at 127"):
+        NodeStats.read(nodes.processes[0].control, b"f" * 32)
+
+
+def test_counters_of_another_release_are_named() -> None:
+    with pytest.raises(ControlError, match="publishes no arena_bytes"):
+        NodeStats.from_counters({"objects": 1})
+
+
+def test_one_node_per_directory(cluster: MakeNodes, tmp_path: Path) -> None:
+    cluster(1, directory=tmp_path / "node")
+    with pytest.raises(NodeLostError, match="another node runs in"):
+        NodeProcess.start(directory=tmp_path / "node", arena_bytes=16 * MIB)
+
+
+def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o755)
+    with pytest.raises(NodeLostError, match="run `chmod 700"):
+        NodeProcess.start(directory=tmp_path, arena_bytes=16 * MIB)
+
+
+REFUSED = {
+    "any address": (["--listen", "0.0.0.0:0"], "is not ADDRESS:PORT of one network interface"),
+    "no port": (["--listen", "127.0.0.1"], "is not ADDRESS:PORT of one network interface"),
+    "control": (["--control", "[::]:0"], "--control '[::]:0' is not ADDRESS:PORT"),
+    "option": (["--option", "credit=1"], "is not NAME=INT with one of"),
+    "arena": (["--arena-bytes", "17"], "'arena_bytes' is 17; it takes an int from"),
+    "not ours": (["--listen", "192.0.2.1:0"], "192.0.2.1"),
+    "control not ours": (["--control", "192.0.2.1:0"], "can't listen on 192.0.2.1:0"),
+    "short secret": (["--secret-file", "/dev/null"], "0 bytes; put at least 16 random ones there"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_bad_options_end_it_with_one_clear_line(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    if "--listen" not in arguments:
+        arguments = [*arguments, "--listen", "127.0.0.1:0"]
+    if "--arena-bytes" not in arguments:
+        arguments = [*arguments, "--arena-bytes", str(16 * MIB)]
+    assert words in last_words("--directory", str(tmp_path / "node"), *arguments)
+
+
+def test_a_socket_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    directory = tmp_path / ("d" * 100)
+    with pytest.raises(NodeLostError, match="socket"):
+        NodeProcess.start(directory=directory, arena_bytes=16 * MIB)

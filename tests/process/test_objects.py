@@ -1,0 +1,190 @@
+"""Put on one node, get on all."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+
+import numpy as np
+import pytest
+
+from hoplite_ray.errors import (
+    DuplicateObjectError,
+    GetTimeoutError,
+    InvalidArgumentError,
+    NodeLostError,
+    ObjectLostError,
+    StoreFullError,
+)
+from hoplite_ray.store import Store, new_id
+from tests.process.conftest import MIB, WAIT_S, MakeNodes, Nodes, numbers
+
+KIB = 1024
+SIZES = [1, 1000, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, MIB, 3 * MIB + 7, 64 * MIB]
+
+
+@pytest.mark.parametrize("size_bytes", SIZES)
+def test_what_was_put_on_one_is_got_on_all(three: Nodes, size_bytes: int) -> None:
+    array = numbers(size_bytes)
+    object_id = three.put(0, array)
+    for rank in (1, 2, 0):
+        np.testing.assert_array_equal(three.get(rank, object_id), array)
+    three[0].delete(object_id, timeout_s=WAIT_S)
+
+
+@pytest.mark.parametrize("size_bytes", [100, 5 * MIB])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_gets_in_any_order_before_and_after_the_put(
+    three: Nodes, size_bytes: int, order: tuple[int, int, int]
+) -> None:
+    before, origin, after = order
+    object_id, array = new_id(), numbers(size_bytes)
+    early = [three[rank].begin_get(object_id) for rank in (before, origin)]
+    three[origin].put(object_id, array, timeout_s=WAIT_S)
+    late = three[after].begin_get(object_id)
+    for pending in (late, *early):
+        np.testing.assert_array_equal(pending.result(WAIT_S).array, array)
+    three[after].delete(object_id, timeout_s=WAIT_S)
+
+
+def test_every_kind_of_array_arrives_as_it_was(three: Nodes) -> None:
+    arrays = [
+        np.float32(2.5),
+        np.empty((0, 3)),
+        np.arange(12).reshape(3, 4)[:, ::2],
+        np.zeros(3, [("a", "<i2"), ("b", ">f8")]),
+        np.array(["2026-11-20"], "M8[D]"),
+        np.arange(100000, dtype=np.float64).reshape(100, 10, 100),
+    ]
+    for array in arrays:
+        received = three.get(1, three.put(0, array))
+        assert received.dtype == array.dtype
+        np.testing.assert_array_equal(received, array)
+
+
+def test_many_objects_at_once(three: Nodes) -> None:
+    arrays = {new_id(): numbers(1 + 40 * KIB * n, seed=n) for n in range(20)}
+    pending = {each: three[2].begin_get(each) for each in arrays}
+    for n, (object_id, array) in enumerate(arrays.items()):
+        three[n % 2].put(object_id, array, timeout_s=WAIT_S)
+    for object_id, array in arrays.items():
+        np.testing.assert_array_equal(pending[object_id].result(WAIT_S).array, array)
+
+
+@pytest.mark.parametrize("size_bytes", [1000, MIB])
+def test_writing_into_a_received_array_changes_nobody_elses(three: Nodes, size_bytes: int) -> None:
+    array = numbers(size_bytes)
+    object_id = three.put(0, array)
+    for rank in (0, 1):
+        received = three.get(rank, object_id)
+        received[:] = 0
+        np.testing.assert_array_equal(three.get(rank, object_id), array)
+        assert not received.any()
+    np.testing.assert_array_equal(three.get(2, object_id), array)
+
+
+def test_after_free_and_reuse_the_next_object_reads_right(cluster: MakeNodes) -> None:
+    nodes = cluster(2, arena_bytes=32 * MIB)
+    for seed in range(8):  # each is more than half of the arena, so its range is used again
+        array = numbers(18 * MIB, seed)
+        object_id = nodes.put(0, array)
+        received = nodes.get(1, object_id)
+        received[0] += 1
+        nodes[0].delete(object_id, timeout_s=WAIT_S)
+        np.testing.assert_array_equal(received[1:], array[1:])  # valid until it dies
+        del received
+        gc.collect()
+
+
+def test_the_last_view_of_an_array_keeps_its_bytes(cluster: MakeNodes) -> None:
+    nodes = cluster(2, arena_bytes=32 * MIB)
+    array = numbers(10 * MIB)
+    object_id = nodes.put(0, array)
+    tail = nodes.get(1, object_id)[-1000:]
+    nodes[0].delete(object_id, timeout_s=WAIT_S)
+    nodes.get(1, nodes.put(0, numbers(15 * MIB, seed=1)))
+    np.testing.assert_array_equal(tail, array[-1000:])
+
+
+def test_a_received_array_stays_valid_without_store_and_node(cluster: MakeNodes) -> None:
+    nodes = cluster(1)
+    array = numbers(MIB)
+    received = nodes.get(0, nodes.put(0, array))
+    nodes[0].close()
+    np.testing.assert_array_equal(received, array)
+    nodes.kill(0)
+    np.testing.assert_array_equal(received, array)
+
+
+def test_deleted_means_lost_everywhere(three: Nodes) -> None:
+    object_id = three.put(0, numbers(MIB))
+    three.get(1, object_id)
+    three[2].delete(object_id, timeout_s=WAIT_S)
+    for rank in range(3):
+        with pytest.raises(ObjectLostError, match=object_id[:4].hex()):
+            three[rank].get(object_id, exists=True, timeout_s=WAIT_S)
+
+
+def test_an_id_is_put_once_unless_it_is_a_later_attempt(three: Nodes) -> None:
+    object_id = three.put(0, numbers(MIB))
+    with pytest.raises(DuplicateObjectError, match=object_id[:4].hex()):
+        three[0].put(object_id, numbers(MIB, seed=1), timeout_s=WAIT_S)
+    three[0].delete(object_id, timeout_s=WAIT_S)
+    later = numbers(2 * MIB, seed=2)
+    three[0].put(object_id, later, incarnation=2, timeout_s=WAIT_S)
+    received = three[1].begin_get(object_id).result(WAIT_S)
+    assert received.incarnation == 2
+    np.testing.assert_array_equal(received.array, later)
+
+
+def test_a_get_of_what_nobody_puts_ends_at_its_limit(three: Nodes) -> None:
+    object_id = new_id()
+    with pytest.raises(GetTimeoutError, match=rf"get of object {object_id[:4].hex()}.*timeout_s"):
+        three[0].get(object_id, timeout_s=0.05)
+    array = numbers(100)
+    three[1].put(object_id, array, timeout_s=WAIT_S)  # the store goes on as before
+    np.testing.assert_array_equal(three.get(0, object_id), array)
+
+
+def test_a_get_that_is_taken_back_ends(three: Nodes) -> None:
+    pending = three[0].begin_get(new_id())
+    assert not pending.wait(0.01)
+    pending.cancel()
+    assert pending.wait(WAIT_S)
+
+
+def test_more_than_the_arena_is_refused(cluster: MakeNodes) -> None:
+    nodes = cluster(1, arena_bytes=8 * MIB)
+    with pytest.raises(StoreFullError, match="arena"):
+        nodes[0].put(new_id(), numbers(9 * MIB), timeout_s=WAIT_S)
+    array = numbers(MIB)
+    np.testing.assert_array_equal(nodes.get(0, nodes.put(0, array)), array)
+
+
+def test_arguments_are_checked_at_the_edge(three: Nodes) -> None:
+    with pytest.raises(InvalidArgumentError, match="28 bytes"):
+        three[0].get(b"short")
+    with pytest.raises(InvalidArgumentError, match="dict is no plain numpy array"):
+        three[0].put(new_id(), {})  # type: ignore[arg-type]
+
+
+def test_a_closed_store_says_so(cluster: MakeNodes) -> None:
+    nodes = cluster(1)
+    nodes[0].close()
+    assert not nodes[0].is_alive
+    with pytest.raises(NodeLostError):
+        nodes[0].get(new_id(), timeout_s=WAIT_S)
+
+
+def test_nobody_to_attach_to(three: Nodes) -> None:
+    with pytest.raises(NodeLostError, match="nowhere"):
+        Store.attach(three.processes[0].directory / "nowhere.sock")
+
+
+def test_a_store_with_nodes_of_its_own() -> None:
+    with Store.start(arena_bytes=32 * MIB) as a, Store.start(join=a, arena_bytes=32 * MIB) as b:
+        assert a.node_id != b.node_id
+        assert a.node_incarnation == 1
+        object_id, array = new_id(), numbers(MIB)
+        a.put(object_id, array)
+        np.testing.assert_array_equal(b.get(object_id, timeout_s=WAIT_S), array)

@@ -1,0 +1,143 @@
+"""Reduce over real nodes: exact results, and exactly the members that were taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hoplite_ray.errors import (
+    GetTimeoutError,
+    InvalidArgumentError,
+    LayoutMismatchError,
+    ReduceError,
+)
+from hoplite_ray.refs import ReduceOp
+from hoplite_ray.store import new_id
+from tests.process.conftest import MIB, WAIT_S, MakeNodes, Nodes
+
+DTYPES = [np.float32, np.float64, np.int64]
+
+
+def source(index: int, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+    """Small whole numbers: their float sums are exact in any order."""
+    return np.random.default_rng(index).integers(-1000, 1000, shape).astype(dtype)
+
+
+def combined(op: ReduceOp, arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return np.sum(arrays, 0, arrays[0].dtype) if op == "sum" else np.max(arrays, 0)
+
+
+@pytest.mark.parametrize("shape", [(10,), (300, 1000), (2_000_003,)], ids=str)
+@pytest.mark.parametrize("op", ["sum", "max"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_four_of_eight_sources_on_three_nodes(
+    three: Nodes, dtype: Any, op: ReduceOp, shape: tuple[int, ...]
+) -> None:
+    arrays = [source(index, shape, dtype) for index in range(8)]
+    ids = [three.put(index % 3, array) for index, array in enumerate(arrays)]
+    target = new_id()
+    early = three[1].begin_get(target)
+    pending = three[0].begin_reduce(target, source_count=8, op=op, count=4)
+    for index in (6, 1, 4, 3, 0):
+        pending.confirm(index, ids[index])
+    reduction = pending.result(WAIT_S)
+    assert reduction.target == target
+    assert reduction.members == (1, 3, 4, 6)
+    expected = combined(op, [arrays[index] for index in reduction.members])
+    np.testing.assert_array_equal(early.result(WAIT_S).array, expected)
+    for rank in range(3):
+        received = three.get(rank, target)
+        assert received.dtype == expected.dtype
+        np.testing.assert_array_equal(received, expected)
+    for each in (*ids, target):
+        three[0].delete(each, timeout_s=WAIT_S)
+
+
+def test_all_sources_when_no_count_is_given(three: Nodes) -> None:
+    arrays = [source(index, (50_000,), np.float64) for index in range(5)]
+    ids = [three.put(index % 3, array) for index, array in enumerate(arrays)]
+    reduction = three[2].reduce(new_id(), ids, timeout_s=WAIT_S)
+    assert reduction.members == (0, 1, 2, 3, 4)
+    np.testing.assert_array_equal(three.get(0, reduction.target), combined("sum", arrays))
+
+
+def test_sources_that_are_put_after_they_were_named(three: Nodes) -> None:
+    arrays = [source(index, (50_000,), np.float32) for index in range(3)]
+    ids = [new_id() for _ in arrays]
+    pending = three[0].begin_reduce(target := new_id(), source_count=3)
+    for index, object_id in enumerate(ids):
+        pending.confirm(index, object_id)
+    for rank, (object_id, array) in enumerate(zip(ids, arrays, strict=True)):
+        three[rank].put(object_id, array, timeout_s=WAIT_S)
+    assert pending.result(WAIT_S).members == (0, 1, 2)
+    np.testing.assert_array_equal(three.get(1, target), combined("sum", arrays))
+
+
+def test_a_result_is_a_source_like_any_other(three: Nodes) -> None:
+    arrays = [source(index, (30_000,), np.int64) for index in range(4)]
+    ids = [three.put(index % 3, array) for index, array in enumerate(arrays)]
+    first = three[0].reduce(new_id(), ids[:2], timeout_s=WAIT_S)
+    second = three[1].reduce(new_id(), [first.target, *ids[2:]], timeout_s=WAIT_S)
+    np.testing.assert_array_equal(three.get(2, second.target), combined("sum", arrays))
+
+
+def test_a_failed_source_is_done_without(three: Nodes) -> None:
+    arrays = [source(index, (50_000,), np.float32) for index in range(3)]
+    ids = [three.put(index, array) for index, array in enumerate(arrays)]
+    pending = three[0].begin_reduce(new_id(), source_count=3, count=2)
+    pending.fail(1)
+    pending.confirm(2, ids[2])
+    pending.confirm(0, ids[0])
+    assert pending.result(WAIT_S).members == (0, 2)
+
+
+def test_too_few_sources_are_left(three: Nodes) -> None:
+    pending = three[0].begin_reduce(new_id(), source_count=3, count=2)
+    pending.fail(0)
+    pending.fail(2)
+    with pytest.raises(ReduceError):
+        pending.result(WAIT_S)
+
+
+def test_sources_of_different_shapes_are_refused(three: Nodes) -> None:
+    ids = [three.put(0, np.zeros(extent, np.float32)) for extent in (50_000, 50_001)]
+    with pytest.raises(LayoutMismatchError):
+        three[1].reduce(new_id(), ids, timeout_s=WAIT_S)
+
+
+def test_a_reduce_that_waits_for_sources_ends_at_its_limit(three: Nodes) -> None:
+    pending = three[0].begin_reduce(new_id(), source_count=2)
+    with pytest.raises(GetTimeoutError, match=r"reduce into object .* lower count"):
+        pending.result(0.05)
+
+
+@pytest.mark.parametrize("count", [0, 3, -1])
+def test_a_count_out_of_range_is_refused(three: Nodes, count: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="it takes 1 to 2"):
+        three[0].begin_reduce(new_id(), source_count=2, count=count)
+
+
+def test_an_unknown_operation_is_refused(three: Nodes) -> None:
+    with pytest.raises(InvalidArgumentError, match="it takes sum or max"):
+        three[0].begin_reduce(new_id(), source_count=2, op="mean")  # type: ignore[arg-type]
+
+
+def test_a_bad_source_id_takes_the_reduce_back(three: Nodes) -> None:
+    with pytest.raises(InvalidArgumentError, match="28 bytes"):
+        three[0].reduce(new_id(), [new_id(), b"short"])
+
+
+def test_a_source_node_that_dies_is_replaced_by_a_spare(cluster: MakeNodes) -> None:
+    nodes = cluster(4)
+    arrays = [source(index, (MIB,), np.float32) for index in range(3)]
+    ids = [nodes.put(index + 1, array) for index, array in enumerate(arrays)]
+    pending = nodes[0].begin_reduce(target := new_id(), source_count=3, count=2)
+    pending.confirm(0, ids[0])
+    nodes.kill(1)  # holds source 0, alone
+    pending.confirm(1, ids[1])
+    pending.confirm(2, ids[2])
+    assert pending.result(WAIT_S).members == (1, 2)
+    np.testing.assert_array_equal(nodes.get(0, target), arrays[1] + arrays[2])
