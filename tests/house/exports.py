@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from tests.house.tree import Tree
 
@@ -14,24 +15,23 @@ def exports(tree: Tree) -> list[str]:
     for path in tree.package:
         module = ast.parse(tree.read(path))
         listed = _listed(module)
-        if listed is None:
-            if path == MUST_EXPORT:
-                found.append(f"{path}: has no __all__")
-            continue
-        if listed != sorted(set(listed), key=_order):
-            found.append(f"{path}: __all__ is not sorted, or names something twice")
-        bound = set(_bound(module, imports_too=path.endswith("__init__.py")))
-        lazy = (
-            "__getattr__" in bound
-        )  # its names are resolved at first use; test_tree imports them all
-        found += [
-            f"{path}: {name} is public, but not in __all__" for name in _public(bound) - {*listed}
-        ]
-        if not lazy:
-            found += [
-                f"{path}: __all__ names {name}, which is not there" for name in {*listed} - bound
-            ]
+        if listed is not None:
+            found += [f"{path}: {what}" for what in _complaints(module, listed, path)]
+        elif path == MUST_EXPORT:
+            found.append(f"{path}: has no __all__")
     return sorted(found)
+
+
+def _complaints(module: ast.Module, listed: list[str], path: str) -> Iterator[str]:
+    if listed != sorted(set(listed), key=_order):
+        yield "__all__ is not sorted, or names something twice"
+    defined, imported = _defined(module), _imported(module)
+    offered = defined | imported if path.endswith("__init__.py") else defined
+    for name in _public(offered) - {*listed}:
+        yield f"{name} is public, but not in __all__"
+    if "__getattr__" not in defined:  # else resolved at first use; test_tree does it for all
+        for name in {*listed} - defined - imported:
+            yield f"__all__ names {name}, which is not there"
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -57,15 +57,18 @@ def _is_ours(node: ast.ImportFrom) -> bool:
     return node.level > 0 or (node.module or "").startswith("hoplite_ray")
 
 
-def _bound(module: ast.Module, *, imports_too: bool) -> list[str]:
-    names: list[str] = []
+def _defined(module: ast.Module) -> set[str]:
+    names: set[str] = set()
     for node in module.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.append(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.Assign):
-            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            names.append(node.target.id)
-        elif imports_too and isinstance(node, ast.ImportFrom) and _is_ours(node):
-            names += [alias.asname or alias.name for alias in node.names]
+            names.add(node.target.id)
     return names
+
+
+def _imported(module: ast.Module) -> set[str]:
+    ours = [node for node in module.body if isinstance(node, ast.ImportFrom) and _is_ours(node)]
+    return {alias.asname or alias.name for node in ours for alias in node.names}

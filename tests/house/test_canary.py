@@ -98,7 +98,11 @@ CASES: list[tuple[Checker, Files, Files]] = [
         {"native/plan/a.h": "int kChunkBytes;\n"},
         {"native/plan/a.h": "// a chunk\nint kBlockBytes, blocks, wire_version;\n"},
     ),
-    (words.plan, {"native/plan/a.h": "int get_rail();\n"}, {"native/plan/a.h": "int rail();\n"}),
+    (
+        words.plan,
+        {"native/plan/a.h": "int get_rail();\n"},
+        {"native/plan/a.h": "int rail = std::get_if(x);\n"},
+    ),
     (words.plan, {"native/plan/a.h": "class PullImpl;\n"}, {"native/plan/a.h": "class Pull;\n"}),
     (
         words.python,
@@ -111,7 +115,11 @@ CASES: list[tuple[Checker, Files, Files]] = [
         {"hoplite_ray/a.py": "class A:\n    links: int\n"},
     ),
     (text.unfinished, {"a.md": "TO" + "DO: finish"}, {"a.md": "to do: nothing"}),
-    (text.machine_paths, {"a.md": "see /ro" + "ot/x"}, {"a.md": "see docs/work/x, tests/tmp/x"}),
+    (
+        text.machine_paths,
+        {"a.md": "see /ro" + "ot/x"},
+        {"a.md": "see docs/work/x, tests/tmp/x, /tmp/test-XXXX"},
+    ),
     (text.banners, {"a.py": "# " + "-" * 20 + "\n"}, {"a.py": "# -- a dash\n"}),
     (
         exports.exports,

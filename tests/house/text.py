@@ -10,7 +10,7 @@ UNFINISHED = re.compile(
     r"\b(?:TO[D]O|FIX[M]E|XX[X]|HA[C]K)\b"
 )  # bracketed, so that this line is not a hit
 MACHINE = re.compile(
-    r"(?<![\w.])/(?:work|root|farm)/|/home/[a-z]|(?<![\w.])/tmp/[a-z]|/opt/[a-z]|pyenv/version[s]"
+    r"(?<![\w.])/(?:work|root|farm)/|/home/[a-z]|(?<![\w.])/tmp/[a-z]+/|/opt/[a-z]|pyenv/version[s]"
 )
 BANNER = re.compile(r"^\s*(?://|#|\*)\s*(?:[-=*#/]{10,}\s*$|@?author\b|copyright\b)", re.I)
 

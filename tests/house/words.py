@@ -46,7 +46,8 @@ NEVER_IN_PLAN = NEVER | {"path": "rail"}  # in Python a path is a file's, as eve
 NEVER_IN_TYPES = re.compile(r"(Helper|Util|Utils|Impl|Base|Manager)$")
 TYPES_KEPT = {"WorldManager"}  # MultiWorld's own name, kept for its users
 NAMES_KEPT = {"get_async"}  # the awaitable twin of get
-PHRASES_KEPT = {"wire version"}  # of the protocol, carried by HELLO
+# The protocol's version, carried by HELLO; the address of Ray's own GCS.
+PHRASES_KEPT = {"wire version", "gcs address"}
 
 
 def split(name: str) -> list[str]:
@@ -74,7 +75,7 @@ def plan(tree: Tree) -> list[str]:
     found = set()
     for path in tree.matching(r"native/plan/.*\.(h|cc)"):
         code = re.sub(r"^\s*#[^\n]*", "", without_comments(tree.read(path)), flags=re.M)
-        for name in re.findall(r"\b[A-Za-z_]\w*", code):
+        for name in re.findall(r"(?<!std::)\b[A-Za-z_]\w*", code):
             if text := complaint(name, NEVER_IN_PLAN):
                 found.add(f"{path}: {text}")
     return sorted(found)
