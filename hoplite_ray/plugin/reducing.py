@@ -31,15 +31,16 @@ _POLL_S = (0.0005, 0.01)  # first and longest pause between looks at a reduce th
 
 @dataclass(slots=True)
 class Source:
-    """One source and what has become of it."""
+    """One source and what has become of it. Only this refers to its ref, so that it can let go."""
 
     index: int
-    ref: Ref
+    ref: Ref | None
     handle: Array | None = None
     wrapped: Ref | None = None  # of a bare array: the ref of the handle made for it
     failure: Exception | None = None
 
     def fate(self) -> str:
+        assert self.ref is not None
         name = f"source {self.index} ({self.ref.hex()[:12]}..)"
         if self.failure is not None:
             cause = getattr(self.failure, "cause", None) or self.failure
@@ -58,6 +59,7 @@ class ReduceRun:
     count: int
     sources: list[Source]
     first_failure_ends_it: bool
+    ids: list[bytes]
     layout: Layout | None = None
     failed: list[Source] = field(default_factory=list)
 
@@ -71,7 +73,7 @@ class ReduceRun:
         try:
             members = await self._feed(request, arrivals)
             assert self.layout is not None
-            return self.layout, tuple(self.sources[index].ref.binary() for index in members)
+            return self.layout, tuple(self.ids[index] for index in members)
         except BaseException:
             request.cancel()
             raise
@@ -81,11 +83,10 @@ class ReduceRun:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Drop refs and errors now: an error's traceback refers back to its source."""
+        """Drop refs now: the traceback of an error would keep them until Python collects it."""
         self.failed.clear()
         for source in self.sources:
-            source.handle = source.wrapped = source.failure = None
-        self.sources.clear()
+            source.ref = source.handle = source.wrapped = source.failure = None
 
     async def _feed(self, request: PendingReduce, arrivals: asyncio.Queue[Source]) -> Sequence[int]:
         confirmed = 0
@@ -147,12 +148,12 @@ class ReduceRun:
 async def _resolve(source: Source, arrivals: asyncio.Queue[Source]) -> None:
     """Wait for a source's task and get its handle, or what went wrong."""
     try:
+        assert source.ref is not None
         await seams.ready(source.ref)
-        ref = source.ref
-        size_bytes, node = await asyncio.to_thread(_facts, ref)
+        size_bytes, node = await asyncio.to_thread(_facts, source)
         if size_bytes > _HANDLE_BYTES_MAX:
-            ref = source.wrapped = _wrap_where_it_is(source, node)
-        value = await ref
+            source.wrapped = _wrap_where_it_is(source, node)
+        value = await (source.wrapped or source.ref)
         if isinstance(value, (np.ndarray, np.generic)):
             value = await asyncio.to_thread(make, np.asarray(value))
         if not isinstance(value, Array):
@@ -163,9 +164,11 @@ async def _resolve(source: Source, arrivals: asyncio.Queue[Source]) -> None:
     await arrivals.put(source)
 
 
-def _facts(ref: Ref) -> tuple[int, str | None]:
+def _facts(source: Source) -> tuple[int, str | None]:
     """Size of a ready object and a Ray node that has it, asked from its owner, not fetched."""
-    facts = ray.experimental.get_object_locations([ref]).get(ref, {})
+    if source.ref is None:
+        return 0, None
+    facts = ray.experimental.get_object_locations([source.ref]).get(source.ref, {})
     nodes = facts.get("node_ids") or [None]
     return facts.get("object_size") or 0, nodes[0]
 
@@ -179,6 +182,7 @@ def _wrong_type(index: int, value: Any) -> TypeError:
 
 def _wrap_where_it_is(source: Source, node: str | None) -> Ref:
     """Turn a bare array into an object of the store on the Ray node that holds it."""
+    assert source.ref is not None
     where = node or ray.get_runtime_context().get_node_id()
     strategy = NodeAffinitySchedulingStrategy(where, soft=True)
     task = _wrap.options(scheduling_strategy=strategy)

@@ -174,8 +174,9 @@ class RayViewStore:
 
     _EPOCHS_KEPT = 8
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, prefix: str = "view") -> None:
         self._values = KeyValues(address)
+        self._prefix = prefix
 
     def read(self) -> tuple[int, bytes]:
         """(epoch, value) of the newest view; (0, b"") if there was none yet."""
@@ -200,8 +201,7 @@ class RayViewStore:
         return True
 
     def _epochs(self) -> list[int]:
-        return sorted(int(key.rsplit("/", 1)[1]) for key in self._values.keys("view/"))
+        return sorted(int(key.rsplit("/", 1)[1]) for key in self._values.keys(f"{self._prefix}/"))
 
-    @staticmethod
-    def _key(epoch: int) -> str:
-        return f"view/{epoch:020d}"
+    def _key(self, epoch: int) -> str:
+        return f"{self._prefix}/{epoch:020d}"

@@ -66,13 +66,22 @@ class RunningNode:
 
 
 def running_node(place: NodePlace) -> RunningNode | None:
-    """The node that runs at `place`; None if there is none."""
+    """The node that runs at `place`; None if there is none.
+
+    A node holds the lock of its directory as long as it lives; its pid would tell of zombies, too.
+    """
     try:
         record = json.loads((place.directory / "node.json").read_text())
-        os.kill(record["pid"], 0)
-    except (FileNotFoundError, ProcessLookupError):
+        descriptor = os.open(place.directory / "node.lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
         return None
-    return RunningNode(record["socket"], record["incarnation"])
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return RunningNode(record["socket"], record["incarnation"])
+    finally:
+        os.close(descriptor)
+    return None
 
 
 def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None) -> RunningNode:

@@ -9,6 +9,7 @@ objects stay until the node goes.
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from typing import Any
 
@@ -41,6 +42,7 @@ class Steward:
         self._reaper = Reaper(self._anchor_gone)
         self._pending: dict[bytes, asyncio.Task[Any]] = {}
         self._reaping: asyncio.Task[None] | None = None
+        self._collect = False  # whether errors have left cycles behind that may keep refs
 
     async def anchors(self, count: int) -> list[Ref]:
         """`count` new anchors, for arrays that the caller will make."""
@@ -60,9 +62,14 @@ class Steward:
             store = await asyncio.to_thread(lambda: self._here.store)
             sources = [Source(index, ref) for index, ref in enumerate(refs)]
             needed = len(refs) if count is None else count
-            pending = ReduceRun(store, target, op, needed, sources, count is None)
+            ids = [ref.binary() for ref in refs]
+            pending = ReduceRun(store, target, op, needed, sources, count is None, ids)
             layout, members = await pending.run()
+        except Exception:
+            self._collect = True
+            raise
         except asyncio.CancelledError:
+            self._collect = True
             if target in self._pending:
                 raise  # ray.cancel
             return None  # abandoned: nobody reads it, and an error would be logged as unhandled
@@ -105,6 +112,9 @@ class Steward:
                     self._here.store.delete(object_id, upto=incarnation)
                 except HopliteError:
                     pass  # gone with its node
+            if self._collect:
+                self._collect = False
+                gc.collect()
             await asyncio.sleep(_REAP_EVERY_S)
 
 

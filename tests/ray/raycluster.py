@@ -1,0 +1,89 @@
+"""Verbs for the tests of this folder: a cluster of three Ray nodes, and what to wait for."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray.cluster_utils import Cluster
+
+import hoplite_ray as hop
+
+ARENA_BYTES = 96 << 20
+LARGE = 200_000  # float32 elements: 800 KB, so more than one block and more than is sent inline
+_STARTS = 3  # Ray gives a raylet 30 s, and a machine under load needs more now and then
+_NODE_OPTIONS: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 100 << 20}
+
+# Workers unpickle functions of the test modules, so they need our import path.
+_PATHS = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+
+
+@dataclass
+class RayCluster:
+    """Ray nodes on this machine, each of which has its own node process."""
+
+    cluster: Cluster
+
+    @classmethod
+    def start(cls, nodes: int = 3) -> RayCluster:
+        present = filter(None, [os.environ.get("PYTHONPATH")])
+        os.environ["PYTHONPATH"] = os.pathsep.join([*_PATHS, *present])
+        head = {**_NODE_OPTIONS, "include_dashboard": False, "resources": {"n0": 1}}
+        started = cls(_retried(lambda: Cluster(initialize_head=True, head_node_args=head)))
+        for node in range(1, nodes):
+            started.add_node(f"n{node}")
+        return started
+
+    def on(self, node: int) -> dict[str, Any]:
+        """Options that place a task or an actor on a node, beside whatever runs there."""
+        return {"num_cpus": 0, "resources": {f"n{node}": 0.001}}
+
+    def add_node(self, name: str, **options: Any) -> Any:
+        options = {**_NODE_OPTIONS, **options, "resources": {name: 1}}
+        return _retried(lambda: self.cluster.add_node(**options))
+
+    def crash_node(self, node: Any) -> None:
+        self.cluster.remove_node(node, allow_graceful=False)
+
+    def stop(self) -> None:
+        self.cluster.shutdown()
+
+
+def set_up_worker() -> None:
+    """The setup of a user's own, which the flag must not displace."""
+    os.environ["SET_BY_THE_USERS_SETUP"] = "1"
+
+
+def _retried(start: Callable[[], Any]) -> Any:
+    for _ in range(_STARTS - 1):
+        with suppress(Exception):
+            return start()
+    return start()
+
+
+def eventually(condition: Callable[[], bool], *, within_s: float = 15.0) -> bool:
+    """Whether `condition` holds at some time within `within_s`."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        gc.collect()  # a test's own frames must not keep refs
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def is_gone(object_id: bytes) -> bool:
+    """Whether nobody in the cluster has the object any more."""
+    from hoplite_ray.plugin.attachment import attachment
+
+    try:
+        attachment().store.get(object_id, exists=True, timeout_s=5.0)
+    except hop.ObjectLostError:
+        return True
+    return False

@@ -1,0 +1,129 @@
+"""The flag: bad options raise in ray.init, good ones reach every worker, nothing else changes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import ray
+from ray import cloudpickle
+
+import hoplite_ray as hop
+from hoplite_ray.config import Config
+from hoplite_ray.plugin import flag
+from tests.ray.raycluster import ARENA_BYTES, RayCluster
+
+
+@pytest.fixture(autouse=True)
+def _unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flag, "_asked", flag._asked)
+    monkeypatch.setattr(flag, "_setup_error", flag._setup_error)
+
+
+def test_bad_options_raise_in_ray_init() -> None:
+    script = (
+        "import ray, hoplite_ray\n"
+        "try: ray.init(runtime_env={'hoplite': {'arena': 1}})\n"
+        "except ValueError as error: print(error, ray.is_initialized())\n"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert said.stdout.startswith("hoplite option 'arena' is unknown; options are arena_bytes")
+    assert said.stdout.rstrip().endswith("False")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"arena_bytes": "2G"}, "'arena_bytes' is '2G'; it takes an int"),
+        ({"arena_bytes": 1.5}, "it takes an int"),
+        ({"arena_bytes": 0}, "from 1048576 to"),
+        ([("arena_bytes", 1 << 30)], "must be a dict of options, not list"),
+        (None, "must be a dict of options, not NoneType"),
+    ],
+)
+def test_bad_values_are_named_with_what_they_may_be(options: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        flag.expand({"hoplite": options})
+
+
+def test_the_key_is_consumed_and_the_rest_stays() -> None:
+    rest = {"env_vars": {"A": "1"}}
+    expanded = flag.expand({**rest, "hoplite": {"arena_bytes": 1 << 30}})
+    assert expanded is not None
+    assert set(expanded) == {"env_vars", "worker_process_setup_hook"}
+    assert flag.expand(rest) == rest
+    assert flag.expand(None) is None
+    assert flag.asked().arena_bytes == 1 << 30
+
+
+def test_another_hook_follows_ours_and_we_never_follow_ourselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(flag.HOOK_VARIABLE, "tests.ray.test_flag.mark")
+    monkeypatch.delenv(flag.NEXT_HOOK_VARIABLE, raising=False)
+    flag.install()
+    flag.install()
+    assert os.environ[flag.HOOK_VARIABLE] == flag.HOOK
+    assert flag.expand({"env_vars": {}}) == {"env_vars": {}, "marked": True}
+
+
+def mark(runtime_env: dict[str, Any]) -> dict[str, Any]:
+    return {**runtime_env, "marked": True}
+
+
+def test_runtime_env_carries_the_options_to_other_launchers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expanded = hop.runtime_env(arena_bytes=1 << 30)
+    monkeypatch.setattr(flag, "_asked", Config())
+    for name, value in expanded["env_vars"].items():
+        monkeypatch.setenv(name, value)
+    assert flag.asked().arena_bytes == 1 << 30
+    with pytest.raises(ValueError, match="unknown"):
+        hop.runtime_env(arena="2G")
+
+
+def test_workers_have_the_options_and_ran_the_users_setup(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    def seen() -> tuple[int | None, str | None]:
+        return flag.asked().arena_bytes, os.environ.get("SET_BY_THE_USERS_SETUP")
+
+    assert ray.get(seen.remote()) == (ARENA_BYTES, "1")
+
+
+@pytest.mark.parametrize("users", [None, "os.getpid"])
+def test_a_worker_without_the_package_still_starts(users: str | None) -> None:
+    setup = cloudpickle.dumps(flag._setup({"arena_bytes": 1 << 30}, users))
+    script = (
+        "import sys; sys.modules['hoplite_ray'] = None\n"
+        "from ray import cloudpickle; cloudpickle.loads(sys.stdin.buffer.read())()\n"
+        "print('started')\n"
+    )
+    said = subprocess.run([sys.executable, "-c", script], input=setup, capture_output=True)
+    assert said.stdout == b"started\n"
+
+
+def test_a_users_setup_may_be_a_function() -> None:
+    calls: list[int] = []
+    flag._setup({}, lambda: calls.append(1))()
+    assert calls == [1]
+
+
+def test_an_error_of_the_setup_is_kept_for_the_first_use() -> None:
+    flag.accept({"arena_bytes": "2G"})
+    with pytest.raises(ValueError, match="it takes an int"):
+        flag.asked()
+
+
+def test_a_flag_that_nobody_consumed_raises_at_the_first_call(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0, runtime_env={"hoplite": {"arena_bytes": 1 << 30}})
+    def put() -> None:
+        import numpy as np
+
+        hop.put(np.zeros(3))
+
+    with pytest.raises(ValueError, match=r"was not consumed: import hoplite_ray before ray\.init"):
+        ray.get(put.remote())

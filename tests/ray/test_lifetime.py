@@ -1,0 +1,216 @@
+"""Objects live as long as somebody refers to them, whoever made them, and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import hoplite_ray as hop
+from hoplite_ray.plugin.attachment import attachment
+from tests.ray.raycluster import LARGE, RayCluster, eventually, is_gone
+
+
+@ray.remote(num_cpus=0)
+class Keeper:
+    """Keeps what it is given; makes arrays and puts, and may be killed."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def keep(self, *values: Any) -> None:
+        self.kept.extend(values)
+
+    def sums(self) -> list[float]:
+        return [float(array.sum()) for array in hop.get(self.kept)]
+
+    def drop(self) -> None:
+        self.kept.clear()
+
+    def array(self) -> tuple[hop.Array, bytes]:
+        made = hop.array(np.ones(LARGE, np.float32))
+        return made, made._object_id
+
+    def put(self) -> bytes:
+        self.kept.append(hop.put(np.ones(LARGE, np.float32)))
+        return bytes(self.kept[-1].binary())
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def test_a_put_goes_with_its_ref(cluster: RayCluster) -> None:
+    ref = hop.put(np.ones(LARGE))
+    object_id = ref.binary()
+    assert not is_gone(object_id)
+    del ref
+    assert eventually(lambda: is_gone(object_id))
+
+
+def test_a_put_stays_while_another_process_has_its_array(cluster: RayCluster) -> None:
+    keeper = Keeper.options(**cluster.on(1)).remote()
+    ref = hop.put(np.ones(LARGE, np.float32))
+    object_id = ref.binary()
+    ray.get(keeper.keep.remote(ref))
+    del ref
+    assert ray.get(keeper.sums.remote()) == [LARGE]
+    assert not is_gone(object_id)
+    ray.get(keeper.drop.remote())
+    assert eventually(lambda: is_gone(object_id))
+
+
+def test_an_array_outlives_its_maker_and_goes_with_its_handles(cluster: RayCluster) -> None:
+    maker = Keeper.options(**cluster.on(2)).remote()
+    array, object_id = ray.get(maker.array.remote())
+    ray.kill(maker)
+    keeper = Keeper.options(**cluster.on(1)).remote()
+    ray.get(keeper.keep.remote(array))
+    del array
+    assert ray.get(keeper.sums.remote()) == [LARGE]
+    ray.get(keeper.drop.remote())
+    assert eventually(lambda: is_gone(object_id))
+
+
+def test_an_array_of_a_worker_that_ends_after_one_call_stays(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0, max_calls=1)
+    def once() -> tuple[hop.Array, int]:
+        return hop.array(np.ones(LARGE, np.float32)), os.getpid()
+
+    array, pid = ray.get(once.options(**cluster.on(1)).remote())
+    assert eventually(lambda: not os.path.exists(f"/proc/{pid}"))
+    assert np.asarray(array).sum() == LARGE
+
+
+def test_an_argument_by_value_stays_while_its_task_runs(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    def late_sum(array: hop.Array, gate: list[ray.ObjectRef]) -> float:
+        ray.get(gate)
+        return float(np.asarray(array).sum())
+
+    gate = Gate.remote()
+    array = hop.array(np.ones(LARGE, np.float32))
+    object_id = array._object_id
+    ref = late_sum.options(**cluster.on(1)).remote(array, [gate.passed.remote()])
+    del array
+    ray.get(gate.open.remote())
+    assert ray.get(ref) == LARGE
+    assert eventually(lambda: is_gone(object_id))
+
+
+@ray.remote(num_cpus=0)
+class Gate:
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+
+    async def open(self) -> None:
+        self.opened.set()
+
+    async def passed(self) -> None:
+        await self.opened.wait()
+
+
+def test_a_reduce_holds_its_sources_until_it_commits(cluster: RayCluster) -> None:
+    keeper = Keeper.options(**cluster.on(1)).remote()
+    gate = Gate.remote()
+
+    @ray.remote(num_cpus=0)
+    def late(gate: list[ray.ObjectRef]) -> hop.Array:
+        ray.get(gate)
+        return hop.array(np.ones(LARGE, np.float32))
+
+    array, object_id = ray.get(keeper.array.remote())
+    source = ray.put(array)
+    del array
+    total = hop.reduce([source, late.remote([gate.passed.remote()])])
+    del source
+    assert not eventually(lambda: is_gone(object_id), within_s=0.5)
+    ray.get(gate.open.remote())
+    target = total.binary()
+    assert hop.get(total, timeout_s=60)[0] == 2
+    assert eventually(lambda: is_gone(object_id))
+    assert not is_gone(target)
+    del total
+    assert eventually(lambda: is_gone(target))
+
+
+def test_a_result_stays_when_only_a_task_still_has_it(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    def late_first(value: hop.Array, gate: list[ray.ObjectRef]) -> float:
+        ray.get(gate)
+        return float(np.asarray(value)[0])
+
+    gate = Gate.remote()
+    total = hop.reduce([hop.put(np.ones(LARGE, np.float32)) for _ in range(2)])
+    first = late_first.options(**cluster.on(2)).remote(total, [gate.passed.remote()])
+    hop.wait([total], timeout_s=60)
+    del total
+    ray.get(gate.open.remote())
+    assert ray.get(first, timeout=60) == 2
+
+
+def test_a_reduce_that_nobody_waits_for_lets_its_sources_go(cluster: RayCluster) -> None:
+    keeper = Keeper.remote()
+    gate = Gate.remote()
+    array, object_id = ray.get(keeper.array.remote())
+    total = hop.reduce([ray.put(array), gate.passed.remote()])
+    del array
+    assert not is_gone(object_id)
+    del total
+    assert eventually(lambda: is_gone(object_id))
+
+
+def test_a_failed_reduce_lets_its_sources_go(cluster: RayCluster) -> None:
+    keeper = Keeper.remote()
+    array, object_id = ray.get(keeper.array.remote())
+    total = hop.reduce([ray.put(array), ray.put({})])
+    del array
+    with pytest.raises(TypeError, match="source 1 returned dict"):
+        hop.get(total, timeout_s=60)
+    del total
+    assert eventually(lambda: is_gone(object_id))
+
+
+def test_what_a_killed_process_had_put_is_reaped(cluster: RayCluster) -> None:
+    keeper = Keeper.options(**cluster.on(1)).remote()
+    object_id = ray.get(keeper.put.remote())
+    assert not is_gone(object_id)
+    os.kill(ray.get(keeper.pid.remote()), signal.SIGKILL)
+    assert eventually(lambda: is_gone(object_id), within_s=40)
+
+
+def test_pending_reduces_survive_the_steward(cluster: RayCluster) -> None:
+    gate = Gate.remote()
+
+    @ray.remote(num_cpus=0)
+    def late(gate: list[ray.ObjectRef]) -> hop.Array:
+        ray.get(gate)
+        return hop.array(np.ones(LARGE, np.float32))
+
+    total = hop.reduce([hop.put(np.ones(LARGE, np.float32)), late.remote([gate.passed.remote()])])
+    steward = attachment().steward
+    ray.get(steward.anchors.remote(0))  # its call follows that of the reduce
+    process = ray.get(steward.__ray_call__.remote(lambda self: os.getpid()))
+    os.kill(process, signal.SIGKILL)
+    ray.get(gate.open.remote())
+    assert hop.get(total, timeout_s=60)[0] == 2
+
+
+def test_delete_frees_now_and_only_what_is_there(cluster: RayCluster) -> None:
+    refs = [hop.put(np.ones(LARGE)) for _ in range(3)]
+    array = ray.get(refs[2])
+    hop.delete(refs[0])
+    hop.delete([refs[1], array])
+    for ref in refs:
+        with pytest.raises(hop.ObjectLostError):
+            hop.get(ref, timeout_s=10)
+        with pytest.raises(ray.exceptions.ObjectLostError):  # Ray's own, too
+            hop.get(ref, timeout_s=10)
+    with pytest.raises(ValueError, match="still pending"):
+        hop.delete(Gate.remote().passed.remote())
+    with pytest.raises(ValueError, match="holds no array"):
+        hop.delete(ray.put(1))

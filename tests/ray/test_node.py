@@ -1,0 +1,135 @@
+"""The node process: one per Ray node, one set of options, and as mortal as its raylet."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import hoplite_ray as hop
+from hoplite_ray.config import Config, Memory
+from hoplite_ray.plugin import start
+from hoplite_ray.plugin.start import NodePlace, ensure_node
+from tests.ray.raycluster import ARENA_BYTES, LARGE, RayCluster, eventually
+
+
+@ray.remote(num_cpus=0)
+class Client:
+    """A process that attaches, and says to what."""
+
+    def attach(self) -> tuple[int, str]:
+        from hoplite_ray.plugin.attachment import attachment
+
+        hop.array(np.ones(3))
+        directory = attachment().place.directory
+        return json.loads((directory / "node.json").read_text())["pid"], str(directory)
+
+    def array(self) -> hop.Array:
+        return hop.array(np.ones(LARGE, np.float32))
+
+    def life(self) -> int:
+        from hoplite_ray.plugin.attachment import attachment
+
+        return attachment().node_life
+
+    def sum(self, array: hop.Array) -> float:
+        return float(np.asarray(array).sum())
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_each_ray_node_has_one_node_whoever_comes_first(cluster: RayCluster) -> None:
+    clients = [Client.options(**cluster.on(node)).remote() for node in (0, 1, 2) for _ in range(2)]
+    seen = ray.get([client.attach.remote() for client in clients])
+    assert len(set(seen)) == 3
+    assert seen[0] == seen[1]
+    for _, directory in set(seen):
+        assert Path(directory).stat().st_mode & 0o777 == 0o700
+        assert json.loads(Path(directory, "node.json").read_text())["options"]["arena_bytes"] == (
+            ARENA_BYTES
+        )
+
+
+@pytest.mark.timeout(180)  # two Ray node starts and deaths
+def test_a_node_comes_back_alone_and_goes_with_its_raylet(cluster: RayCluster) -> None:
+    node = cluster.add_node("mortal")
+    try:
+        options: dict[str, Any] = {"num_cpus": 0, "resources": {"mortal": 0.001}}
+        clients = [Client.options(**options).remote() for _ in range(2)]
+        first_pid, directory = ray.get(clients[0].attach.remote())
+        lost = ray.get(clients[0].array.remote())
+        assert ray.get([client.life.remote() for client in clients]) == [1, 1]
+
+        os.kill(first_pid, signal.SIGKILL)
+        assert eventually(lambda: not is_running(first_pid))
+        pids = {pid for pid, _ in ray.get([client.attach.remote() for client in clients])}
+        assert len(pids) == 1
+        second_pid = pids.pop()
+        assert second_pid != first_pid
+        assert ray.get([client.life.remote() for client in clients]) == [2, 2]
+        with pytest.raises(hop.ObjectLostError):
+            hop.get(lost, timeout_s=30)
+        again = ray.get(clients[1].array.remote())
+        assert hop.get(again, timeout_s=30).sum() == LARGE  # from another Ray node
+        assert ray.get(clients[0].sum.remote(hop.put(np.ones(LARGE, np.float32)))) == LARGE
+    finally:
+        cluster.crash_node(node)
+    assert eventually(lambda: not is_running(second_pid), within_s=10)
+    assert not Path(directory, "node.sock").exists()
+
+
+@pytest.mark.timeout(180)  # Ray takes its time to believe that a node is dead
+def test_ray_makes_a_lost_result_again(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0, resources={"lossy": 0.001}, max_retries=3)
+    def make(shard: int) -> hop.Array:
+        return hop.array(np.full(LARGE, shard, np.float32))
+
+    node = cluster.add_node("lossy")
+    ref = make.remote(7)
+    ray.wait([ref], timeout=60, fetch_local=False)
+    cluster.crash_node(node)
+    node = cluster.add_node("lossy")
+    try:
+        assert hop.get(ref, timeout_s=120)[0] == 7
+    finally:
+        cluster.crash_node(node)
+
+
+def test_a_job_that_asks_for_other_options_is_told_both(cluster: RayCluster) -> None:
+    place = NodePlace.of_this_process()
+    with pytest.raises(ValueError, match=rf"arena_bytes=1234567, but .* run with .*={ARENA_BYTES}"):
+        ensure_node(place, Config(arena_bytes=1_234_567))
+    with pytest.raises(ValueError, match="run with the default broadcast_stripes"):
+        ensure_node(place, Config(broadcast_stripes=3))
+    assert ensure_node(place, Config()).incarnation >= 1
+
+
+def test_an_arena_leaves_ray_its_memory() -> None:
+    gib = 1 << 30
+    spacious = Memory(total_bytes=100 * gib, available_bytes=80 * gib)
+    assert start._arena_bytes(Config(), spacious) == 20 * gib
+    assert start._arena_bytes(Config(arena_bytes=70 * gib), spacious) == 70 * gib
+    with pytest.raises(ValueError, match="Ray kills workers above 95% use; ask for at most"):
+        start._arena_bytes(Config(arena_bytes=78 * gib), spacious)
+    narrow = Memory(total_bytes=100 * gib, available_bytes=15 * gib)
+    assert start._arena_bytes(Config(), narrow) <= 5 * gib
+
+
+def test_a_node_that_does_not_start_says_why(cluster: RayCluster, tmp_path: Path) -> None:
+    place = NodePlace("no Ray node", tmp_path)
+    with pytest.raises(hop.NodeLostError, match="the node did not start: it is not to be"):
+        start._run(place, ["/bin/sh", "-c", "echo it is not to be; exit 2"])
+    (tmp_path / "silent").mkdir()
+    with pytest.raises(hop.NodeLostError, match="it said nothing"):
+        start._run(NodePlace("no Ray node", tmp_path / "silent"), ["/bin/true"])

@@ -1,0 +1,144 @@
+"""Every private name of Ray that the plug-in uses: which file breaks when a release moves one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import ray
+
+from hoplite_ray.plugin import seams
+from tests.ray.raycluster import RayCluster, eventually
+
+
+def test_ray_directory_holds_the_raylets_sockets(cluster: RayCluster) -> None:
+    assert (Path(seams.ray_directory()) / "sockets" / "raylet").exists()
+
+
+def test_node_address_is_one_of_rays(cluster: RayCluster) -> None:
+    assert seams.node_address() in {node["NodeManagerAddress"] for node in ray.nodes()}
+
+
+def test_raylet_pid_is_a_raylet_and_the_workers_own(cluster: RayCluster) -> None:
+    @ray.remote
+    def pids() -> tuple[int, int]:
+        return seams.raylet_pid(), int(os.environ["RAY_RAYLET_PID"])
+
+    assert b"raylet" in Path(f"/proc/{seams.raylet_pid()}/cmdline").read_bytes()
+    seen = ray.get([pids.options(**cluster.on(node)).remote() for node in range(3)])
+    assert all(asked == told for asked, told in seen)
+    assert len({told for _, told in seen}) == 3
+
+
+def test_task_id_and_attempt_name_a_task_and_return_id_its_ref(cluster: RayCluster) -> None:
+    @ray.remote(max_retries=2)
+    def dies_once() -> tuple[bytes | None, int]:
+        if seams.attempt_number() == 0:
+            os._exit(1)
+        return seams.task_id(), seams.attempt_number()
+
+    ref = dies_once.remote()
+    task, attempt = ray.get(ref)
+    assert seams.return_id(task) == ref.binary()
+    assert attempt == 1
+    assert seams.task_id() is None
+
+
+def test_task_id_names_the_call_in_an_async_actor(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    class Several:
+        async def task(self) -> bytes | None:
+            await asyncio.sleep(0.05)
+            return seams.task_id()
+
+    actor = Several.remote()
+    refs = [actor.task.remote() for _ in range(3)]
+    assert [seams.return_id(task) for task in ray.get(refs)] == [ref.binary() for ref in refs]
+
+
+class Noted:
+    """Pickles as what the seams say while it is pickled and unpickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _noted, (seams.is_ray_pickling(),)
+
+
+def _noted(in_ray: bool) -> tuple[bool, ray.ObjectRef | None]:
+    return in_ray, seams.outer_ref()
+
+
+def test_outer_ref_is_known_while_ray_unpickles(cluster: RayCluster) -> None:
+    import pickle
+
+    @ray.remote
+    def see(noted: object, direct: object) -> list[object]:
+        return [noted, direct]
+
+    ref = ray.put(Noted())
+    assert ray.get(ref) == (True, ref)
+    assert ray.get(see.remote(ref, Noted())) == [(True, ref), (True, None)]
+    assert pickle.loads(pickle.dumps(Noted())) == (False, None)
+
+
+def test_out_of_scope_is_called_once_nobody_refers(cluster: RayCluster) -> None:
+    gone: list[bytes] = []
+    ref = ray.put(1)
+    name = ref.binary()
+    assert seams.on_out_of_scope(ref, gone.append)
+    assert name in seams.known_refs()
+    assert seams.ref_of(name) == ref
+    assert gone == []
+    del ref
+    assert eventually(lambda: gone == [name])
+
+
+def test_ready_waits_for_the_end_of_a_task_and_leaves_no_ref(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    class Waiter:
+        async def ready(self, refs: list[ray.ObjectRef]) -> None:
+            await seams.ready(refs[0])
+
+    @ray.remote
+    def fails() -> None:
+        raise ValueError
+
+    waiter = Waiter.remote()
+    ref = fails.remote()
+    gone = threading.Event()
+    seams.on_out_of_scope(ref, lambda _: gone.set())
+    ray.get(waiter.ready.remote([ref]))
+    del ref
+    assert gone.wait(5.0)
+
+
+def test_memory_threshold_is_rays(cluster: RayCluster) -> None:
+    assert 0.5 < seams.memory_threshold() <= 1.0
+
+
+def test_key_values_keep_the_first(cluster: RayCluster) -> None:
+    values = seams.KeyValues(ray.get_runtime_context().gcs_address)
+    assert values.read("seam") is None
+    assert values.put_if_absent("seam", b"first") == b"first"
+    assert values.put_if_absent("seam", b"second") == b"first"
+    assert not values.add("seam", b"third")
+    assert values.read("seam") == b"first"
+    assert values.keys("sea") == ["seam"]
+    values.remove("seam")
+    assert values.keys("sea") == []
+
+
+def test_view_store_takes_each_epoch_once(cluster: RayCluster) -> None:
+    address = ray.get_runtime_context().gcs_address
+    one, other = (seams.RayViewStore(address, prefix="seam-view") for _ in range(2))
+    assert one.read() == (0, b"")
+    assert one.compare_and_set(1, b"a")
+    assert not other.compare_and_set(1, b"b")
+    assert other.read() == (1, b"a")
+    for epoch in range(2, 20):
+        assert other.compare_and_set(epoch, b"%d" % epoch)
+    assert not one.compare_and_set(18, b"old")
+    assert one.read() == (19, b"19")
+    kept = seams.KeyValues(address).keys("seam-view/")
+    assert 1 < len(kept) < 19  # the newest few stay for readers that are late

@@ -1,0 +1,123 @@
+"""Every wait ends: by its limit, by Ctrl-C, by ray.cancel, or with the reason why it can't."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+import ray
+
+import hoplite_ray as hop
+from tests.ray.raycluster import LARGE, RayCluster
+
+
+@ray.remote(num_cpus=0)
+class Never:
+    async def ends(self) -> None:
+        await asyncio.Event().wait()
+
+
+def test_a_limit_that_runs_out_names_the_object_and_its_state(cluster: RayCluster) -> None:
+    pending = Never.remote().ends.remote()
+    name = pending.hex()[:12]
+    with pytest.raises(hop.GetTimeoutError, match=rf"{name}.* its task has not ended; 1 of 2"):
+        hop.get([hop.put(np.ones(3)), pending], timeout_s=0.2)
+    with pytest.raises(TimeoutError):
+        hop.sources(hop.reduce([pending]), timeout_s=0.2)
+
+
+def test_ctrl_c_ends_a_get(cluster: RayCluster) -> None:
+    pending = Never.remote().ends.remote()
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        hop.get(pending)
+
+
+def test_ray_cancel_ends_a_get_inside_a_task(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    class Started:
+        def __init__(self) -> None:
+            self.event = asyncio.Event()
+
+        async def set(self) -> None:
+            self.event.set()
+
+        async def wait(self) -> None:
+            await self.event.wait()
+
+    @ray.remote(num_cpus=0)
+    def waits(refs: list[ray.ObjectRef], started: ray.actor.ActorHandle) -> None:
+        ray.get(started.set.remote())
+        hop.get(refs[0])
+
+    started = Started.remote()
+    ref = waits.remote([Never.remote().ends.remote()], started)
+    ray.get(started.wait.remote())
+    ray.cancel(ref)
+    with pytest.raises(ray.exceptions.TaskCancelledError):
+        ray.get(ref, timeout=30)
+
+
+def test_wait_tells_ready_from_pending(cluster: RayCluster) -> None:
+    there = hop.put(np.ones(LARGE))
+    pending = Never.remote().ends.remote()
+    total = hop.reduce([there, pending])
+    assert hop.wait([pending, there], timeout_s=30) == ([there], [pending])
+    assert hop.wait([total], timeout_s=0.1) == ([], [total])
+    done = hop.reduce([there, there])
+    assert hop.wait([total, done], timeout_s=30) == ([done], [total])
+
+
+def test_errors_of_tasks_come_as_from_ray(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    def fails() -> None:
+        raise KeyError("lost key")
+
+    with pytest.raises(KeyError, match="lost key"):
+        hop.get(fails.remote())
+    with pytest.raises(ray.exceptions.RayTaskError):
+        hop.get(fails.remote())
+
+
+def test_what_is_no_array_comes_as_from_ray(cluster: RayCluster) -> None:
+    assert hop.get(ray.put({"a": 1})) == {"a": 1}
+    assert hop.get([]) == []
+
+
+def test_bad_input_is_named(cluster: RayCluster) -> None:
+    with pytest.raises(TypeError, match="get takes refs and Arrays, not int"):
+        hop.get([1])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="a list is no plain numpy array"):
+        hop.put([1, 2])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="holds Python objects"):
+        hop.array(np.array([object()]))
+
+
+def test_an_object_larger_than_the_arena_is_refused(cluster: RayCluster) -> None:
+    with pytest.raises(hop.StoreFullError):
+        hop.put(np.zeros(1 << 28, np.uint8), timeout_s=10)
+
+
+def test_consumers_of_a_pending_reduce_never_starve_its_producers(cluster: RayCluster) -> None:
+    two_cpus = {"num_cpus": 1, "resources": {"n1": 0.001}}  # node 1 has two
+
+    @ray.remote(max_retries=3, **two_cpus)
+    def dies_once(value: float) -> hop.Array:
+        from hoplite_ray.plugin import seams
+
+        if seams.attempt_number() == 0:
+            os._exit(1)
+        return hop.array(np.full(LARGE, value, np.float32))
+
+    @ray.remote(**two_cpus)
+    def first(refs: list[ray.ObjectRef]) -> float:
+        return float(hop.get(refs[0])[0])
+
+    producers = [dies_once.remote(index) for index in range(4)]
+    total = hop.reduce(producers)
+    consumers = [first.remote([total]) for _ in range(4)]
+    assert ray.get(consumers, timeout=80) == [6, 6, 6, 6]
