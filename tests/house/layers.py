@@ -71,11 +71,12 @@ def includes(tree: Tree) -> list[str]:
 
 
 def _test_support(tree: Tree) -> Iterator[str]:
-    """Tests, and headers that nothing but a test includes."""
+    """Tests, and headers that only tests include."""
     for path in tree.cpp:
         line = f'#include "{path.removeprefix("native/")}"'
         users = [user for user in tree.cpp if line in tree.read(user)]
-        if path.endswith("_test.cc") or (users and all(u.endswith("_test.cc") for u in users)):
+        tests = [user for user in users if user.endswith("_test.cc")]
+        if path.endswith(("_test.cc", "_test.h")) or (users and users == tests):
             yield path
 
 
@@ -104,7 +105,7 @@ def wordings(tree: Tree) -> list[str]:
     found = []
     for path in tree.cpp:
         folder = path.split("/")[1]
-        if path.endswith("_test.cc"):
+        if path.endswith(("_test.cc", "_test.h")):
             continue
         for number, line in enumerate(without_comments(tree.read(path)).split("\n"), 1):
             for folders, pattern, why in WORDINGS:
