@@ -96,7 +96,7 @@ class Client:
     def reduce(self, target: bytes, *, op: int, source_count: int, count: int) -> Request:
         """Combine the first `count` confirmed sources into `target`."""
 
-    def reduce_source(self, target: bytes, index: int, object_id: bytes, incarnation: int = 0) -> None:
+    def reduce_source(self, target: bytes, index: int, object_id: bytes, incarnation: int = 0, confirmed: bool = True) -> None:
         """Confirm a source; the order of calls is the order of arrival."""
 
     def reduce_source_failed(self, target: bytes, index: int) -> None:

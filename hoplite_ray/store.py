@@ -40,7 +40,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A committed reduce: where the result is, and which sources went in (ascending indices)."""
+    """A committed reduce: where the result is, and which sources went in, by order of arrival."""
 
     target: bytes
     members: tuple[int, ...]
@@ -109,6 +109,10 @@ class PendingReduce(Pending[Reduction]):
     def confirm(self, index: int, object_id: bytes, *, incarnation: int = 0) -> None:
         """Say that source `index` is `object_id` and exists; earlier ones go in first."""
         self._client.reduce_source(self._target, index, checked_id(object_id), incarnation)
+
+    def await_source(self, index: int, object_id: bytes) -> None:
+        """Say that source `index` is `object_id`: it goes in when some node has it."""
+        self._client.reduce_source(self._target, index, checked_id(object_id), confirmed=False)
 
     def fail(self, index: int) -> None:
         """Say that source `index` will never come; the others go in without it."""
@@ -224,8 +228,8 @@ class Store:
     ) -> Reduction:
         """Combine the first `count` of `sources` (all, if None) element by element into `target`.
 
-        Sources count as arrived in the order in which they are given, and need not be put yet.
-        With `begin_reduce` the caller names them one by one, as they arrive.
+        Sources need not be put yet; they go in as they arrive, whatever their order in the list.
+        With `begin_reduce` the caller confirms them one by one.
 
         Shapes:  all sources share dtype (float32, float64 or int64) and shape; so does the result.
         Raises:  ReduceError if fewer than `count` sources are left; LayoutMismatchError.
@@ -234,7 +238,7 @@ class Store:
         pending = self.begin_reduce(target, source_count=len(sources), op=op, count=count)
         try:
             for index, source in enumerate(sources):
-                pending.confirm(index, source)
+                pending.await_source(index, source)
         except BaseException:
             pending.cancel()
             raise

@@ -134,11 +134,12 @@ struct PyClient {
   }
 
   void reduce_source(const nb::bytes& target, std::uint32_t index, const nb::bytes& object_id,
-                     std::uint32_t incarnation) {
+                     std::uint32_t incarnation, bool confirmed) {
     const ObjectId into = to_object_id(target);
     const ObjectId source = to_object_id(object_id);
-    unwrap(released(
-        [&](Client& c) { return c.reduce_source(into, index, source, Incarnation{incarnation}); }));
+    unwrap(released([&](Client& c) {
+      return c.reduce_source(into, index, source, Incarnation{incarnation}, confirmed);
+    }));
   }
 
   void reduce_source_failed(const nb::bytes& target, std::uint32_t index) {
@@ -270,7 +271,8 @@ void bind_client(nb::module_& m) {
       .def("reduce", &PyClient::reduce, "target"_a, nb::kw_only(), "op"_a, "source_count"_a,
            "count"_a, "Combine the first `count` confirmed sources into `target`.")
       .def("reduce_source", &PyClient::reduce_source, "target"_a, "index"_a, "object_id"_a,
-           "incarnation"_a = 0, "Confirm a source; the order of calls is the order of arrival.")
+           "incarnation"_a = 0, "confirmed"_a = true,
+           "Confirm a source, in the order of arrival; or let the node do so once it is there.")
       .def("reduce_source_failed", &PyClient::reduce_source_failed, "target"_a, "index"_a,
            "Say that a source will never come.")
       .def(

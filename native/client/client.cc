@@ -104,7 +104,7 @@ Result<RequestHandle> Client::reduce(ObjectId target, ReduceOp op, std::uint32_t
 }
 
 Result<void> Client::reduce_source(ObjectId target, std::uint32_t index, ObjectId object,
-                                   Incarnation incarnation) {
+                                   Incarnation incarnation, bool confirmed) {
   if (index >= kReduceSourcesMax) {
     return Error{Code::kInvalidArgument, "source " + std::to_string(index) +
                                              " of a reduce: at most " +
@@ -114,7 +114,7 @@ Result<void> Client::reduce_source(ObjectId target, std::uint32_t index, ObjectI
   source.index = index;
   source.object = object;
   source.incarnation = incarnation;
-  return attachment_->tell(RequestId{0}, ReduceSourceCommand{target, source});
+  return attachment_->tell(RequestId{0}, ReduceSourceCommand{target, source, confirmed});
 }
 
 Result<void> Client::reduce_source_failed(ObjectId target, std::uint32_t index) {
@@ -126,7 +126,7 @@ Result<void> Client::reduce_source_failed(ObjectId target, std::uint32_t index) 
   ReduceSource source;
   source.index = index;
   source.failed = true;
-  return attachment_->tell(RequestId{0}, ReduceSourceCommand{target, source});
+  return attachment_->tell(RequestId{0}, ReduceSourceCommand{target, source, true});
 }
 
 void Client::close() { attachment_->close(); }

@@ -49,9 +49,10 @@ class Client {
   [[nodiscard]] Result<RequestHandle> reduce(ObjectId target, ReduceOp op,
                                              std::uint32_t source_count, std::uint32_t count);
   // Source `index` of that reduce is confirmed now; the order of these calls is the order of
-  // arrival.
+  // arrival. Or not `confirmed`: it is, by the node, as soon as some node has it.
   [[nodiscard]] Result<void> reduce_source(ObjectId target, std::uint32_t index, ObjectId object,
-                                           Incarnation incarnation = Incarnation{0});
+                                           Incarnation incarnation = Incarnation{0},
+                                           bool confirmed = true);
   [[nodiscard]] Result<void> reduce_source_failed(ObjectId target, std::uint32_t index);
 
   void close();  // idempotent; pending requests end with kNodeLost

@@ -41,9 +41,12 @@ struct ReduceCommand {
   std::uint32_t source_count = 0;
   std::uint32_t count = 0;
 };
-struct ReduceSourceCommand {  // a source is confirmed; the order of these is the order of arrival
+// A source is confirmed now; the order of these is the order of arrival. Not confirmed: it is, as soon
+// as some node has it, in the order in which the directory hears of them.
+struct ReduceSourceCommand {
   ObjectId target;
   ReduceSource source;
+  bool confirmed = true;
 };
 struct CancelCommand {  // takes back the request of this client with this command's request id
 };

@@ -22,6 +22,7 @@ void Directory::handle_claim(NodeId from, const Claim& claim, Epoch epoch, Insta
   if (!admit_claim(from, claim, entry)) return service(claim.object, now);
   if (claim.stripes.empty() && !claim.wants) {
     entry.holders.erase(from);
+    entry.locates.erase(from);
     return service(claim.object, now);
   }
   const bool current = adopt_identity(from, claim, entry);
@@ -112,7 +113,9 @@ void Directory::merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Hol
   if (claim.stripes.size() > 1 && entry.stripe_count == 0) {
     entry.stripe_count = static_cast<std::uint16_t>(claim.stripes.size());
   }
-  if (has_data(claim)) entry.lost = false;
+  // It is back, unless it is the result of a reduce that failed for good.
+  const bool failed = entry.reduce && entry.reduce->phase == ReducePhase::kFailed;
+  if (has_data(claim) && !failed) entry.lost = false;
   const std::size_t count = std::max<std::size_t>(entry.stripe_count, 1);
   holder.stripes.resize(count);
   if (claim.stripes.empty()) {

@@ -289,6 +289,22 @@ void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) 
               "object " + short_name(object) +
                   " lost: it was put, and no live node has it (the nodes that held it died)"});
   }
+  for (auto at = entry.locates.begin(); at != entry.locates.end();) {
+    if (!at->second.locate.exists) {
+      ++at;
+      continue;
+    }
+    if (now - at->second.since < config_.lost_grace) {
+      wake_at(entry, at->second.since + config_.lost_grace);
+      ++at;
+      continue;
+    }
+    ++stats_.losses;
+    send(at->first, Lost{object, Code::kObjectLost,
+                         "object " + short_name(object) +
+                             " lost: it was put, and no live node has it (its holders died)"});
+    at = entry.locates.erase(at);
+  }
 }
 
 void Directory::wake_at(Entry& entry, Instant at) {

@@ -68,7 +68,7 @@ void Engine::State::settle() {
     } else if (auto share = reduces_.poll_parcel()) {
       send_parcel(std::move(*share));
     } else if (auto source = reduces_.poll_locate()) {
-      locates_[source->object] = Locate{source->object, source->incarnation, kNoNode};
+      locates_[source->object] = Locate{source->object, source->incarnation, kNoNode, true};
       send(view_.home_of(source->object), locates_[source->object]);
     } else if (auto target = reduces_.poll_cancelled()) {
       loop_.push_back({view_.epoch(), {}, {}, Delete{*target, Incarnation{1}}});
@@ -151,7 +151,11 @@ void Engine::State::claim(const ObjectId& id) {
   if (it == objects_.end()) {
     Claim nothing;
     nothing.object = id;
-    return send(home, std::move(nothing));
+    send(home, std::move(nothing));
+    // An empty claim takes our questions back as well.
+    const auto question = locates_.find(id);
+    if (question != locates_.end()) send(home, question->second);
+    return;
   }
   const LocalObject& object = it->second;
   const bool with_payload = object.pinned && object.is_complete() && object.committed &&

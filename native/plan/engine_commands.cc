@@ -121,13 +121,11 @@ void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
 void Engine::State::on(const Command&, const ReduceSourceCommand& command) {
   const auto it = calls_.find(command.target);
   if (it == calls_.end()) return;  // decided meanwhile
-  ReduceWant& whole = it->second.want;
-  if (whole.confirmed.size() >= whole.source_count) return;
-  ReduceWant news = whole;
-  news.first = static_cast<std::uint32_t>(whole.confirmed.size());
-  news.confirmed = {command.source};
-  whole.confirmed.push_back(command.source);
-  send(view_.home_of(command.target), std::move(news));
+  if (command.confirmed) return confirm(command.target, command.source);
+  it->second.awaited.push_back(command.source);
+  const ObjectId& object = command.source.object;
+  const Locate question{object, command.source.incarnation, kNoNode, false};
+  if (locates_.try_emplace(object, question).second) send(view_.home_of(object), question);
 }
 
 void Engine::State::on(const Command& command, const CancelCommand&) {
@@ -140,8 +138,7 @@ void Engine::State::on(const Command& command, const CancelCommand&) {
     news.cancelled = true;
     send(view_.home_of(target), std::move(news));
     reply(waiter, cancelled);
-    calls_.erase(target);
-    return;
+    return end_call(ObjectId{target});
   }
   for (auto& [id, object] : objects_) {
     const bool is_put = object.put_request == waiter && (object.writing || object.inbound);

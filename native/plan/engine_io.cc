@@ -153,6 +153,7 @@ void Engine::State::on(NodeId from, const Message&, const ResyncDone&) {
 
 void Engine::State::on(NodeId, const Message&, const Located& located) {
   locates_.erase(located.object);
+  note_arrival(located.object, located.incarnation);
   reduces_.handle_located(located, view_);
   for (auto& [target, folding] : folds_) {
     for (auto& [index, member] : folding.accumulator.members()) {
@@ -224,6 +225,7 @@ void Engine::State::on(NodeId, const Message&, const PushTo& push) {
 
 void Engine::State::on(NodeId, const Message&, const Lost& lost) {
   locates_.erase(lost.object);
+  note_arrival(lost.object, std::nullopt);
   reduces_.handle_source_lost(lost.object, view_);
   member_lost(lost.object);
   const auto it = objects_.find(lost.object);

@@ -115,7 +115,7 @@ void Engine::State::locate_member(const ObjectId& target, Accumulator::Member& m
   member.asked = true;
   const ObjectId source = member.source.object;
   Locate& locate = locates_[source];
-  locate = Locate{source, member.source.incarnation, member.failed};
+  locate = Locate{source, member.source.incarnation, member.failed, true};
   send(view_.home_of(source), locate);
   static_cast<void>(target);
 }
@@ -232,10 +232,10 @@ void Engine::State::on(NodeId, const Message&, const ReduceState& state) {
     call->second.want.seen = std::max(call->second.want.seen, state.target_epoch);
     if (state.phase == ReducePhase::kCommitted) {
       reply(call->second.waiter, Reduced{state.members});
-      calls_.erase(call);
+      end_call(call->first);
     } else if (state.phase == ReducePhase::kFailed) {
       reply(call->second.waiter, Error{state.code, state.text});
-      calls_.erase(call);
+      end_call(call->first);
     }
   }
   const auto it = objects_.find(state.target);
@@ -277,6 +277,52 @@ void Engine::State::commit_target(const ReduceState& state, LocalObject& object)
   committed_[state.target] = state.members;
   claim(state.target);
   complete(state.target, object);
+}
+
+// ---- the caller's side ----
+
+// The source has arrived, or never will: it is the next in the order of arrival.
+void Engine::State::confirm(const ObjectId& target, const ReduceSource& source) {
+  ReduceWant& whole = calls_.at(target).want;
+  if (whole.confirmed.size() >= whole.source_count) return;
+  ReduceWant news = whole;
+  news.first = static_cast<std::uint32_t>(whole.confirmed.size());
+  news.confirmed = {source};
+  whole.confirmed.push_back(source);
+  send(view_.home_of(target), std::move(news));
+}
+
+// A source that a caller waits for has been found (or lost: no incarnation).
+void Engine::State::note_arrival(const ObjectId& source, std::optional<Incarnation> incarnation) {
+  for (auto& [target, call] : calls_) {
+    std::vector<ReduceSource> arrived;
+    std::erase_if(call.awaited, [&](const ReduceSource& awaited) {
+      if (awaited.object == source) arrived.push_back(awaited);
+      return awaited.object == source;
+    });
+    for (ReduceSource& each : arrived) {
+      each.failed = !incarnation;
+      each.incarnation = incarnation.value_or(Incarnation{});
+      confirm(target, each);
+    }
+  }
+}
+
+// Questions about sources that nobody waits for any more are taken back.
+void Engine::State::end_call(const ObjectId& target) {
+  const std::vector<ReduceSource> awaited = std::move(calls_.at(target).awaited);
+  calls_.erase(target);
+  for (const ReduceSource& source : awaited) {
+    const auto question = locates_.find(source.object);
+    if (question == locates_.end() || question->second.exists) continue;
+    const bool shared = std::any_of(calls_.begin(), calls_.end(), [&](const auto& call) {
+      return std::any_of(call.second.awaited.begin(), call.second.awaited.end(),
+                         [&](const ReduceSource& s) { return s.object == source.object; });
+    });
+    if (shared) continue;
+    locates_.erase(question);
+    claim(source.object);
+  }
 }
 
 void Engine::State::end_fold(const ObjectId& target) {

@@ -70,6 +70,7 @@ class Engine::State {
   struct Call {  // the caller's side of a reduce
     Waiter waiter;
     ReduceWant want;  // everything confirmed so far
+    std::vector<ReduceSource> awaited;  // to be confirmed once some node has them
   };
   struct Folding {  // the owner's side of a reduce
     Accumulator accumulator;
@@ -145,6 +146,9 @@ class Engine::State {
   void commit_target(const ReduceState& state, LocalObject& object);
   void raise_target(const ReduceState& state, LocalObject& object);
   void end_fold(const ObjectId& target);
+  void confirm(const ObjectId& target, const ReduceSource& source);
+  void note_arrival(const ObjectId& source, std::optional<Incarnation> incarnation);
+  void end_call(const ObjectId& target);
   void report(const ObjectId& target, ReduceReport report);
 
   EngineConfig config_;

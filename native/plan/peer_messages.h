@@ -52,6 +52,7 @@ struct Locate {  // asynchronous location query: answered by Located or Lost, on
   ObjectId object;
   Incarnation incarnation;  // 0: any
   NodeId failed;            // this holder could not serve; none: kNoNode
+  bool exists = true;       // it was put: "nobody has it" is a loss, not a wait
   bool operator==(const Locate&) const = default;
 };
 struct ReduceSource {

@@ -83,6 +83,7 @@ void fields(A& a, Of<A, Locate> m) {
   fields(a, m.object);
   id(a, m.incarnation);
   id(a, m.failed);
+  a.flag(m.exists);
 }
 template <typename A>
 void fields(A& a, Of<A, ReduceWant> m) {

@@ -63,6 +63,7 @@ template <typename A>
 void fields(A& a, Of<A, ReduceSourceCommand> m) {
   fields(a, m.target);
   fields(a, m.source);
+  a.flag(m.confirmed);
 }
 template <typename A>
 void fields(A&, Of<A, CancelCommand>) {}
