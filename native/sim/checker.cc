@@ -91,7 +91,11 @@ void Checker::failed(const Request& request, Instant) {
       return;
     }
     case Code::kReduceFailed:
-      check_reduce_failure(request);
+      if (known.reduce == nullptr) fail("no reduce: " + what);
+      if (known.reduce != nullptr) check_reduce_failure(*known.reduce, what);
+      return;
+    case Code::kLayoutMismatch:
+      if (known.reduce == nullptr || has_equal_sources(*known.reduce)) fail("no mismatch: " + what);
       return;
     case Code::kDuplicateObject:
       if (request.verb != Verb::kPut) fail("only a put can be a duplicate: " + what);
@@ -106,7 +110,7 @@ void Checker::failed(const Request& request, Instant) {
 void Checker::reduce_started(const Request& reduce) { objects_[reduce.object].reduce = &reduce; }
 
 // A reduce may fail only when too few of its sources can still come.
-void Checker::check_reduce_failure(const Request& reduce) {
+void Checker::check_reduce_failure(const Request& reduce, const std::string& what) {
   if (objects_[reduce.object].deleted) return;
   std::uint32_t gone = 0;
   for (const ReduceSource& source : reduce.sources) {
@@ -116,8 +120,28 @@ void Checker::check_reduce_failure(const Request& reduce) {
     if (!is_there) ++gone;
   }
   if (reduce.source_count - gone >= reduce.count) {
-    fail("enough sources are left: " + name_of(reduce) + ": " + reduce.error->text);
+    fail("enough sources are left: " + what);
   }
+}
+
+bool Checker::has_equal_sources(const Request& reduce) const {
+  std::set<std::size_t> sizes;
+  for (const ReduceSource& source : reduce.sources) {
+    const auto value = source.failed ? std::nullopt : value_of(source.object);
+    if (value) sizes.insert(value->second.size());
+  }
+  return sizes.size() <= 1;
+}
+
+// What a source is: its put's bytes, or the fold that another reduce reported.
+std::optional<std::pair<DType, Bytes>> Checker::value_of(const ObjectId& object) const {
+  const auto known = objects_.find(object);
+  if (known == objects_.end()) return std::nullopt;
+  const Request* reduce = known->second.reduce;
+  if (reduce != nullptr)
+    return reduce->has_value() ? folded(*reduce, reduce->members) : std::nullopt;
+  if (known->second.puts.empty()) return std::nullopt;
+  return known->second.puts.begin()->second;
 }
 
 void Checker::reduced(const Request& reduce) {
@@ -133,22 +157,21 @@ void Checker::reduced(const Request& reduce) {
   }
 }
 
-std::optional<Bytes> Checker::folded(const Request& reduce,
-                                     const std::vector<std::uint32_t>& members) const {
-  std::optional<Bytes> result;
+std::optional<std::pair<DType, Bytes>> Checker::folded(
+    const Request& reduce, const std::vector<std::uint32_t>& members) const {
+  std::optional<std::pair<DType, Bytes>> result;
   for (const std::uint32_t index : members) {
     const auto source = std::find_if(reduce.sources.begin(), reduce.sources.end(),
                                      [&](const auto& s) { return s.index == index && !s.failed; });
     if (source == reduce.sources.end()) return std::nullopt;
-    const auto known = objects_.find(source->object);
-    if (known == objects_.end() || known->second.puts.empty()) return std::nullopt;
-    const auto& [dtype, bytes] = known->second.puts.begin()->second;
+    auto value = value_of(source->object);
+    if (!value) return std::nullopt;
     if (!result) {
-      result = bytes;
-    } else if (bytes.size() != result->size()) {
+      result = std::move(value);
+    } else if (value->second.size() != result->second.size()) {
       return std::nullopt;
     } else {
-      fold_into(*result, bytes, dtype, reduce.op);
+      fold_into(result->second, value->second, value->first, reduce.op);
     }
   }
   return result;
@@ -168,7 +191,8 @@ bool Checker::is_some_fold(const Request& reduce, const Bytes& bytes) const {
     for (std::size_t i = 0; i < chosen.size(); ++i) {
       if (chosen[i]) members.push_back(confirmed[i]);
     }
-    if (folded(reduce, members) == bytes) return true;
+    const auto result = folded(reduce, members);
+    if (result && result->second == bytes) return true;
   } while (std::prev_permutation(chosen.begin(), chosen.end()));
   return false;
 }
@@ -178,7 +202,8 @@ void Checker::check_reduces(const std::deque<Request>& requests) {
     if (get.verb != Verb::kGet || !get.has_value()) continue;
     const Request* reduce = objects_[get.object].reduce;
     if (reduce == nullptr || !reduce->has_value()) continue;
-    if (folded(*reduce, reduce->members) != get.bytes) {
+    const auto result = folded(*reduce, reduce->members);
+    if (!result || result->second != get.bytes) {
       fail("the value is not the fold of the members that were reported: " + name_of(get));
     }
   }

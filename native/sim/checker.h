@@ -56,10 +56,13 @@ class Checker {
     std::optional<Instant> deleted;
     const Request* reduce = nullptr;  // the object is its target
   };
-  [[nodiscard]] std::optional<Bytes> folded(const Request& reduce,
+  using Value = std::pair<DType, Bytes>;
+  [[nodiscard]] std::optional<Value> value_of(const ObjectId& object) const;
+  [[nodiscard]] std::optional<Value> folded(const Request& reduce,
                                             const std::vector<std::uint32_t>& members) const;
+  [[nodiscard]] bool has_equal_sources(const Request& reduce) const;
   [[nodiscard]] bool is_some_fold(const Request& reduce, const Bytes& bytes) const;
-  void check_reduce_failure(const Request& reduce);
+  void check_reduce_failure(const Request& reduce, const std::string& what);
 
   std::map<ObjectId, Known> objects_;
   std::vector<std::string> failures_;

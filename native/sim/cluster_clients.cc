@@ -115,7 +115,8 @@ void Cluster::release(Request& get) {
 void Cluster::cancel(Request& request) {
   if (!request.is_pending()) return;
   request.cancelled = true;
-  command(request, CancelCommand{});
+  const RequestId open = request.sealing.value != 0 ? request.sealing : request.id;
+  command(request.node, request.node_life, {request.client, open, CancelCommand{}});
 }
 
 void Cluster::kill_client(std::size_t index, ClientId client) {
@@ -176,7 +177,10 @@ void Cluster::reply(Node& node, const ReplyToClient& said) {
 
 void Cluster::answered(Request& request, const Reply& reply) {
   if (request.answered) {
-    checker_.fail("answered twice: " + name_of(request));
+    // Each progress report of a put that has failed already is answered by its error once more.
+    const bool again =
+        request.verb == Verb::kPut && request.error && std::holds_alternative<Error>(reply);
+    if (!again) checker_.fail("answered twice: " + name_of(request));
     return;
   }
   if (const auto* reserved = std::get_if<Reserved>(&reply)) {
@@ -203,7 +207,8 @@ void Cluster::answered(Request& request, const Reply& reply) {
   }
 }
 
-// A client fills the range of its large put step by step, and says how far it is.
+// A client fills the range of its large put step by step, and says how far it is. Only the last
+// report asks for an answer, under an id of its own.
 void Cluster::write_on(Request& put) {
   if (put.abandoned || put.cancelled || put.answered) return;
   Node& node = *nodes_[put.node];
@@ -221,8 +226,14 @@ void Cluster::write_on(Request& put) {
   put.written = upto;
   timeline_.after(taken, [this, &put, upto] {
     if (put.abandoned || put.cancelled) return;
-    command(put, WroteCommand{put.object, upto});
-    if (upto < put.bytes.size()) write_on(put);
+    const bool is_last = upto == put.bytes.size();
+    if (is_last) {
+      put.sealing = RequestId{next_request_++};
+      waiting_[put.sealing] = &put;
+    }
+    command(put.node, put.node_life,
+            {put.client, is_last ? put.sealing : RequestId{}, WroteCommand{put.object, upto}});
+    if (!is_last) write_on(put);
   });
 }
 

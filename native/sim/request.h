@@ -19,6 +19,7 @@ struct Request {
   Incarnation node_life;
   ClientId client;
   RequestId id;
+  RequestId sealing;        // of a large put: the id of its last WroteCommand, which Done answers
   ObjectId object;          // of a reduce: the target
   Incarnation incarnation;  // of a put: the attempt; of a delete: up to which
   DType dtype = DType::kOpaque;
