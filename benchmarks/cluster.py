@@ -2,7 +2,8 @@
 
 Egress is shaped at the node's own end of its link, ingress at the switch's end; the switch is a
 bridge in a namespace of its own, so nothing touches the machine's network. Congestion control is
-pinned, because results under different ones can't be compared. Needs root.
+pinned to cubic, because results under different ones can't be compared; where the machine's default
+is another, cubic is put on the list of those that a namespace may choose. Needs root.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -21,6 +23,8 @@ PAYLOAD_SHARE = 0.955
 _GSO_BYTES = 32768  # largest packet handed to the shaper: what crosses a hop at once
 _BURST_BYTES = _GSO_BYTES * 3 // 2  # passes unshaped after idle time: as little as tbf can do with
 _EGRESS_QUEUE_BYTES = 256 * 1024 + _BURST_BYTES  # 4 ms at 500 Mbit/s
+_CONGESTION = "cubic"
+_ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 _INGRESS_QUEUE_BYTES = 1024 * 1024 + _BURST_BYTES
 
 
@@ -76,12 +80,15 @@ class Cluster:
         return size_bytes * 8 / (self.rate_mbit * 1e6 * PAYLOAD_SHARE)
 
     def _connect(self) -> None:
+        allowed = _ALLOWED.read_text().split()
+        if _CONGESTION not in allowed:
+            _ALLOWED.write_text(" ".join([*allowed, _CONGESTION]))
         switch = self._add_namespace("switch")
         _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge", "forward_delay", "0")
         _run("ip", "-n", switch, "link", "set", "bridge", "up")
         for rank in range(self._count):
             node = self._add_namespace(str(rank))
-            congestion = "net.ipv4.tcp_congestion_control=cubic"
+            congestion = f"net.ipv4.tcp_congestion_control={_CONGESTION}"
             _run("ip", "netns", "exec", node, "sysctl", "-qw", congestion)
             port = f"port{rank}"
             _run(

@@ -68,6 +68,7 @@ class NodeProcess:
             command += ["--arena-bytes", str(arena_bytes)]
         for name, value in (options or {}).items():
             command += ["--option", f"{name}={value}"]
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         log = directory / "node.log"
         with open(log, "ab") as errors:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)

@@ -270,6 +270,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--secret-file", type=Path, help="of the cluster; default: DIR/secret, made if missing")
     add("--arena-bytes", type=int, help="shared memory for objects; default: 20 %% of memory")
     add("--option", action="append", default=[], help="NAME=INT of the native node; see docs")
+    add("--trace", action="store_true", help="print the life of every object on standard error")
     add("--watch-pid", type=int, help="end when this process does")
     add("--gcs-address", help="Ray's address, where the view is then kept")
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
@@ -286,6 +287,8 @@ def _options(asked: argparse.Namespace, directory: Path) -> NodeOptions:
         config = replace(config, arena_bytes=asked.arena_bytes)
     overrides = {name: value for name, value in config.explicit().items() if name != "arena_bytes"}
     overrides |= dict(map(_override, asked.option))
+    if asked.trace:
+        overrides["trace"] = 1
     for address in asked.listen:
         _check_address("--listen", address)
     control = asked.control or f"{asked.listen[0].rpartition(':')[0]}:0"

@@ -11,7 +11,7 @@ import pytest
 
 from hoplite_ray.errors import HopliteError, NodeLostError, ObjectLostError, StoreFullError
 from hoplite_ray.store import Store, new_id
-from tests.process.conftest import MIB, WAIT_S, MakeNodes, Nodes, numbers
+from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 
 # Small blocks, one at a time: 64 MiB take thousands of round trips, so a kill hits the middle.
 SLOW = {"block_bytes_max": 8192, "credit_blocks_min": 1, "credit_bytes": 8192}
@@ -37,11 +37,24 @@ def test_a_relay_dies_in_the_middle(cluster: MakeNodes) -> None:
     nodes = cluster(3, options=SLOW)
     array = numbers(32 * MIB)
     object_id = nodes.put(0, array)
-    nodes[1].begin_get(object_id)
+    relay = nodes[1].begin_get(object_id)
     is_under_way(nodes, 1)
     pending = nodes[2].begin_get(object_id)  # fed by node 1, which has a part of it
     is_under_way(nodes, 2)
     nodes.kill(1)
+    np.testing.assert_array_equal(pending.result(WAIT_S).array, array)
+    with pytest.raises(NodeLostError):
+        relay.result(WAIT_S)
+
+
+def test_a_relay_takes_its_own_get_back(cluster: MakeNodes) -> None:
+    nodes = cluster(3, options=SLOW)
+    array = numbers(32 * MIB)
+    object_id = nodes.put(0, array)
+    relay = nodes[1].begin_get(object_id)
+    is_under_way(nodes, 1)
+    pending = nodes[2].begin_get(object_id)
+    relay.cancel()
     np.testing.assert_array_equal(pending.result(WAIT_S).array, array)
 
 
@@ -179,10 +192,11 @@ import sys
 from hoplite_ray.store import Store, new_id
 store = Store.attach(sys.argv[1])
 pending = store.begin_get(new_id())
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     pending.result()
 except KeyboardInterrupt:
+    pending.cancel()  # if it came before result() was called
     assert pending.wait(10)  # it was taken back
     sys.exit(7)
 """

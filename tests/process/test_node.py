@@ -17,7 +17,7 @@ from hoplite_ray.errors import ControlError, NodeLostError
 from hoplite_ray.launch import NodeProcess
 from hoplite_ray.stats import NodeStats
 from hoplite_ray.store import Store
-from tests.process.conftest import MIB, WAIT_S, MakeNodes
+from tests.process.nodes import MIB, WAIT_S, MakeNodes
 
 NODE = [sys.executable, "-m", "hoplite_ray.node"]
 

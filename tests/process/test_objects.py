@@ -17,7 +17,7 @@ from hoplite_ray.errors import (
     StoreFullError,
 )
 from hoplite_ray.store import Store, new_id
-from tests.process.conftest import MIB, WAIT_S, MakeNodes, Nodes, numbers
+from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 
 KIB = 1024
 SIZES = [1, 1000, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, MIB, 3 * MIB + 7, 64 * MIB]
@@ -89,7 +89,7 @@ def test_after_free_and_reuse_the_next_object_reads_right(cluster: MakeNodes) ->
         array = numbers(18 * MIB, seed)
         object_id = nodes.put(0, array)
         received = nodes.get(1, object_id)
-        received[0] += 1
+        received[0] ^= 1
         nodes[0].delete(object_id, timeout_s=WAIT_S)
         np.testing.assert_array_equal(received[1:], array[1:])  # valid until it dies
         del received

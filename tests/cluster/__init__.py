@@ -1,1 +1,0 @@
-"""Nodes in network namespaces with shaped links. Needs root."""

@@ -1,0 +1,115 @@
+"""A few real nodes on loopback, with verbs; the fixtures of conftest.py hand them out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hoplite_ray.control.client import ControlClient
+from hoplite_ray.control.view import View
+from hoplite_ray.launch import NodeProcess
+from hoplite_ray.stats import NodeStats
+from hoplite_ray.store import Store, new_id
+
+T = TypeVar("T")
+
+MIB = 1 << 20
+
+# Longer than anything here takes on a loaded machine; a test that reaches it has failed.
+WAIT_S = 15.0
+
+
+def numbers(size_bytes: int, seed: int = 0) -> npt.NDArray[np.uint8]:
+    """Bytes that are different for every seed."""
+    return np.random.default_rng(seed).integers(0, 256, size_bytes, np.uint8)
+
+
+class Nodes:
+    """Nodes, by rank, with one attached store each."""
+
+    def __init__(self, count: int, **how: Any) -> None:
+        self.processes: list[NodeProcess] = []
+        self.stores: list[Store] = []
+        self._how = {"arena_bytes": 256 * MIB, **how}
+        for _ in range(count):
+            self.add()
+
+    def __getitem__(self, rank: int) -> Store:
+        return self.stores[rank]
+
+    def add(self, **how: Any) -> Store:
+        """Start one more node, which joins the others, and attach to it."""
+        oldest = next((node for node in self.processes if node.process.poll() is None), None)
+        node = NodeProcess.start(beside=oldest, **{**self._how, **how})
+        self.processes.append(node)
+        store = Store.attach(node.socket)
+        self.stores.append(store)
+        return store
+
+    def put(self, rank: int, array: npt.NDArray[Any]) -> bytes:
+        """Put on one node; returns the new id."""
+        object_id = new_id()
+        self[rank].put(object_id, array, timeout_s=WAIT_S)
+        return object_id
+
+    def get(self, rank: int, object_id: bytes) -> npt.NDArray[Any]:
+        """Get on one node."""
+        return self[rank].get(object_id, timeout_s=WAIT_S)
+
+    def kill(self, rank: int) -> None:
+        """End a node as kill -9 does."""
+        self.processes[rank].kill()
+
+    def stats(self, rank: int) -> NodeStats:
+        """Counters of one node."""
+        node = self.processes[rank]
+        return NodeStats.read(node.control, node.secret)
+
+    def wait_for(self, rank: int, condition: Callable[[NodeStats], bool]) -> NodeStats:
+        """Ask a node for its counters until `condition` holds; the test's limit ends it else."""
+        node = self.processes[rank]
+
+        async def poll(calls: ControlClient) -> NodeStats:
+            while True:
+                stats = NodeStats.from_counters(await calls.stats(node.control))
+                if condition(stats):
+                    return stats
+
+        return self.call(rank, poll)
+
+    def view(self, rank: int, *, size: int) -> View:
+        """The view of one node, once it has `size` members."""
+
+        async def watch(calls: ControlClient) -> View:
+            async for view in calls.watch(self.processes[rank].control, 0):
+                if len(view.members) == size:
+                    return view
+            raise AssertionError(f"no view of {size} members came")
+
+        return self.call(rank, watch)
+
+    def call(self, rank: int, act: Callable[[ControlClient], Awaitable[T]]) -> T:
+        """Make control calls with the secret of a node."""
+
+        async def run() -> T:
+            calls = ControlClient(self.processes[rank].secret)
+            try:
+                return await asyncio.wait_for(act(calls), WAIT_S)
+            finally:
+                await calls.close()
+
+        return asyncio.run(run())
+
+    def end(self) -> None:
+        """End every process."""
+        for store in self.stores:
+            store.close()
+        for node in self.processes:
+            node.kill()
+
+
+MakeNodes = Callable[..., Nodes]
