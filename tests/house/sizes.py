@@ -11,6 +11,7 @@ from tests.house.tree import Tree, without_comments
 FILE_LINES_GOOD = 400
 FILE_LINES_MAX = 600
 HEADER_LINES_MAX = 150
+EXAMPLE_LINES_MAX = 80
 FUNCTION_LINES_MAX = 70
 LINE_COLUMNS_MAX = 100
 
@@ -19,30 +20,27 @@ NO_FUNCTION = re.compile(
 )
 
 
-def _sources(tree: Tree) -> list[str]:
-    return tree.cpp + tree.python + tree.matching(r"\.ci/.*|Makefile|CMakeLists\.txt")
+def _build_files(tree: Tree) -> list[str]:
+    return tree.matching(r"\.ci/.*|Makefile")
 
 
-def long_files(tree: Tree, limit: int) -> list[str]:
-    counted = [(len(tree.read(path).splitlines()), path) for path in _sources(tree)]
+def long_files(tree: Tree, paths: list[str], limit: int) -> list[str]:
+    counted = [(len(tree.read(path).splitlines()), path) for path in paths]
     return [f"{path}: {lines} lines (at most {limit})" for lines, path in counted if lines > limit]
 
 
 def files(tree: Tree) -> list[str]:
     headers = [path for path in tree.cpp if path.endswith(".h") and not path.endswith("_test.h")]
-    found = long_files(tree, FILE_LINES_MAX)
-    for path in headers:
-        lines = len(tree.read(path).splitlines())
-        if lines > HEADER_LINES_MAX:
-            found.append(f"{path}: {lines} lines (a header has at most {HEADER_LINES_MAX})")
+    examples = tree.matching(r"examples/[^/]*\.py")
+    found = long_files(tree, tree.cpp + tree.python + _build_files(tree), FILE_LINES_MAX)
+    found += long_files(tree, headers, HEADER_LINES_MAX)
+    found += long_files(tree, examples, EXAMPLE_LINES_MAX)
     return found
 
 
 def lines(tree: Tree) -> list[str]:
     found = []
-    for path in _sources(tree):
-        if path == "CMakeLists.txt":
-            continue
+    for path in tree.cpp + tree.python + _build_files(tree):
         for number, line in enumerate(tree.read(path).splitlines(), 1):
             if len(line) > LINE_COLUMNS_MAX:
                 found.append(f"{path}:{number}: {len(line)} columns (at most {LINE_COLUMNS_MAX})")

@@ -78,6 +78,7 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (sizes.files, {"native/base/a.cc": "\n" * 601}, {"native/base/a.cc": "\n" * 600}),
     (sizes.files, {"native/base/a.h": "\n" * 151}, {"native/base/a.h": "\n" * 150}),
+    (sizes.files, {"examples/a.py": "\n" * 81}, {"examples/support/a.py": "\n" * 81}),
     (sizes.lines, {"a.py": "#" * 101}, {"a.py": "#" * 100}),
     (
         sizes.functions,

@@ -1,0 +1,1 @@
+"""Tests of hoplite_ray; tests/conftest.py has what every test obeys."""
