@@ -1,0 +1,65 @@
+"""What `async_sgd.py` shows: a bar for each run while they take turns, then a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+TURNS = 10  # for each run, so that whatever else the machine does meets them all
+
+
+class Run:
+    """One training. `trained` yields the parameters after each of `steps` steps."""
+
+    def __init__(self, name: str, trained: Iterator[np.ndarray], steps: int) -> None:
+        self.name, self.trained, self.steps = name, trained, steps
+        self.seconds: list[float] = []  # of each step
+        self.params_bytes, self.accuracy = 0, 0.0
+
+    def take_turn(self, accuracy: Callable[[np.ndarray], float]) -> None:
+        """Go on for a while, measuring the time of each step; then test, outside of that time."""
+        for _ in range(min(-(-self.steps // TURNS), self.steps - len(self.seconds))):
+            started = perf_counter()
+            params = next(self.trained)
+            self.seconds.append(perf_counter() - started)
+        self.params_bytes, self.accuracy = params.nbytes, accuracy(params)
+
+    def figures(self, count: int) -> list[str]:
+        """Return ms, gradients/s, MB/s and accuracy, without the first step, which starts things.
+
+        The MB are those of the gradients taken in, and of the parameters handed out for them.
+        """
+        seconds = self.seconds[1:] or self.seconds
+        gradients_per_s = count * len(seconds) / sum(seconds)
+        return [
+            f"{median(seconds) * 1e3:.0f}",
+            f"{gradients_per_s:.1f}",
+            f"{2 * self.params_bytes * gradients_per_s / 1e6:.0f}",
+            f"{self.accuracy:.4f}",
+        ]
+
+
+def compare(runs: list[Run], count: int, accuracy: Callable[[np.ndarray], float]) -> None:
+    """Let the runs take turns until each has done its steps; show how it goes, then a table."""
+    console = Console()
+    line = "step {task.completed} of {task.total}{task.fields[figures]}"
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn(line)
+    with Progress(*columns, console=console) as progress:
+        bars = [progress.add_task(run.name, total=run.steps, figures="") for run in runs]
+        while not progress.finished:
+            for run, bar in zip(runs, bars, strict=True):
+                run.take_turn(accuracy)
+                text = ": {1} gradients/s, {2} MB/s, accuracy {3}".format(*run.figures(count))
+                progress.update(bar, completed=len(run.seconds), figures=text)
+                if not console.is_terminal:
+                    console.print(f"{run.name}, step {len(run.seconds)}{text}")
+    table = Table("", "ms a step (median)", "gradients/s", "MB/s moved", "test accuracy")
+    for run in runs:
+        table.add_row(run.name, *run.figures(count))
+    console.print(table)
