@@ -5,6 +5,7 @@ One per process: the store's client, what the process owns (journal, reaper), an
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from functools import cached_property
@@ -160,6 +161,17 @@ def left_s(deadline: float | None) -> float | None:
 
 
 _current: Attachment | None = None
+
+
+@atexit.register
+def _detach() -> None:
+    """Let go of the native client while the interpreter can still free it."""
+    global _current
+    if _current is not None:
+        _current.close()
+        _current = None
+
+
 _changing = threading.Lock()
 
 

@@ -23,7 +23,8 @@ class Reaper:
     def __init__(self, release: Callable[[bytes], None]) -> None:
         self._release = release
         self._gone: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="hoplite-reaper", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="hoplite-reaper", daemon=True)
+        self._thread.start()
 
     def watch(self, ref: Ref) -> None:
         """Release when `ref`, which this process owns, has gone."""
@@ -32,6 +33,7 @@ class Reaper:
 
     def close(self) -> None:
         self._gone.put(None)
+        self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
         while (object_id := self._gone.get()) is not None:

@@ -73,7 +73,7 @@ class ReduceRun:
         try:
             members = await self._feed(request, arrivals)
             assert self.layout is not None
-            return self.layout, tuple(self.ids[index] for index in members)
+            return self.layout, tuple(self.ids[index] for index in sorted(members))
         except BaseException:
             request.cancel()
             raise

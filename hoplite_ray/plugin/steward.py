@@ -26,6 +26,7 @@ from hoplite_ray.plugin.reducing import ReduceRun, Source
 from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.plugin.start import NodePlace
 from hoplite_ray.refs import ReduceOp
+from hoplite_ray.store import new_id
 
 _NAMESPACE = "hoplite_ray"
 _CALLS_AT_ONCE = 10_000  # pending reduces of one Ray node
@@ -37,6 +38,7 @@ class Steward:
     """See the module; all methods are coroutines and run on one thread."""
 
     def __init__(self) -> None:
+        self._is_restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self._here = attachment()
         self._journals = Journals(self._here.place.journals)
         self._reaper = Reaper(self._anchor_gone)
@@ -50,14 +52,19 @@ class Steward:
         return [self._anchor() for _ in range(count)]
 
     async def reduce(self, refs: list[Ref], op: ReduceOp, count: int | None) -> Array | None:
-        """The handle of the reduce's result, once it has committed; its id is the answer's own."""
+        """The handle of the reduce's result, once it has committed.
+
+        Its id is the answer's own; a steward that Ray has restarted takes a new one, because the
+        death of the last one has cancelled what it had begun.
+        """
         self._keep_reaping()
         task = seams.task_id()
         assert task is not None
-        target = seams.return_id(task)
+        answer = seams.return_id(task)
+        target = new_id() if self._is_restarted else answer
         current = asyncio.current_task()
         assert current is not None
-        self._pending[target] = current
+        self._pending[answer] = current
         try:
             store = await asyncio.to_thread(lambda: self._here.store)
             sources = [Source(index, ref) for index, ref in enumerate(refs)]
@@ -70,19 +77,19 @@ class Steward:
             raise
         except asyncio.CancelledError:
             self._collect = True
-            if target in self._pending:
+            if answer in self._pending:
                 raise  # ray.cancel
             return None  # abandoned: nobody reads it, and an error would be logged as unhandled
         finally:
-            self._pending.pop(target, None)
+            self._pending.pop(answer, None)
             refs.clear()  # whatever still refers to this call
         anchor = self._anchor()
         self._here.journal.anchored(target, anchor.binary(), 0)
         return Array(target, 0, layout, anchor, members=members)
 
-    async def abandon(self, target: bytes) -> None:
-        """Nobody refers to that result any more: stop if it is still pending."""
-        if (task := self._pending.pop(target, None)) is not None:
+    async def abandon(self, answer: bytes) -> None:
+        """Nobody refers to that answer any more: stop if it is still pending."""
+        if (task := self._pending.pop(answer, None)) is not None:
             task.cancel()
 
     def _anchor(self) -> Ref:
