@@ -7,7 +7,7 @@
 namespace hoplite {
 namespace {
 
-constexpr int kMomentsMax = 60;
+constexpr int kMomentsMax = 200;  // more than any of these operations takes
 const Bytes kSmall = floats(1.5F, 100);
 const Bytes kLarge = floats(2.5F);
 
@@ -28,13 +28,14 @@ class Interrupted : public ::testing::TestWithParam<Case> {
     RequestId put, near, far;
   };
   void at_every_moment(const std::function<void(Scene&)>& interrupt) {
-    for (int moment = 0; moment < kMomentsMax; ++moment) {
+    bool under_way = true;
+    for (int moment = 0; under_way && moment < kMomentsMax; ++moment) {
       SCOPED_TRACE("after " + std::to_string(moment) + " events");
       Scene scene(GetParam());
       scene.near = scene.nodes.get(1, scene.id);
       scene.put = scene.nodes.put(0, scene.id, GetParam().content);
       scene.far = scene.nodes.get(2, scene.id);
-      for (int i = 0; i < moment; ++i) scene.nodes.step();
+      for (int i = 0; i < moment; ++i) under_way = scene.nodes.step();
       interrupt(scene);
       if (HasFatalFailure() || HasNonfatalFailure()) return;
     }

@@ -87,7 +87,10 @@ class Nodes {
                const ObjectId& source) {
     ask(node, ReduceSourceCommand{target, ReduceSource{index, source, {}, false}});
   }
-  void cancel(std::size_t node, RequestId request) { command(node, request, CancelCommand{}); }
+  void cancel(std::size_t node, RequestId request) {
+    if (const auto put = writes_.find(request); put != writes_.end()) put->second.blocks = 0;
+    command(node, request, CancelCommand{});
+  }
   void lose_client(std::size_t node) { ask(node, ClientLostCommand{}); }
   RequestId ask(std::size_t node, CommandBody body) {
     const RequestId request = next_request();
@@ -330,24 +333,22 @@ class Nodes {
 
   // The client writes block by block, and says so after each.
   void fill(std::size_t node, RequestId request, const Extent& extent) {
-    const Write& put = writes_.at(request);
-    const std::uint64_t size = put.content.size();
-    for (std::uint32_t block = 0; block < put.blocks && std::uint64_t{block} * kTestBlock < size;
-         ++block) {
-      const std::uint64_t first = std::uint64_t{block} * kTestBlock;
-      const std::uint64_t last = std::min<std::uint64_t>(size, first + kTestBlock);
-      events_.push_back({node, node, [this, node, request, extent, first, last, size] {
-                           const Bytes& all = writes_.at(request).content;
-                           write(node, extent.offset + first,
-                                 {all.begin() + static_cast<std::ptrdiff_t>(first),
-                                  all.begin() + static_cast<std::ptrdiff_t>(last)});
-                           const RequestId answer = last == size ? done_of(request) : RequestId{0};
-                           nodes_[node].engine->handle_command(
-                               {kClient, answer, WroteCommand{writes_.at(request).object, last}},
-                               now_);
-                           drain(node);
-                         }});
+    const std::uint64_t size = writes_.at(request).content.size();
+    for (std::uint32_t block = 0; std::uint64_t{block} * kTestBlock < size; ++block) {
+      events_.push_back(
+          {node, node, [=, this] { write_block(node, request, extent.offset, block); }});
     }
+  }
+  void write_block(std::size_t node, RequestId request, std::uint64_t base, std::uint32_t block) {
+    const Write& put = writes_.at(request);
+    if (block >= put.blocks) return;
+    const std::uint64_t first = std::uint64_t{block} * kTestBlock;
+    const std::uint64_t last = std::min<std::uint64_t>(put.content.size(), first + kTestBlock);
+    write(node, base + first,
+          {put.content.begin() + static_cast<std::ptrdiff_t>(first),
+           put.content.begin() + static_cast<std::ptrdiff_t>(last)});
+    const RequestId answer = last == put.content.size() ? done_of(request) : RequestId{0};
+    command(node, answer, WroteCommand{put.object, last});
   }
 
   std::vector<Node> nodes_;
