@@ -22,7 +22,7 @@ from hoplite_ray.refs import Layout, ReduceOp
 
 __all__ = ["Array", "array", "delete", "get", "put", "reduce", "runtime_env", "sources", "wait"]
 
-Gettable: TypeAlias = "Ref | Array"
+_Gettable: TypeAlias = "Ref | Array"
 
 
 def put(value: npt.NDArray[Any], *, timeout_s: float | None = None) -> Ref:
@@ -59,10 +59,10 @@ def array(value: npt.NDArray[Any], *, timeout_s: float | None = None) -> Array:
 
 
 @overload
-def get(refs: Gettable, *, timeout_s: float | None = None) -> Any: ...
+def get(refs: _Gettable, *, timeout_s: float | None = None) -> Any: ...
 @overload
-def get(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> list[Any]: ...
-def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> Any:
+def get(refs: Sequence[_Gettable], *, timeout_s: float | None = None) -> list[Any]: ...
+def get(refs: _Gettable | Sequence[_Gettable], *, timeout_s: float | None = None) -> Any:
     """Wait for results and return their arrays; what is no array comes as ray.get returns it.
 
     Each array is the caller's own: writing into it changes nothing else. Inside a task the wait
@@ -78,7 +78,7 @@ def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) 
     return _arrays(list(refs), deadline, timeout_s)
 
 
-def _arrays(items: list[Gettable], deadline: float | None, timeout_s: float | None) -> list[Any]:
+def _arrays(items: list[_Gettable], deadline: float | None, timeout_s: float | None) -> list[Any]:
     refs = [each for each in items if isinstance(each, ray.ObjectRef)]
     values = iter(_values(refs, deadline, timeout_s))
     handles = [next(values) if isinstance(each, ray.ObjectRef) else each for each in items]
@@ -167,7 +167,7 @@ def wait(
     return list(ready), list(pending)
 
 
-def delete(refs: Gettable | Sequence[Gettable]) -> None:
+def delete(refs: _Gettable | Sequence[_Gettable]) -> None:
     """Free objects now, whoever still refers to them: a later get raises ObjectLostError.
 
     Raises: InvalidArgumentError for a ref that is still pending, or that holds no array.

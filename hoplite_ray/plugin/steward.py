@@ -38,8 +38,10 @@ class Steward:
     """See the module; all methods are coroutines and run on one thread."""
 
     def __init__(self) -> None:
-        self._is_restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self._here = attachment()
+        lives = self._here.place.directory / "steward"  # exists: another one has been here
+        self._is_restarted = lives.exists()
+        lives.touch()
         self._journals = Journals(self._here.place.journals)
         self._reaper = Reaper(self._anchor_gone)
         self._pending: dict[bytes, asyncio.Task[Any]] = {}
