@@ -97,7 +97,9 @@ class Client:
         """Combine the first `count` confirmed sources into `target`."""
 
     def reduce_source(self, target: bytes, index: int, object_id: bytes, incarnation: int = 0, confirmed: bool = True) -> None:
-        """Confirm a source; the order of calls is the order of arrival."""
+        """
+        Confirm a source, in the order of arrival; or let the node do so once it is there.
+        """
 
     def reduce_source_failed(self, target: bytes, index: int) -> None:
         """Say that a source will never come."""

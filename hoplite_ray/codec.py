@@ -23,7 +23,7 @@ class Encoded(NamedTuple):
 
     layout: bytes
     dtype: int
-    data: npt.NDArray[np.uint8]
+    data: memoryview
 
 
 def encode(array: npt.NDArray[Any] | np.generic) -> Encoded:
@@ -44,7 +44,10 @@ def encode(array: npt.NDArray[Any] | np.generic) -> Encoded:
         data = np.empty(0, np.uint8)
     else:
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return Encoded(layout.to_bytes(), _NATIVE_DTYPES.get(array.dtype, _OPAQUE), data)
+    exporter: Any = data  # numpy's types say so from Python 3.12 on
+    return Encoded(
+        layout.to_bytes(), _NATIVE_DTYPES.get(array.dtype, _OPAQUE), memoryview(exporter)
+    )
 
 
 def decode(layout: bytes, buffer: Buffer) -> npt.NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def test_all_sources_when_no_count_is_given(three: Nodes) -> None:
     arrays = [source(index, (50_000,), np.float64) for index in range(5)]
     ids = [three.put(index % 3, array) for index, array in enumerate(arrays)]
     reduction = three[2].reduce(new_id(), ids, timeout_s=WAIT_S)
-    assert reduction.members == (0, 1, 2, 3, 4)
+    assert sorted(reduction.members) == [0, 1, 2, 3, 4]
     np.testing.assert_array_equal(three.get(0, reduction.target), combined("sum", arrays))
 
 
@@ -74,6 +75,19 @@ def test_sources_that_are_put_after_they_were_named(three: Nodes) -> None:
         three[rank].put(object_id, array, timeout_s=WAIT_S)
     assert pending.result(WAIT_S).members == (0, 1, 2)
     np.testing.assert_array_equal(three.get(1, target), combined("sum", arrays))
+
+
+def test_a_source_that_nobody_ever_puts_is_not_waited_for(three: Nodes) -> None:
+    arrays = [source(index, (50_000,), np.float32) for index in range(4)]
+    ids = [new_id() for _ in arrays]
+    target = new_id()
+    pending = three[1].begin_get(target)
+    with ThreadPoolExecutor(1) as threads:
+        reduction = threads.submit(three[0].reduce, target, ids, count=2, timeout_s=WAIT_S)
+        for index in (3, 1):  # neither 0 nor 2
+            three[index % 3].put(ids[index], arrays[index], timeout_s=WAIT_S)
+        assert sorted(reduction.result().members) == [1, 3]
+    np.testing.assert_array_equal(pending.result(WAIT_S).array, arrays[1] + arrays[3])
 
 
 def test_a_result_is_a_source_like_any_other(three: Nodes) -> None:
