@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/node_options.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+namespace hoplite {
+namespace {
+
+NodeOptions good() {
+  NodeOptions options;
+  options.node = NodeId{1};
+  options.arena_bytes = 1_MiB;
+  options.secret = "secret";
+  return options;
+}
+
+std::string bytes_of(const NodeConfig& config) {
+  return {reinterpret_cast<const char*>(&config), sizeof config};
+}
+
+TEST(NodeOptions, EveryOptionHasAnEffect) {
+  const auto plain = configure(good());
+  const auto same = configure(good());
+  ASSERT_TRUE(plain);
+  ASSERT_TRUE(same);
+  ASSERT_EQ(bytes_of(*plain), bytes_of(*same));  // or the comparison below would show nothing
+  for (const std::string& name : option_names()) {
+    NodeOptions options = good();
+    options.overrides[name] = name == "block_bytes_max" ? 65'536 : 7;
+    const auto changed = configure(options);
+    ASSERT_TRUE(changed) << name << ": " << changed.error().text;
+    EXPECT_NE(bytes_of(*plain), bytes_of(*changed)) << name;
+  }
+}
+
+TEST(NodeOptions, NamesAreSorted) {
+  const auto names = option_names();
+  EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
+}
+
+TEST(NodeOptions, WhatIsWrongIsNamed) {
+  const std::vector<std::pair<std::function<void(NodeOptions&)>, std::string>> cases{
+      {[](NodeOptions& o) { o.node = NodeId{0}; }, "node_id"},
+      {[](NodeOptions& o) { o.incarnation = Incarnation{0}; }, "incarnation"},
+      {[](NodeOptions& o) { o.secret.clear(); }, "secret"},
+      {[](NodeOptions& o) { o.overrides["nonsense"] = 1; }, "there are: admission_grace_ms"},
+      {[](NodeOptions& o) { o.overrides["broadcast_stripes"] = 65; }, "1 to 64"},
+      {[](NodeOptions& o) { o.overrides["link_down_max_ms"] = -1; }, "link_down_max_ms"},
+      {[](NodeOptions& o) { o.overrides = {{"block_bytes_min", 9}, {"block_bytes_max", 8}}; },
+       "is more than"},
+  };
+  for (const auto& [change, text] : cases) {
+    NodeOptions options = good();
+    change(options);
+    const auto configured = configure(options);
+    ASSERT_FALSE(configured) << text;
+    EXPECT_EQ(configured.error().code, Code::kInvalidArgument);
+    EXPECT_NE(configured.error().text.find(text), std::string::npos) << configured.error().text;
+  }
+}
+
+}  // namespace
+}  // namespace hoplite
