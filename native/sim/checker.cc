@@ -41,6 +41,11 @@ bool Checker::has_live_copy(const ObjectId& object) const {
   return at != objects_.end() && !at->second.deleted && !at->second.copies.empty();
 }
 
+bool Checker::is_deleted(const ObjectId& object) const {
+  const auto at = objects_.find(object);
+  return at != objects_.end() && at->second.deleted.has_value();
+}
+
 // ---- answers ----
 
 void Checker::fetched(const Request& get, Instant) {
@@ -73,13 +78,20 @@ void Checker::unpinned(const Request& get, std::span<const std::byte> mapped) {
   }
 }
 
+// Who waits for the target of a reduce hears that its caller cancelled it, or died.
+bool Checker::is_taken_back(const Known& known) {
+  return known.reduce != nullptr && (known.reduce->cancelled || known.reduce->abandoned);
+}
+
 void Checker::failed(const Request& request, Instant) {
   const Known& known = objects_[request.object];
   const std::string what = name_of(request) + ": " + request.error->text;
   if (request.error->text.empty()) fail("an error without a text: " + name_of(request));
   switch (request.error->code) {
     case Code::kCancelled:
-      if (!request.cancelled) fail("cancelled, but not by its caller: " + what);
+      if (!request.cancelled && !known.deleted && !is_taken_back(known)) {
+        fail("cancelled, but by nobody: " + what);
+      }
       return;
     case Code::kStoreFull:
       if (!store_full_is_right_) fail("the arena is large enough: " + what);
@@ -98,7 +110,8 @@ void Checker::failed(const Request& request, Instant) {
       if (known.reduce == nullptr || has_equal_sources(*known.reduce)) fail("no mismatch: " + what);
       return;
     case Code::kDuplicateObject:
-      if (request.verb != Verb::kPut) fail("only a put can be a duplicate: " + what);
+      if (request.verb != Verb::kPut && !known.deleted)
+        fail("only a put can be a duplicate: " + what);
       return;
     default:
       fail("an error that nothing here explains: " + what);

@@ -37,6 +37,7 @@ class Checker {
   // ---- asked at the end ----
   // True when a live node holds the copy that a put made, whole, and nobody has deleted it.
   [[nodiscard]] bool has_live_copy(const ObjectId& object) const;
+  [[nodiscard]] bool is_deleted(const ObjectId& object) const;
   // Every answer to a get of a target against what the reduce says went in.
   void check_reduces(const std::deque<Request>& requests);
   [[nodiscard]] const std::vector<std::string>& failures() const { return failures_; }
@@ -56,6 +57,7 @@ class Checker {
     std::optional<Instant> deleted;
     const Request* reduce = nullptr;  // the object is its target
   };
+  static bool is_taken_back(const Known& known);
   using Value = std::pair<DType, Bytes>;
   [[nodiscard]] std::optional<Value> value_of(const ObjectId& object) const;
   [[nodiscard]] std::optional<Value> folded(const Request& reduce,

@@ -26,7 +26,7 @@ void Cluster::command(const Request& request, CommandBody body) {
 
 void Cluster::command(std::size_t index, Incarnation life, Command said) {
   timeline_.after(config_.local_delay, [this, index, life, said = std::move(said)] {
-    in_turn(index, life, [this, &said](Node& node) {
+    in_turn(index, life, [this, said](Node& node) {
       if (config_.trace) trace(node, describe(said));
       if (std::holds_alternative<ClientLostCommand>(said.body)) {
         node.engine->handle_command(said, now());
@@ -115,6 +115,7 @@ void Cluster::release(Request& get) {
 void Cluster::cancel(Request& request) {
   if (!request.is_pending()) return;
   request.cancelled = true;
+  if (request.extent.size_bytes > 0) request.abandoned = true;  // Reserved was its answer
   const RequestId open = request.sealing.value != 0 ? request.sealing : request.id;
   command(request.node, request.node_life, {request.client, open, CancelCommand{}});
 }
@@ -188,6 +189,7 @@ void Cluster::answered(Request& request, const Reply& reply) {
     if (reserved->extent.size_bytes < request.bytes.size()) {
       checker_.fail("a reservation is too small: " + name_of(request));
     }
+    if (request.cancelled) request.abandoned = true;
     write_on(request);
     return;
   }

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/random_run.h"
+
+#include <algorithm>
+
+#include "sim/content.h"
+
+namespace hoplite::sim {
+namespace {
+
+constexpr Duration kAnswerBound =
+    15_s;  // after the last fault: graces of 1 and 2 s, many times over
+
+enum class Fault { kCrash, kRestart, kJoin, kReset, kStall, kPause, kClient, kCancel, kSlow };
+constexpr int kFaultCount = static_cast<int>(Fault::kSlow) + 1;
+
+class Run {
+ public:
+  explicit Run(const RunOptions& options)
+      : prng_(mix64(options.seed)), config_(draw_config(options)), cluster_(config_) {
+    for (int kind = 0; kind < kFaultCount; ++kind) {
+      if (options.canary == Canary::kNone && prng_.chance(50)) {
+        faults_.push_back(static_cast<Fault>(kind));
+      }
+    }
+    fault_percent_ = faults_.empty() ? 0 : static_cast<std::uint32_t>(prng_.below(30));
+    steps_ = 30 + prng_.below(90);
+    spacing_max_ = between(20'000, 20'000'000);
+    size_max_ = config_.engine.arena_bytes / (has_small_arena_ ? 3 : 24);
+    deletes_ = prng_.chance(60);
+    if (has_small_arena_) cluster_.checker().allow_store_full();
+  }
+
+  RunResult run() {
+    if (prng_.chance(70)) cluster_.run_for(100_ms);
+    for (std::uint64_t i = 0; i < steps_ && ok(); ++i) {
+      cluster_.run_for({static_cast<std::int64_t>(prng_.below(spacing_max_))});
+      if (prng_.chance(fault_percent_)) {
+        hurt();
+      } else {
+        work();
+      }
+    }
+    if (ok()) settle();
+    if (ok()) cluster_.finish();
+    RunResult result;
+    result.failures = cluster_.checker().failures();
+    result.events = cluster_.events();
+    for (const Request& request : cluster_.requests()) {
+      if (request.answered) ++result.answered;
+    }
+    result.summary = std::to_string(config_.nodes) + " nodes, " +
+                     std::to_string(config_.engine.broadcast_stripes) + " stripes, " +
+                     std::to_string(steps_) + " steps, " + std::to_string(fault_percent_) +
+                     " % faults of " + std::to_string(faults_.size()) + " kinds" +
+                     (has_small_arena_ ? ", small arenas" : "");
+    return result;
+  }
+
+ private:
+  struct Source {
+    ObjectId object;
+    Request* put;
+  };
+
+  std::uint64_t between(std::uint64_t least, std::uint64_t most) {
+    return least + prng_.below(most - least + 1);
+  }
+  bool ok() { return cluster_.checker().failures().empty(); }
+
+  ClusterConfig draw_config(const RunOptions& options) {
+    ClusterConfig config = ClusterConfig::small(prng_.chance(50) ? 1 : 3);
+    config.nodes = between(2, 7);
+    config.seed = prng_.next();
+    config.engine.reduce_stripes = static_cast<std::uint16_t>(prng_.below(4));
+    config.engine.block_bytes_min = 256ULL << (2 * prng_.below(3));
+    config.engine.block_bytes_max = config.engine.block_bytes_min * (1ULL << prng_.below(3));
+    config.engine.inline_bytes_max = prng_.chance(50) ? 256 : 2'000;
+    config.engine.credit_bytes = between(1, 16) * config.engine.block_bytes_max;
+    config.engine.rail_queue_bytes = between(1, 64) * config.engine.block_bytes_max;
+    has_small_arena_ = options.canary == Canary::kNone && prng_.chance(25);
+    config.engine.arena_bytes = has_small_arena_ ? 192_KiB : 4_MiB;
+    config.network.latency = {static_cast<std::int64_t>(between(5'000, 2'000'000))};
+    config.network.jitter_max = prng_.chance(50) ? Duration{0} : 1_ms;
+    config.network.detection = {static_cast<std::int64_t>(between(1'000'000, 100'000'000))};
+    config.network.redial = {static_cast<std::int64_t>(between(500'000, 20'000'000))};
+    config.network.rate_bytes_per_s = 2'000'000ULL << prng_.below(10);
+    config.view_delay_max = {static_cast<std::int64_t>(between(1'000'000, 200'000'000))};
+    config.write_bytes_per_s = 1'000'000ULL << prng_.below(12);
+    config.blocks_per_write = static_cast<std::uint32_t>(between(1, 8));
+    config.check_every = 16;
+    config.canary = options.canary;
+    config.trace = options.trace;
+    return config;
+  }
+
+  // ---- who and what ----
+
+  std::vector<std::size_t> live_nodes() {
+    std::vector<std::size_t> live;
+    for (std::size_t node = 0; node < cluster_.size(); ++node) {
+      if (cluster_.is_alive(node)) live.push_back(node);
+    }
+    return live;
+  }
+  std::size_t some_node() {
+    const auto live = live_nodes();
+    return live[prng_.below(live.size())];
+  }
+  ClientId some_client() { return ClientId{between(1, 3)}; }
+  std::uint64_t some_size() {
+    const std::uint64_t inline_max = config_.engine.inline_bytes_max;
+    switch (prng_.below(6)) {
+      case 0:
+        return prng_.below(4);
+      case 1:
+        return prng_.below(inline_max + 1);
+      case 2:
+        return inline_max + prng_.below(3) - 1;
+      case 3:
+        return std::min(size_max_,
+                        config_.engine.block_bytes_max * between(1, 8) + prng_.below(3) - 1);
+      default:
+        return between(1, size_max_);
+    }
+  }
+  ObjectId fresh() { return object_named(next_object_++); }
+  // Any object that was ever named, or that never will be put.
+  ObjectId known() {
+    return prng_.chance(5) ? fresh() : object_named(1 + prng_.below(next_object_));
+  }
+
+  // ---- work ----
+
+  void work() {
+    const std::uint64_t dice = prng_.below(100);
+    if (dice < 30) {
+      put();
+    } else if (dice < 65) {
+      gets();
+    } else if (dice < 75) {
+      release();
+    } else if (dice < 80) {
+      if (deletes_) cluster_.erase(some_node(), known());
+    } else if (dice < 88) {
+      start_reduce();
+    } else {
+      feed_reduces();
+    }
+  }
+
+  void put() {
+    PutOptions options;
+    options.size_bytes = some_size();
+    options.client = some_client();
+    cluster_.put(some_node(), fresh(), options);
+  }
+
+  void gets() {
+    const ObjectId object = known();
+    const bool exists = was_sealed(object);
+    for (std::uint64_t n = prng_.chance(30) ? between(2, 5) : 1; n > 0; --n) {
+      cluster_.get(some_node(), object, exists && prng_.chance(70), some_client());
+    }
+  }
+
+  bool was_sealed(const ObjectId& object) {
+    return std::any_of(cluster_.requests().begin(), cluster_.requests().end(),
+                       [&](const Request& r) {
+                         return r.object == object && r.has_value() &&
+                                (r.verb == Verb::kPut || r.verb == Verb::kReduce);
+                       });
+  }
+
+  void release() {
+    for (std::size_t i = 0; i < cluster_.requests().size(); ++i) {
+      if (prng_.chance(50)) cluster_.release(cluster_.requests()[i]);
+    }
+  }
+
+  void start_reduce() {
+    const auto source_count = static_cast<std::uint32_t>(between(1, 6));
+    ReduceOptions options;
+    options.source_count = source_count;
+    options.count = static_cast<std::uint32_t>(between(1, source_count));
+    options.op = prng_.chance(50) ? ReduceOp::kSum : ReduceOp::kMax;
+    options.client = some_client();
+    static constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kInt64};
+    const DType dtype = kDTypes[prng_.below(3)];
+    const std::uint64_t size = (some_size() / 8 + 1) * 8;
+    Request& reduce = cluster_.reduce(some_node(), fresh(), options);
+    auto& sources = sources_[&reduce];
+    for (std::uint32_t i = 0; i < source_count; ++i) {
+      const ObjectId object = fresh();
+      sources.push_back(
+          {object, &cluster_.put(some_node(), object, {.size_bytes = size, .dtype = dtype})});
+    }
+  }
+
+  // Confirms sources that are sealed, in any order; now and then gives one up.
+  void feed_reduces(bool all = false) {
+    for (auto& [reduce, sources] : sources_) {
+      for (std::uint32_t i = 0; i < sources.size(); ++i) {
+        const auto is_it = [&](const ReduceSource& s) { return s.index == i; };
+        if (std::any_of(reduce->sources.begin(), reduce->sources.end(), is_it)) continue;
+        const Request& put = *sources[i].put;
+        if (put.has_value() && (all || prng_.chance(50))) {
+          cluster_.confirm(*reduce, i, sources[i].object);
+        } else if (!put.is_pending() && (all || (!put.has_value() && prng_.chance(50)))) {
+          cluster_.give_up(*reduce, i);
+        }
+      }
+    }
+  }
+
+  // ---- faults ----
+
+  void hurt() {
+    const std::size_t a = some_node();
+    const std::size_t b = some_node();
+    const Duration while_{static_cast<std::int64_t>(between(1'000'000, 400'000'000))};
+    switch (faults_[prng_.below(faults_.size())]) {
+      case Fault::kCrash:
+        if (live_nodes().size() > 1) cluster_.crash(a);
+        if (live_nodes().size() > 2 && prng_.chance(20)) cluster_.crash(some_node());
+        break;
+      case Fault::kRestart:
+        for (std::size_t node = 0; node < cluster_.size(); ++node) {
+          if (!cluster_.is_alive(node) && prng_.chance(50)) return cluster_.restart(node);
+        }
+        break;
+      case Fault::kJoin:
+        if (cluster_.size() < 9) cluster_.join();
+        break;
+      case Fault::kReset:
+        if (a != b) cluster_.reset_link(a, b);
+        break;
+      case Fault::kStall:
+        if (a != b) cluster_.stall_link(a, b, while_);
+        break;
+      case Fault::kPause:
+        cluster_.pause(a, while_);
+        break;
+      case Fault::kClient:
+        cluster_.kill_client(a, some_client());
+        break;
+      case Fault::kCancel: {
+        auto& requests = cluster_.requests();
+        if (!requests.empty()) cluster_.cancel(requests[prng_.below(requests.size())]);
+        break;
+      }
+      case Fault::kSlow:
+        cluster_.set_rate(a, config_.network.rate_bytes_per_s / between(1, 10));
+        break;
+    }
+    last_fault_ = cluster_.now();
+  }
+
+  // ---- liveness ----
+
+  void settle() {
+    cluster_.calm();
+    for (Request& request : cluster_.requests()) cluster_.release(request);
+    // Where arenas are full, each waiting reservation may take its grace of two seconds.
+    const auto pending = std::count_if(cluster_.requests().begin(), cluster_.requests().end(),
+                                       [](const Request& r) { return r.is_pending(); });
+    const Duration bound = kAnswerBound + (has_small_arena_ ? 3_s : 0_s) * pending;
+    const auto are_puts_answered = [this] {
+      return std::none_of(cluster_.requests().begin(), cluster_.requests().end(),
+                          [](const Request& r) { return r.verb == Verb::kPut && r.is_pending(); });
+    };
+    cluster_.run_until(are_puts_answered, bound);
+    feed_reduces(true);
+    const auto is_settled = [this] {
+      return std::none_of(cluster_.requests().begin(), cluster_.requests().end(),
+                          [this](const Request& r) { return is_owed(r); });
+    };
+    if (cluster_.run_until(is_settled, bound)) return;
+    for (const Request& request : cluster_.requests()) {
+      if (is_owed(request)) cluster_.checker().fail("not answered in time: " + name_of(request));
+    }
+  }
+
+  // True when the request must be answered by itself. A get of what nobody has may wait.
+  bool is_owed(const Request& request) {
+    if (!request.is_pending()) return false;
+    if (request.verb != Verb::kGet || request.exists || request.cancelled) return true;
+    if (cluster_.checker().has_live_copy(request.object)) return true;
+    return std::any_of(
+        cluster_.requests().begin(), cluster_.requests().end(), [&](const Request& r) {
+          return r.verb == Verb::kReduce && r.object == request.object && r.has_value() &&
+                 last_fault_ < *r.answered && !cluster_.checker().is_deleted(r.object);
+        });
+  }
+
+  Prng prng_;
+  bool has_small_arena_ = false;
+  ClusterConfig config_;
+  Cluster cluster_;
+  std::vector<Fault> faults_;
+  std::uint32_t fault_percent_ = 0;
+  std::uint64_t steps_ = 0;
+  std::uint64_t spacing_max_ = 0;
+  std::uint64_t size_max_ = 0;
+  bool deletes_ = false;
+  std::uint64_t next_object_ = 1;
+  std::map<Request*, std::vector<Source>> sources_;
+  Instant last_fault_{};
+};
+
+}  // namespace
+
+RunResult random_run(const RunOptions& options) { return Run(options).run(); }
+
+}  // namespace hoplite::sim

@@ -1,0 +1,30 @@
+// One random life of a cluster, all of it drawn from one seed (swarm testing: each run has its own
+// mix of sizes, rates, faults and verbs). First safety while faults happen, then liveness: faults
+// cease, and whatever can be answered must be, within a bound of virtual time; then everything is
+// deleted, and nothing may be left. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/cluster.h"
+
+namespace hoplite::sim {
+
+struct RunOptions {
+  std::uint64_t seed = 1;
+  bool trace = false;
+  Canary canary = Canary::kNone;  // without faults, and with enough work for it to matter
+};
+
+struct RunResult {
+  std::vector<std::string> failures;  // empty: the seed passed
+  std::string summary;                // what kind of run it was
+  std::uint64_t events = 0;
+  std::uint64_t answered = 0;
+};
+
+[[nodiscard]] RunResult random_run(const RunOptions& options);
+
+}  // namespace hoplite::sim
