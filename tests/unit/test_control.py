@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from grpc_tools import protoc
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hoplite_ray.control import control_pb2
 from hoplite_ray.control.auth import Verifier, proof
+from hoplite_ray.control.methods import METHODS, SERVICE
 from hoplite_ray.control.view import Member, View
 from hoplite_ray.control.view_store import MemoryViewStore
 from hoplite_ray.errors import ControlError, UnauthenticatedError
@@ -109,3 +114,25 @@ def test_proofs_are_forgotten_once_their_time_is_over() -> None:
             "Stats", b"", proof(SECRET, "Stats", b"", now_s=float(second)), now_s=float(second)
         )
     assert len(verifier._seen) <= 13  # of two minutes, one in ten seconds
+
+
+def test_the_generated_code_is_that_of_the_proto(tmp_path: Path) -> None:
+    proto = Path(control_pb2.__file__).with_name("control.proto")
+    root = proto.parents[2]
+    arguments = ["", f"-I{root}", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", str(proto)]
+    assert protoc.main(arguments) == 0
+    for name in ("control_pb2.py", "control_pb2.pyi"):
+        made = (tmp_path / "hoplite_ray/control" / name).read_text()
+        committed = proto.with_name(name).read_text()
+        assert made == committed, f"run: python -m grpc_tools.protoc {' '.join(arguments[1:])}"
+
+
+def test_every_method_of_the_proto_is_in_the_table() -> None:
+    service = control_pb2.DESCRIPTOR.services_by_name["Control"]
+    assert service.full_name == SERVICE
+    assert {method.name for method in service.methods} == set(METHODS)
+    for method in service.methods:
+        listed = METHODS[method.name]
+        assert listed.request.DESCRIPTOR is method.input_type
+        assert listed.reply.DESCRIPTOR is method.output_type
+        assert listed.streams is method.server_streaming
