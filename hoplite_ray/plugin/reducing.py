@@ -26,6 +26,7 @@ DTYPES = ("float32", "float64", "int64")
 
 # A handle, padded or not, is below this; what is larger must be an array and stays where it is.
 _HANDLE_BYTES_MAX = 2 * PADDED_BYTES
+_LOCATE_MS = 5_000
 _POLL_S = (0.0005, 0.01)  # first and longest pause between looks at a reduce that may commit
 
 
@@ -63,6 +64,20 @@ class ReduceRun:
     layout: Layout | None = None
     failed: list[Source] = field(default_factory=list)
 
+    @classmethod
+    def of(
+        cls, refs: list[Ref], count: int | None, store: Store, target: bytes, op: ReduceOp
+    ) -> ReduceRun:
+        return cls(
+            store,
+            target,
+            op,
+            len(refs) if count is None else count,
+            [Source(index, ref) for index, ref in enumerate(refs)],
+            first_failure_ends_it=count is None,
+            ids=[ref.binary() for ref in refs],
+        )
+
     async def run(self) -> tuple[Layout, tuple[bytes, ...]]:
         """The result's layout and the ids of the refs that went in, once it has committed."""
         arrivals: asyncio.Queue[Source] = asyncio.Queue()
@@ -96,7 +111,7 @@ class ReduceRun:
                 arrived = await arrivals.get()
             else:
                 if request.wait(0):
-                    return request.result().members
+                    return self._members(request)
                 try:
                     arrived = await asyncio.wait_for(arrivals.get(), pause_s)
                 except TimeoutError:
@@ -104,6 +119,13 @@ class ReduceRun:
                     continue
             if self._accept(arrived, request):
                 confirmed += 1
+
+    def _members(self, request: PendingReduce) -> Sequence[int]:
+        try:
+            return request.result().members
+        except ReduceError as error:  # sources were lost after they had been ready
+            fates = [each.fate() for each in self.sources]
+            raise ReduceError(str(error.args[0]), fates) from None
 
     def _accept(self, source: Source, request: PendingReduce) -> bool:
         """Confirm a source, or count its failure; raises when too few can come."""
@@ -168,7 +190,11 @@ def _facts(source: Source) -> tuple[int, str | None]:
     """Size of a ready object and a Ray node that has it, asked from its owner, not fetched."""
     if source.ref is None:
         return 0, None
-    facts = ray.experimental.get_object_locations([source.ref]).get(source.ref, {})
+    try:
+        located = ray.experimental.get_object_locations([source.ref], timeout_ms=_LOCATE_MS)
+    except ray.exceptions.GetTimeoutError:
+        return 0, None  # its owner is dying: fetching it tells
+    facts = located.get(source.ref, {})
     nodes = facts.get("node_ids") or [None]
     return facts.get("object_size") or 0, nodes[0]
 

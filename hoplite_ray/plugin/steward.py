@@ -16,13 +16,13 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hoplite_ray.errors import HopliteError
+from hoplite_ray.errors import HopliteError, NodeLostError
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.array import Array
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.journal import Journals
 from hoplite_ray.plugin.lifetime import Reaper
-from hoplite_ray.plugin.reducing import ReduceRun, Source
+from hoplite_ray.plugin.reducing import ReduceRun
 from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.plugin.start import NodePlace
 from hoplite_ray.refs import ReduceOp
@@ -30,6 +30,7 @@ from hoplite_ray.store import new_id
 
 _NAMESPACE = "hoplite_ray"
 _CALLS_AT_ONCE = 10_000  # pending reduces of one Ray node
+_TRIES = 3  # of a reduce whose node dies under it
 _REAP_EVERY_S = 2.0
 _ORPHAN_S = 10.0  # what a dead process had put stays readable for gets that are under way
 
@@ -61,19 +62,21 @@ class Steward:
         """
         self._keep_reaping()
         task = seams.task_id()
-        assert task is not None
+        current = asyncio.current_task()
+        assert task is not None and current is not None
         answer = seams.return_id(task)
         target = new_id() if self._is_restarted else answer
-        current = asyncio.current_task()
-        assert current is not None
         self._pending[answer] = current
         try:
-            store = await asyncio.to_thread(lambda: self._here.store)
-            sources = [Source(index, ref) for index, ref in enumerate(refs)]
-            needed = len(refs) if count is None else count
-            ids = [ref.binary() for ref in refs]
-            pending = ReduceRun(store, target, op, needed, sources, count is None, ids)
-            layout, members = await pending.run()
+            for tries_left in reversed(range(_TRIES)):
+                try:
+                    store = await asyncio.to_thread(lambda: self._here.store)
+                    layout, members = await ReduceRun.of(refs, count, store, target, op).run()
+                    break
+                except NodeLostError:
+                    if not tries_left:
+                        raise
+                    target = new_id()  # in the next life of the node
         except Exception:
             self._collect = True
             raise

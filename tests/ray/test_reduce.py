@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
@@ -31,10 +32,26 @@ def returns(value: Any) -> Any:
 @ray.remote(num_cpus=0)
 class Never:
     async def ends(self) -> hop.Array:
-        import asyncio
-
         await asyncio.Event().wait()
         raise AssertionError
+
+
+@ray.remote(num_cpus=0)
+class Gate:
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+
+    async def open(self) -> None:
+        self.opened.set()
+
+    async def passed(self) -> None:
+        await self.opened.wait()
+
+
+@ray.remote(num_cpus=0)
+def late(gate: list[ray.ObjectRef]) -> hop.Array:
+    ray.get(gate)
+    return hop.array(np.ones(1000, np.float32))
 
 
 @pytest.mark.parametrize("size", [1, 1000, LARGE])
@@ -150,6 +167,38 @@ def test_sources_of_another_shape_or_dtype_do_not_fit(cluster: RayCluster) -> No
     first = hop.put(np.zeros(4))
     with pytest.raises(hop.LayoutMismatchError, match="sources need one dtype and shape"):
         hop.get(hop.reduce([first, filled.remote(1)]), timeout_s=60)
+
+
+def test_a_source_that_was_deleted_is_replaced_or_named(cluster: RayCluster) -> None:
+    refs = [filled.remote(value) for value in (1, 2, 4)]
+    ray.get(refs)
+    hop.delete(refs[0])
+    assert hop.get(hop.reduce(refs, count=2), timeout_s=60)[0] == 6
+    with pytest.raises(hop.HopliteError, match="all its holders are gone"):
+        hop.get(hop.reduce(refs), timeout_s=60)
+
+
+def test_an_actor_reduces_on_its_own_node(cluster: RayCluster) -> None:
+    @ray.remote
+    class Parameters:
+        def total(self, sources: list[ray.ObjectRef]) -> list[ray.ObjectRef]:
+            self.kept = hop.reduce(sources)
+            return [self.kept]
+
+    parameters = Parameters.options(**cluster.on(2)).remote()
+    refs = [filled.options(**cluster.on(node)).remote(1) for node in range(3)]
+    (total,) = ray.get(parameters.total.remote(refs))
+    assert hop.get(total, timeout_s=60).sum() == 3 * LARGE
+    assert hop.sources(total) == refs
+
+
+def test_many_reduces_are_pending_at_once(cluster: RayCluster) -> None:
+    gate = Gate.remote()
+    last = late.remote([gate.passed.remote()])
+    totals = [hop.reduce([filled.remote(value, size=1000), last]) for value in range(40)]
+    assert hop.wait(totals, timeout_s=0.5) == ([], totals)
+    ray.get(gate.open.remote())
+    assert [array[0] for array in hop.get(totals, timeout_s=80)] == [*range(1, 41)]
 
 
 def test_bad_calls_are_refused_at_once(cluster: RayCluster) -> None:

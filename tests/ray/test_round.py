@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,6 +149,26 @@ def test_calls_of_an_async_actor_make_their_own_arrays(cluster: RayCluster) -> N
     assert [array[0] for array in arrays] == [0, 1, 2, 3]
 
 
+def test_a_call_of_an_async_actor_that_is_retried_makes_its_array_again(
+    cluster: RayCluster,
+) -> None:
+    @ray.remote(num_cpus=0, max_restarts=1, max_task_retries=1)
+    class Mortal:
+        def __init__(self, mark: str) -> None:
+            self.again = os.path.exists(mark)
+            Path(mark).touch()
+
+        async def make(self) -> hop.Array:
+            made = await asyncio.to_thread(hop.array, np.full(LARGE, int(self.again), np.float32))
+            if not self.again:
+                os._exit(1)
+            return made
+
+    with tempfile.TemporaryDirectory() as directory:
+        ref = Mortal.remote(f"{directory}/mark").make.remote()
+        assert hop.get(ref, timeout_s=60)[0] == 1
+
+
 def test_a_driver_makes_arrays_for_tasks(cluster: RayCluster) -> None:
     assert ray.get(total.remote(hop.array(np.ones(LARGE)))) == LARGE
 
@@ -157,8 +180,6 @@ def test_a_task_that_is_retried_puts_the_same_object_again(cluster: RayCluster) 
 
         made = hop.array(np.full(LARGE, seams.attempt_number(), np.float32))
         if seams.attempt_number() == 0:
-            import os
-
             os._exit(1)
         return made, made._object_id
 
