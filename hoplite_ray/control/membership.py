@@ -183,6 +183,9 @@ class Membership:
                     return proposal
         raise ControlError("the view changed faster than it could be read; ask again")
 
+    async def _remove(self, dead: Sequence[NodeKey]) -> None:
+        await self._change(lambda view: view.without(*dead))
+
     def _adopt(self, view: View) -> None:
         """Make `view` this node's, if it is newer."""
         if view.epoch <= self.view.epoch:
@@ -251,7 +254,7 @@ class Membership:
             proposer = self._proposer()
             try:
                 if proposer == self.own:
-                    await self._change(lambda view, dead=dead: view.without(*dead))  # type: ignore[misc]
+                    await self._remove(dead)
                 else:
                     for key in dead:
                         reporter = self.own.node_id

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -136,12 +137,13 @@ def test_a_wrong_secret_is_refused(cluster: MakeNodes, tmp_path: Path) -> None:
 def test_health_and_stats_of_every_node(cluster: MakeNodes) -> None:
     nodes = cluster(2)
     for rank in (0, 1):
-        control = nodes.processes[rank].control
-        assert nodes.call(rank, lambda calls, at=control: calls.is_healthy(at))  # type: ignore[misc]
+        assert nodes.call(
+            0, partial(ControlClient.is_healthy, address=nodes.processes[rank].control)
+        )
         stats = nodes.wait_for(rank, lambda stats: stats.members == 2)
         assert stats.arena_bytes == 256 * MIB
     nodes.kill(1)
-    assert not nodes.call(0, lambda calls: calls.is_healthy(nodes.processes[1].control))
+    assert not nodes.call(0, partial(ControlClient.is_healthy, address=nodes.processes[1].control))
 
 
 def test_nobody_at_that_address(cluster: MakeNodes) -> None:
