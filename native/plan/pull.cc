@@ -7,7 +7,8 @@ namespace hoplite {
 
 std::uint32_t window_blocks(const ObjectMeta& meta, const EngineConfig& config) {
   const auto by_bytes = config.credit_bytes / std::max<std::uint64_t>(meta.block_bytes, 1);
-  return std::max(config.credit_blocks_min, static_cast<std::uint32_t>(by_bytes));
+  const auto window = std::max(config.credit_blocks_min, static_cast<std::uint32_t>(by_bytes));
+  return std::min(window, std::max(meta.block_count(), 1U));  // never more than there are
 }
 
 Pull::Pull(PullGoal goal, const EngineConfig& config)
