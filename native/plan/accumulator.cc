@@ -29,8 +29,8 @@ bool Accumulator::handle_own(const ReduceOwn& own) {
   const bool sealed = own.sealed || (!raised && own_.sealed);
   own_ = own;
   own_.sealed = sealed;
-  for (const ReduceSource& source : own.members) {
-    members_.try_emplace(source.index).first->second.source = source;
+  for (const ReduceSource& source : own.members) {  // known ones keep what was located
+    members_.try_emplace(source.index, Member{.source = source});
   }
   own_.members.clear();
   return true;

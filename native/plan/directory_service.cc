@@ -50,10 +50,23 @@ void Directory::service(const ObjectId& object, Instant now) {
   schedule(object, entry);
 }
 
+// Does anybody have a stripe of it, or make one?
+bool Directory::is_held(const Entry& entry) {
+  return std::any_of(entry.holders.begin(), entry.holders.end(), [](const auto& holder) {
+    return std::any_of(holder.second.stripes.begin(), holder.second.stripes.end(),
+                       [](const Edge& edge) {
+                         return edge.state == StripeState::kRoot ||
+                                edge.state == StripeState::kComplete;
+                       });
+  });
+}
+
 void Directory::decide_stripes(Entry& entry) const {
   if (!entry.known) return;
   if (entry.stripe_count == 0) {
     const bool small = entry.meta.size_bytes <= config_.inline_bytes_max;
+    // The result of a reduce has as many stripes as its owners say.
+    if (entry.target_epoch.value > 0 && !small && !is_held(entry)) return;
     const auto blocks = std::max<std::uint32_t>(entry.meta.block_count(), 1);
     entry.stripe_count = small ? std::uint16_t{1}
                                : static_cast<std::uint16_t>(
@@ -80,9 +93,10 @@ void Directory::decide_stripes(Entry& entry) const {
 // still turn out to have received all of it from a sender that died.
 std::optional<std::string> Directory::why_lost(const Entry& entry) const {
   if (!entry.known || !unheard_.empty() || !entry.committed) return std::nullopt;
-  for (std::size_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
+  for (std::size_t stripe = 0; stripe < std::max<std::size_t>(entry.stripe_count, 1); ++stripe) {
     bool held = false;
     for (const auto& [node, holder] : entry.holders) {
+      if (entry.stripe_count == 0) break;
       const Edge& edge = holder.stripes[stripe];
       held = held || edge.orphan || edge.state == StripeState::kRoot ||
              edge.state == StripeState::kComplete;

@@ -184,6 +184,8 @@ class Nodes {
   [[nodiscard]] const Bytes& fetched(RequestId request) { return fetched_[request]; }
   [[nodiscard]] EngineStats stats(std::size_t node) const { return nodes_[node].engine->stats(); }
   [[nodiscard]] Engine& engine(std::size_t node) { return *nodes_[node].engine; }
+  [[nodiscard]] bool is_alive(std::size_t node) const { return nodes_[node].alive; }
+  [[nodiscard]] std::size_t size() const { return nodes_.size(); }
   [[nodiscard]] Instant now() const { return now_; }
 
   // An id whose home is `node`; another one for each `tag`.
