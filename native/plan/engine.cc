@@ -272,7 +272,6 @@ void Engine::State::check_invariants() const {
   }
   for (const auto& [name, retired] : retired_) {
     add(retired.extent);
-    HOPLITE_CHECK(!retired.pins.empty());
   }
   for (const auto& [target, folding] : folds_) {
     if (folding.slots) add(*folding.slots);

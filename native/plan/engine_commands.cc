@@ -29,6 +29,7 @@ void Engine::State::on(const Command& command, const PutCommand& put) {
                                "object " + name + " exists already; objects are immutable"});
   }
   void_bytes(put.object, object);  // an older attempt's, or nothing
+  object.writing = false;
   object.incarnation = put.incarnation;
   object.target_epoch = TargetEpoch{0};
   object.meta = cut(put.meta);
@@ -48,6 +49,12 @@ void Engine::State::on(const Command& command, const WroteCommand& wrote) {
                      it->second.writer == command.client;
   if (!valid || wrote.upto_bytes > it->second.meta.size_bytes) {
     if (command.request.value == 0) return;  // progress is not answered
+    for (auto& [name, retired] : retired_) {
+      const bool is_its =
+          name.first == wrote.object && retired.writer && retired.writer->client == command.client;
+      if (is_its) retired.writer.reset();
+    }
+    free_retired();
     return reply(waiter, Error{Code::kObjectLost, "object " + short_name(wrote.object) +
                                                       " was deleted while it was being put"});
   }
@@ -140,6 +147,10 @@ void Engine::State::on(const Command& command, const CancelCommand&) {
     reply(waiter, cancelled);
     return end_call(ObjectId{target});
   }
+  for (auto& [name, retired] : retired_) {
+    if (retired.writer == waiter) retired.writer.reset();
+  }
+  free_retired();
   for (auto& [id, object] : objects_) {
     const bool is_put = object.put_request == waiter && (object.writing || object.inbound);
     const bool answered = is_put && object.extent;  // by Reserved
@@ -181,6 +192,9 @@ void Engine::State::on(const Command& command, const ClientLostCommand&) {
   }
   for (const auto& [name, retired] : retired_) {
     if (retired.pins.contains(command.client)) pinned.push_back(name);
+    if (retired.writer && retired.writer->client == command.client) {
+      waiting.push_back(*retired.writer);
+    }
   }
   for (const Waiter& waiter : waiting)
     on(Command{waiter.client, waiter.request, {}}, CancelCommand{});

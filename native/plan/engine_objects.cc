@@ -149,7 +149,8 @@ void Engine::State::note_use(const ObjectId& id, const LocalObject& object) {
   }
 }
 
-// Gives the object's range back; what is still mapped or being sent keeps it until the last unpin.
+// Gives the object's range back; what is still mapped or being sent keeps it until the last unpin,
+// and what a client is still writing until that client says its last word on it.
 void Engine::State::void_bytes(const ObjectId& id, LocalObject& object) {
   for (LocalStripe& stripe : object.stripes) {
     if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
@@ -160,12 +161,13 @@ void Engine::State::void_bytes(const ObjectId& id, LocalObject& object) {
   inventory_.mark_needed(id);
   for (const auto& [to, transfer] : sender_.drop(id)) send(to, PullRefused{}, transfer);
   if (!object.extent) return;
-  if (object.pins.empty()) {
+  std::optional<Waiter> writer;
+  if (object.writing) writer = object.put_request;
+  if (object.pins.empty() && !writer) {
     inventory_.release(*object.extent, now_);
   } else {
-    Retired& retired = retired_[{id, object.incarnation}];
-    HOPLITE_CHECK(retired.pins.empty());
-    retired = {*object.extent, std::move(object.pins)};
+    retired_.emplace(std::pair(id, object.incarnation),
+                     Retired{*object.extent, std::move(object.pins), writer});
   }
   object.extent.reset();
   object.pins.clear();
@@ -202,10 +204,10 @@ void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool delet
     reply(*object.put_request, Error{Code::kObjectLost, "object " + short_name(id) +
                                                             " was deleted while it was being put"});
   }
+  void_bytes(id, object);
   object.put_request.reset();
   object.writing = false;
   object.inbound.reset();
-  void_bytes(id, object);
   object.incarnation = Incarnation{0};
   object.target_epoch = TargetEpoch{0};
   object.meta = ObjectMeta{};
@@ -216,6 +218,26 @@ void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool delet
   if (was_put || !object.is_wanted()) forget_if_empty(id);
 }
 
+// A release names an object, not a range: of several ranges under one name none is given back
+// before the last pin of any of them.
+void Engine::State::free_retired() {
+  std::set<std::pair<ObjectId, Incarnation>> pinned;
+  for (const auto& [name, retired] : retired_) {
+    const auto live = objects_.find(name.first);
+    const bool shared = live != objects_.end() && live->second.incarnation == name.second &&
+                        !live->second.pins.empty();
+    if (shared || !retired.pins.empty() || retired.writer) pinned.insert(name);
+  }
+  for (auto it = retired_.begin(); it != retired_.end();) {
+    if (pinned.contains(it->first)) {
+      ++it;
+      continue;
+    }
+    inventory_.release(it->second.extent, now_);
+    it = retired_.erase(it);
+  }
+}
+
 void Engine::State::unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all) {
   const auto take = [&](std::map<ClientId, std::uint32_t>& pins) {
     const auto pin = pins.find(client);
@@ -223,17 +245,15 @@ void Engine::State::unpin(const ObjectId& id, Incarnation incarnation, ClientId 
     if (all || --pin->second == 0) pins.erase(pin);
     return true;
   };
-  if (const auto old = retired_.find({id, incarnation}); old != retired_.end()) {
-    if (take(old->second.pins)) {
-      if (!old->second.pins.empty()) return;
-      inventory_.release(old->second.extent, now_);
-      retired_.erase(old);
-      return;
-    }
+  const auto [first, last] = retired_.equal_range({id, incarnation});
+  for (auto old = first; old != last; ++old) {
+    if (take(old->second.pins)) return free_retired();
   }
   const auto it = objects_.find(id);
   if (it == objects_.end() || it->second.incarnation != incarnation) return;
-  if (take(it->second.pins)) note_use(id, it->second);
+  if (!take(it->second.pins)) return;
+  note_use(id, it->second);
+  if (first != last) free_retired();
 }
 
 }  // namespace hoplite

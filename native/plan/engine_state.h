@@ -59,9 +59,10 @@ class Engine::State {
   void check_invariants() const;
 
  private:
-  struct Retired {  // bytes that no name leads to any more, still mapped or being sent
+  struct Retired {  // bytes that no name leads to any more, still mapped, being sent or written
     Extent extent;
     std::map<ClientId, std::uint32_t> pins;
+    std::optional<Waiter> writer;  // of a put that was dropped: its client does not know yet
   };
   struct Tombstone {
     Incarnation upto;
@@ -69,7 +70,7 @@ class Engine::State {
   };
   struct Call {  // the caller's side of a reduce
     Waiter waiter;
-    ReduceWant want;  // everything confirmed so far
+    ReduceWant want;                    // everything confirmed so far
     std::vector<ReduceSource> awaited;  // to be confirmed once some node has them
   };
   struct Folding {  // the owner's side of a reduce
@@ -121,6 +122,7 @@ class Engine::State {
   void forget_if_empty(const ObjectId& id);
   void drop_object(const ObjectId& id, Incarnation upto, bool deleted);
   void unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all);
+  void free_retired();  // those that nobody maps, sends or writes any more
   void note_use(const ObjectId& id, const LocalObject& object);
   void on_admitted(const ObjectId& id, Extent extent);
   void on_refused(const ObjectId& id, std::uint64_t size_bytes);
@@ -160,7 +162,7 @@ class Engine::State {
   Rails rails_;
   Sender sender_;
   LocalObjects objects_;
-  std::map<std::pair<ObjectId, Incarnation>, Retired> retired_;
+  std::multimap<std::pair<ObjectId, Incarnation>, Retired> retired_;
   std::map<TransferId, Pull> pulls_;
   std::uint64_t last_transfer_;
   std::map<ObjectId, Folding> folds_;

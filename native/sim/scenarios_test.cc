@@ -156,6 +156,17 @@ TEST_P(Objects, DeleteDuringTheTransferEndsIt) {
   EXPECT_EQ(cluster.stats(1).arena_bytes_used, 0U);
 }
 
+TEST_P(Objects, RangeOfADeletedPutIsNotReusedWhileItsClientStillWrites) {
+  Cluster& cluster = start(1, [](ClusterConfig& c) { c.write_bytes_per_s = 1'000'000; });
+  Request& slow = cluster.put(0, kA, {.size_bytes = 100'000, .client = ClientId{2}});
+  cluster.run_for(20_ms);
+  cluster.erase(0, kA);
+  cluster.run_for(1_ms);
+  put_now(0, kB, {.size_bytes = 20'000});
+  expect_error(slow, Code::kObjectLost, 1_s);
+  expect_value(cluster.get(0, kB));
+}
+
 TEST_P(Objects, NewAttemptAfterADeleteIsServed) {
   Cluster& cluster = start(3);
   put_now(0, kA);
