@@ -52,9 +52,13 @@ class ControlClient:
             address, "Leave", pb.LeaveRequest(node_id=key[0], incarnation=key[1])
         )
 
-    async def report_death(self, address: str, key: NodeKey, reporter: int) -> View:
+    async def report_death(
+        self, address: str, key: NodeKey, *, reporter: int, known_epoch: int
+    ) -> View:
         """Say that this life of the node is over, as `reporter` has seen."""
-        request = pb.DeathReport(node_id=key[0], incarnation=key[1], reporter=reporter)
+        request = pb.DeathReport(
+            node_id=key[0], incarnation=key[1], reporter=reporter, known_epoch=known_epoch
+        )
         return await self._view(address, "ReportDeath", request)
 
     async def stats(self, address: str) -> dict[str, int]:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!hoplite_ray/control/control.proto\x12\x13hoplite_ray.control\"N\n\x06Member\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0f\n\x07\x63ontrol\x18\x03 \x01(\t\x12\r\n\x05rails\x18\x04 \x03(\t\"C\n\x04View\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12,\n\x07members\x18\x02 \x03(\x0b\x32\x1b.hoplite_ray.control.Member\"M\n\x0bJoinRequest\x12+\n\x06member\x18\x01 \x01(\x0b\x32\x1b.hoplite_ray.control.Member\x12\x11\n\tpassed_on\x18\x02 \x01(\x08\"4\n\x0cLeaveRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\"#\n\x0cWatchRequest\x12\x13\n\x0bknown_epoch\x18\x01 \x01(\x04\"E\n\x0b\x44\x65\x61thReport\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x10\n\x08reporter\x18\x03 \x01(\x04\"\x0e\n\x0cStatsRequest\"\xa4\x01\n\nStatsReply\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12?\n\x08\x63ounters\x18\x03 \x03(\x0b\x32-.hoplite_ray.control.StatsReply.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x32\xfb\x02\n\x07\x43ontrol\x12\x43\n\x04Join\x12 .hoplite_ray.control.JoinRequest\x1a\x19.hoplite_ray.control.View\x12\x45\n\x05Leave\x12!.hoplite_ray.control.LeaveRequest\x1a\x19.hoplite_ray.control.View\x12K\n\tWatchView\x12!.hoplite_ray.control.WatchRequest\x1a\x19.hoplite_ray.control.View0\x01\x12J\n\x0bReportDeath\x12 .hoplite_ray.control.DeathReport\x1a\x19.hoplite_ray.control.View\x12K\n\x05Stats\x12!.hoplite_ray.control.StatsRequest\x1a\x1f.hoplite_ray.control.StatsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!hoplite_ray/control/control.proto\x12\x13hoplite_ray.control\"N\n\x06Member\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0f\n\x07\x63ontrol\x18\x03 \x01(\t\x12\r\n\x05rails\x18\x04 \x03(\t\"C\n\x04View\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12,\n\x07members\x18\x02 \x03(\x0b\x32\x1b.hoplite_ray.control.Member\"M\n\x0bJoinRequest\x12+\n\x06member\x18\x01 \x01(\x0b\x32\x1b.hoplite_ray.control.Member\x12\x11\n\tpassed_on\x18\x02 \x01(\x08\"4\n\x0cLeaveRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\"#\n\x0cWatchRequest\x12\x13\n\x0bknown_epoch\x18\x01 \x01(\x04\"Z\n\x0b\x44\x65\x61thReport\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x10\n\x08reporter\x18\x03 \x01(\x04\x12\x13\n\x0bknown_epoch\x18\x04 \x01(\x04\"\x0e\n\x0cStatsRequest\"\xa4\x01\n\nStatsReply\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12?\n\x08\x63ounters\x18\x03 \x03(\x0b\x32-.hoplite_ray.control.StatsReply.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x32\xfb\x02\n\x07\x43ontrol\x12\x43\n\x04Join\x12 .hoplite_ray.control.JoinRequest\x1a\x19.hoplite_ray.control.View\x12\x45\n\x05Leave\x12!.hoplite_ray.control.LeaveRequest\x1a\x19.hoplite_ray.control.View\x12K\n\tWatchView\x12!.hoplite_ray.control.WatchRequest\x1a\x19.hoplite_ray.control.View0\x01\x12J\n\x0bReportDeath\x12 .hoplite_ray.control.DeathReport\x1a\x19.hoplite_ray.control.View\x12K\n\x05Stats\x12!.hoplite_ray.control.StatsRequest\x1a\x1f.hoplite_ray.control.StatsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,13 +44,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHREQUEST']._serialized_start=340
   _globals['_WATCHREQUEST']._serialized_end=375
   _globals['_DEATHREPORT']._serialized_start=377
-  _globals['_DEATHREPORT']._serialized_end=446
-  _globals['_STATSREQUEST']._serialized_start=448
-  _globals['_STATSREQUEST']._serialized_end=462
-  _globals['_STATSREPLY']._serialized_start=465
-  _globals['_STATSREPLY']._serialized_end=629
-  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_start=582
-  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_end=629
-  _globals['_CONTROL']._serialized_start=632
-  _globals['_CONTROL']._serialized_end=1011
+  _globals['_DEATHREPORT']._serialized_end=467
+  _globals['_STATSREQUEST']._serialized_start=469
+  _globals['_STATSREQUEST']._serialized_end=483
+  _globals['_STATSREPLY']._serialized_start=486
+  _globals['_STATSREPLY']._serialized_end=650
+  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_start=603
+  _globals['_STATSREPLY_COUNTERSENTRY']._serialized_end=650
+  _globals['_CONTROL']._serialized_start=653
+  _globals['_CONTROL']._serialized_end=1032
 # @@protoc_insertion_point(module_scope)

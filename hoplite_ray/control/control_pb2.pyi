@@ -49,14 +49,16 @@ class WatchRequest(_message.Message):
     def __init__(self, known_epoch: _Optional[int] = ...) -> None: ...
 
 class DeathReport(_message.Message):
-    __slots__ = ("node_id", "incarnation", "reporter")
+    __slots__ = ("node_id", "incarnation", "reporter", "known_epoch")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REPORTER_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_EPOCH_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     incarnation: int
     reporter: int
-    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., reporter: _Optional[int] = ...) -> None: ...
+    known_epoch: int
+    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., reporter: _Optional[int] = ..., known_epoch: _Optional[int] = ...) -> None: ...
 
 class StatsRequest(_message.Message):
     __slots__ = ()

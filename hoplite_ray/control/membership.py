@@ -49,6 +49,9 @@ class Membership:
         self._memory = MemoryViewStore()
         self._store: ViewStore = self._memory if store is None else store
         self._dead: set[NodeKey] = set()
+        # The highest epoch that the dead proposer is known to have reached without us. Ours must
+        # pass it, or whoever has that view would take ours for an older one.
+        self._epoch_missed = 0
         self._leaving = False
         self._one_change = asyncio.Lock()
         self._changed = asyncio.Event()  # set once, then replaced, at each change of view or dead
@@ -130,11 +133,14 @@ class Membership:
             raise ControlError(f"{self.own} is not the oldest; ask {proposer}")
         return await self._change(lambda view: view.without(key))
 
-    async def hear_of_death(self, key: NodeKey, reporter: int) -> View:
-        """Remove a member that `reporter` has seen die."""
+    async def hear_of_death(self, key: NodeKey, *, reporter: int, known_epoch: int) -> View:
+        """Remove a member that `reporter`, whose view is of `known_epoch`, has seen die."""
         if key == self.own.key:
             raise ControlError(f"{self.own} is alive")
         _logger.warning("node %x/%d is dead, says node %x", *key, reporter)
+        is_stranger = all(member.node_id != reporter for member in self.view.members)
+        if is_stranger or known_epoch > self.view.epoch:
+            self._epoch_missed = max(self._epoch_missed, known_epoch)
         self.mark_dead(key)
         if self._proposer() == self.own:
             return await self._change(lambda view: view.without(key))
@@ -173,15 +179,20 @@ class Membership:
             for _ in range(_CHANGE_ATTEMPTS_MAX):
                 current = await self._read()
                 members = edit(current).members
-                if members == current.members:
+                if members == current.members and current.epoch > self._epoch_missed:
                     self._adopt(current)
                     return current
-                proposal = View(current.epoch + 1, members)
+                proposal = View(max(current.epoch, self._epoch_missed) + 1, members)
                 encoded = proposal.to_bytes()
                 if await asyncio.to_thread(self._store.compare_and_set, proposal.epoch, encoded):
                     self._adopt(proposal)
                     return proposal
         raise ControlError("the view changed faster than it could be read; ask again")
+
+    async def _report(self, proposer: Member, key: NodeKey) -> View:
+        return await self._calls.report_death(
+            proposer.control, key, reporter=self.own.node_id, known_epoch=self.view.epoch
+        )
 
     async def _remove(self, dead: Sequence[NodeKey]) -> None:
         await self._change(lambda view: view.without(*dead))
@@ -257,8 +268,7 @@ class Membership:
                     await self._remove(dead)
                 else:
                     for key in dead:
-                        reporter = self.own.node_id
-                        self._adopt(await self._calls.report_death(proposer.control, key, reporter))
+                        self._adopt(await self._report(proposer, key))
             except ControlError as error:
                 _logger.warning("the death of %s is not in the view yet: %s", dead, error)
             if any(self.view.has(key) for key in dead):

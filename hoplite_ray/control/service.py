@@ -122,7 +122,10 @@ class ControlService:
         return (await self._joined.dismiss(_key(request))).to_proto()
 
     async def _ReportDeath(self, request: pb.DeathReport) -> pb.View:
-        return (await self._joined.hear_of_death(_key(request), request.reporter)).to_proto()
+        view = await self._joined.hear_of_death(
+            _key(request), reporter=request.reporter, known_epoch=request.known_epoch
+        )
+        return view.to_proto()
 
     async def _WatchView(self, request: pb.WatchRequest) -> AsyncIterator[pb.View]:
         async for view in self._joined.views(request.known_epoch):

@@ -107,7 +107,9 @@ def test_a_node_that_is_held_for_dead_starts_its_next_life(cluster: MakeNodes) -
     first, second = nodes.processes
 
     async def lie(calls: ControlClient) -> None:
-        await calls.report_death(first.control, (second.node_id, 1), first.node_id)
+        await calls.report_death(
+            first.control, (second.node_id, 1), reporter=first.node_id, known_epoch=2
+        )
         async for view in calls.watch(first.control, 0):
             if view.has((second.node_id, 2)):
                 return
@@ -162,6 +164,15 @@ def test_one_node_per_directory(cluster: MakeNodes, tmp_path: Path) -> None:
     cluster(1, directory=tmp_path / "node")
     with pytest.raises(NodeLostError, match="another node runs in"):
         NodeProcess.start(directory=tmp_path / "node", arena_bytes=16 * MIB)
+
+
+def test_a_control_address_is_one_nodes(cluster: MakeNodes, tmp_path: Path) -> None:
+    taken = cluster(1).processes[0].control
+    words = last_words(
+        *("--directory", str(tmp_path / "node"), "--listen", "127.0.0.1:0"),
+        *("--arena-bytes", str(16 * MIB), "--control", taken),
+    )
+    assert f"can't listen on {taken}" in words
 
 
 def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ class Network:
         self.nodes: dict[str, Membership] = {}
         self.views: dict[str, list[View]] = {}
         self.secret_is_wrong = False
+        self.dies_after_a_join = False
         self._cut: dict[str, asyncio.Event] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._ports = itertools.count(1)
@@ -62,13 +63,21 @@ class Network:
         return self.nodes[address]
 
     async def join(self, address: str, member: Member, *, passed_on: bool = False) -> View:
-        return await self.at(address).admit(member, passed_on=passed_on)
+        node = self.at(address)
+        view = await node.admit(member, passed_on=passed_on)
+        if self.dies_after_a_join:
+            self.dies_after_a_join = False
+            self.cut(node)
+        return view
 
     async def leave(self, address: str, key: NodeKey) -> View:
         return await self.at(address).dismiss(key)
 
-    async def report_death(self, address: str, key: NodeKey, reporter: int) -> View:
-        return await self.at(address).hear_of_death(key, reporter)
+    async def report_death(
+        self, address: str, key: NodeKey, *, reporter: int, known_epoch: int
+    ) -> View:
+        node = self.at(address)
+        return await node.hear_of_death(key, reporter=reporter, known_epoch=known_epoch)
 
     async def watch(self, address: str, known_epoch: int) -> AsyncIterator[View]:
         views = self.at(address).views(known_epoch)
@@ -189,6 +198,24 @@ def test_two_oldest_die_together(store: Callable[[], ViewStore]) -> None:
     play(scenario, store=store())
 
 
+def test_a_joiner_whom_only_the_dead_proposer_knew_is_told() -> None:
+    async def scenario(net: Network) -> None:
+        a = await net.start(1)
+        b = await net.start(2, a.own.control)
+        await net.agree(a, b)
+        net.dies_after_a_join = True
+        lost = await net.start(3, a.own.control)
+        assert (lost.view.epoch, b.view.epoch) == (3, 2)
+        lost.mark_dead(a.own.key)
+        b.mark_dead(a.own.key)
+        await lost.told_dead.wait()
+        net.cut(lost)
+        again = await net.start(3, b.own.control, incarnation=2)
+        await net.agree(b, again)
+
+    play(scenario)
+
+
 def test_a_member_whom_nobody_reaches_is_given_up() -> None:
     async def scenario(net: Network) -> None:
         a = await net.start(1)
@@ -288,8 +315,9 @@ def test_only_the_oldest_decides() -> None:
         with pytest.raises(ControlError, match="is not the oldest"):
             await b.dismiss(c.own.key)
         with pytest.raises(ControlError, match="is alive"):
-            await b.hear_of_death(b.own.key, 1)
-        assert await c.hear_of_death((77, 1), 1) == c.view  # nobody's death changes nothing
+            await b.hear_of_death(b.own.key, reporter=1, known_epoch=3)
+        unknown = await c.hear_of_death((77, 1), reporter=1, known_epoch=3)
+        assert unknown == c.view  # nobody's death changes nothing
 
     play(scenario)
 
