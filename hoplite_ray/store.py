@@ -269,8 +269,9 @@ class Store:
     def delete(self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None) -> None:
         """Free the object on every node; arrays that were received stay valid.
 
-        Returns: when this node has passed it on; the others follow within a round trip or two.
         With `upto` only incarnations up to that one go; a later attempt's bytes stay.
+
+        Returns: when this node has passed it on; the others follow within a round trip or two.
         """
         object_id = checked_id(object_id)
         Pending[None](
