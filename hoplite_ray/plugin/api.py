@@ -6,11 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias, get_args, overload
 
-import numpy as np
 import numpy.typing as npt
 import ray
 
-from hoplite_ray.codec import encode
+from hoplite_ray.codec import decode, encode
 from hoplite_ray.errors import GetTimeoutError, HopliteError, InvalidArgumentError
 from hoplite_ray.plugin import array as arrays
 from hoplite_ray.plugin import ids, seams
@@ -33,13 +32,13 @@ def put(value: npt.NDArray[Any], *, timeout_s: float | None = None) -> Ref:
     Raises:  InvalidArgumentError for what is no array of plain bytes; StoreFullError;
              GetTimeoutError if the store had no room within `timeout_s`.
     """
-    encode(value)  # raises for what can't travel, before anything is made
+    value = _contiguous(value)
     here = attachment()
-    incarnation = ids.incarnation(here.node_life)
+    incarnation = ids.incarnation(here.began_s)
     ref = ray.put(PutHandle(incarnation, Layout(value.dtype, value.shape)))
     here.journal.owned(ref.binary(), incarnation)
     try:
-        here.put(ref.binary(), np.asarray(value), incarnation=incarnation, timeout_s=timeout_s)
+        here.put(ref.binary(), value, incarnation=incarnation, timeout_s=timeout_s)
     except BaseException:
         here.journal.released(ref.binary())
         raise
@@ -54,8 +53,13 @@ def array(value: npt.NDArray[Any], *, timeout_s: float | None = None) -> Array:
     executes again makes the same objects again.
     Raises: as `put`.
     """
-    encode(value)
-    return arrays.make(np.asarray(value), timeout_s=timeout_s)
+    return arrays.make(_contiguous(value), timeout_s=timeout_s)
+
+
+def _contiguous(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """`value` in C order, copied only if it isn't; raises for what can't travel."""
+    encoded = encode(value)
+    return decode(encoded.layout, encoded.data)
 
 
 @overload

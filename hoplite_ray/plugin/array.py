@@ -122,7 +122,7 @@ def make(value: npt.NDArray[Any], *, timeout_s: float | None = None) -> Array:
     here = attachment()
     anchor = here.anchors.take()
     object_id = ids.next_array_id()
-    incarnation = ids.incarnation(here.node_life)
+    incarnation = ids.incarnation(here.began_s)
     here.journal.anchored(object_id, anchor.binary(), incarnation)
     here.put(object_id, value, incarnation=incarnation, timeout_s=timeout_s)
     layout = Layout(value.dtype, value.shape)

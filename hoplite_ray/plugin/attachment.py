@@ -19,7 +19,7 @@ from hoplite_ray.plugin import flag
 from hoplite_ray.plugin.anchors import AnchorSupply
 from hoplite_ray.plugin.journal import Journal
 from hoplite_ray.plugin.lifetime import Reaper
-from hoplite_ray.plugin.start import NodePlace, RunningNode, ensure_node
+from hoplite_ray.plugin.start import NodePlace, RunningNode, began_s, ensure_node
 from hoplite_ray.refs import short_name
 from hoplite_ray.store import Store
 
@@ -46,6 +46,7 @@ class Attachment:
     def __init__(self, place: NodePlace) -> None:
         flag.refuse_raw(ray.get_runtime_context().runtime_env)
         self.place = place
+        self.began_s = began_s()
         self._lock = threading.Lock()
         self._node: RunningNode = ensure_node(place, flag.asked())
         self._store = Store.attach(self._node.socket)

@@ -1,0 +1,38 @@
+"""The README's programs run as they stand there, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.S | re.M)
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        # Four of eight arrays, each of one number from 0 to 7; and four references.
+        (BLOCKS[0], r"\[ *(\d+)\. +\1\. .*\] \[(ObjectRef\(\w+\)(, )?){4}\]\n"),
+        (BLOCKS[1], r"\[0\. 1\. 2\. 3\. 4\. 5\. 6\. 7\. 8\. 9\.\]\n"),
+    ],
+    ids=["with Ray", "without Ray"],
+)
+def test_program_of_the_readme_runs(program: str, printed: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(program)
+    environment = os.environ | {"RAY_ADDRESS": "local"}  # not the cluster of another test
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(printed, done.stdout), done.stdout
