@@ -4,120 +4,22 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "base/check.h"
-#include "io/arena.h"
-#include "io/local_port.h"
-#include "io/poller.h"
+#include "client/scripted_node_test.h"
 
 namespace hoplite {
 namespace {
-
-constexpr Duration kSoon = 10_s;
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result) ADD_FAILURE() << result.error().text;
-  HOPLITE_CHECK(result.has_value());
-  return std::move(*result);
-}
-
-ObjectId object_id(std::uint8_t number) {
-  ObjectId id;
-  id.bytes.fill(number);
-  return id;
-}
-
-// Answers each command as `script` says; by default not at all.
-class ScriptedNode {
- public:
-  using Script = std::function<std::optional<Reply>(const Command&)>;
-  explicit ScriptedNode(std::string path)
-      : poller_(must(Poller::open())),
-        arena_(must(Arena::open(8_MiB))),
-        port_(must(LocalPort::open(path, NodeId{7}, Incarnation{2}, {}, poller_, arena_, 1))) {
-    thread_ = std::thread([this] { run(); });
-  }
-  ~ScriptedNode() {
-    is_stopping_ = true;
-    poller_.wake();
-    thread_.join();
-  }
-  void script(Script script) {
-    const std::lock_guard guard(mutex_);
-    script_ = std::move(script);
-  }
-  template <typename T>
-  std::vector<Command> heard() {
-    const std::lock_guard guard(mutex_);
-    std::vector<Command> found;
-    for (const Command& each : heard_) {
-      if (std::holds_alternative<T>(each.body)) found.push_back(each);
-    }
-    return found;
-  }
-  template <typename T>
-  bool hears(std::size_t count) {
-    for (int i = 0; i < 10'000'000; ++i) {
-      if (heard<T>().size() >= count) return true;
-      std::this_thread::yield();
-    }
-    return false;
-  }
-  Arena& arena() { return arena_; }
-
- private:
-  void run() {
-    while (!is_stopping_) {
-      for (const Ready& ready : poller_.wait(std::nullopt)) port_.handle_ready(ready);
-      for (const Command& command : port_.take_commands(1000)) {
-        const std::lock_guard guard(mutex_);
-        heard_.push_back(command);
-        const auto reply = script_ ? script_(command) : std::nullopt;
-        if (reply) port_.reply({command.client, command.request, *reply});
-      }
-      port_.flush();
-    }
-  }
-  Poller poller_;
-  Arena arena_;
-  LocalPort port_;
-  std::mutex mutex_;
-  Script script_;
-  std::vector<Command> heard_;
-  std::atomic<bool> is_stopping_{false};
-  std::thread thread_;
-};
-
-Fetched large(std::uint64_t offset, std::uint64_t size) {
-  Fetched fetched;
-  fetched.incarnation = Incarnation{3};
-  fetched.meta.size_bytes = size;
-  fetched.meta.layout = "layout";
-  fetched.extent = {offset, size};
-  fetched.mapped = true;
-  return fetched;
-}
-
-Fetched small(std::uint64_t offset, std::uint64_t size) {
-  Fetched fetched = large(offset, size);
-  fetched.mapped = false;
-  return fetched;
-}
 
 class ClientTest : public ::testing::Test {
  protected:

@@ -88,7 +88,8 @@ Node::Node(const NodeConfig& config, Parts parts)
       parts_(std::move(parts)),
       rails_(parts_.links->rails()),
       commands_(*parts_.poller),
-      engine_(config.engine, mix64(config.engine.node.value) ^ config.engine.incarnation.value) {
+      engine_(config.engine, mix64(config.engine.node.value) ^ config.engine.incarnation.value),
+      object_trace_(config.trace != 0) {
   NodeStats first;
   first.arena_bytes = config.engine.arena_bytes;
   completion_.publish(first);
@@ -161,12 +162,17 @@ void Node::hear(const Ready& ready, Budget& budget, Instant now) {
 
 void Node::decide(Instant now) {
   for (const Command& command : commands_.take(kCommandsPerTurnMax)) {
+    object_trace_.hear(command);
     engine_.handle_command(command, now);
   }
   for (const Command& command : parts_.port->take_commands(kCommandsPerTurnMax)) {
+    object_trace_.hear(command);
     engine_.handle_command(command, now);
   }
-  for (const IoEvent& event : parts_.links->take_events()) engine_.handle_io(event, now);
+  for (const IoEvent& event : parts_.links->take_events()) {
+    object_trace_.hear(event);
+    engine_.handle_io(event, now);
+  }
   engine_.handle_timeout(now);
 }
 
@@ -189,7 +195,8 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
   static constexpr std::array<const char*, std::variant_size_v<Action>> kNames{
       "send message", "send block",      "open receive", "close receive", "fold",
       "write inline", "reply to client", "connect",      "disconnect",    "report death"};
-  trace_.note(now, kNames[action.index()], 0);
+  trace_.note(now, kNames[action.index()], turns_.turns);
+  object_trace_.perform(action);
   Links& links = *parts_.links;
   const Arena& arena = *parts_.arena;
   std::visit(Visitor{

@@ -22,6 +22,7 @@
 #include "node/completion.h"
 #include "node/node_event.h"
 #include "node/node_options.h"
+#include "node/object_trace.h"
 #include "node/trace.h"
 #include "plan/engine.h"
 
@@ -76,6 +77,7 @@ class Node {
   Completion completion_;
   Engine engine_;
   Trace trace_;
+  ObjectTrace object_trace_;
   TurnCounters turns_;
   Instant turn_ended_;
   Instant published_;

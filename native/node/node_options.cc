@@ -62,6 +62,7 @@ constexpr Option kOptions[] = {
      [](NodeConfig& c, std::int64_t v) { c.engine.regrant_delay = ms(v); }},
     {"tombstone_life_ms", 0, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.tombstone_life = ms(v); }},
+    {"trace", 0, 1, [](NodeConfig& c, std::int64_t v) { c.trace = v; }},
 };
 
 Error invalid(std::string text) { return {Code::kInvalidArgument, std::move(text)}; }

@@ -28,6 +28,7 @@ struct NodeOptions {
 struct NodeConfig {
   EngineConfig engine;
   LinkLimits limits;
+  std::int64_t trace = 0;  // 1: ObjectTrace is on
 };
 
 // Returns the configuration, or kInvalidArgument that names the option and what is allowed.

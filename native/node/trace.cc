@@ -18,8 +18,12 @@ void print_installed() noexcept {
 }  // namespace
 
 void Trace::install() {
+  static const bool is_hooked = [] {  // once for all reactors of the process
+    check_hook = print_installed;
+    return true;
+  }();
+  static_cast<void>(is_hooked);
   installed = this;
-  check_hook = print_installed;
 }
 
 void Trace::print() const noexcept {
