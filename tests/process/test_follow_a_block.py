@@ -1,4 +1,4 @@
-"""The walk of a block crosses at most eight files in three processes, and docs/design.md lists it."""
+"""A block crosses at most eight files in three processes, and docs/design.md lists them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from examples import follow_a_block
-from hoplite_ray.launch import NodeProcess
 from hoplite_ray.store import Store
 from hoplite_ray.trace import STATIONS, events
 
@@ -32,7 +31,7 @@ def test_every_file_does_what_its_station_says() -> None:
         "native/plan/engine_commands.cc": "on(const Command& command, const PutCommand& put)",
         "native/plan/directory.cc": "Directory::handle_claim(",
         "native/plan/engine_transfers.cc": "const Message&, const Grant& grant)",
-        "native/io/tcp_rail.cc": "TcpRail::",
+        "native/io/tcp_rail.cc": "RailConnection::",
     }
     assert list(proofs) == [station.file for station in STATIONS]
     for file, proof in proofs.items():
@@ -40,13 +39,10 @@ def test_every_file_does_what_its_station_says() -> None:
 
 
 def test_a_live_run_passes_every_station() -> None:
-    first = NodeProcess.start(arena_bytes=64 << 20, options={"trace": 1})
+    first = follow_a_block.start()
     nodes = [first]
     try:
-        for _ in range(2):
-            nodes.append(
-                NodeProcess.start(beside=first, arena_bytes=64 << 20, options={"trace": 1})
-            )
+        nodes += [follow_a_block.start(beside=first) for _ in range(2)]
         stores = [Store.attach(node.socket) for node in nodes]
         seen, by_node = follow_a_block.walk(nodes, stores)
         for store in stores:
