@@ -120,12 +120,16 @@ def test_a_process_may_end_ray_and_begin_again() -> None:
         "try: hop.put(np.zeros(3))\n"
         "except hop.HopliteError as error: print(error)\n"
     )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert said.stdout == "Ray is not running in this process: call ray.init() first\n"
+    for _ in range(2):  # a raylet that is not up in 30 s fails for good
+        said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        if "timed out during startup" not in said.stderr:
+            break
+    assert said.stdout == "Ray is not running in this process: call ray.init() first\n", said.stderr
     assert "leaked" not in said.stderr  # by nanobind, at exit
 
 
 def test_a_job_that_asks_for_other_options_is_told_both(cluster: RayCluster) -> None:
+    hop.put(np.zeros(3))  # the first job, which fixes the options
     place = NodePlace.of_this_process()
     with pytest.raises(ValueError, match=rf"arena_bytes=1234567, but .* run with .*={ARENA_BYTES}"):
         ensure_node(place, Config(arena_bytes=1_234_567))
