@@ -6,7 +6,6 @@ runs take turns: one with hoplite_ray, one over Ray's own object store.
 """
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -70,6 +69,7 @@ def main(plain: bool, hidden: int, nodes: int, workers: int, steps: int, seed: i
         ray.init(address, runtime_env={"hoplite": {"arena_bytes": STORE_BYTES}})
         data = ray.put(training)
         actors = [Worker.remote(network, data, rank) for rank in range(workers)]
+        ray.get([actor.__ray_ready__.remote() for actor in actors])  # before the clocks start
         stores = [Plain] if plain else [Hoplite, Plain]
         runs = [Run(store.__name__, train(store, actors, params, steps), steps) for store in stores]
         compare(runs, workers // 2, lambda params: network.accuracy(params, *test))
@@ -77,4 +77,4 @@ def main(plain: bool, hidden: int, nodes: int, workers: int, steps: int, seed: i
 
 
 if __name__ == "__main__":
-    sys.exit(main(**parse_options(__doc__)))
+    raise SystemExit(main(**parse_options(__doc__)))
