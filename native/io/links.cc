@@ -324,6 +324,7 @@ void Links::end_life(NodeId node, Link& link, Instant now) {
   }
   link.control = 0;
   if (dials(node)) ++link.attempt;
+  set_timer(now);  // to dial again; each rail keeps its own time before
   if (!std::exchange(link.is_up, false)) return;
   link.is_announced = false;
   link.down_since = now;
@@ -404,6 +405,7 @@ void Links::lose(std::uint64_t token, const Error& why, Instant now) {
   }
   if (rail.control == token) rail.control = 0;
   if (rail.bulk == token) rail.bulk = 0;
+  set_timer(std::max(now, rail.redial_at));
 }
 
 void Links::mark_dirty(std::uint64_t token, Connection& connection) {

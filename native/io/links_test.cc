@@ -332,6 +332,21 @@ TEST_F(LinksTest, ASendToALinkWhoseLossIsNotHeardYetIsVoid) {
   EXPECT_EQ(a.links.counters().blocks_sent, 0U);
 }
 
+TEST_F(LinksTest, ADiallerWhoseHandshakesBreakDialsAgainAtIntervals) {
+  Side a(1);
+  const UniqueFd listener = must(listen_on(must(parse_address("127.0.0.1:0"))));
+  const std::string address = address_text(must(local_address(listener.value())));
+  a.links.connect({NodeId{2}, Incarnation{1}, {address}}, now_);
+  ASSERT_TRUE(run({&a}, [&] {
+    while (accept_from(listener.value())) continue;  // and close
+    pass(1_ms);
+    return a.links.counters().dials >= 12;
+  }));
+  EXPECT_LE(now_, Instant{1'000'000'000} + 1_s);
+  EXPECT_GE(now_, Instant{1'000'000'000} + 150_ms);  // 5 + 10 + 20 + ... between the pairs
+  EXPECT_EQ(a.count<PeerDead>(), 0U);
+}
+
 TEST_F(LinksTest, TwoRailsAreOneLinkAndAMissingRailIsReplacedByTheOther) {
   const std::vector<std::string> rails{"127.0.0.1:0", "127.0.0.1:0"};
   Side a(1, "secret", 1, rails), b(2, "secret", 1, rails);
