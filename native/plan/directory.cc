@@ -30,6 +30,7 @@ void Directory::handle_claim(NodeId from, const Claim& claim, Epoch epoch, Insta
   Holder& holder = it->second;
   if (is_new) holder.slot = entry.slots++;
   if (claim.wants && !holder.wants) holder.since = now;
+  holder.stale = false;
   holder.wants = claim.wants;
   holder.exists = claim.exists;
   holder.pinned = claim.pinned;
@@ -48,6 +49,7 @@ bool Directory::admit_claim(NodeId from, const Claim& claim, Entry& entry) {
   if (claim.incarnation > entry.incarnation && has_data(claim)) {
     restart(entry, false);
     entry.deleted = entry.known = false;
+    entry.target_epoch = TargetEpoch{0};
     return true;
   }
   if (!claim.stripes.empty()) send(from, Drop{claim.object, entry.incarnation, true});
@@ -78,6 +80,9 @@ bool Directory::adopt_identity(NodeId from, const Claim& claim, Entry& entry) {
     restart(entry, true);
     entry.incarnation = claim.incarnation;
     entry.meta = claim.meta;
+    entry.target_epoch = claim.target_epoch;
+    entry.committed = claim.committed;
+    entry.reduce.reset();
   }
   if (claim.incarnation < entry.incarnation) {
     if (has_data(claim)) send(from, Drop{claim.object, claim.incarnation, false});
@@ -110,12 +115,17 @@ bool Directory::adopt_identity(NodeId from, const Claim& claim, Entry& entry) {
 
 void Directory::merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Holder& holder,
                               Instant now) {
-  if (claim.stripes.size() > 1 && entry.stripe_count == 0) {
-    entry.stripe_count = static_cast<std::uint16_t>(claim.stripes.size());
+  // An owner of a reduce says how its result is cut; what was cut otherwise begins again.
+  const bool owns = entry.target_epoch.value > 0 && claim.pinned && has_data(claim);
+  if (claim.stripes.size() > 1 && (entry.stripe_count == 0 || owns)) {
+    recut(entry, static_cast<std::uint16_t>(claim.stripes.size()));
   }
   // It is back, unless it is the result of a reduce that failed for good.
   const bool failed = entry.reduce && entry.reduce->phase == ReducePhase::kFailed;
   if (has_data(claim) && !failed) entry.lost = false;
+  for (const StripeClaim& stripe : claim.stripes) {
+    entry.last_lease = std::max(entry.last_lease, stripe.lease);
+  }
   const std::size_t count = std::max<std::size_t>(entry.stripe_count, 1);
   holder.stripes.resize(count);
   if (claim.stripes.empty()) {
@@ -133,6 +143,18 @@ void Directory::merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Hol
   }
 }
 
+void Directory::recut(Entry& entry, std::uint16_t stripe_count) {
+  if (entry.stripe_count == stripe_count) return;
+  entry.stripe_count = stripe_count;
+  for (auto& [node, holder] : entry.holders) {
+    const bool whole =
+        !holder.stripes.empty() &&
+        std::all_of(holder.stripes.begin(), holder.stripes.end(),
+                    [](const Edge& edge) { return edge.state == StripeState::kComplete; });
+    holder.stripes.assign(stripe_count, whole ? Edge{holder.stripes[0]} : Edge{});
+  }
+}
+
 void Directory::merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry& entry, Edge& edge,
                              Instant now) {
   const bool has_it = claim.state == StripeState::kComplete || claim.state == StripeState::kRoot;
@@ -146,7 +168,7 @@ void Directory::merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry&
   edge.state = claim.state;
   edge.orphan = claim.state == StripeState::kReceiving && !sender_known && unheard_.empty();
   edge.sender = claim.state == StripeState::kReceiving ? claim.sender : kNoNode;
-  edge.lease = std::max(edge.lease, claim.lease);
+  edge.lease = claim.lease;  // ours, if it was newer, was lost with the link
   edge.granted = epoch;
 }
 
@@ -205,10 +227,15 @@ void Directory::handle_locate(NodeId from, const Locate& locate, Instant now) {
 }
 
 void Directory::handle_resync_done(NodeId from, Instant now) {
-  if (unheard_.erase(from) == 0 || !unheard_.empty()) return;
-  std::vector<ObjectId> objects;
-  for (const auto& [object, entry] : entries_) objects.push_back(object);
-  for (const ObjectId& object : objects) service(object, now);
+  const bool all_heard = unheard_.erase(from) > 0 && unheard_.empty();
+  std::vector<ObjectId> touched;
+  for (auto& [object, entry] : entries_) {
+    const auto it = entry.holders.find(from);
+    const bool gave_up = it != entry.holders.end() && it->second.stale;
+    if (gave_up) entry.holders.erase(it);  // it had said so, and that was lost on the way
+    if (gave_up || all_heard) touched.push_back(object);
+  }
+  for (const ObjectId& object : touched) service(object, now);
 }
 
 void Directory::handle_view(const Membership& view, Instant now) {
@@ -226,8 +253,9 @@ void Directory::handle_view(const Membership& view, Instant now) {
     if (member.node != config_.node && view.is_live(member.node)) unheard_.insert(member.node);
   }
   std::set<NodeId> gone;
-  for (const auto& [object, entry] : entries_) {
-    for (const auto& [node, holder] : entry.holders) {
+  for (auto& [object, entry] : entries_) {
+    for (auto& [node, holder] : entry.holders) {
+      holder.stale = node != config_.node;
       if (!view.is_live(node)) gone.insert(node);
     }
     for (const auto& [node, locate] : entry.locates) {
@@ -241,6 +269,7 @@ void Directory::handle_link_down(NodeId node) {
   for (auto& [object, entry] : entries_) {
     const auto it = entry.holders.find(node);
     if (it == entry.holders.end()) continue;
+    it->second.stale = true;
     for (Edge& edge : it->second.stripes) edge.granted = Epoch{0};
   }
 }

@@ -67,6 +67,7 @@ class Directory {
   };
   struct Holder {
     bool wants = false, exists = false, pinned = false;
+    bool stale = false;      // not said again since its link broke or the view changed
     std::uint32_t slot = 0;  // order of arrival: decides which stripe it is interior for
     Instant since;
     std::vector<Edge> stripes;
@@ -99,6 +100,7 @@ class Directory {
   void merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Holder& holder, Instant now);
   void merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry& entry, Edge& edge,
                     Instant now);
+  static void recut(Entry& entry, std::uint16_t stripe_count);
   void break_cycles(Entry& entry, NodeId node);
   void restart(Entry& entry, bool keep_waiting);
   void remove_node(NodeId node, Instant now);

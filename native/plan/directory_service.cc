@@ -53,11 +53,10 @@ void Directory::service(const ObjectId& object, Instant now) {
 // Does anybody have a stripe of it, or make one?
 bool Directory::is_held(const Entry& entry) {
   return std::any_of(entry.holders.begin(), entry.holders.end(), [](const auto& holder) {
-    return std::any_of(holder.second.stripes.begin(), holder.second.stripes.end(),
-                       [](const Edge& edge) {
-                         return edge.state == StripeState::kRoot ||
-                                edge.state == StripeState::kComplete;
-                       });
+    return std::any_of(
+        holder.second.stripes.begin(), holder.second.stripes.end(), [](const Edge& edge) {
+          return edge.state == StripeState::kRoot || edge.state == StripeState::kComplete;
+        });
   });
 }
 
@@ -182,7 +181,7 @@ void Directory::grant_stripes(const ObjectId& object, Entry& entry, Instant now)
       }
       if (edge.lease.value > 0) ++stats_.regrants;
       ++stats_.grants;
-      entry.last_lease = LeaseId{std::max(entry.last_lease, edge.lease).value + 1};
+      entry.last_lease = LeaseId{entry.last_lease.value + 1};
       edge.state = StripeState::kReceiving;
       edge.orphan = false;
       edge.lease = entry.last_lease;

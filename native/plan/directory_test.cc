@@ -1,0 +1,291 @@
+// One directory shard by itself: what it grants, pushes, answers and never says, whatever comes in
+// and in whatever order. SPDX-License-Identifier: Apache-2.0
+#include "plan/directory_test.h"
+
+namespace hoplite {
+namespace {
+
+using DirectoryShard = DirectoryTest;
+
+TEST_F(DirectoryShard, GrantsAWaiterWhatAHolderHas) {
+  has(kA);
+  wants(kB);
+  const Grant grant = only<Grant>(kB);
+  EXPECT_EQ(grant.sender, kA);
+  EXPECT_EQ(grant.meta, kMeta);
+  EXPECT_EQ(grant.incarnation, Incarnation{1});
+}
+
+TEST_F(DirectoryShard, AnswersAGetThatCameBeforeThePut) {
+  wants(kB);
+  elapse(100_s);
+  expect_silence();
+  writes(kA);
+  EXPECT_EQ(only<Grant>(kB).sender, kA) << "a put that is still being written is streamed";
+}
+
+TEST_F(DirectoryShard, FeedsALatecomerFromAReceiverSoThatTheOriginSendsOneCopy) {
+  has(kA);
+  wants(kB);
+  EXPECT_EQ(only<Grant>(kB).sender, kA);
+  wants(kC);
+  EXPECT_EQ(only<Grant>(kC).sender, kB);
+  wants(kD);
+  EXPECT_EQ(only<Grant>(kD).sender, kC);
+}
+
+TEST_F(DirectoryShard, MovesAReceiverWhoseSenderFailedItAndComesBackToTheOnlyOneAfterADelay) {
+  has(kA);
+  wants(kB);
+  const Grant first = only<Grant>(kB);
+  failed(kB, first);
+  expect_silence();
+  elapse(kRegrantDelay);
+  const Grant second = only<Grant>(kB);
+  EXPECT_EQ(second.sender, kA);
+  EXPECT_GT(second.lease, first.lease);
+  has(kC);
+  failed(kB, second);
+  EXPECT_EQ(only<Grant>(kB).sender, kC) << "another holder serves at once";
+}
+
+TEST_F(DirectoryShard, MovesTheReceiversOfADeadNode) {
+  has(kA);
+  wants(kB);
+  wants(kC);
+  take();
+  die(kB);
+  EXPECT_EQ(only<Grant>(kC).sender, kA);
+}
+
+TEST_F(DirectoryShard, IgnoresAClaimThatCrossesItsNewerGrant) {
+  has(kA);
+  wants(kB);
+  const Grant old = only<Grant>(kB);
+  has(kC);
+  die(kA);
+  const Grant fresh = only<Grant>(kB);
+  EXPECT_EQ(fresh.sender, kC);
+  receives(kB, old);
+  failed(kB, old);
+  elapse(10_s);
+  expect_silence();
+  failed(kB, fresh);
+  elapse(10_s);
+  EXPECT_EQ(only<Grant>(kB).sender, kC);
+}
+
+// A grant that was lost with its link must not make what the receiver says look old for ever.
+TEST_F(DirectoryShard, BelievesAReceiverAgainWhoseNewerGrantWasLostWithTheLink) {
+  has(kA);
+  has(kC);
+  wants(kB);
+  const Grant old = only<Grant>(kB);
+  failed(kB, old);
+  const Grant lost = only<Grant>(kB);
+  EXPECT_NE(lost.sender, old.sender);
+  directory_.handle_link_down(kB);
+  receives(kB, old);
+  done(kB);
+  expect_silence();
+  failed(kB, old);
+  const Grant third = only<Grant>(kB);
+  EXPECT_EQ(third.sender, lost.sender);
+  EXPECT_GT(third.lease, lost.lease);
+}
+
+TEST_F(DirectoryShard, ForgetsWhatAHolderNoLongerClaimsAfterItsLinkBroke) {
+  has(kA);
+  has(kC);
+  take();
+  directory_.handle_link_down(kC);  // with it went the claim that it has evicted its copy
+  done(kC);
+  die(kA);
+  wants(kB);
+  EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
+}
+
+TEST_F(DirectoryShard, SaysLostOnlyWhenNobodyCanTurnOutToHaveIt) {
+  has(kA);
+  wants(kB);
+  const Grant grant = only<Grant>(kB);
+  die(kA);
+  expect_silence();  // its last block may have come
+  failed(kB, grant);
+  EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
+  has(kC);
+  wants(kD);
+  EXPECT_EQ(only<Grant>(kD).sender, kC) << "it was found again";
+}
+
+TEST_F(DirectoryShard, SaysNothingIsLostWhileItRecovers) {
+  has(kA);
+  wants(kB);
+  const Grant grant = only<Grant>(kB);
+  change_view({kHome, kB, kC, kD});  // without A
+  failed(kB, grant);
+  done(kB);
+  done(kD);
+  elapse(10_s);
+  expect_silence();
+  claim(kC, {.state = StripeState::kComplete});
+  EXPECT_EQ(only<Grant>(kB).sender, kC) << "what is known is granted at once";
+}
+
+TEST_F(DirectoryShard, SaysLostWhenAllHaveReportedAndNobodyHasIt) {
+  has(kA);
+  wants(kB);
+  const Grant grant = only<Grant>(kB);
+  change_view({kHome, kB, kC, kD});
+  failed(kB, grant);
+  for (const NodeId node : {kB, kC, kD}) done(node);
+  EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
+}
+
+TEST_F(DirectoryShard, BreaksACircleThatTwoHomesHaveMade) {
+  change_view({kHome, kA, kB, kC, kD});
+  has(kA);
+  claim(kB, {.state = StripeState::kReceiving, .lease = 3, .sender = kC, .wants = true});
+  claim(kC, {.state = StripeState::kReceiving, .lease = 4, .sender = kB, .wants = true});
+  for (const NodeId node : {kA, kB, kC, kD}) done(node);
+  const Grant grant = only<Grant>(kC);
+  EXPECT_EQ(grant.sender, kA);
+  EXPECT_GT(grant.lease, LeaseId{4});
+}
+
+TEST_F(DirectoryShard, AnswersAGetOfAnObjectThatExistsAndNobodyClaimsAfterTheGrace) {
+  claim(kB, {.wants = true, .exists = true, .incarnation = 0});
+  elapse(Duration{kLostGrace.ns - 1});
+  expect_silence();
+  elapse(1_ms);
+  EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
+}
+
+TEST_F(DirectoryShard, WaitsForEverForAnObjectThatNobodyKnowsToExist) {
+  claim(kB, {.wants = true, .incarnation = 0});
+  elapse(1000_s);
+  expect_silence();
+  EXPECT_EQ(directory_.entry_count(), 1U);
+  claim(kB, {.incarnation = 0});
+  EXPECT_EQ(directory_.entry_count(), 0U) << "the question was taken back";
+}
+
+TEST_F(DirectoryShard, RefusesASecondObjectWithAnotherLayoutUnderTheSameId) {
+  has(kA);
+  ObjectMeta other = kMeta;
+  other.layout = "int64";
+  claim(kB, {.state = StripeState::kComplete, .meta = other});
+  EXPECT_EQ(only<Lost>(kB).code, Code::kDuplicateObject);
+  wants(kC);
+  EXPECT_EQ(only<Grant>(kC).sender, kA);
+}
+
+TEST_F(DirectoryShard, ReplacesAnOlderAttemptEverywhere) {
+  has(kA);
+  wants(kB);
+  take();
+  claim(kC, {.state = StripeState::kComplete, .incarnation = 2});
+  const auto sent = take();
+  EXPECT_EQ(of<Drop>(sent, kA).size(), 1U);
+  ASSERT_EQ(of<Grant>(sent, kB).size(), 1U);
+  EXPECT_EQ(of<Grant>(sent, kB)[0].incarnation, Incarnation{2});
+  EXPECT_EQ(of<Grant>(sent, kB)[0].sender, kC);
+  claim(kD, {.state = StripeState::kComplete, .incarnation = 1});
+  EXPECT_EQ(only<Drop>(kD).upto, Incarnation{1}) << "it came late";
+}
+
+TEST_F(DirectoryShard, DropsADeletedObjectEverywhereAndRefusesItForALife) {
+  has(kA);
+  wants(kB);
+  take();
+  directory_.handle_delete(Delete{kObject, Incarnation{0}}, now_);
+  auto sent = take();
+  EXPECT_EQ(of<Drop>(sent, kA).size(), 1U);
+  EXPECT_EQ(of<Drop>(sent, kB).size(), 1U);
+  EXPECT_EQ(of<Lost>(sent, kB).size(), 1U);
+  has(kC);
+  EXPECT_TRUE(only<Drop>(kC).deleted);
+  wants(kD);
+  EXPECT_EQ(only<Lost>(kD).code, Code::kObjectLost);
+  elapse(kTombstoneLife);
+  EXPECT_EQ(directory_.entry_count(), 0U);
+}
+
+TEST_F(DirectoryShard, RefusesThePutOfAnObjectThatWasDeletedFirst) {
+  directory_.handle_delete(Delete{kObject, Incarnation{0}}, now_);
+  has(kA);
+  EXPECT_EQ(only<Drop>(kA).upto, Incarnation{1});
+  claim(kA, {.state = StripeState::kComplete, .incarnation = 2});
+  wants(kB);
+  EXPECT_EQ(only<Grant>(kB).incarnation, Incarnation{2});
+}
+
+TEST_F(DirectoryShard, KeepsALaterAttemptThanTheDeletedOne) {
+  claim(kA, {.state = StripeState::kComplete, .incarnation = 2});
+  directory_.handle_delete(Delete{kObject, Incarnation{1}}, now_);
+  expect_silence();
+  wants(kB);
+  EXPECT_EQ(only<Grant>(kB).sender, kA);
+}
+
+TEST_F(DirectoryShard, ServesAPutUnderAnIdThatWasTheResultOfADeletedReduce) {
+  claim(kA, {.state = StripeState::kComplete, .target_epoch = 3});
+  directory_.handle_delete(Delete{kObject, Incarnation{1}}, now_);
+  take();
+  claim(kC, {.state = StripeState::kComplete, .incarnation = 2});
+  wants(kB);
+  EXPECT_EQ(only<Grant>(kB).sender, kC);
+}
+
+// Any claim in any order, any number of times: the forest stays a forest, and whoever still wants
+// the object in the end is fed as long as its origin lives.
+TEST_F(DirectoryShard, FeedsEveryWaiterWhateverWasSaidBefore) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Prng random(seed);
+    DirectoryTest::reset(static_cast<std::uint16_t>(1 + random.below(3)));
+    std::map<NodeId, std::vector<Grant>> grants;
+    has(kA);
+    for (int i = 0; i < 60; ++i) {
+      const NodeId node = std::array{kB, kC, kD}[random.below(3)];
+      switch (random.below(7)) {
+        case 0:
+          claim(node, {.incarnation = 0});
+          grants.erase(node);
+          break;
+        case 1:
+        case 2:
+          claim_all(node, grants[node], StripeState::kReceiving);
+          break;
+        case 3:
+          claim_all(node, grants[node], StripeState::kIdle);
+          break;
+        case 4:
+          directory_.handle_link_down(node);
+          claim_all(node, grants[node], StripeState::kReceiving);
+          done(node);
+          break;
+        case 5:
+          elapse(kRegrantDelay);
+          break;
+        default:
+          change_view({kHome, kA, kB, kC, kD});
+          has(kA);
+          for (const NodeId each : {kB, kC, kD}) {
+            claim_all(each, grants[each], StripeState::kReceiving);
+          }
+          for (const NodeId each : {kA, kB, kC, kD}) done(each);
+      }
+      for (const Parcel& parcel : take()) {
+        const auto* grant = std::get_if<Grant>(&parcel.body);
+        if (grant != nullptr) grants[parcel.to].push_back(*grant);
+        ASSERT_FALSE(std::holds_alternative<Lost>(parcel.body));
+      }
+    }
+    settle_and_expect_fed({kB, kC, kD}, grants);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace hoplite
