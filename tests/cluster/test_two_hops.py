@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import cluster
 import pytest
 import two_hops
-
-import cluster
 
 
 @pytest.mark.skipif(not cluster.is_possible(), reason="needs root for network namespaces")
