@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +19,9 @@ from hoplite_ray.errors import NodeLostError
 _STOP_S = 10.0  # a leave takes two seconds at most; then the process is killed
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class NodeProcess:
-    """A running node process and the directory that it owns."""
+    """A running node process and its directory; a temporary one goes with this process."""
 
     process: subprocess.Popen[bytes]
     directory: Path
@@ -29,7 +30,7 @@ class NodeProcess:
     control: str
     rails: tuple[str, ...]
     socket: str
-    _owns_directory: bool = field(default=False)
+    _clean_up: weakref.finalize[..., NodeProcess] | None = field(default=None, repr=False)
 
     @classmethod
     def start(
@@ -82,7 +83,7 @@ class NodeProcess:
                 shutil.rmtree(directory)
             raise NodeLostError(f"the node did not start: {last}")
         record = json.loads(line)
-        return cls(
+        node = cls(
             process=process,
             directory=directory,
             node_id=record["node_id"],
@@ -90,8 +91,10 @@ class NodeProcess:
             control=record["control"],
             rails=tuple(record["rails"]),
             socket=record["socket"],
-            _owns_directory=owns_directory,
         )
+        if owns_directory:
+            node._clean_up = weakref.finalize(node, _remove, os.getpid(), process, directory)
+        return node
 
     @property
     def secret(self) -> bytes:
@@ -117,6 +120,16 @@ class NodeProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             status = self.process.wait()
-        if self._owns_directory:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        if self._clean_up is not None:
+            self._clean_up()
         return status
+
+
+def _remove(pid: int, process: subprocess.Popen[bytes], directory: Path) -> None:
+    """End what was not stopped and remove its directory; not in a child that was forked."""
+    if os.getpid() != pid:
+        return
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    shutil.rmtree(directory, ignore_errors=True)

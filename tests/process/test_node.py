@@ -204,6 +204,28 @@ def test_bad_options_end_it_with_one_clear_line(
     assert words in last_words("--directory", str(tmp_path / "node"), *arguments)
 
 
+UNTIDY = """
+import os
+from hoplite_ray.store import Store
+store = Store.start(arena_bytes=16 << 20)
+if os.fork() == 0:
+    raise SystemExit  # the child's end is not the node's
+os.wait()
+assert store.node.process.poll() is None
+print(store.node.process.pid, store.node.directory)
+"""
+
+
+def test_a_program_that_never_closes_its_store_leaves_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNTIDY], capture_output=True, text=True, check=True
+    )
+    pid, directory = done.stdout.split()
+    assert not Path(directory).exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+
+
 def test_a_socket_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
     directory = tmp_path / ("d" * 100)
     with pytest.raises(NodeLostError, match="socket"):
