@@ -2,6 +2,7 @@
 #include "node/kernels.h"
 
 #include <cstdint>
+#include <cstring>
 
 #include "base/check.h"
 
@@ -16,33 +17,33 @@
 namespace hoplite {
 namespace {
 
-// Elements as they lie in the arena: at any address, written by anybody.
-using Float32 = float __attribute__((aligned(1), may_alias));
-using Float64 = double __attribute__((aligned(1), may_alias));
-using Int64 = std::uint64_t __attribute__((aligned(1), may_alias));       // sums wrap around
-using SignedInt64 = std::int64_t __attribute__((aligned(1), may_alias));  // max compares
-
-static_assert(sizeof(Float32) == 4 && sizeof(Float64) == 8);
+// Elements lie at any address, so they are copied in and out; the compiler makes vector loads of
+// it.
+template <typename T>
+[[gnu::always_inline]] inline T load(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
 
 #define HOPLITE_KERNEL(name, type, expression)                                                 \
   HOPLITE_FOR_EACH_PROCESSOR                                                                   \
   void name(std::byte* __restrict into, const std::byte* __restrict from, std::size_t count) { \
-    auto* const a_first = reinterpret_cast<type*>(into);                                       \
-    const auto* const b_first = reinterpret_cast<const type*>(from);                           \
-    for (std::size_t i = 0; i < count; ++i) {                                                  \
-      const auto a = a_first[i];                                                               \
-      const auto b = b_first[i];                                                               \
-      a_first[i] = expression;                                                                 \
+    for (std::size_t i = 0; i < count * sizeof(type); i += sizeof(type)) {                     \
+      const auto a = load<type>(into + i);                                                     \
+      const auto b = load<type>(from + i);                                                     \
+      const type folded = expression;                                                          \
+      std::memcpy(into + i, &folded, sizeof folded);                                           \
     }                                                                                          \
   }
 
-HOPLITE_KERNEL(sum_float32, Float32, a + b)
-HOPLITE_KERNEL(sum_float64, Float64, a + b)
-HOPLITE_KERNEL(sum_int64, Int64, a + b)
+HOPLITE_KERNEL(sum_float32, float, a + b)
+HOPLITE_KERNEL(sum_float64, double, a + b)
+HOPLITE_KERNEL(sum_int64, std::uint64_t, a + b)  // unsigned, so that it wraps around
 // a where it is larger or NaN, else b (which may be NaN too).
-HOPLITE_KERNEL(max_float32, Float32, (a > b || a != a) ? a : b)
-HOPLITE_KERNEL(max_float64, Float64, (a > b || a != a) ? a : b)
-HOPLITE_KERNEL(max_int64, SignedInt64, a > b ? a : b)
+HOPLITE_KERNEL(max_float32, float, (a > b || a != a) ? a : b)
+HOPLITE_KERNEL(max_float64, double, (a > b || a != a) ? a : b)
+HOPLITE_KERNEL(max_int64, std::int64_t, a > b ? a : b)
 
 #undef HOPLITE_KERNEL
 
