@@ -32,13 +32,16 @@ Pull::Landed Pull::handle_landed(BlockIndex block) {
   if (block.value % count != goal_.stripe.value) return {};
   const std::uint32_t n = block.value / count;
   if (n < ready_ || n >= total_ || !beyond_.insert(n).second) return {};
+  const std::uint32_t before = ready_;
   while (!beyond_.empty() && *beyond_.begin() == ready_) {
     beyond_.erase(beyond_.begin());
     ++ready_;
   }
   Landed landed{.is_new = true, .n = n, .credits = 0};
   // Half a window at a time: one small frame for many small blocks, and the sender never runs dry.
-  if (++uncredited_ * 2 >= window_) {
+  // A slot is free for its next block only when all before it have been folded.
+  uncredited_ += fold ? ready_ - before : 1;
+  if (uncredited_ > 0 && uncredited_ * 2 >= window_) {
     landed.credits = uncredited_;
     uncredited_ = 0;
   }
