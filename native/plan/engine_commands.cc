@@ -113,7 +113,10 @@ void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
                                                    " sources; needs 1 <= count <= sources <= " +
                                                    std::to_string(kReduceSourcesMax)});
   }
-  if (calls_.contains(reduce.target) || tombstones_.contains(reduce.target)) {
+  const auto there = objects_.find(reduce.target);
+  const bool has_bytes = there != objects_.end() &&
+                         (there->second.extent || there->second.writing || there->second.inbound);
+  if (has_bytes || calls_.contains(reduce.target) || tombstones_.contains(reduce.target)) {
     return reply(waiter, Error{Code::kDuplicateObject, name + ": its target is in use already"});
   }
   Call& call = calls_[reduce.target];
@@ -162,14 +165,13 @@ void Engine::State::on(const Command& command, const CancelCommand&) {
       object.inbound.reset();
       object.put_request.reset();
       void_bytes(id, object);
-    } else if (!object.is_wanted() && !object.is_complete() && !object.writing &&
-               !folds_.contains(id) && !object.pinned && !sender_.serves(id)) {
-      void_bytes(id, object);
+      object.incarnation = Incarnation{0};
+      object.meta = ObjectMeta{};
     }
     const ObjectId name = id;
     if (!answered) reply(waiter, cancelled);
     claim(name);
-    forget_if_empty(name);
+    abandon(name);
     return;
   }
 }
@@ -221,7 +223,8 @@ void Engine::State::on(const Command&, const SetViewCommand& view) {
   directory_.handle_view(view_, now_);
   reduces_.handle_view(view_);
   for (const NodeId node : gone) {
-    directory_.handle_node_dead(node, now_);
+    // Of a node that is back with another life the directory hears by its ResyncDone.
+    if (!view_.is_live(node)) directory_.handle_node_dead(node, now_);
     reduces_.handle_node_dead(node, view_);
   }
   if (!directory_.is_recovering()) reduces_.handle_recovered(view_);

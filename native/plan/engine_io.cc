@@ -187,7 +187,8 @@ void Engine::State::on(NodeId, const Message&, const Push& push) {
   const auto it = objects_.find(push.object);
   if (it == objects_.end() || !it->second.is_wanted()) return claim(push.object);
   LocalObject& object = it->second;
-  if (!object.extent && !object.inbound) {
+  if (!object.extent && !object.inbound && !object.writing) {
+    void_bytes(push.object, object);  // a range that an earlier grant waits for
     object.incarnation = push.incarnation;
     object.target_epoch = push.target_epoch;
     object.meta = push.meta;

@@ -186,6 +186,20 @@ void Engine::State::forget_if_empty(const ObjectId& id) {
   claim(id);
 }
 
+// Part of an object that nobody here wants any more: it would neither grow nor be evicted, and
+// those that it serves would wait for the rest.
+void Engine::State::abandon(const ObjectId& id) {
+  const auto it = objects_.find(id);
+  if (it == objects_.end()) return;
+  LocalObject& object = it->second;
+  if (object.is_wanted() || object.is_complete() || object.writing || object.inbound ||
+      object.pinned || folds_.contains(id)) {
+    return;
+  }
+  void_bytes(id, object);
+  forget_if_empty(id);
+}
+
 // The home says, or we decided: these bytes are to go.
 void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool deleted) {
   if (deleted) {

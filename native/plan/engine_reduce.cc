@@ -65,6 +65,7 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
       folding.accumulator.accept_final(index, stripe.ready);
     }
     stripe.state = StripeState::kRoot;
+    stripe.beyond.clear();
   }
   const std::uint64_t slots =
       std::uint64_t{window_blocks(own.meta, config_)} * own.meta.block_bytes * kFoldPullsMax;
@@ -256,7 +257,8 @@ void Engine::State::on(NodeId, const Message&, const ReduceState& state) {
 // accumulator: the ReduceOwn that follows says which of its blocks are.
 void Engine::State::raise_target(const ReduceState& state, LocalObject& object) {
   const bool knows = object.incarnation.value != 0;
-  if (!knows || folds_.contains(state.target)) return;
+  if (!knows || (folds_.contains(state.target) && state.phase == ReducePhase::kRunning)) return;
+  end_fold(state.target);  // committed without us
   void_bytes(state.target, object);
   object.target_epoch = state.target_epoch;
   object.committed = object.pinned = false;
@@ -337,7 +339,9 @@ void Engine::State::end_fold(const ObjectId& target) {
     if (!member.whole || source == objects_.end()) continue;
     source->second.whole_wanted = false;
     note_use(source->first, source->second);
+    abandon(member.source.object);
   }
+  for (const auto& [other, folding] : folds_) dirty_folds_.insert(other);  // may want it too
   const ObjectId key = slots_key(target);
   if (slot_keys_.erase(key) > 0) inventory_.cancel(key);
   folds_.erase(it);

@@ -20,8 +20,8 @@ class Reduces : public ::testing::TestWithParam<std::uint64_t> {
   };
   void put_source(Scene& scene, std::size_t node) {
     const auto index = scene.sources.size();
-    scene.sources.push_back(
-        scene.nodes.object_at((index + 1) % scene.nodes.size(), static_cast<std::uint8_t>(index + 1)));
+    scene.sources.push_back(scene.nodes.object_at((index + 1) % scene.nodes.size(),
+                                                  static_cast<std::uint8_t>(index + 1)));
     scene.nodes.put(node, scene.sources[index], value_of({static_cast<std::uint32_t>(index)}));
   }
   static void confirm(Scene& scene, std::size_t caller, std::uint32_t index) {

@@ -120,6 +120,7 @@ class Engine::State {
   void store_small(const ObjectId& id, LocalObject& object, Bytes payload);
   void void_bytes(const ObjectId& id, LocalObject& object);
   void forget_if_empty(const ObjectId& id);
+  void abandon(const ObjectId& id);
   void drop_object(const ObjectId& id, Incarnation upto, bool deleted);
   void unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all);
   void free_retired();  // those that nobody maps, sends or writes any more

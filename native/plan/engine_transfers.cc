@@ -23,7 +23,8 @@ void Engine::State::on(NodeId, const Message&, const Grant& grant) {
     return claim(id);
   }
   if (object.incarnation != grant.incarnation || object.target_epoch != grant.target_epoch) {
-    void_bytes(id, object);
+    // Who asked us before we were granted anything waits on: it was told of us first.
+    if (object.incarnation.value != 0) void_bytes(id, object);
     object.incarnation = grant.incarnation;
     object.target_epoch = grant.target_epoch;
     object.committed = grant.target_epoch.value == 0;
@@ -126,6 +127,7 @@ void Engine::State::fail_pull(TransferId transfer) {
   stripe.sender = sender;
   end_pull(transfer, true);
   claim(id);
+  abandon(id);
 }
 
 void Engine::State::on(const BlockLanded& event) {

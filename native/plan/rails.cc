@@ -43,16 +43,31 @@ void Rails::handle_sent(const BlockSent& event, Instant now) {
 std::optional<RailId> Rails::take(NodeId peer, std::uint64_t size_bytes, Instant now) {
   const auto it = links_.find(peer);
   if (it == links_.end()) return std::nullopt;
-  auto& rails = it->second;
+  const auto rail = choose(it->second, size_bytes);
+  if (!rail) return std::nullopt;
+  Rail& taken = it->second[rail->value];
+  if (taken.queued_bytes == 0) taken.busy_since = now;
+  taken.queued_bytes += size_bytes;
+  return rail;
+}
+
+bool Rails::has_room(NodeId peer, std::uint64_t size_bytes) const {
+  const auto it = links_.find(peer);
+  return it != links_.end() && choose(it->second, size_bytes).has_value();
+}
+
+// The one admission rule.
+std::optional<RailId> Rails::choose(const std::vector<Rail>& rails,
+                                    std::uint64_t size_bytes) const {
   const auto rate = [](const Rail& r) {
     return r.rate_bytes_per_s == 0 ? kRateGuess : r.rate_bytes_per_s;
   };
   const auto fastest = std::max_element(
       rails.begin(), rails.end(), [&](const Rail& a, const Rail& b) { return rate(a) < rate(b); });
   const auto patience = finish_ns(fastest->queued_bytes, size_bytes, rate(*fastest));
-  Rail* best = nullptr;
+  const Rail* best = nullptr;
   std::uint64_t best_ns = 0;
-  for (Rail& rail : rails) {
+  for (const Rail& rail : rails) {
     if (rail.queued_bytes > 0 && rail.queued_bytes + size_bytes > queue_bytes_max_) continue;
     const auto ns = finish_ns(rail.queued_bytes, size_bytes, rate(rail));
     if (&rail != &*fastest && ns >= patience) continue;
@@ -62,16 +77,7 @@ std::optional<RailId> Rails::take(NodeId peer, std::uint64_t size_bytes, Instant
     }
   }
   if (best == nullptr) return std::nullopt;
-  if (best->queued_bytes == 0) best->busy_since = now;
-  best->queued_bytes += size_bytes;
   return RailId{static_cast<std::uint8_t>(best - rails.data())};
-}
-
-bool Rails::has_room(NodeId peer) const {
-  const auto it = links_.find(peer);
-  return it != links_.end() &&
-         std::any_of(it->second.begin(), it->second.end(),
-                     [&](const Rail& r) { return r.queued_bytes < queue_bytes_max_; });
 }
 
 void Rails::check_invariants() const {

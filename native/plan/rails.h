@@ -24,7 +24,7 @@ class Rails {
   std::optional<RailId> take(NodeId peer, std::uint64_t size_bytes, Instant now);
 
   [[nodiscard]] bool is_up(NodeId peer) const { return links_.contains(peer); }
-  [[nodiscard]] bool has_room(NodeId peer) const;
+  [[nodiscard]] bool has_room(NodeId peer, std::uint64_t size_bytes) const;
   void check_invariants() const;
 
  private:
@@ -33,6 +33,9 @@ class Rails {
     std::uint64_t rate_bytes_per_s = 0;  // smoothed; 0: nothing sent yet
     Instant busy_since;
   };
+
+  [[nodiscard]] std::optional<RailId> choose(const std::vector<Rail>& rails,
+                                             std::uint64_t size_bytes) const;
 
   std::uint64_t queue_bytes_max_;
   std::map<NodeId, std::vector<Rail>> links_;

@@ -71,7 +71,7 @@ std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& 
     if (best != edges_.end() && total - edge.next >= best_left) continue;
     const auto block = stripe_block(edge.want.stripe_count, edge.want.stripe, edge.next);
     if (!object->second.has_block(block)) continue;
-    if (!rails.has_room(to)) {
+    if (!rails.has_room(to, block_extent(object->second.meta, block).size_bytes)) {
       roomless = to;
       continue;
     }
@@ -120,11 +120,6 @@ std::vector<std::pair<ObjectId, Incarnation>> Sender::take_unsent(NodeId to) {
     it = queued_.erase(it);
   }
   return unsent;
-}
-
-bool Sender::serves(const ObjectId& object) const {
-  return std::any_of(edges_.begin(), edges_.end(),
-                     [&](const auto& edge) { return edge.second.want.object == object; });
 }
 
 }  // namespace hoplite

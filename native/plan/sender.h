@@ -35,7 +35,6 @@ class Sender {
   // Blocks that were queued on a link that broke: whose they were.
   std::vector<std::pair<ObjectId, Incarnation>> take_unsent(NodeId to);
 
-  [[nodiscard]] bool serves(const ObjectId& object) const;
   [[nodiscard]] std::size_t edge_count() const { return edges_.size(); }
 
  private:

@@ -1,0 +1,167 @@
+// The sending end: credit, order, and whom it refuses. SPDX-License-Identifier: Apache-2.0
+#include "plan/sender.h"
+
+#include <gtest/gtest.h>
+
+namespace hoplite {
+namespace {
+
+constexpr NodeId kB{2}, kC{3};
+const ObjectId kLong{{1}};
+const ObjectId kShort{{2}};
+
+class SenderTest : public ::testing::Test {
+ protected:
+  SenderTest() {
+    add(kLong, 8);
+    add(kShort, 2);
+    rails_.handle_link_up(kB, 1);
+    rails_.handle_link_up(kC, 1);
+  }
+  void add(const ObjectId& id, std::uint32_t blocks) {
+    LocalObject& object = objects_[id];
+    object.incarnation = Incarnation{1};
+    object.meta = {std::uint64_t{blocks} * 1024, 1024, DType::kOpaque, ""};
+    object.extent = Extent{std::uint64_t{id.bytes[0]} * 65536, object.meta.size_bytes};
+    object.stripes.resize(1);
+    object.stripes[0].state = StripeState::kComplete;
+  }
+
+  // ---- verbs ----
+  struct Pulled {
+    std::uint32_t from = 0, credits = 100, life = 1;
+    std::uint16_t stripe_count = 1, stripe = 0;
+  };
+  bool start(NodeId to, std::uint64_t transfer, const ObjectId& id) {
+    return start(to, transfer, id, Pulled());
+  }
+  bool start(NodeId to, std::uint64_t transfer, const ObjectId& id, const Pulled& pulled) {
+    const PullStart want{.object = id,
+                         .incarnation = Incarnation{pulled.life},
+                         .target_epoch = {},
+                         .stripe_count = pulled.stripe_count,
+                         .stripe = StripeIndex{pulled.stripe},
+                         .from = pulled.from,
+                         .credits = pulled.credits};
+    const auto it = objects_.find(id);
+    return sender_.handle_start(to, TransferId{transfer}, want,
+                                it == objects_.end() ? nullptr : &it->second);
+  }
+  // Everything that goes out now, as (transfer, block).
+  using Sent = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
+  Sent send() {
+    Sent sent;
+    while (const auto block = sender_.poll_block(objects_, rails_, now_)) {
+      EXPECT_EQ(block->extent.offset,
+                objects_.at(block->header.object).extent->offset + block->header.offset);
+      sent.emplace_back(block->header.transfer.value, block->header.offset / 1024);
+    }
+    return sent;
+  }
+
+  LocalObjects objects_;
+  Rails rails_{64_KiB};
+  Sender sender_;
+  Instant now_{1};
+};
+
+TEST_F(SenderTest, SendsNoMoreThanItHasCreditFor) {
+  ASSERT_TRUE(start(kB, 1, kLong, {.credits = 2}));
+  EXPECT_EQ(send(), (Sent{{1, 0}, {1, 1}}));
+  sender_.handle_credit(kB, TransferId{1}, 1);
+  sender_.handle_credit(kC, TransferId{1}, 5);  // somebody else's
+  EXPECT_EQ(send(), (Sent{{1, 2}}));
+}
+
+TEST_F(SenderTest, SendsTheBlocksOfTheStripeFromWhereItIsAsked) {
+  ASSERT_TRUE(start(kB, 1, kLong, {.from = 1, .stripe_count = 3, .stripe = 2}));
+  EXPECT_EQ(send(), (Sent{{1, 5}}));
+  EXPECT_EQ(sender_.edge_count(), 0U) << "it is done";
+}
+
+TEST_F(SenderTest, ServesWhoeverHasTheLeastLeftFirst) {
+  ASSERT_TRUE(start(kB, 1, kLong));
+  ASSERT_TRUE(start(kC, 2, kShort));
+  const Sent sent = send();
+  ASSERT_EQ(sent.size(), 10U);
+  EXPECT_EQ(sent[0], (std::pair<std::uint64_t, std::uint64_t>(2, 0)));
+  EXPECT_EQ(sent[1], (std::pair<std::uint64_t, std::uint64_t>(2, 1)));
+}
+
+TEST_F(SenderTest, SendsAnObjectThatIsBeingWrittenAsFarAsItIs) {
+  LocalObject& object = objects_.at(kLong);
+  object.writing = true;
+  object.written_bytes = 1500;
+  ASSERT_TRUE(start(kB, 1, kLong));
+  EXPECT_EQ(send(), (Sent{{1, 0}}));
+  object.written_bytes = 2048;
+  EXPECT_EQ(send(), (Sent{{1, 1}}));
+}
+
+TEST_F(SenderTest, RefusesWhatItDoesNotHave) {
+  EXPECT_FALSE(start(kB, 1, ObjectId{{9}}));
+  EXPECT_FALSE(start(kB, 1, kLong, {.life = 2}));
+  EXPECT_FALSE(start(kB, 1, kLong, {.stripe_count = 0}));
+  EXPECT_FALSE(start(kB, 1, kLong, {.stripe_count = 2, .stripe = 2}));
+  EXPECT_FALSE(start(kB, 1, kLong, {.stripe_count = kStripesMax + 1}));
+  objects_.at(kLong).stripes.clear();
+  EXPECT_FALSE(start(kB, 1, kLong)) << "it waits for its range";
+  EXPECT_EQ(sender_.edge_count(), 0U);
+}
+
+TEST_F(SenderTest, LetsAReceiverWaitThatWasToldOfItsGrantFirst) {
+  const ObjectId later{{3}};
+  objects_[later].waiters.push_back({});
+  ASSERT_TRUE(start(kB, 1, later));
+  EXPECT_TRUE(send().empty());
+  add(later, 2);
+  EXPECT_EQ(send().size(), 2U);
+}
+
+TEST_F(SenderTest, StopsWhenItIsTold) {
+  ASSERT_TRUE(start(kB, 1, kLong));
+  sender_.handle_stop(kC, TransferId{1});
+  EXPECT_EQ(sender_.edge_count(), 1U) << "somebody else's";
+  sender_.handle_stop(kB, TransferId{1});
+  EXPECT_TRUE(send().empty());
+}
+
+TEST_F(SenderTest, NamesTheTransfersToRefuseWhenAnObjectGoes) {
+  ASSERT_TRUE(start(kB, 1, kLong));
+  ASSERT_TRUE(start(kC, 2, kLong));
+  ASSERT_TRUE(start(kC, 3, kShort));
+  EXPECT_EQ(sender_.drop(kLong).size(), 2U);
+  EXPECT_EQ(send(), (Sent{{3, 0}, {3, 1}}));
+}
+
+TEST_F(SenderTest, NamesTheBlocksThatHadNotLeftWhenALinkBreaks) {
+  ASSERT_TRUE(start(kB, 1, kShort));
+  ASSERT_TRUE(start(kC, 2, kShort));
+  EXPECT_EQ(send().size(), 4U);
+  EXPECT_EQ(sender_.handle_sent(kB, RailId{0}), std::pair(kShort, Incarnation{1}));
+  sender_.handle_link_down(kB);
+  EXPECT_EQ(sender_.take_unsent(kB).size(), 1U);
+  EXPECT_EQ(sender_.take_unsent(kB).size(), 0U);
+  EXPECT_EQ(sender_.handle_sent(kB, RailId{0}), std::nullopt) << "late news";
+  EXPECT_TRUE(sender_.handle_sent(kC, RailId{0}).has_value());
+}
+
+TEST_F(SenderTest, SendsNothingOverALinkThatIsDown) {
+  rails_.handle_link_down(kB);
+  ASSERT_TRUE(start(kB, 1, kLong));
+  ASSERT_TRUE(start(kC, 2, kShort));
+  EXPECT_EQ(send(), (Sent{{2, 0}, {2, 1}}));
+}
+
+// Room for part of a block is no room: the others must not wait behind that receiver.
+TEST_F(SenderTest, SendsToOthersWhileOneReceiversQueueIsAlmostFull) {
+  ASSERT_TRUE(rails_.take(kB, 64_KiB - 512, now_));
+  ASSERT_TRUE(start(kB, 1, kShort));
+  ASSERT_TRUE(start(kC, 2, kLong));
+  EXPECT_EQ(send().size(), 8U);
+  rails_.handle_sent({kB, RailId{0}, 64_KiB - 512}, now_);
+  EXPECT_EQ(send(), (Sent{{1, 0}, {1, 1}}));
+}
+
+}  // namespace
+}  // namespace hoplite
