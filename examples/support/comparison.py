@@ -19,16 +19,13 @@ class Run:
 
     def __init__(self, name: str, trained: Iterator[np.ndarray], steps: int) -> None:
         self.name, self.trained, self.steps = name, trained, steps
+        self.params, self.accuracy = np.empty(0), float("nan")
         self.seconds: list[float] = []  # of each step
-        self.params_bytes, self.accuracy = 0, 0.0
 
-    def take_turn(self, accuracy: Callable[[np.ndarray], float]) -> None:
-        """Go on for a while, measuring the time of each step; then test, outside of that time."""
-        for _ in range(min(-(-self.steps // TURNS), self.steps - len(self.seconds))):
-            started = perf_counter()
-            params = next(self.trained)
-            self.seconds.append(perf_counter() - started)
-        self.params_bytes, self.accuracy = params.nbytes, accuracy(params)
+    def step(self) -> None:
+        started = perf_counter()
+        self.params = next(self.trained)
+        self.seconds.append(perf_counter() - started)
 
     def figures(self, count: int) -> list[str]:
         """Return ms, gradients/s, MB/s and accuracy, without the first step, which starts things.
@@ -40,9 +37,12 @@ class Run:
         return [
             f"{median(seconds) * 1e3:.0f}",
             f"{gradients_per_s:.1f}",
-            f"{2 * self.params_bytes * gradients_per_s / 1e6:.0f}",
+            f"{2 * self.params.nbytes * gradients_per_s / 1e6:.0f}",
             f"{self.accuracy:.4f}",
         ]
+
+    def line(self, count: int) -> str:
+        return ": {1} gradients/s, {2} MB/s, accuracy {3}".format(*self.figures(count))
 
 
 def compare(runs: list[Run], count: int, accuracy: Callable[[np.ndarray], float]) -> None:
@@ -54,11 +54,13 @@ def compare(runs: list[Run], count: int, accuracy: Callable[[np.ndarray], float]
         bars = [progress.add_task(run.name, total=run.steps, figures="") for run in runs]
         while not progress.finished:
             for run, bar in zip(runs, bars, strict=True):
-                run.take_turn(accuracy)
-                text = ": {1} gradients/s, {2} MB/s, accuracy {3}".format(*run.figures(count))
-                progress.update(bar, completed=len(run.seconds), figures=text)
+                for _ in range(min(-(-run.steps // TURNS), run.steps - len(run.seconds))):
+                    run.step()
+                    progress.update(bar, completed=len(run.seconds), figures=run.line(count))
+                run.accuracy = accuracy(run.params)  # outside of the measured time
+                progress.update(bar, figures=run.line(count))
                 if not console.is_terminal:
-                    console.print(f"{run.name}, step {len(run.seconds)}{text}")
+                    console.print(f"{run.name}, step {len(run.seconds)}{run.line(count)}")
     table = Table("", "ms a step (median)", "gradients/s", "MB/s moved", "test accuracy")
     for run in runs:
         table.add_row(run.name, *run.figures(count))
