@@ -102,7 +102,7 @@ def test_a_result_is_a_source_and_an_argument(cluster: RayCluster) -> None:
 
     once = hop.reduce([filled.remote(1), filled.remote(2)])
     twice = hop.reduce([once, filled.remote(3)])
-    assert ray.get(first.options(**cluster.on(2)).remote(twice, [once])) == (6, 3)
+    assert ray.get(first.options(**cluster.on(2)).remote(twice, [once]), timeout=60) == (6, 3)
 
 
 def test_bare_arrays_are_taken_where_they_are(cluster: RayCluster) -> None:
