@@ -35,7 +35,12 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
 }
 
 void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Membership& view) {
-  if (!recovering_ && !plans_.contains(report.target)) return;  // deleted meanwhile
+  if (!recovering_ && !plans_.contains(report.target)) {  // its caller is gone
+    if (report.committed.empty()) {
+      parcels_.push_back({from, Drop{report.target, Incarnation{1}, false}});
+    }
+    return;
+  }
   Plan& plan = plans_[report.target];
   if (!report.committed.empty()) {
     if (plan.state.phase == ReducePhase::kCommitted) return;
@@ -47,6 +52,7 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
   }
   if (!plan.wanted) {  // an owner under an earlier home; the caller will say what it wants
     plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
+    plan.told.emplace(from, 0);
     return;
   }
   if (plan.state.phase != ReducePhase::kRunning || plan.owners.empty()) return;
@@ -87,6 +93,9 @@ void ReduceTree::handle_source_lost(const ObjectId& source, const Membership& vi
 void ReduceTree::handle_node_dead(NodeId node, const Membership& view) {
   for (auto& [target, plan] : plans_) {
     plan.told.erase(node);
+    for (std::size_t i = 0; i < plan.owners.size(); ++i) {
+      if (plan.owners[i] == node) plan.folded.erase(StripeIndex{static_cast<std::uint16_t>(i)});
+    }
     if (plan.state.phase != ReducePhase::kRunning || !plan.wanted) continue;
     if (plan.caller == node) {
       cancelled_.push_back(target);
@@ -123,8 +132,14 @@ void ReduceTree::handle_view(const Membership& view) {
 void ReduceTree::handle_recovered(const Membership& view) {
   if (!recovering_) return;
   recovering_ = false;
-  std::erase_if(plans_, [](const auto& plan) {
-    return !plan.second.wanted && plan.second.state.phase == ReducePhase::kRunning;
+  std::erase_if(plans_, [&](const auto& entry) {
+    const auto& [target, plan] = entry;
+    const bool orphaned = !plan.wanted && plan.state.phase == ReducePhase::kRunning;
+    if (!orphaned) return false;
+    for (const auto& [owner, members] : plan.told) {
+      parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});
+    }
+    return true;
   });
   for (auto& [target, plan] : plans_) advance(target, plan, view);
 }

@@ -1,0 +1,373 @@
+// The home's part of a reduce by itself: members in order of arrival, owners, epochs, commit, ends.
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/reduce_tree.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+namespace hoplite {
+namespace {
+
+constexpr NodeId kHome{1}, kCaller{2}, kX{3}, kY{4};
+// A target whose home is kHome in a view of all four.
+const ObjectId kTarget = [] {
+  Membership view(kHome);
+  const bool ok =
+      view.handle_view(Epoch{1}, {{kHome, {}, {}}, {kCaller, {}, {}}, {kX, {}, {}}, {kY, {}, {}}});
+  ObjectId id;
+  while (ok && view.home_of(id) != kHome) ++id.bytes[0];
+  return id;
+}();
+const ObjectMeta kMeta{4096, 1024, DType::kFloat32, "float32"};
+
+class ReduceTreeTest : public ::testing::Test {
+ protected:
+  ReduceTreeTest() {
+    change_view({{kHome, 1}, {kCaller, 1}, {kX, 1}, {kY, 1}});
+    tree_.handle_recovered(view_);
+  }
+
+  // ---- verbs ----
+  static ObjectId source(std::uint32_t index) {
+    return ObjectId{{1, static_cast<std::uint8_t>(index)}};
+  }
+  void want(std::uint32_t sources, std::uint32_t count) {
+    want_.target = kTarget;
+    want_.source_count = sources;
+    want_.count = count;
+    say();
+  }
+  void confirm(std::uint32_t index, bool failed = false) {
+    want_.confirmed.push_back({index, source(index), {}, failed});
+    say();
+  }
+  void say() {
+    tree_.handle_want(kCaller, want_, view_);
+    look();
+  }
+  void locate(std::uint32_t index, const ObjectMeta& meta = kMeta) {
+    tree_.handle_located({source(index), Incarnation{1}, meta, kX}, view_);
+    look();
+  }
+  struct Said {
+    TargetEpoch target_epoch = {};  // 0: the one it was told
+    std::vector<StripeIndex> folded = {};
+    std::vector<std::uint32_t> lost = {}, committed = {};
+    Code code = Code::kOk;
+    std::string text = {};
+  };
+  void report(NodeId from, const Said& said) {
+    const TargetEpoch epoch =
+        said.target_epoch.value > 0 ? said.target_epoch : own_[from].target_epoch;
+    const ReduceReport news{kTarget,   epoch,          kMeta,     said.folded,
+                            said.lost, said.committed, said.code, said.text};
+    tree_.handle_report(from, news, view_);
+    look();
+  }
+  void fold_all() {
+    for (const auto& [owner, own] : std::map(own_)) report(owner, {.folded = own.owned});
+  }
+  void fold_all_but(NodeId one) {
+    for (const auto& [owner, own] : std::map(own_)) {
+      if (owner != one) report(owner, {.folded = own.owned});
+    }
+  }
+  void lose(NodeId owner, std::uint32_t index) { report(owner, {.lost = {index}}); }
+  void die(NodeId node) {
+    view_.handle_dead(node, Incarnation{1});
+    tree_.handle_node_dead(node, view_);
+    own_.erase(node);
+    look();
+  }
+  void change_view(const std::vector<std::pair<NodeId, std::uint32_t>>& nodes) {
+    std::vector<Member> members;
+    for (const auto& [node, life] : nodes) members.push_back({node, Incarnation{life}, {}});
+    EXPECT_TRUE(view_.handle_view(Epoch{view_.epoch().value + 1}, members));
+    tree_.handle_view(view_);
+    look();
+  }
+
+  // Keeps the newest of what everybody was told.
+  void look() {
+    tree_.check_invariants();
+    while (auto parcel = tree_.poll_parcel()) {
+      if (const auto* own = std::get_if<ReduceOwn>(&parcel->body)) {
+        ReduceOwn& known = own_[parcel->to];
+        std::vector<ReduceSource> members;
+        if (own->first > 0) members = known.members;
+        EXPECT_EQ(members.size(), own->first) << "what an owner is told has no gap";
+        members.insert(members.end(), own->members.begin(), own->members.end());
+        known = *own;
+        known.members = members;
+      } else if (const auto* state = std::get_if<ReduceState>(&parcel->body)) {
+        if (parcel->to == kCaller) answers_.push_back(*state);
+      } else if (std::holds_alternative<Drop>(parcel->body)) {
+        dropped_.insert(parcel->to);
+      }
+    }
+    while (auto state = tree_.poll_state()) published_ = *state;
+    while (auto asked = tree_.poll_locate()) located_.push_back(asked->index);
+    while (tree_.poll_cancelled()) ++cancelled_;
+  }
+  [[nodiscard]] std::vector<std::uint32_t> told(NodeId owner) {
+    std::vector<std::uint32_t> indices;
+    for (const ReduceSource& member : own_[owner].members) indices.push_back(member.index);
+    return indices;
+  }
+  [[nodiscard]] ReduceState answer() const {
+    return answers_.empty() ? ReduceState{} : answers_.back();
+  }
+  using Indices = std::vector<std::uint32_t>;
+
+  static EngineConfig config() {
+    EngineConfig config;
+    config.node = kHome;
+    config.inline_bytes_max = 256;
+    return config;
+  }
+  ReduceTree tree_{config()};
+  Membership view_{kHome};
+  ReduceWant want_;
+  std::map<NodeId, ReduceOwn> own_;
+  std::vector<ReduceState> answers_;
+  ReduceState published_;
+  std::vector<std::uint32_t> located_;
+  std::set<NodeId> dropped_;
+  int cancelled_ = 0;
+};
+
+TEST_F(ReduceTreeTest, AsksForTheFirstMemberAndThenGivesEveryNodeButTheCallersAStripe) {
+  want(3, 2);
+  confirm(2);
+  EXPECT_EQ(located_, Indices{2});
+  EXPECT_TRUE(own_.empty());
+  locate(2);
+  EXPECT_EQ(own_.size(), 3U);
+  EXPECT_FALSE(own_.contains(kCaller));
+  EXPECT_EQ(told(kX), Indices{2});
+  EXPECT_FALSE(own_[kX].sealed);
+}
+
+TEST_F(ReduceTreeTest, SealsTheFirstSourcesInOrderOfArrival) {
+  want(3, 2);
+  for (const std::uint32_t index : {2U, 0U, 1U}) confirm(index);
+  locate(2);
+  EXPECT_EQ(told(kX), (Indices{2, 0}));
+  EXPECT_TRUE(own_[kX].sealed);
+  fold_all();
+  EXPECT_EQ(answer().phase, ReducePhase::kCommitted);
+  EXPECT_EQ(answer().members, (Indices{2, 0}));
+  EXPECT_EQ(published_, answer());
+}
+
+TEST_F(ReduceTreeTest, TellsOwnersOnlyWhatIsNew) {
+  want(2, 2);
+  confirm(0);
+  locate(0);
+  confirm(1);
+  EXPECT_EQ(own_[kX].first, 1U);
+  EXPECT_EQ(told(kX), (Indices{0, 1}));
+}
+
+TEST_F(ReduceTreeTest, CommitsOnlyWhenEveryStripeIsFoldedInThisEpochByItsOwner) {
+  want(2, 2);
+  confirm(0);
+  confirm(1);
+  locate(0);
+  const StripeIndex of_x = own_[kX].owned[0];
+  report(kX, {.folded = {own_[kY].owned[0]}});  // not its own
+  report(kY, {.folded = own_[kY].owned});
+  report(kHome, {.folded = own_[kHome].owned});
+  report(kX, {.target_epoch = TargetEpoch{99}, .folded = {of_x}});
+  EXPECT_NE(answer().phase, ReducePhase::kCommitted);
+  report(kX, {.folded = {of_x}});
+  EXPECT_EQ(answer().phase, ReducePhase::kCommitted);
+}
+
+TEST_F(ReduceTreeTest, ReplacesALostMemberByTheNextConfirmedUnderANewEpoch) {
+  want(3, 2);
+  for (const std::uint32_t index : {0U, 1U, 2U}) confirm(index);
+  locate(0);
+  const TargetEpoch before = own_[kX].target_epoch;
+  report(kHome, {.folded = own_[kHome].owned});
+  lose(kX, 0);
+  EXPECT_GT(own_[kX].target_epoch, before);
+  EXPECT_EQ(told(kX), (Indices{1, 2}));
+  report(kX, {.folded = own_[kX].owned});
+  report(kY, {.folded = own_[kY].owned});
+  EXPECT_EQ(answer().phase, ReducePhase::kRunning) << "what was folded before is void";
+  report(kHome, {.folded = own_[kHome].owned});
+  EXPECT_EQ(answer().members, (Indices{1, 2}));
+  EXPECT_EQ(answer().lost, Indices{0});
+}
+
+TEST_F(ReduceTreeTest, LeavesTheEpochAloneWhenASpareIsLost) {
+  want(3, 2);
+  for (const std::uint32_t index : {0U, 1U, 2U}) confirm(index);
+  locate(0);
+  const TargetEpoch before = own_[kX].target_epoch;
+  lose(kX, 2);
+  EXPECT_EQ(own_[kX].target_epoch, before);
+}
+
+TEST_F(ReduceTreeTest, WaitsForAnotherSourceWhileOneCanStillCome) {
+  want(3, 2);
+  confirm(0);
+  confirm(1);
+  locate(0);
+  lose(kX, 1);
+  EXPECT_EQ(answer().phase, ReducePhase::kRunning);
+  EXPECT_EQ(told(kX), Indices{0});
+  EXPECT_FALSE(own_[kX].sealed);
+  confirm(2, true);
+  EXPECT_EQ(answer().phase, ReducePhase::kFailed);
+  EXPECT_EQ(answer().code, Code::kReduceFailed);
+  EXPECT_NE(answer().text.find("source 2: it failed"), std::string::npos) << answer().text;
+  EXPECT_EQ(dropped_, (std::set{kHome, kX, kY}));
+}
+
+TEST_F(ReduceTreeTest, AsksForTheNextMemberWhenTheFirstIsLostBeforeItIsKnown) {
+  want(2, 1);
+  confirm(0);
+  confirm(1);
+  tree_.handle_source_lost(source(0), view_);
+  look();
+  EXPECT_EQ(located_, (Indices{0, 1}));
+  locate(1);
+  EXPECT_EQ(told(kX), Indices{1});
+}
+
+TEST_F(ReduceTreeTest, GivesTheStripesOfADeadOwnerToAnotherInTheSameEpoch) {
+  want(2, 2);
+  confirm(0);
+  confirm(1);
+  locate(0);
+  const TargetEpoch before = own_[kX].target_epoch;
+  fold_all_but(kY);
+  die(kX);
+  std::size_t owned = 0;
+  for (const auto& [owner, own] : own_) {
+    EXPECT_EQ(own.target_epoch, before);
+    owned += own.owned.size();
+  }
+  EXPECT_EQ(owned, 3U);
+  report(kY, {.folded = own_[kY].owned});
+  report(kHome, {.folded = own_[kHome].owned});
+  EXPECT_EQ(answer().phase, ReducePhase::kCommitted);
+}
+
+TEST_F(ReduceTreeTest, DoesNotTrustWhatAnOwnerFoldedInAnEarlierLife) {
+  want(2, 2);
+  confirm(0);
+  confirm(1);
+  locate(0);
+  fold_all_but(kY);
+  change_view({{kHome, 1}, {kCaller, 1}, {kX, 2}, {kY, 1}});
+  tree_.handle_node_dead(kX, view_);
+  tree_.handle_recovered(view_);
+  look();
+  report(kY, {.folded = own_[kY].owned});
+  EXPECT_NE(answer().phase, ReducePhase::kCommitted);
+  report(kX, {.folded = own_[kX].owned});
+  EXPECT_EQ(answer().phase, ReducePhase::kCommitted);
+}
+
+TEST_F(ReduceTreeTest, EndsWithItsCallersNode) {
+  want(2, 2);
+  confirm(0);
+  locate(0);
+  die(kCaller);
+  EXPECT_EQ(cancelled_, 1);
+  tree_.handle_delete(kTarget);
+  look();
+  EXPECT_EQ(tree_.plan_count(), 0U);
+  EXPECT_EQ(dropped_, (std::set{kHome, kX, kY}));
+}
+
+TEST_F(ReduceTreeTest, FailsTheCallersRequestWhenItsTargetIsDeleted) {
+  want(2, 2);
+  confirm(0);
+  locate(0);
+  tree_.handle_delete(kTarget);
+  look();
+  EXPECT_EQ(answer().code, Code::kCancelled);
+}
+
+TEST_F(ReduceTreeTest, FailsWhenAnOwnerCannotGoOn) {
+  want(1, 1);
+  confirm(0);
+  locate(0);
+  report(kX, {.code = Code::kStoreFull, .text = "no room"});
+  EXPECT_EQ(answer().code, Code::kStoreFull);
+  EXPECT_NE(answer().text.find("no room"), std::string::npos);
+}
+
+TEST_F(ReduceTreeTest, SaysItsAnswerAgainToACallerThatAsksAgain) {
+  want(1, 1);
+  confirm(0);
+  locate(0);
+  fold_all();
+  const auto before = answers_.size();
+  say();
+  ASSERT_EQ(answers_.size(), before + 1);
+  EXPECT_EQ(answer().members, Indices{0});
+}
+
+TEST_F(ReduceTreeTest, AsANewHomeGoesOnAboveEveryEpochThatOwnersKnow) {
+  change_view({{kHome, 1}, {kCaller, 1}, {kX, 1}, {kY, 1}});
+  report(kX, {.target_epoch = TargetEpoch{7}});
+  want_.confirmed = {{0, source(0), {}, false}};
+  want(1, 1);
+  EXPECT_TRUE(located_.empty()) << "it does not plan before it has heard from all";
+  tree_.handle_recovered(view_);
+  look();
+  locate(0);
+  EXPECT_EQ(own_[kX].target_epoch, TargetEpoch{8});
+}
+
+TEST_F(ReduceTreeTest, AsANewHomeKeepsACommittedResult) {
+  change_view({{kHome, 1}, {kCaller, 1}, {kX, 1}, {kY, 1}});
+  report(kX, {.target_epoch = TargetEpoch{7}, .committed = {1, 0}});
+  want_.confirmed = {{0, source(0), {}, false}, {1, source(1), {}, false}};
+  want(2, 2);
+  EXPECT_EQ(answer().phase, ReducePhase::kCommitted);
+  EXPECT_EQ(answer().members, (Indices{1, 0}));
+  EXPECT_EQ(answer().target_epoch, TargetEpoch{7});
+}
+
+// The caller gave up while the home was dead: nobody else would ever free the accumulators.
+TEST_F(ReduceTreeTest, AsANewHomeFreesOwnersThatNobodyWaitsFor) {
+  change_view({{kHome, 1}, {kCaller, 1}, {kX, 1}, {kY, 1}});
+  report(kX, {.target_epoch = TargetEpoch{7}});
+  tree_.handle_recovered(view_);
+  look();
+  EXPECT_EQ(dropped_, std::set{kX});
+  report(kY, {.target_epoch = TargetEpoch{7}});  // its report came later
+  EXPECT_EQ(dropped_, (std::set{kX, kY}));
+  EXPECT_EQ(tree_.plan_count(), 0U);
+}
+
+TEST_F(ReduceTreeTest, TellsAnOwnerEverythingAgainAfterItsLinkBroke) {
+  want(2, 2);
+  confirm(0);
+  locate(0);
+  confirm(1);
+  own_.erase(kX);
+  tree_.handle_link_up(kX, view_);
+  look();
+  EXPECT_EQ(told(kX), (Indices{0, 1}));
+}
+
+TEST_F(ReduceTreeTest, FoldsASmallResultWhereItWillBeRead) {
+  want(1, 1);
+  confirm(0);
+  locate(0, {100, 100, DType::kFloat32, ""});
+  ASSERT_EQ(own_.size(), 1U);
+  EXPECT_TRUE(own_.contains(kCaller));
+}
+
+}  // namespace
+}  // namespace hoplite
