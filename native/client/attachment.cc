@@ -19,7 +19,7 @@
 namespace hoplite {
 namespace {
 
-constexpr std::size_t kReadBytes = 128 * 1024;  // one largest reply, or some thousand small ones
+constexpr std::size_t kReadBytes = 128_KiB;  // one largest reply, or some thousand small ones
 // A sender that finds the socket full looks this often whether it may be the leader instead.
 constexpr Duration kFullSocketPoll = 20_ms;
 
@@ -261,8 +261,9 @@ void Attachment::release_orphans() {
 
 // REQUIRES: mutex_ is held.
 void Attachment::die(const Error& why) {
-  if (!end_) end_ = Error{Code::kNodeLost, why.text};
-  for (auto& [id, request] : std::exchange(pending_, {})) finish(*request, *end_, {});
+  const Error end = end_.value_or(Error{Code::kNodeLost, why.text});
+  end_ = end;
+  for (auto& [id, request] : std::exchange(pending_, {})) finish(*request, end, {});
   progress_.notify_all();
 }
 

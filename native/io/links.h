@@ -69,8 +69,8 @@ class Links {
     RailId rail;
     NodeId peer;  // kNoNode until it has said who it is
     std::uint32_t attempt = 0;
-    Instant deadline;  // until kOpen
-    std::optional<Handshake> meeting;
+    Instant deadline;   // until kOpen
+    Handshake meeting;  // the listening side's until we dial; meaningless once open
     Interest interest = Interest::kNone;
     bool is_dirty = false;  // in dirty_
   };

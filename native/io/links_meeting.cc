@@ -28,7 +28,7 @@ std::uint64_t Links::add(UniqueFd fd, Phase phase, Interest interest, Instant no
                         .peer = kNoNode,
                         .attempt = 0,
                         .deadline = now + limits_.handshake_max,
-                        .meeting = std::nullopt,
+                        .meeting = Handshake(*identity_),
                         .interest = interest,
                         .is_dirty = false};
   set_timer(connection.deadline);
@@ -45,8 +45,7 @@ void Links::accept_all(int listener, Instant now) {
       refuse({Code::kUnauthenticated, "too many connections that have not proven themselves"});
       continue;
     }
-    const std::uint64_t token = add(std::move(*accepted), Phase::kMeeting, Interest::kRead, now);
-    if (token != 0) connections_.at(token).meeting.emplace(*identity_);
+    add(std::move(*accepted), Phase::kMeeting, Interest::kRead, now);
   }
 }
 
@@ -106,7 +105,7 @@ void Links::finish_connect(std::uint64_t token, Connection& connection, Instant 
   hello.rail = connection.rail;
   hello.attempt = connection.attempt;
   connection.phase = Phase::kMeeting;
-  connection.meeting.emplace(*identity_, hello);
+  connection.meeting = Handshake(*identity_, hello);
   say(connection);
   mark_dirty(token, connection);
 }
@@ -124,7 +123,7 @@ void Links::dial_refused(NodeId node, std::size_t rail_index, Instant now) {
 }
 
 void Links::say(Connection& connection) {
-  while (auto frame = connection.meeting->poll_frame()) {
+  while (auto frame = connection.meeting.poll_frame()) {
     Bytes bytes;
     encode(*frame, bytes);
     connection.wire.queue_frame(std::move(bytes));
@@ -141,7 +140,7 @@ void Links::meet(std::uint64_t token, Connection& connection, Budget& budget, In
   }
   for (const FrameIn& frame : frames) {
     const auto* link_frame = std::get_if<LinkFrame>(&frame.frame);
-    auto handled = link_frame != nullptr ? connection.meeting->handle_frame(*link_frame)
+    auto handled = link_frame != nullptr ? connection.meeting.handle_frame(*link_frame)
                                          : Error{Code::kBadFrame, "a message before the handshake"};
     if (!handled) {
       ++counters_->handshakes_refused;
@@ -152,7 +151,7 @@ void Links::meet(std::uint64_t token, Connection& connection, Budget& budget, In
     say(connection);
     mark_dirty(token, connection);
   }
-  switch (connection.meeting->state()) {
+  switch (connection.meeting.state()) {
     case Handshake::State::kDone:
       adopt(token, connection, now);
       return;
@@ -161,7 +160,7 @@ void Links::meet(std::uint64_t token, Connection& connection, Budget& budget, In
         connection.phase = Phase::kLastWords;
         return;
       }
-      if (connection.meeting->answered() > connection.meeting->hello().to_incarnation) {
+      if (connection.meeting.answered() > connection.meeting.hello().to_incarnation) {
         bury(connection.peer, links_.at(connection.peer), now);
       }
       lose(token, {Code::kPeerLost, "another life of the node answers"}, now);
@@ -185,7 +184,6 @@ void Links::adopt(std::uint64_t token, Connection& connection, Instant now) {
   ++counters_->handshakes;
   connection.phase = Phase::kOpen;
   --meeting_count_;
-  connection.meeting.reset();
   if (auto set = set_rail_options(connection.wire.fd(), connection.kind); !set) {
     lose(token, set.error(), now);
     return;
@@ -196,7 +194,7 @@ void Links::adopt(std::uint64_t token, Connection& connection, Instant now) {
 
 Result<void> Links::join_life(std::uint64_t token, Connection& connection, Instant now) {
   if (connection.peer != kNoNode) return {};  // we dialled: it stands in its rail already
-  const Hello& hello = connection.meeting->hello();
+  const Hello& hello = connection.meeting.hello();
   const std::string who = "node " + std::to_string(hello.from.value) + " of incarnation " +
                           std::to_string(hello.from_incarnation.value);
   if (links_.size() >= kViewMembersMax) {  // forget nodes that are long gone

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kListenBacklog = 256;  // a job's workers attach at once
 constexpr int kAcceptsPerTurn = 16;
-constexpr std::size_t kReadBytes = 128 * 1024;  // one largest command, or some thousand small ones
+constexpr std::size_t kReadBytes = 128_KiB;  // one largest command, or some thousand small ones
 constexpr std::size_t kCommandsWaitingMax =
     1024;  // past it nothing is read until the engine has caught up
 constexpr std::size_t kFramesPerSend = 16;

@@ -20,9 +20,9 @@ namespace {
 
 // Frames that one sendmsg takes; more does not shorten a turn measurably.
 constexpr std::size_t kFramesPerSend = 16;
-constexpr std::size_t kReadAheadBytes = 64 * 1024;
+constexpr std::size_t kReadAheadBytes = 64_KiB;
 // What is thrown away is read into the same bytes again and again, whichever connection it is for.
-constexpr std::size_t kDiscardBytes = 64 * 1024;
+constexpr std::size_t kDiscardBytes = 64_KiB;
 thread_local std::array<std::byte, kDiscardBytes> discarded;
 
 iovec to_iovec(std::span<std::byte> bytes) { return {bytes.data(), bytes.size()}; }

@@ -88,7 +88,7 @@ Result<NodeConfig> configure(const NodeOptions& options) {
                                      [&](const Option& option) { return name == option.name; });
     if (found == std::end(kOptions)) {
       std::string known;
-      for (const Option& option : kOptions) known += std::string(" ") + option.name;
+      for (const Option& option : kOptions) known.append(" ").append(option.name);
       return invalid("option '" + name + "' is unknown; there are:" + known);
     }
     if (value < found->least || value > found->most) {
