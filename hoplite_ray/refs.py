@@ -68,8 +68,8 @@ def _with_tuples(descr: Any) -> Any:
 
 
 def short_name(object_id: bytes) -> str:
-    """Name an object as the native error texts do: first four bytes and last two, in hex."""
-    return f"{object_id[:4].hex()}..{object_id[-2:].hex()}"
+    """Name an object as the native error texts do: first and last four bytes, in hex."""
+    return f"{object_id[:4].hex()}..{object_id[-4:].hex()}"
 
 
 def checked_id(object_id: bytes) -> bytes:

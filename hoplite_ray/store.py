@@ -58,7 +58,7 @@ class Pending(Generic[T]):
         self, request: _native.Request, *, what: str, hint: str, decode: Callable[[Any], T]
     ) -> None:
         self._request = request
-        self._what = what  # for error texts: "get of object 7f3a09c1..0001"
+        self._what = what  # for error texts: "get of object 7f3a09c1..01000000"
         self._hint = hint  # why it may take so long, and what to do
         self._decode = decode
 

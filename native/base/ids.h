@@ -44,7 +44,8 @@ struct ObjectId {
   auto operator<=>(const ObjectId&) const = default;
 };
 
-// First four bytes and last two in hex, as error texts name objects: "7f3a09c1..0001".
+// First and last four bytes in hex, as error texts name objects: "7f3a09c1..01000000". Ray counts a
+// process's puts in the last four.
 inline std::string short_name(const ObjectId& id) {
   static constexpr char kHex[] = "0123456789abcdef";
   std::string text;
@@ -54,7 +55,7 @@ inline std::string short_name(const ObjectId& id) {
   };
   for (std::size_t i = 0; i < 4; ++i) append(id.bytes[i]);
   text += "..";
-  for (std::size_t i = kObjectIdBytes - 2; i < kObjectIdBytes; ++i) append(id.bytes[i]);
+  for (std::size_t i = kObjectIdBytes - 4; i < kObjectIdBytes; ++i) append(id.bytes[i]);
   return text;
 }
 

@@ -39,7 +39,7 @@ EngineStats Engine::stats() const { return state_->stats(); }
 void Engine::check_invariants() const { state_->check_invariants(); }
 
 // Transfer ids of different lives of a node must not meet at a peer: each life has its own range.
-Engine::State::State(const EngineConfig& config, std::uint64_t seed)
+EngineTables::EngineTables(const EngineConfig& config, std::uint64_t seed)
     : config_(config),
       view_(config.node),
       directory_(config),
@@ -50,6 +50,8 @@ Engine::State::State(const EngineConfig& config, std::uint64_t seed)
                                                                            << 24) {
   HOPLITE_CHECK(config.node != kNoNode);
 }
+
+Engine::State::State(const EngineConfig& config, std::uint64_t seed) : EngineTables(config, seed) {}
 
 // Messages to ourselves, admissions, what the home owes, folds, blocks: each may cause the others.
 void Engine::State::settle() {

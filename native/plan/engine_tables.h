@@ -1,0 +1,81 @@
+// What one node's engine knows: its machines, and the tables between them. Only Engine::State
+// changes them. Invariants: Engine::State::check_invariants. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "plan/accumulator.h"
+#include "plan/directory.h"
+#include "plan/engine.h"
+#include "plan/inventory.h"
+#include "plan/local_object.h"
+#include "plan/pull.h"
+#include "plan/rails.h"
+#include "plan/reduce_tree.h"
+#include "plan/sender.h"
+
+namespace hoplite {
+
+struct Retired {  // bytes that no name leads to any more, still mapped, being sent or written
+  Extent extent;
+  std::map<ClientId, std::uint32_t> pins;
+  std::optional<Waiter> writer;  // of a put that was dropped: its client does not know yet
+};
+struct Tombstone {
+  Incarnation upto;
+  Instant until;
+};
+struct Call {  // the caller's side of a reduce
+  Waiter waiter;
+  ReduceWant want;                    // everything confirmed so far
+  std::vector<ReduceSource> awaited;  // to be confirmed once some node has them
+};
+struct Folding {  // the owner's side of a reduce
+  Accumulator accumulator;
+  std::optional<Extent> slots;              // where remote blocks land before they are folded
+  std::map<TransferId, std::size_t> pulls;  // -> which half of `slots`
+  std::set<StripeIndex> reported;
+  bool failed = false;
+};
+
+struct EngineTables {
+  EngineTables(const EngineConfig& config, std::uint64_t seed);
+
+  EngineConfig config_;
+  Instant now_;
+  Membership view_;
+  Directory directory_;
+  ReduceTree reduces_;
+  Inventory inventory_;
+  Rails rails_;
+  Sender sender_;
+  LocalObjects objects_;
+  std::multimap<std::pair<ObjectId, Incarnation>, Retired> retired_;
+  std::map<TransferId, Pull> pulls_;
+  std::uint64_t last_transfer_;
+  std::map<ObjectId, Folding> folds_;
+  std::map<ObjectId, ObjectId> slot_keys_;  // a fold's second reservation -> its target
+  std::set<ObjectId> dirty_folds_;
+  std::map<ObjectId, Call> calls_;
+  std::map<ObjectId, Locate> locates_;
+  std::map<ObjectId, Tombstone> tombstones_;
+  std::deque<std::pair<Instant, ObjectId>> tombstone_order_;  // each life is equally long
+  std::map<ObjectId, std::vector<std::uint32_t>> committed_;  // members of results held here
+  std::map<NodeId, Member> connected_;
+  std::set<NodeId> links_;  // peers whose link is up
+  std::deque<Message> loop_;
+  std::deque<MessageIn> parked_;
+  std::deque<Action> actions_;
+  Bytes payload_in_;                  // of the message being received
+  std::optional<ObjectId> granting_;  // whose range is asked for while its grant is handled
+  std::uint64_t fold_bytes_left_ = 0;
+  bool more_ = false;  // a turn's worth was done and there is more
+  EngineStats stats_;
+};
+
+}  // namespace hoplite
