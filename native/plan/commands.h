@@ -41,8 +41,8 @@ struct ReduceCommand {
   std::uint32_t source_count = 0;
   std::uint32_t count = 0;
 };
-// A source is confirmed now; the order of these is the order of arrival. Not confirmed: it is, as soon
-// as some node has it, in the order in which the directory hears of them.
+// A source is confirmed now; the order of these is the order of arrival. Not confirmed: it is, as
+// soon as some node has it, in the order in which the directory hears of them.
 struct ReduceSourceCommand {
   ObjectId target;
   ReduceSource source;

@@ -228,6 +228,47 @@ TEST(Engine, GivesBackAllPinsOfAClientThatDied) {
   EXPECT_EQ(nodes.stats(1).arena_bytes_used, 0U);
 }
 
+TEST(Engine, KeepsTwoMappedRangesOfOneNameUntilBothAreReleased) {
+  Nodes nodes(1);
+  const ObjectId id = nodes.object_at(0);
+  for (int life = 0; life < 2; ++life) {
+    nodes.put(0, id, kLarge);
+    nodes.run();
+    EXPECT_TRUE(nodes.is<Fetched>(nodes.get(0, id)));
+    nodes.erase(0, id);
+    nodes.elapse(kTombstoneLife + 1_s);  // then the id may be used again
+  }
+  nodes.release(0, id);
+  EXPECT_EQ(nodes.stats(0).arena_bytes_used, 2 * 4_KiB) << "which one was it?";
+  nodes.release(0, id);
+  EXPECT_EQ(nodes.stats(0).arena_bytes_used, 0U);
+}
+
+TEST(Engine, GivesUpAPartialCopyThatNobodyWantsAndMovesWhomItServed) {
+  Nodes nodes(3);
+  const ObjectId id = nodes.object_at(0);
+  nodes.put(0, id, kLarge, 1, 2);  // two of four blocks
+  const RequestId relay = nodes.get(1, id);
+  nodes.run();
+  nodes.get(2, id);
+  nodes.run();
+  EXPECT_EQ(nodes.stats(1).blocks_sent, 2U);
+  nodes.cancel(1, relay);
+  nodes.run();
+  EXPECT_EQ(nodes.stats(1).arena_bytes_used, 0U);
+  EXPECT_EQ(nodes.stats(1).objects, 0U);
+  EXPECT_EQ(nodes.stats(2).blocks_received, 2U) << "what has landed stays";
+  EXPECT_EQ(nodes.stats(0).regrants, 1U);
+}
+
+TEST(Engine, RefusesAReduceOntoAnObjectThatIsThere) {
+  Nodes nodes(1);
+  const ObjectId id = nodes.object_at(0);
+  nodes.put(0, id, kLarge);
+  nodes.run();
+  EXPECT_EQ(nodes.code(nodes.reduce(0, id, 1, 1)), Code::kDuplicateObject);
+}
+
 TEST(Engine, SaysEverythingAgainAfterALinkBroke) {
   Nodes nodes(2);
   const ObjectId id = nodes.object_at(0);
