@@ -4,7 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "wire/frame_fields.h"
+#include "wire/frame_types.h"
+#include "wire/link_fields.h"
 
 namespace hoplite {
 namespace {

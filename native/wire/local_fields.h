@@ -5,9 +5,9 @@
 
 #include <type_traits>
 
-#include "wire/archive.h"
 #include "wire/frame.h"
 #include "wire/local_frame.h"
+#include "wire/shared_fields.h"
 
 namespace hoplite::wire {
 

@@ -1,0 +1,46 @@
+// What a simulated cluster is made of, and the options of its clients' verbs.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "plan/types.h"
+#include "sim/network.h"
+
+namespace hoplite::sim {
+
+// Engine borders that can be corrupted on purpose, to see the checker see it.
+enum class Canary : std::uint8_t { kNone, kFoldTwice, kFlipByte, kLoseWrite, kForgetReply };
+
+struct ClusterConfig {
+  std::size_t nodes = 3;
+  EngineConfig engine;  // node and incarnation are filled in
+  NetworkConfig network;
+  std::uint64_t seed = 1;
+  Duration view_delay_max = 20_ms;                  // from a new view to each node's knowing of it
+  Duration local_delay = 5_us;                      // client to node and back
+  std::uint64_t write_bytes_per_s = 4'000'000'000;  // how fast clients fill a large put
+  std::uint32_t blocks_per_write = 4;
+  std::uint32_t check_every = 1;  // turns of an engine between two checks of its invariants
+  Canary canary = Canary::kNone;
+  bool trace = false;  // every event to stderr
+
+  // Blocks of 1 KiB and payloads up to 256 bytes, so that a few KiB already make a large object.
+  static ClusterConfig small(std::uint16_t stripes);
+};
+
+struct PutOptions {
+  std::uint64_t size_bytes = 64_KiB;
+  DType dtype = DType::kOpaque;
+  Incarnation incarnation{1};
+  ClientId client{1};
+};
+struct ReduceOptions {
+  std::uint32_t source_count = 0;
+  std::uint32_t count = 0;
+  ReduceOp op = ReduceOp::kSum;
+  ClientId client{1};
+};
+
+}  // namespace hoplite::sim

@@ -1,0 +1,73 @@
+// The fields of the frames between receiver and sender, and of those by which two nodes meet, in
+// the order of docs/wire.md. Used by frame.cc only. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "wire/reduce_fields.h"
+
+namespace hoplite::wire {
+
+inline constexpr int kConnectionKindCount = static_cast<int>(ConnectionKind::kBulk) + 1;
+
+template <typename A>
+void version_of(A& a, Of<A, std::uint16_t> wire_version, Of<A, std::uint64_t> features) {
+  a.number(wire_version);
+  a.number(features);
+}
+
+// ---- receiver and sender ----
+
+template <typename A>
+void fields(A& a, Of<A, PullStart> m) {
+  fields(a, m.object);
+  id(a, m.incarnation);
+  id(a, m.target_epoch);
+  stripe_of(a, m.stripe_count, m.stripe);
+  a.number(m.from);
+  a.number(m.credits);
+}
+template <typename A>
+void fields(A& a, Of<A, Credit> m) {
+  a.number(m.blocks);
+}
+template <typename A>
+void fields(A&, Of<A, PullStop>) {}
+template <typename A>
+void fields(A& a, Of<A, PullRefused> m) {
+  a.enumeration(m.code, kCodeCount);
+}
+
+// ---- how two nodes meet ----
+
+template <typename A>
+void fields(A& a, Of<A, Hello> m) {
+  version_of(a, m.wire_version, m.features);
+  id(a, m.from);
+  id(a, m.from_incarnation);
+  id(a, m.to);
+  id(a, m.to_incarnation);
+  a.enumeration(m.kind, kConnectionKindCount);
+  id(a, m.rail);
+  a.number(m.attempt);
+  a.array(m.nonce);
+  a.require(m.rail.value < kRailsMax);
+}
+template <typename A>
+void fields(A& a, Of<A, Welcome> m) {
+  version_of(a, m.wire_version, m.features);
+  id(a, m.incarnation);
+  a.array(m.nonce);
+  a.array(m.proof);
+}
+template <typename A>
+void fields(A& a, Of<A, Proof> m) {
+  a.array(m.proof);
+}
+template <typename A>
+void fields(A& a, Of<A, CloseRail> m) {
+  id(a, m.rail);
+  a.require(m.rail.value < kRailsMax);
+}
+template <typename A>
+void fields(A&, Of<A, Goodbye>) {}
+
+}  // namespace hoplite::wire

@@ -1,0 +1,37 @@
+// The fields of what a reduce's home tells its owners and everybody else, in the order of
+// docs/wire.md. Used by frame.cc only. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "wire/directory_fields.h"
+
+namespace hoplite::wire {
+
+inline constexpr int kReducePhaseCount = static_cast<int>(ReducePhase::kFailed) + 1;
+
+template <typename A>
+void fields(A& a, Of<A, ReduceOwn> m) {
+  fields(a, m.target);
+  id(a, m.target_epoch);
+  a.enumeration(m.op, kReduceOpCount);
+  fields(a, m.meta);
+  a.number(m.stripe_count);
+  ids(a, m.owned, kStripesMax);
+  a.number(m.first);
+  each(a, m.members, kReduceSourcesMax, kReduceSourceBytes, [&](auto& s) { fields(a, s); });
+  a.flag(m.sealed);
+  a.require(m.stripe_count >= 1 && m.stripe_count <= kStripesMax);
+  for (const StripeIndex stripe : m.owned) a.require(stripe.value < m.stripe_count);
+  a.require(m.first <= kReduceSourcesMax);
+}
+template <typename A>
+void fields(A& a, Of<A, ReduceState> m) {
+  fields(a, m.target);
+  id(a, m.target_epoch);
+  a.enumeration(m.phase, kReducePhaseCount);
+  numbers(a, m.members, kReduceSourcesMax);
+  numbers(a, m.lost, kReduceSourcesMax);
+  a.enumeration(m.code, kCodeCount);
+  a.text(m.text, kErrorTextBytesMax);
+}
+
+}  // namespace hoplite::wire

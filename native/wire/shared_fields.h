@@ -1,0 +1,61 @@
+// How ids, lists and the values that frames of both kinds share are walked; see archive.h. Used by
+// frame.cc and local_frame.cc only. Pure. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include "wire/archive.h"
+
+namespace hoplite::wire {
+
+template <typename A, typename T>
+using Of = typename A::template Ref<T>;
+
+template <typename A, typename Value>
+  requires requires(Value& v) { v.value; }
+void id(A& a, Value& value) {
+  a.number(value.value);
+}
+
+template <typename A, typename Vector, typename Walk>
+void each(A& a, Vector& values, std::size_t limit, std::size_t bytes_min, Walk walk) {
+  for (auto& value : a.counted(values, limit, bytes_min)) walk(value);
+}
+template <typename A, typename Vector>
+void ids(A& a, Vector& values, std::size_t limit) {
+  using Rep = decltype(std::declval<typename std::remove_cvref_t<Vector>::value_type>().value);
+  each(a, values, limit, sizeof(Rep), [&](auto& value) { id(a, value); });
+}
+template <typename A, typename Vector>
+void numbers(A& a, Vector& values, std::size_t limit) {
+  using Rep = typename std::remove_cvref_t<Vector>::value_type;
+  each(a, values, limit, sizeof(Rep), [&](auto& value) { a.number(value); });
+}
+
+// ---- fields that frames of both kinds share ----
+
+template <typename A>
+void fields(A& a, Of<A, ObjectId> object) {
+  a.array(object.bytes);
+}
+template <typename A>
+void fields(A& a, Of<A, ObjectMeta> meta) {
+  a.number(meta.size_bytes);
+  a.number(meta.block_bytes);
+  a.enumeration(meta.dtype, kDTypeCount);
+  a.text(meta.layout, kLayoutBytesMax);
+  a.require(meta.size_bytes <= kObjectBytesMax && meta.block_bytes <= kBlockBytesMax);
+  // A BlockIndex counts every block, however small a peer says they are.
+  a.require(meta.block_bytes == 0 || meta.size_bytes / meta.block_bytes < (1ULL << 31));
+}
+inline constexpr std::size_t kReduceSourceBytes = 4 + kObjectIdBytes + 4 + 1;
+template <typename A>
+void fields(A& a, Of<A, ReduceSource> source) {
+  a.number(source.index);
+  fields(a, source.object);
+  id(a, source.incarnation);
+  a.flag(source.failed);
+  a.require(source.index < kReduceSourcesMax);
+}
+
+}  // namespace hoplite::wire
