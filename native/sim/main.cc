@@ -20,6 +20,7 @@ using hoplite::sim::RunOptions;
 std::uint64_t current_seed = 0;
 
 void name_the_seed() noexcept {
+  std::fflush(stdout);
   std::fprintf(stderr, "seed %llu aborts; replay it with --seed %llu --trace\n",
                static_cast<unsigned long long>(current_seed),
                static_cast<unsigned long long>(current_seed));

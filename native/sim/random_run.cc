@@ -26,7 +26,7 @@ class Run {
     fault_percent_ = faults_.empty() ? 0 : static_cast<std::uint32_t>(prng_.below(30));
     steps_ = 30 + prng_.below(90);
     spacing_max_ = between(20'000, 20'000'000);
-    size_max_ = config_.engine.arena_bytes / (has_small_arena_ ? 3 : 24);
+    size_max_ = config_.engine.arena_bytes / (has_small_arena_ ? 4 : 48);
     deletes_ = prng_.chance(60);
     if (has_small_arena_) cluster_.checker().allow_store_full();
   }
@@ -79,7 +79,8 @@ class Run {
     config.engine.credit_bytes = between(1, 16) * config.engine.block_bytes_max;
     config.engine.rail_queue_bytes = between(1, 64) * config.engine.block_bytes_max;
     has_small_arena_ = options.canary == Canary::kNone && prng_.chance(25);
-    config.engine.arena_bytes = has_small_arena_ ? 192_KiB : 4_MiB;
+    // Each of the eleven sizes of small objects may take a slab of 256 KiB.
+    config.engine.arena_bytes = has_small_arena_ ? between(1, 3) * 1_MiB : 8_MiB;
     config.network.latency = {static_cast<std::int64_t>(between(5'000, 2'000'000))};
     config.network.jitter_max = prng_.chance(50) ? Duration{0} : 1_ms;
     config.network.detection = {static_cast<std::int64_t>(between(1'000'000, 100'000'000))};

@@ -1,0 +1,64 @@
+// Random lives: kept seeds and a fresh handful each build; and the canaries, which must be seen.
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/random_run.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace hoplite::sim {
+namespace {
+
+void expect_clean(std::uint64_t seed) {
+  const RunResult result = random_run({.seed = seed});
+  for (const std::string& failure : result.failures) {
+    ADD_FAILURE() << "seed " << seed << " (" << result.summary << "): " << failure;
+  }
+}
+
+TEST(RandomRun, KeptSeedsPass) {
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "seeds.txt");
+  std::string line;
+  int count = 0;
+  while (std::getline(file, line)) {
+    if (line.empty() || line[0] == '#') continue;
+    expect_clean(std::stoull(line));
+    ++count;
+  }
+  EXPECT_GT(count, 0) << "seeds.txt was not found";
+}
+
+TEST(RandomRun, FirstSeedsPass) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) expect_clean(seed);
+}
+
+TEST(RandomRun, SameSeedGivesTheSameRun) {
+  const RunResult first = random_run({.seed = 7});
+  const RunResult again = random_run({.seed = 7});
+  EXPECT_EQ(first.events, again.events);
+  EXPECT_EQ(first.answered, again.answered);
+}
+
+class Canaries : public testing::TestWithParam<Canary> {};
+
+// Not every seed has a fold or a second block in it; most must show the damage.
+TEST_P(Canaries, IsReported) {
+  int reported = 0;
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    if (!random_run({.seed = seed, .canary = GetParam()}).failures.empty()) ++reported;
+  }
+  EXPECT_GE(reported, 3);
+}
+INSTANTIATE_TEST_SUITE_P(Each, Canaries,
+                         testing::Values(Canary::kFoldTwice, Canary::kFlipByte, Canary::kLoseWrite,
+                                         Canary::kForgetReply),
+                         [](const testing::TestParamInfo<Canary>& info) {
+                           static constexpr const char* kNames[] = {"None", "FoldTwice", "FlipByte",
+                                                                    "LoseWrite", "ForgetReply"};
+                           return std::string(kNames[static_cast<std::size_t>(info.param)]);
+                         });
+
+}  // namespace
+}  // namespace hoplite::sim
