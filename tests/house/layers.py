@@ -27,8 +27,8 @@ SEES_THE_BORDER = {"wire", "io"}
 PURE = {"plan", "wire"}
 IMPURE_HEADER = re.compile(
     r"(sys|netinet|arpa|linux)/.*|(unistd|fcntl|pthread|poll|signal|time|stdlib)\.h"
-    r"|thread|mutex|shared_mutex|condition_variable|future|atomic|random|chrono|ctime|iostream|fstream"
-    r"|unordered_map|unordered_set"
+    r"|thread|mutex|shared_mutex|condition_variable|future|atomic|random|chrono|ctime"
+    r"|iostream|fstream|unordered_map|unordered_set"
 )
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 # Two are allowed: HOPLITE_CHECK says what was broken (fprintf) and aborts.
 # Parts of mangled names are enough: a clock is read by _ZNSt6chrono3_V212steady_clock3nowEv.
 IMPURE = re.compile(
-    r"^(socket|bind|listen|accept4?|connect|send|sendto|sendmsg|recv|recvfrom|recvmsg|poll|ppoll|select"
-    r"|epoll_\w+|eventfd|pipe2?|open|openat|close|read|write|pread|pwrite|readv|writev|fopen|fwrite|puts"
-    r"|printf|mmap|munmap|memfd_create|ioctl|fcntl"
+    r"^(socket|bind|listen|accept4?|connect|send|sendto|sendmsg|recv|recvfrom|recvmsg|poll|ppoll"
+    r"|select|epoll_\w+|eventfd|pipe2?|open|openat|close|read|write|pread|pwrite|readv|writev|fopen"
+    r"|fwrite|puts|printf|mmap|munmap|memfd_create|ioctl|fcntl"
     r"|time|clock|clock_gettime|gettimeofday|localtime\w*|gmtime\w*|usleep|nanosleep|sleep"
     r"|pthread_\w+|sem_\w+|futex|syscall|fork|execve?|kill|signal|sigaction"
     r"|getenv|secure_getenv|setenv|environ|gethostname|getpid"
