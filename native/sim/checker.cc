@@ -52,8 +52,16 @@ void Checker::fetched(const Request& get, Instant) {
   const Known& known = objects_[get.object];
   if (known.reduce != nullptr) {
     if (!is_some_fold(*known.reduce, get.bytes)) {
+      std::string where;
+      const auto right = folded(*known.reduce, known.reduce->members);
+      if (known.reduce->has_value() && right) {
+        const auto& bytes = right->second;
+        const auto differ =
+            std::mismatch(bytes.begin(), bytes.end(), get.bytes.begin(), get.bytes.end());
+        where = ", first difference at byte " + std::to_string(differ.first - bytes.begin());
+      }
       fail("the value is no fold of " + std::to_string(known.reduce->count) +
-           " confirmed sources: " + name_of(get));
+           " confirmed sources: " + name_of(get) + where);
     }
     return;
   }
