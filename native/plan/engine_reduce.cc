@@ -56,7 +56,12 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
   object.meta = own.meta;
   object.committed = false;
   object.pinned = true;
-  if (object.stripes.size() != own.stripe_count) object.stripes.resize(own.stripe_count);
+  if (object.stripes.size() != own.stripe_count) {  // received under another cut: void here
+    for (LocalStripe& stripe : object.stripes) {
+      if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
+    }
+    object.stripes.assign(own.stripe_count, LocalStripe{});
+  }
   for (const StripeIndex index : own.owned) {
     if (index.value >= own.stripe_count) continue;
     LocalStripe& stripe = object.stripes[index.value];

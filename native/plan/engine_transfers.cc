@@ -23,6 +23,8 @@ void Engine::State::on(NodeId, const Message&, const Grant& grant) {
     return claim(id);
   }
   if (object.incarnation != grant.incarnation || object.target_epoch != grant.target_epoch) {
+    // A fold of an older target epoch goes with its bytes: a grant may overtake the ReduceOwn.
+    end_fold(id);
     // Who asked us before we were granted anything waits on: it was told of us first.
     if (object.incarnation.value != 0) void_bytes(id, object);
     object.incarnation = grant.incarnation;
