@@ -41,6 +41,7 @@ void Engine::State::on(const LinkUp& event) {
   if (member == connected_.end() || member->second.incarnation != event.incarnation) return;
   if (links_.contains(event.node)) part_from(event.node);
   links_.insert(event.node);
+  directory_.handle_link_down(event.node);  // what was granted while it was down is lost as well
   rails_.handle_link_up(event.node, member->second.rails.size());
   resync(event.node);
   reduces_.handle_link_up(event.node, view_);

@@ -51,14 +51,15 @@ TEST_P(Canaries, IsReported) {
   }
   EXPECT_GE(reported, 3);
 }
+std::string canary_name(const testing::TestParamInfo<Canary>& canary) {
+  static constexpr const char* kNames[] = {"None", "FoldTwice", "FlipByte", "LoseWrite",
+                                           "ForgetReply"};
+  return kNames[static_cast<std::size_t>(canary.param)];
+}
 INSTANTIATE_TEST_SUITE_P(Each, Canaries,
                          testing::Values(Canary::kFoldTwice, Canary::kFlipByte, Canary::kLoseWrite,
                                          Canary::kForgetReply),
-                         [](const testing::TestParamInfo<Canary>& info) {
-                           static constexpr const char* kNames[] = {"None", "FoldTwice", "FlipByte",
-                                                                    "LoseWrite", "ForgetReply"};
-                           return std::string(kNames[static_cast<std::size_t>(info.param)]);
-                         });
+                         canary_name);
 
 }  // namespace
 }  // namespace hoplite::sim
