@@ -82,7 +82,8 @@ class ScriptedNode {
  private:
   void run() {
     while (!is_stopping_) {
-      for (const Ready& ready : poller_.wait(std::nullopt)) port_.handle_ready(ready);
+      const auto patience = port_.has_commands() ? std::optional(Duration{0}) : std::nullopt;
+      for (const Ready& ready : poller_.wait(patience)) port_.handle_ready(ready);
       for (const Command& command : port_.take_commands(1000)) {
         const std::lock_guard guard(mutex_);
         heard_.push_back(command);
