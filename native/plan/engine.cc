@@ -230,7 +230,7 @@ void Engine::State::pump() {
     inventory_.mark_needed(block->header.object);
     ++stats_.blocks_sent;
     stats_.bytes_sent += block->extent.size_bytes;
-    actions_.emplace_back(std::move(*block));
+    actions_.emplace_back(*block);
   }
 }
 

@@ -165,7 +165,7 @@ void Cluster::drop_member(NodeId id, Incarnation life) {
 // ---- turns ----
 
 // Runs `what` in a turn of the node, later where it is paused, never where that life is over.
-void Cluster::in_turn(std::size_t index, Incarnation life, std::function<void(Node&)> what) {
+void Cluster::in_turn(std::size_t index, Incarnation life, const std::function<void(Node&)>& what) {
   Node& node = *nodes_[index];
   if (!node.alive || node.life != life) return;
   if (node.paused_until > now()) {

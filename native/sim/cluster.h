@@ -99,7 +99,7 @@ class Cluster final : private NetworkUser {
   void start(Node& node);
   void add_node();
   void drive(Node& node);
-  void in_turn(std::size_t index, Incarnation life, std::function<void(Node&)> what);
+  void in_turn(std::size_t index, Incarnation life, const std::function<void(Node&)>& what);
   void handle_io(NodeId node, IoEvent event);
   void publish_view();
   void drop_member(NodeId node, Incarnation life);

@@ -48,12 +48,12 @@ class Writer {
     number(static_cast<std::uint32_t>(size));
     raw(value.data(), size);
   }
-  // Returns the values to walk. `limit`: how many there may be.
+  // Returns the values to walk, which are a field of the message. `limit`: how many there may be.
   template <typename T>
   const std::vector<T>& counted(const std::vector<T>& values, std::size_t limit, std::size_t) {
     HOPLITE_CHECK(values.size() <= limit);
     number(static_cast<std::uint32_t>(values.size()));
-    return values;
+    return values;  // NOLINT(bugprone-return-const-ref-from-parameter)
   }
   void require(bool) {}
 
