@@ -63,7 +63,8 @@ def test_another_hook_follows_ours_and_we_never_follow_ourselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(flag.HOOK_VARIABLE, "tests.ray.test_flag.mark")
-    monkeypatch.delenv(flag.NEXT_HOOK_VARIABLE, raising=False)
+    monkeypatch.setenv(flag.NEXT_HOOK_VARIABLE, "")  # noted, so that install's own goes afterwards
+    monkeypatch.delenv(flag.NEXT_HOOK_VARIABLE)
     flag.install()
     flag.install()
     assert os.environ[flag.HOOK_VARIABLE] == flag.HOOK
