@@ -39,6 +39,7 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
   const bool raised = object.target_epoch < own.target_epoch;
   if (!is_new && !folding.accumulator.handle_own(own)) return;
   dirty_folds_.insert(own.target);
+  folding.reported.clear();  // a new home has not heard of it
   if (raised) {
     // Blocks that still hold only members stay in the accumulator; nothing is final in this epoch.
     std::vector<TransferId> under_way;

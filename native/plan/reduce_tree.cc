@@ -50,7 +50,7 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
     plan.state.members = report.committed;
     return publish(report.target, plan);
   }
-  if (!plan.wanted) {  // an owner under an earlier home; the caller will say what it wants
+  if (!plan.wanted || plan.owners.empty()) {  // an owner under an earlier home: we begin after it
     plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
     plan.told.emplace(from, 0);
     return;

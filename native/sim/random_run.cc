@@ -62,6 +62,9 @@ class Run {
     ObjectId object;
     Request* put;
   };
+  struct ById {  // addresses differ from run to run
+    bool operator()(const Request* a, const Request* b) const { return a->id < b->id; }
+  };
 
   std::uint64_t between(std::uint64_t least, std::uint64_t most) {
     return least + prng_.below(most - least + 1);
@@ -305,7 +308,7 @@ class Run {
   std::uint64_t size_max_ = 0;
   bool deletes_ = false;
   std::uint64_t next_object_ = 1;
-  std::map<Request*, std::vector<Source>> sources_;
+  std::map<Request*, std::vector<Source>, ById> sources_;
   Instant last_fault_{};
 };
 
