@@ -263,6 +263,7 @@ void Directory::handle_view(const Membership& view, Instant now) {
     }
   }
   for (const NodeId node : gone) remove_node(node, now);
+  if (unheard_.empty()) service_all(now);
 }
 
 void Directory::handle_link_down(NodeId node) {
@@ -275,8 +276,16 @@ void Directory::handle_link_down(NodeId node) {
 }
 
 void Directory::handle_node_dead(NodeId node, Instant now) {
-  unheard_.erase(node);
+  const bool last_word = unheard_.erase(node) > 0 && unheard_.empty();
   remove_node(node, now);
+  if (last_word) service_all(now);
+}
+
+// Everybody has been heard, or is dead: what nobody has is lost from now on.
+void Directory::service_all(Instant now) {
+  std::vector<ObjectId> objects;
+  for (const auto& [object, entry] : entries_) objects.push_back(object);
+  for (const ObjectId& object : objects) service(object, now);
 }
 
 void Directory::remove_node(NodeId node, Instant now) {

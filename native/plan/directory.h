@@ -107,6 +107,7 @@ class Directory {
 
   // service (directory_service.cc): all that an entry owes anybody, after any change
   void service(const ObjectId& object, Instant now);
+  void service_all(Instant now);
   [[nodiscard]] static bool is_held(const Entry& entry);
   void decide_stripes(Entry& entry) const;
   [[nodiscard]] std::optional<std::string> why_lost(const Entry& entry) const;

@@ -35,10 +35,8 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
 }
 
 void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Membership& view) {
-  if (!recovering_ && !plans_.contains(report.target)) {  // its caller is gone
-    if (report.committed.empty()) {
-      parcels_.push_back({from, Drop{report.target, Incarnation{1}, false}});
-    }
+  if (!recovering_ && !plans_.contains(report.target) && report.committed.empty()) {
+    parcels_.push_back({from, Drop{report.target, Incarnation{1}, false}});  // its caller is gone
     return;
   }
   Plan& plan = plans_[report.target];
