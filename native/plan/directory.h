@@ -112,6 +112,7 @@ class Directory {
   void decide_stripes(Entry& entry) const;
   [[nodiscard]] std::optional<std::string> why_lost(const Entry& entry) const;
   void answer_lost(const ObjectId& object, Entry& entry);
+  void expire_pushes(Entry& entry, Instant now);
   void push_small(const ObjectId& object, Entry& entry, Instant now);
   void grant_stripes(const ObjectId& object, Entry& entry, Instant now);
   void answer_locates(const ObjectId& object, Entry& entry, Instant now);

@@ -26,6 +26,7 @@ void Directory::service(const ObjectId& object, Instant now) {
     return schedule(object, entry);
   }
   decide_stripes(entry);
+  expire_pushes(entry, now);
   if (!entry.lost) {
     if (const auto why = why_lost(entry)) {
       entry.lost = true;
@@ -118,6 +119,22 @@ void Directory::answer_lost(const ObjectId& object, Entry& entry) {
   }
   for (const auto& [node, locate] : entry.locates) send(node, lost);
   entry.locates.clear();
+}
+
+// Nobody claims anew when the pusher of a small object dies, for nobody knows who pushes: what has
+// not come by the time of the next push never will.
+void Directory::expire_pushes(Entry& entry, Instant now) {
+  if (!entry.known || entry.meta.size_bytes > config_.inline_bytes_max) return;
+  for (auto& [node, holder] : entry.holders) {
+    for (Edge& edge : holder.stripes) {
+      if (edge.state != StripeState::kReceiving || !edge.orphan) continue;
+      if (now < edge.not_before) {
+        wake_at(entry, edge.not_before);
+      } else {
+        edge = Edge{};
+      }
+    }
+  }
 }
 
 // A small object goes to everybody who waits; above eight at once the first ones pass it on. Who
