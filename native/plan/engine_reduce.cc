@@ -239,20 +239,24 @@ void Engine::State::on(NodeId, const Message&, const ReduceState& state) {
     call->second.want.seen = std::max(call->second.want.seen, state.target_epoch);
     if (state.phase == ReducePhase::kCommitted) {
       reply(call->second.waiter, Reduced{state.members});
-      end_call(call->first);
+      end_call(state.target);
     } else if (state.phase == ReducePhase::kFailed) {
       reply(call->second.waiter, Error{state.code, state.text});
-      end_call(call->first);
+      end_call(state.target);
     }
   }
-  const auto it = objects_.find(state.target);
+  auto it = objects_.find(state.target);
   if (it == objects_.end()) return;
   if (state.phase == ReducePhase::kFailed) {
     fail_waiters(it->second, state.code, state.text);
     it->second.whole_wanted = false;
     return drop_object(state.target, Incarnation{1}, false);
   }
-  if (state.target_epoch > it->second.target_epoch) raise_target(state, it->second);
+  if (state.target_epoch > it->second.target_epoch) {
+    raise_target(state, it->second);
+    it = objects_.find(state.target);  // nobody may have wanted it
+    if (it == objects_.end()) return;
+  }
   if (state.phase == ReducePhase::kCommitted && state.target_epoch == it->second.target_epoch &&
       !it->second.committed) {
     commit_target(state, it->second);
