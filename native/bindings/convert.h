@@ -50,7 +50,7 @@ static_assert(kErrorClasses.back() != nullptr, "every Code has a class");
 
 // Returns the value, or raises the error as an exception.
 template <typename T>
-T unwrap(Result<T> result) {
+T unwrap(Result<T>&& result) {
   if (!result) raise_error(result.error());
   if constexpr (!std::is_void_v<T>) return std::move(*result);
 }

@@ -89,7 +89,7 @@ Result<NodeConfig> configure(const NodeOptions& options) {
     if (found == std::end(kOptions)) {
       std::string known;
       for (const Option& option : kOptions) known.append(" ").append(option.name);
-      return invalid("option '" + name + "' is unknown; there are:" + known);
+      return invalid(known.insert(0, "option '" + name + "' is unknown; there are:"));
     }
     if (value < found->least || value > found->most) {
       return invalid("option '" + name + "'=" + std::to_string(value) + ": must be " +

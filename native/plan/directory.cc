@@ -284,6 +284,7 @@ void Directory::handle_node_dead(NodeId node, Instant now) {
 // Everybody has been heard, or is dead: what nobody has is lost from now on.
 void Directory::service_all(Instant now) {
   std::vector<ObjectId> objects;
+  objects.reserve(entries_.size());
   for (const auto& [object, entry] : entries_) objects.push_back(object);
   for (const ObjectId& object : objects) service(object, now);
 }

@@ -43,6 +43,7 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
   if (raised) {
     // Blocks that still hold only members stay in the accumulator; nothing is final in this epoch.
     std::vector<TransferId> under_way;
+    under_way.reserve(folding.pulls.size());
     for (const auto& [transfer, half] : folding.pulls) under_way.push_back(transfer);
     for (const TransferId transfer : under_way) end_pull(transfer, true);
     for (LocalStripe& stripe : object.stripes) {
@@ -96,6 +97,7 @@ void Engine::State::drive_fold(const ObjectId& target) {
   // Each owner starts at another member, so that not all of them pull from the same node at once.
   auto& members = folding.accumulator.members();
   std::vector<std::uint32_t> order;
+  order.reserve(members.size());
   for (const auto& [index, member] : members) order.push_back(index);
   if (!order.empty() && !folding.accumulator.own().owned.empty()) {
     const auto turn = folding.accumulator.own().owned.front().value % order.size();
@@ -341,6 +343,7 @@ void Engine::State::end_fold(const ObjectId& target) {
   const auto it = folds_.find(target);
   if (it == folds_.end()) return;
   std::vector<TransferId> under_way;
+  under_way.reserve(it->second.pulls.size());
   for (const auto& [transfer, half] : it->second.pulls) under_way.push_back(transfer);
   for (const TransferId transfer : under_way) end_pull(transfer, true);
   if (it->second.slots) inventory_.release(*it->second.slots, now_);
