@@ -18,7 +18,7 @@ export RAY_AUTH_MODE ?= disabled
 .PHONY: demo test bench fix fast install tests-built clean
 
 # The main job: asynchronous SGD with a parameter server. Options by ARGS, as in ARGS=--plain.
-demo: $(ready)/package
+demo: $(ready)/package $(if $(findstring --torch,$(ARGS)),$(venv)/.torch)
 	python examples/async_sgd.py $(ARGS)
 
 # The full gate.
@@ -59,6 +59,10 @@ $(venv)/.build: pyproject.toml $(ready)/system
 	[ -x $(venv)/bin/python ] || "$$(cat $(ready)/system)" -m venv $(venv)
 	python -m pip install --quiet --upgrade 'pip>=25.1'
 	python -m pip install --quiet --group build
+	touch $@
+
+$(venv)/.torch: $(venv)/.build
+	python -m pip install --quiet --group torch
 	touch $@
 
 $(venv)/.dev: $(venv)/.build
