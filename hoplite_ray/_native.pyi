@@ -70,6 +70,10 @@ class Request:
     def cancel(self) -> None:
         """Give blocks, waits and an unwritten range back."""
 
+    @property
+    def id(self) -> int:
+        """Its number among the client's requests; write() begins another one."""
+
 class Client:
     """This process's attachment to its own node."""
 
@@ -103,6 +107,14 @@ class Client:
 
     def reduce_source_failed(self, target: bytes, index: int) -> None:
         """Say that a source will never come."""
+
+    def watch(self, request: Request) -> None:
+        """Let next_finished() tell when the request has finished."""
+
+    def next_finished(self, timeout_s: float) -> int | None:
+        """
+        Wait for any watched request; its id, or None after the timeout. Raises NodeLostError once the client is closed or its node gone, and every id has been told.
+        """
 
     def close(self) -> None:
         """Detach; pending requests end. Idempotent."""

@@ -133,6 +133,17 @@ struct PyClient {
         released([&](Client& c) { return c.reduce(object, operation, source_count, count); }));
   }
 
+  void watch(PyRequest& request) {
+    const RequestHandle watched = request.handle;
+    unwrap(released([&](Client& c) { return c.watch(*watched); }));
+  }
+
+  std::optional<std::uint64_t> next_finished(double timeout_s) {
+    const Duration timeout = to_duration(timeout_s);
+    const auto id = unwrap(released([&](Client& c) { return c.next_finished(timeout); }));
+    return id ? std::optional(id->value) : std::nullopt;
+  }
+
   void reduce_source(const nb::bytes& target, std::uint32_t index, const nb::bytes& object_id,
                      std::uint32_t incarnation, bool confirmed) {
     const ObjectId into = to_object_id(target);
@@ -251,7 +262,10 @@ void bind_request(nb::module_& m) {
            "Wait; True when the request is finished, either way.")
       .def("result", &PyRequest::result, nb::sig("def result(self) -> None | Fetched | list[int]"),
            "Return how it ended, or raise. A Fetched can be taken once.")
-      .def("cancel", &PyRequest::cancel, "Give blocks, waits and an unwritten range back.");
+      .def("cancel", &PyRequest::cancel, "Give blocks, waits and an unwritten range back.")
+      .def_prop_ro(
+          "id", [](PyRequest& self) { return self.handle->id().value; },
+          "Its number among the client's requests; write() begins another one.");
 }
 
 void bind_client(nb::module_& m) {
@@ -275,6 +289,11 @@ void bind_client(nb::module_& m) {
            "Confirm a source, in the order of arrival; or let the node do so once it is there.")
       .def("reduce_source_failed", &PyClient::reduce_source_failed, "target"_a, "index"_a,
            "Say that a source will never come.")
+      .def("watch", &PyClient::watch, "request"_a,
+           "Let next_finished() tell when the request has finished.")
+      .def("next_finished", &PyClient::next_finished, "timeout_s"_a,
+           "Wait for any watched request; its id, or None after the timeout. Raises NodeLostError "
+           "once the client is closed or its node gone, and every id has been told.")
       .def(
           "close", [](PyClient& self) { self.released([](Client& c) { c.close(); }); },
           "Detach; pending requests end. Idempotent.")

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <utility>
 #include <variant>
 
@@ -19,23 +18,7 @@
 namespace hoplite {
 namespace {
 
-constexpr std::size_t kReadBytes = 128_KiB;  // one largest reply, or some thousand small ones
-// A sender that finds the socket full looks this often whether it may be the leader instead.
-constexpr Duration kFullSocketPoll = 20_ms;
-
-using SteadyClock = std::chrono::steady_clock;
-
-Error forked_error() {
-  return {Code::kInvalidArgument,
-          "this client is unusable after fork: attach again in the child process"};
-}
-
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
-
-int poll_ms(Duration timeout) {
-  const std::int64_t ms = (std::max<std::int64_t>(timeout.ns, 0) + 999'999) / 1'000'000;
-  return static_cast<int>(std::min<std::int64_t>(ms, 1 << 30));
-}
 
 }  // namespace
 
@@ -45,6 +28,9 @@ Result<std::shared_ptr<Attachment>> Attachment::open(const std::string& socket_p
   auto attachment =
       std::make_shared<Attachment>(std::move(opened->socket), std::move(opened->writable),
                                    std::move(opened->readonly), opened->attached);
+  if (!attachment->waiter_.wake.is_open() || !attachment->watcher_.wake.is_open()) {
+    return system_error("eventfd");
+  }
   return attachment;
 }
 
@@ -61,6 +47,11 @@ Attachment::~Attachment() { leave_fork_guard(this); }
 
 // ---- asking ----
 
+Error Attachment::forked_error() {
+  return {Code::kInvalidArgument,
+          "this client is unusable after fork: attach again in the child process"};
+}
+
 Result<void> Attachment::check() {
   if (is_forked_) return forked_error();
   const std::lock_guard guard(mutex_);
@@ -71,7 +62,7 @@ Result<void> Attachment::check() {
 bool Attachment::is_alive() {
   if (is_forked_) return false;
   std::unique_lock guard(mutex_);
-  if (!end_ && !has_leader_) lead(guard, POLLIN, Duration{0});
+  if (!end_ && !waiter_.is_taken) lead(guard, waiter_, POLLIN, Duration{0});
   return !end_;
 }
 
@@ -130,141 +121,6 @@ Result<void> Attachment::send(const Command& command) {
     }
   }
   return {};
-}
-
-// The node stops listening to a client that leaves its answers unread, so a sender reads meanwhile.
-Result<void> Attachment::wait_until_writable() {
-  std::unique_lock guard(mutex_);
-  if (end_) return *end_;
-  if (!has_leader_) {
-    lead(guard, POLLIN | POLLOUT, kFullSocketPoll);
-    return {};
-  }
-  guard.unlock();
-  pollfd socket{socket_.value(), POLLOUT, 0};
-  ::poll(&socket, 1, poll_ms(kFullSocketPoll));
-  return {};
-}
-
-// ---- answers ----
-
-bool Attachment::wait(Request& request, Duration timeout) {
-  if (is_forked_) return true;  // take() says why
-  const auto deadline = SteadyClock::now() + std::chrono::nanoseconds(timeout.ns);
-  {
-    std::unique_lock guard(mutex_);
-    while (!request.is_finished_) {
-      const auto left = deadline - SteadyClock::now();
-      const Duration patience{std::max<std::int64_t>(
-          0, std::chrono::duration_cast<std::chrono::nanoseconds>(left).count())};
-      if (!has_leader_) {
-        lead(guard, POLLIN, patience);
-        if (!request.is_finished_ && patience.ns == 0) return false;
-      } else if (progress_.wait_for(guard, left) == std::cv_status::timeout) {
-        if (!request.is_finished_ && SteadyClock::now() >= deadline) return false;
-      }
-    }
-  }
-  release_orphans();
-  return true;
-}
-
-void Attachment::lead(std::unique_lock<std::mutex>& guard, short events, Duration timeout) {
-  has_leader_ = true;
-  guard.unlock();
-  auto arrived = read(events, timeout);
-  guard.lock();
-  has_leader_ = false;
-  if (arrived) {
-    for (Arrived& each : *arrived) hand_out(std::move(each));
-  } else {
-    die(arrived.error());
-  }
-  progress_.notify_all();  // those who are served, and one who leads next
-}
-
-Result<std::vector<Attachment::Arrived>> Attachment::read(short events, Duration timeout) {
-  pollfd socket{socket_.value(), events, 0};
-  const int ready = ::poll(&socket, 1, poll_ms(timeout));
-  if (ready <= 0 || (socket.revents & ~POLLOUT) == 0) return std::vector<Arrived>{};
-  const std::size_t at = input_.size();
-  input_.resize(at + kReadBytes);
-  const ssize_t got = ::recv(socket_.value(), input_.data() + at, kReadBytes, MSG_DONTWAIT);
-  const int error = errno;
-  input_.resize(at + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-  errno = error;
-  const std::string node = "node " + std::to_string(attached_.node.value);
-  if (got == 0) return Error{Code::kNodeLost, node + " is gone; attach again once it is back"};
-  if (got < 0 && !would_block()) return system_error("reading from " + node, Code::kNodeLost);
-  return parse();
-}
-
-Result<std::vector<Attachment::Arrived>> Attachment::parse() {
-  std::vector<Arrived> arrived;
-  std::size_t read = 0;
-  for (;;) {
-    const std::span<const std::byte> here = std::span(input_).subspan(read);
-    if (here.size() < kLocalHeaderBytes) break;
-    auto header = decode_local_header(here);
-    if (!header) return header.error();
-    const std::size_t body_end = kLocalHeaderBytes + header->body_bytes;
-    const std::size_t whole = body_end + header->payload_bytes;
-    if (here.size() < whole) break;
-    auto frame = decode_local_body(*header, here.subspan(kLocalHeaderBytes, header->body_bytes));
-    if (!frame) return frame.error();
-    auto* reply = std::get_if<LocalReply>(&*frame);
-    if (reply == nullptr) return Error{Code::kBadFrame, "the node sent something that is no reply"};
-    const auto payload = here.subspan(body_end, header->payload_bytes);
-    arrived.push_back({std::move(*reply), Bytes(payload.begin(), payload.end())});
-    read += whole;
-  }
-  input_.erase(input_.begin(), input_.begin() + static_cast<std::ptrdiff_t>(read));
-  return arrived;
-}
-
-void Attachment::hand_out(Arrived arrived) {
-  const auto found = pending_.find(arrived.reply.request);
-  if (found != pending_.end()) {
-    Request& request = *found->second;
-    pending_.erase(found);
-    finish(request, std::move(arrived.reply.reply), std::move(arrived.payload));
-    return;
-  }
-  // Cancelled or dropped while the answer was on its way: nobody else will give back what it holds.
-  const auto cancelled = cancelled_.find(arrived.reply.request);
-  if (cancelled == cancelled_.end()) return;
-  const auto* fetched = std::get_if<Fetched>(&arrived.reply.reply);
-  if (fetched != nullptr && fetched->mapped) {
-    orphans_.emplace_back(shared_from_this(), cancelled->second, fetched->incarnation);
-  }
-  cancelled_.erase(cancelled);
-}
-
-void Attachment::finish(Request& request, Reply reply, Bytes payload) {
-  request.is_finished_ = true;
-  request.is_unwritten_ = std::holds_alternative<Reserved>(reply);
-  const auto* fetched = std::get_if<Fetched>(&reply);
-  if (fetched != nullptr && fetched->mapped) {
-    request.answer_.pin = Pin(shared_from_this(), request.object_, fetched->incarnation);
-  }
-  request.answer_.reply = std::move(reply);
-  request.answer_.payload = std::move(payload);
-}
-
-void Attachment::release_orphans() {
-  std::vector<Pin> orphans;
-  {
-    const std::lock_guard guard(mutex_);
-    orphans.swap(orphans_);
-  }
-}
-
-// REQUIRES: mutex_ is held.
-void Attachment::die(const Error& why) {
-  const Error end = end_.value_or(Error{Code::kNodeLost, why.text});
-  end_ = end;
-  for (auto& [id, request] : std::exchange(pending_, {})) finish(*request, end, {});
-  progress_.notify_all();
 }
 
 void Attachment::close() {
@@ -329,6 +185,7 @@ void Attachment::cancel(Request& request) {
     if (was_pending) {
       cancelled_.emplace(request.id_, request.object_);
       finish(request, Error{Code::kCancelled, "the request was cancelled"}, {});
+      wake(waiter_);
     } else if (!std::exchange(request.is_unwritten_, false)) {
       return;
     }
@@ -360,6 +217,8 @@ void Attachment::before_fork() {
 
 void Attachment::after_fork_in_child() {
   is_forked_ = true;
+  waiter_.wake.reset();
+  watcher_.wake.reset();
   writable_.reset();
   readonly_.reset();
   // Without views in the child the node must notice the parent's death, which needs the last copy

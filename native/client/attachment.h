@@ -1,20 +1,23 @@
 // What all requests, views and the Client of one attachment share: the Unix socket to the node, the
 // arena's two descriptors, and the table of pending requests. One mutex guards the table, another
-// orders what is sent. Reading is by leader and followers: of the threads that wait, one reads the
-// socket without holding the mutex, hands out the answers, and passes the role on when its own is
-// there. Lives as long as the last request or view that points to it; the socket closes with it.
-// After a fork the child's copy is dead: it never sends and never locks. Pins that were alive at
-// the fork are not released one by one any more, but with the last copy of the socket (design §1).
-// SPDX-License-Identifier: Apache-2.0
+// orders what is sent. Reading is by leader and followers: of the threads that wait for a request,
+// one sits in poll(2), reads, hands out the answers, and passes the seat on when its own is there.
+// next_finished() waits for many requests; it reads only while nobody waits for a single one, whose
+// thread would otherwise get its answer by a second wake-up. Lives as long as the last request or
+// view that points to it; the socket closes with it. After a fork the child's copy is dead: it
+// never sends and never locks. Pins that were alive at the fork are not released one by one any
+// more, but with the last copy of the socket (design §1). SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +47,9 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   [[nodiscard]] Result<void> tell(RequestId request, CommandBody body);
   void close();  // pending requests end with kNodeLost; views keep the socket open
 
+  [[nodiscard]] Result<void> watch(Request& request);
+  [[nodiscard]] Result<std::optional<RequestId>> next_finished(Duration timeout);
+
   // ---- for Request ----
   [[nodiscard]] bool wait(Request& request, Duration timeout);
   [[nodiscard]] bool is_finished(const Request& request);
@@ -62,20 +68,24 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   void after_fork_in_child();
 
  private:
-  struct Arrived {
-    LocalReply reply;
-    Bytes payload;
+  struct Seat {  // of a thread in poll(2): on the socket, and on what wakes this one
+    Seat();
+    UniqueFd wake;
+    bool is_taken = false;
   };
+  [[nodiscard]] static Error forked_error();
   [[nodiscard]] Result<void> check();  // an error when forked, closed, or when the node is gone
   [[nodiscard]] Result<void> send(const Command& command);
   [[nodiscard]] Result<void> wait_until_writable();
-  // Waits for one of `events` (of poll(2)), then takes in whatever frames are whole.
-  [[nodiscard]] Result<std::vector<Arrived>> read(short events, Duration timeout);
-  [[nodiscard]] Result<std::vector<Arrived>> parse();
-  // One turn as the leader. REQUIRES: `guard` holds mutex_, nobody reads.
-  void lead(std::unique_lock<std::mutex>& guard, short events, Duration timeout);
-  void hand_out(Arrived arrived);
+  // Waits on `seat` for one of `events` (of poll(2)), then hands out whatever answers have come.
+  // REQUIRES: `guard` holds mutex_, which is let go of meanwhile; the seat is free.
+  void lead(std::unique_lock<std::mutex>& guard, Seat& seat, short events, Duration timeout);
+  static void wake(const Seat& seat);
+  [[nodiscard]] Result<void> read();
+  [[nodiscard]] Result<void> parse();
+  void hand_out(LocalReply arrived, Bytes payload);
   void finish(Request& request, Reply reply, Bytes payload);
+  void announce(const Request& request);
   void die(const Error& why);
   void release_orphans();  // REQUIRES: no mutex is held
 
@@ -83,17 +93,19 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   UniqueFd writable_;
   UniqueFd readonly_;
   Attached attached_;
-  std::vector<std::byte> input_;  // the leader's
-
   std::mutex sending_;  // before mutex_, where both are held
 
   std::mutex mutex_;
   std::condition_variable progress_;
-  bool has_leader_ = false;
+  Seat waiter_;   // of one who waits for a request of its own
+  Seat watcher_;  // of one in next_finished()
+  std::vector<std::byte> input_;
+  std::size_t input_bytes_ = 0;
   std::optional<Error> end_;  // why nothing can be asked any more
   std::uint64_t next_request_ = 1;
   std::map<RequestId, Request*> pending_;
   std::map<RequestId, ObjectId> cancelled_;  // until their answers come
+  std::deque<RequestId> finished_;           // watched, and not yet asked for
   std::vector<Pin> orphans_;                 // of answers that came too late to be wanted
 
   std::atomic<bool> is_forked_{false};

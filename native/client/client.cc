@@ -129,6 +129,12 @@ Result<void> Client::reduce_source_failed(ObjectId target, std::uint32_t index) 
   return attachment_->tell(RequestId{0}, ReduceSourceCommand{target, source, true});
 }
 
+Result<void> Client::watch(Request& request) { return attachment_->watch(request); }
+
+Result<std::optional<RequestId>> Client::next_finished(Duration timeout) {
+  return attachment_->next_finished(timeout);
+}
+
 void Client::close() { attachment_->close(); }
 NodeId Client::node_id() const { return attachment_->attached().node; }
 Incarnation Client::node_incarnation() const { return attachment_->attached().incarnation; }

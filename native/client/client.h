@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -42,7 +43,6 @@ class Client {
   // it was put) it ends with kObjectLost when nobody has it.
   [[nodiscard]] Result<RequestHandle> get(ObjectId object, bool exists = false);
   // Deletes this incarnation and older ones everywhere; 0: whatever there is. Ends with Done.
-  // Deletes this incarnation and older ones everywhere; 0: whatever there is. Ends with Done.
   [[nodiscard]] Result<RequestHandle> remove(ObjectId object, Incarnation upto = Incarnation{0});
 
   // Ends with Reduced when `count` of `source_count` sources are in and committed.
@@ -54,6 +54,14 @@ class Client {
                                            Incarnation incarnation = Incarnation{0},
                                            bool confirmed = true);
   [[nodiscard]] Result<void> reduce_source_failed(ObjectId target, std::uint32_t index);
+
+  // For one thread that waits for many: `request`, once it is finished, is told by next_finished().
+  // kNodeLost when the node is gone or the client closed.
+  [[nodiscard]] Result<void> watch(Request& request);
+  // The id of a watched request that has finished, each once, in order; nullopt after `timeout`.
+  // kNodeLost when the node is gone or the client closed, and every id has been told. Waits of
+  // other threads for one request keep their latency.
+  [[nodiscard]] Result<std::optional<RequestId>> next_finished(Duration timeout);
 
   void close();  // idempotent; pending requests end with kNodeLost
   [[nodiscard]] NodeId node_id() const;

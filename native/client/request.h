@@ -52,6 +52,7 @@ class Request {
   ObjectId object_;
   std::uint64_t size_bytes_ = 0;  // of a put; written once, before the request is seen by others
   bool is_finished_ = false;      // guarded by the attachment, like all below
+  bool is_watched_ = false;       // next_finished() tells of it
   bool is_taken_ = false;
   bool is_unwritten_ = false;  // a large put, from its reservation to its last byte
   Answer answer_;

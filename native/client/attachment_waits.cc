@@ -1,0 +1,225 @@
+// How answers come in: who reads the socket, and who is told.
+// SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+#include <variant>
+
+#include "client/attachment.h"
+#include "io/system_error.h"
+
+namespace hoplite {
+namespace {
+
+constexpr std::size_t kReadBytes = 128_KiB;  // one inline reply, or some thousand small ones
+// A sender that finds the socket full looks this often whether it may be the one who reads.
+constexpr Duration kFullSocketPoll = 20_ms;
+
+using SteadyClock = std::chrono::steady_clock;
+
+bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+int poll_ms(Duration timeout) {
+  const std::int64_t ms = (std::max<std::int64_t>(timeout.ns, 0) + 999'999) / 1'000'000;
+  return static_cast<int>(std::min<std::int64_t>(ms, 1 << 30));
+}
+
+Duration until(SteadyClock::time_point deadline) {
+  const auto left = deadline - SteadyClock::now();
+  return {std::max<std::int64_t>(
+      0, std::chrono::duration_cast<std::chrono::nanoseconds>(left).count())};
+}
+
+}  // namespace
+
+Attachment::Seat::Seat() : wake(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+// REQUIRES: mutex_ is held.
+void Attachment::wake(const Seat& seat) {
+  if (seat.is_taken) static_cast<void>(::eventfd_write(seat.wake.value(), 1));
+}
+
+// ---- waiting ----
+
+bool Attachment::wait(Request& request, Duration timeout) {
+  if (is_forked_) return true;  // take() says why
+  const auto deadline = SteadyClock::now() + std::chrono::nanoseconds(timeout.ns);
+  {
+    std::unique_lock guard(mutex_);
+    for (Duration left = timeout; !request.is_finished_; left = until(deadline)) {
+      if (!waiter_.is_taken) {
+        lead(guard, waiter_, POLLIN, left);
+      } else {
+        progress_.wait_for(guard, std::chrono::nanoseconds(left.ns));
+      }
+      if (!request.is_finished_ && SteadyClock::now() >= deadline) return false;
+    }
+  }
+  release_orphans();
+  return true;
+}
+
+Result<void> Attachment::watch(Request& request) {
+  if (is_forked_) return forked_error();
+  const std::lock_guard guard(mutex_);
+  if (end_) return *end_;
+  request.is_watched_ = true;
+  if (request.is_finished_) announce(request);
+  return {};
+}
+
+Result<std::optional<RequestId>> Attachment::next_finished(Duration timeout) {
+  if (is_forked_) return forked_error();
+  const auto deadline = SteadyClock::now() + std::chrono::nanoseconds(timeout.ns);
+  std::optional<RequestId> id;
+  {
+    std::unique_lock guard(mutex_);
+    for (Duration left = timeout; finished_.empty(); left = until(deadline)) {
+      if (end_) return *end_;
+      if (!waiter_.is_taken && !watcher_.is_taken) {
+        lead(guard, watcher_, POLLIN, left);
+      } else {
+        progress_.wait_for(guard, std::chrono::nanoseconds(left.ns));
+      }
+      if (finished_.empty() && SteadyClock::now() >= deadline) break;
+    }
+    if (!finished_.empty()) {
+      id = finished_.front();
+      finished_.pop_front();
+    }
+  }
+  release_orphans();
+  return id;
+}
+
+void Attachment::lead(std::unique_lock<std::mutex>& guard, Seat& seat, short events,
+                      Duration timeout) {
+  seat.is_taken = true;
+  guard.unlock();
+  std::array<pollfd, 2> awaited{pollfd{socket_.value(), events, 0},
+                                pollfd{seat.wake.value(), POLLIN, 0}};
+  ::poll(awaited.data(), awaited.size(), poll_ms(timeout));
+  eventfd_t count = 0;
+  if (awaited[1].revents != 0) ::eventfd_read(seat.wake.value(), &count);
+  guard.lock();
+  seat.is_taken = false;
+  const bool is_readable = (awaited[0].revents & ~POLLOUT) != 0;
+  // Whoever waits for one answer has come meanwhile and reads it without a detour.
+  if (&seat == &watcher_ && waiter_.is_taken) return;
+  if (is_readable && !end_) {
+    if (auto taken = read(); !taken) die(taken.error());
+  }
+  progress_.notify_all();  // those who are served, and one who reads next
+}
+
+// The node stops listening to a client that leaves its answers unread, so a sender reads meanwhile.
+Result<void> Attachment::wait_until_writable() {
+  std::unique_lock guard(mutex_);
+  if (end_) return *end_;
+  if (!waiter_.is_taken) {
+    lead(guard, waiter_, POLLIN | POLLOUT, kFullSocketPoll);
+    return {};
+  }
+  guard.unlock();
+  pollfd socket{socket_.value(), POLLOUT, 0};
+  ::poll(&socket, 1, poll_ms(kFullSocketPoll));
+  return {};
+}
+
+// ---- reading; all REQUIRE that mutex_ is held ----
+
+Result<void> Attachment::read() {
+  if (input_.size() < input_bytes_ + kReadBytes) input_.resize(input_bytes_ + kReadBytes);
+  const ssize_t got =
+      ::recv(socket_.value(), input_.data() + input_bytes_, kReadBytes, MSG_DONTWAIT);
+  const std::string node = "node " + std::to_string(attached_.node.value);
+  if (got == 0) return Error{Code::kNodeLost, node + " is gone; attach again once it is back"};
+  if (got < 0 && !would_block()) return system_error("reading from " + node, Code::kNodeLost);
+  input_bytes_ += static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+  return parse();
+}
+
+Result<void> Attachment::parse() {
+  std::size_t begin = 0;
+  for (;;) {
+    const auto here = std::span<const std::byte>(input_).subspan(begin, input_bytes_ - begin);
+    if (here.size() < kLocalHeaderBytes) break;
+    auto header = decode_local_header(here);
+    if (!header) return header.error();
+    const std::size_t body_end = kLocalHeaderBytes + header->body_bytes;
+    const std::size_t whole = body_end + header->payload_bytes;
+    if (here.size() < whole) break;
+    auto frame = decode_local_body(*header, here.subspan(kLocalHeaderBytes, header->body_bytes));
+    if (!frame) return frame.error();
+    auto* reply = std::get_if<LocalReply>(&*frame);
+    if (reply == nullptr) return Error{Code::kBadFrame, "the node sent something that is no reply"};
+    const auto payload = here.subspan(body_end, header->payload_bytes);
+    hand_out(std::move(*reply), Bytes(payload.begin(), payload.end()));
+    begin += whole;
+  }
+  const auto first = input_.begin() + static_cast<std::ptrdiff_t>(begin);
+  const auto last = input_.begin() + static_cast<std::ptrdiff_t>(input_bytes_);
+  std::copy(first, last, input_.begin());
+  input_bytes_ -= begin;
+  return {};
+}
+
+void Attachment::hand_out(LocalReply arrived, Bytes payload) {
+  const auto found = pending_.find(arrived.request);
+  if (found != pending_.end()) {
+    Request& request = *found->second;
+    pending_.erase(found);
+    return finish(request, std::move(arrived.reply), std::move(payload));
+  }
+  // Cancelled or dropped while the answer was on its way: nobody else will give back what it holds.
+  const auto cancelled = cancelled_.find(arrived.request);
+  if (cancelled == cancelled_.end()) return;
+  const auto* fetched = std::get_if<Fetched>(&arrived.reply);
+  if (fetched != nullptr && fetched->mapped) {
+    orphans_.emplace_back(shared_from_this(), cancelled->second, fetched->incarnation);
+  }
+  cancelled_.erase(cancelled);
+}
+
+void Attachment::finish(Request& request, Reply reply, Bytes payload) {
+  request.is_finished_ = true;
+  request.is_unwritten_ = std::holds_alternative<Reserved>(reply);
+  const auto* fetched = std::get_if<Fetched>(&reply);
+  if (fetched != nullptr && fetched->mapped) {
+    request.answer_.pin = Pin(shared_from_this(), request.object_, fetched->incarnation);
+  }
+  request.answer_.reply = std::move(reply);
+  request.answer_.payload = std::move(payload);
+  if (request.is_watched_) announce(request);
+}
+
+void Attachment::announce(const Request& request) {
+  finished_.push_back(request.id_);
+  wake(watcher_);
+  progress_.notify_all();
+}
+
+void Attachment::die(const Error& why) {
+  const Error end = end_.value_or(Error{Code::kNodeLost, why.text});
+  end_ = end;
+  for (auto& [id, request] : std::exchange(pending_, {})) finish(*request, end, {});
+  wake(waiter_);
+  wake(watcher_);
+  progress_.notify_all();
+}
+
+void Attachment::release_orphans() {
+  std::vector<Pin> orphans;
+  {
+    const std::lock_guard guard(mutex_);
+    orphans.swap(orphans_);
+  }
+}
+
+}  // namespace hoplite
