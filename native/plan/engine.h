@@ -5,8 +5,10 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "plan/messages.h"
+#include "plan/waits.h"
 
 namespace hoplite {
 
@@ -33,6 +35,7 @@ class Engine {
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
 
   [[nodiscard]] EngineStats stats() const;
+  [[nodiscard]] std::vector<Wait> waits() const;
   // Aborts when the tables contradict each other. Cost: O(everything); for tests and debug builds.
   void check_invariants() const;
 

@@ -44,6 +44,7 @@ class Engine::State : private EngineTables {
   std::optional<Action> poll_action();
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
   [[nodiscard]] EngineStats stats() const;
+  [[nodiscard]] std::vector<Wait> waits() const;  // engine_waits.cc
   void check_invariants() const;
 
  private:

@@ -80,6 +80,7 @@ void Cluster::crash(std::size_t index) {
   if (!node.alive) return;
   trace(node, "crashes");
   node.alive = false;
+  waits_.set(node.id, {});
   network_.node_crashed(node.id);
   checker_.node_lost(index, node.life);
   for (Request& request : requests_) {
@@ -197,6 +198,7 @@ void Cluster::drive(Node& node) {
   if (config_.check_every != 0 && node.turns % config_.check_every == 0) {
     node.engine->check_invariants();
   }
+  check_waits(node);
   const auto due = node.engine->poll_timeout();
   if (!due || (node.timer && *node.timer <= *due && *node.timer >= now())) return;
   node.timer = std::max(*due, now());
@@ -206,6 +208,12 @@ void Cluster::drive(Node& node) {
     late.timer.reset();
     in_turn(index, life, [this](Node& awake) { awake.engine->handle_timeout(now()); });
   });
+}
+
+void Cluster::check_waits(const Node& node) {
+  waits_.set(node.id, node.engine->waits());
+  if (!checker_.failures().empty()) return;  // a circle stays; it is said once
+  if (const auto circle = waits_.circle_through(node.id)) checker_.fail(*circle);
 }
 
 // ---- time ----

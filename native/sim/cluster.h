@@ -22,6 +22,7 @@
 #include "sim/network.h"
 #include "sim/request.h"
 #include "sim/timeline.h"
+#include "sim/wait_graph.h"
 #include "wire/local_frame.h"
 
 namespace hoplite::sim {
@@ -103,6 +104,7 @@ class Cluster final : private NetworkUser {
   void handle_io(NodeId node, IoEvent event);
   void publish_view();
   void drop_member(NodeId node, Incarnation life);
+  void check_waits(const Node& node);
   Duration some(Duration most);
   void trace(const Node& node, const std::string& text);
 
@@ -110,6 +112,7 @@ class Cluster final : private NetworkUser {
   void perform(Node& node, const Action& action);
   void send_message(Node& node, const SendMessage& action);
   void fold(Node& node, const Fold& action);
+  void grant_in_circle(NodeId receiver, const MessageIn& heard);
   void land(Node& node, NodeId from, ByteVector frame);
   void frame_arrived(NodeId node, NodeId from, ConnectionKind kind, ByteVector frame) override;
   ByteVector block_frame(NodeId node, const SendBlock& block) override;
@@ -134,6 +137,7 @@ class Cluster final : private NetworkUser {
   Prng prng_;
   Network network_;
   Checker checker_;
+  WaitGraph waits_;
   std::vector<std::unique_ptr<Node>> nodes_;
   SetViewCommand view_;
   std::deque<Request> requests_;

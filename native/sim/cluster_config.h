@@ -11,7 +11,14 @@
 namespace hoplite::sim {
 
 // Engine borders that can be corrupted on purpose, to see the checker see it.
-enum class Canary : std::uint8_t { kNone, kFoldTwice, kFlipByte, kLoseWrite, kForgetReply };
+enum class Canary : std::uint8_t {
+  kNone,
+  kFoldTwice,
+  kFlipByte,
+  kLoseWrite,
+  kForgetReply,
+  kGrantInCircle,
+};
 
 struct ClusterConfig {
   std::size_t nodes = 3;

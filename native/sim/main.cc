@@ -31,13 +31,14 @@ std::optional<Canary> canary_named(std::string_view name) {
   if (name == "flip-byte") return Canary::kFlipByte;
   if (name == "lose-write") return Canary::kLoseWrite;
   if (name == "forget-reply") return Canary::kForgetReply;
+  if (name == "grant-in-circle") return Canary::kGrantInCircle;
   return std::nullopt;
 }
 
 int usage() {
   std::fprintf(stderr,
-               "usage: hoplite_sim --seed N [--seeds COUNT] [--trace]\n"
-               "                   [--canary fold-twice|flip-byte|lose-write|forget-reply]\n");
+               "usage: hoplite_sim [--seed N] [--seeds COUNT] [--trace] [--canary NAME]\n"
+               "  canaries: fold-twice flip-byte lose-write forget-reply grant-in-circle\n");
   return 2;
 }
 

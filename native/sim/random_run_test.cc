@@ -52,13 +52,13 @@ TEST_P(Canaries, IsReported) {
   EXPECT_GE(reported, 3);
 }
 std::string canary_name(const testing::TestParamInfo<Canary>& canary) {
-  static constexpr const char* kNames[] = {"None", "FoldTwice", "FlipByte", "LoseWrite",
-                                           "ForgetReply"};
+  static constexpr const char* kNames[] = {"None",      "FoldTwice",   "FlipByte",
+                                           "LoseWrite", "ForgetReply", "GrantInCircle"};
   return kNames[static_cast<std::size_t>(canary.param)];
 }
 INSTANTIATE_TEST_SUITE_P(Each, Canaries,
                          testing::Values(Canary::kFoldTwice, Canary::kFlipByte, Canary::kLoseWrite,
-                                         Canary::kForgetReply),
+                                         Canary::kForgetReply, Canary::kGrantInCircle),
                          canary_name);
 
 }  // namespace

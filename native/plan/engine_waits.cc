@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/engine_state.h"
+#include "plan/waits.h"
+
+namespace hoplite {
+
+std::vector<Wait> Engine::waits() const { return state_->waits(); }
+
+// One wait per transfer that is open, and per member of a fold that is being fetched whole.
+std::vector<Wait> Engine::State::waits() const {
+  std::vector<Wait> waits;
+  for (const auto& [transfer, pull] : pulls_) {
+    const PullGoal& goal = pull.goal();
+    const BytesName needed{goal.object, goal.incarnation, goal.target_epoch};
+    Wait wait{needed,
+              goal.stripe_count,
+              goal.stripe,
+              pull.ready(),
+              goal.sender,
+              needed,
+              stripe_block(goal.stripe_count, goal.stripe, pull.ready())};
+    if (pull.fold) {
+      const LocalObject& target = objects_.at(pull.fold->target);
+      wait.name = {pull.fold->target, target.incarnation, target.target_epoch};
+      wait.ready = target.stripes[goal.stripe.value].ready;
+    }
+    waits.push_back(wait);
+  }
+  for (const auto& [id, folding] : folds_) {
+    const ReduceOwn& own = folding.accumulator.own();
+    const LocalObject& target = objects_.at(id);
+    for (const auto& [index, member] : folding.accumulator.members()) {
+      if (!member.whole) continue;
+      for (const StripeIndex stripe : own.owned) {
+        const auto n = folding.accumulator.first_lacking(index, stripe);
+        if (!n || stripe.value >= target.stripes.size()) continue;
+        waits.push_back({{id, target.incarnation, target.target_epoch},
+                         own.stripe_count,
+                         stripe,
+                         target.stripes[stripe.value].ready,
+                         config_.node,
+                         {member.source.object, member.source.incarnation, TargetEpoch{0}},
+                         stripe_block(own.stripe_count, stripe, *n)});
+      }
+    }
+  }
+  return waits;
+}
+
+}  // namespace hoplite

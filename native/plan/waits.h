@@ -1,0 +1,32 @@
+// What of one node is unfinished and which block must come first: its share of the cluster's
+// wait-for graph. The simulator joins the shares of all nodes and proves that nothing waits for
+// itself (design decision 13). Plain data. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "plan/messages.h"
+
+namespace hoplite {
+
+// The bytes that an object's stripe is about: those of an older attempt or target epoch are others.
+struct BytesName {
+  ObjectId object;
+  Incarnation incarnation;
+  TargetEpoch target_epoch;
+  bool operator==(const BytesName&) const = default;
+};
+
+// A stripe of a copy that is received here, or of a result that is folded here, goes on when
+// `sender` (this node itself, for a member that it fetches whole) has `block` of `needed`.
+struct Wait {
+  BytesName name;
+  std::uint16_t stripe_count = 1;
+  StripeIndex stripe;
+  std::uint32_t ready = 0;  // its leading blocks, which others can have from here
+  NodeId sender;
+  BytesName needed;  // target epoch 0: whichever is committed
+  BlockIndex block;
+};
+
+}  // namespace hoplite

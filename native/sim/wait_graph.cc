@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/wait_graph.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hoplite::sim {
+
+void WaitGraph::set(NodeId node, std::vector<Wait> waits) {
+  if (waits.empty()) {
+    waits_.erase(node);
+  } else {
+    waits_.insert_or_assign(node, std::move(waits));
+  }
+}
+
+std::optional<std::string> WaitGraph::circle_through(NodeId node) const {
+  const auto own = waits_.find(node);
+  if (own == waits_.end()) return std::nullopt;
+  for (const Wait& wait : own->second) {
+    std::set<Point> seen;
+    std::vector<Point> walk{{node, wait.name.object, wait.stripe}};
+    if (!leads_back(walk.front(), walk, seen)) continue;
+    std::string text = "waits in a circle: ";
+    for (const Point& point : walk) {
+      text += "stripe " + std::to_string(point.stripe.value) + " of " + short_name(point.object) +
+              " on node " + std::to_string(point.node.value - 1) + " -> ";
+    }
+    return text + "the first";
+  }
+  return std::nullopt;
+}
+
+// Extends `walk` until it is back at its first point.
+bool WaitGraph::leads_back(const Point& from, std::vector<Point>& walk,
+                           std::set<Point>& seen) const {
+  for (const Point& next : needs(from)) {
+    if (next == walk.front()) return true;
+    if (!seen.insert(next).second) continue;
+    walk.push_back(next);
+    if (leads_back(next, walk, seen)) return true;
+    walk.pop_back();
+  }
+  return false;
+}
+
+// The unfinished stripes that must go on before `from` does.
+std::set<WaitGraph::Point> WaitGraph::needs(const Point& from) const {
+  std::set<Point> needed;
+  const auto own = waits_.find(from.node);
+  if (own == waits_.end()) return needed;
+  for (const Wait& wait : own->second) {
+    if (wait.name.object != from.object || wait.stripe != from.stripe) continue;
+    const auto theirs = waits_.find(wait.sender);
+    if (theirs == waits_.end()) continue;
+    for (const Wait& other : theirs->second) {
+      const bool is_it = other.name.object == wait.needed.object &&
+                         other.name.incarnation == wait.needed.incarnation &&
+                         (wait.needed.target_epoch.value == 0 ||
+                          other.name.target_epoch == wait.needed.target_epoch);
+      const bool lacks = wait.block.value % other.stripe_count == other.stripe.value &&
+                         wait.block.value / other.stripe_count >= other.ready;
+      if (is_it && lacks) needed.insert({wait.sender, other.name.object, other.stripe});
+    }
+  }
+  return needed;
+}
+
+}  // namespace hoplite::sim
