@@ -4,7 +4,6 @@
 
 #include <cctype>
 #include <cstddef>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -20,8 +19,7 @@ namespace {
 
 // Returns the text of docs/wire.md, or "" when it can't be read.
 std::string wire_doc() {
-  const auto here = std::filesystem::path(__FILE__).parent_path();
-  std::ifstream file(here / ".." / ".." / "docs" / "wire.md");
+  std::ifstream file(HOPLITE_ROOT "/docs/wire.md");
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
