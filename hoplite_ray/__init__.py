@@ -30,6 +30,7 @@ from hoplite_ray.errors import (
     UnusableAfterForkError,
     WireError,
     WireVersionMismatchError,
+    WrongTypeError,
 )
 from hoplite_ray.plugin.flag import install as _install
 
@@ -74,6 +75,7 @@ __all__ = [
     "UnusableAfterForkError",
     "WireError",
     "WireVersionMismatchError",
+    "WrongTypeError",
     "array",
     "delete",
     "get",

@@ -11,6 +11,7 @@
     ├── LayoutMismatchError      (also ValueError)       sources of a reduce differ in layout
     ├── ReduceError                                      too few sources are left; has `.fates`
     ├── InvalidArgumentError     (also ValueError)       the request itself is wrong
+    ├── WrongTypeError           (also TypeError)        an argument or a source is of no use
     ├── PeerLostError                                    another node died
     ├── NodeLostError                                    this process's own node is gone
     ├── WireError                                        a peer sent what is no frame
@@ -70,6 +71,10 @@ class ReduceError(HopliteError):
 
 class InvalidArgumentError(HopliteError, ValueError):
     """The request itself is wrong."""
+
+
+class WrongTypeError(HopliteError, TypeError):
+    """An argument, or what a source returned, is of a type that can't be taken."""
 
 
 class PeerLostError(HopliteError):

@@ -27,7 +27,7 @@ def test_every_native_code_has_its_own_class() -> None:
 
 def test_the_tree_in_the_docstring_is_the_tree() -> None:
     drawn = set(re.findall(r"\w+Error(?=\s| *\()", errors.__doc__ or ""))
-    assert drawn - {"TimeoutError", "ValueError"} == set(CLASSES)
+    assert drawn - {"TimeoutError", "TypeError", "ValueError"} == set(CLASSES)
 
 
 def test_every_error_is_public() -> None:
@@ -53,3 +53,4 @@ def test_python_programs_catch_them_by_python_names() -> None:
     assert issubclass(errors.GetTimeoutError, TimeoutError)
     assert issubclass(errors.InvalidArgumentError, ValueError)
     assert issubclass(errors.LayoutMismatchError, ValueError)
+    assert issubclass(errors.WrongTypeError, TypeError)
