@@ -133,7 +133,7 @@ def reduce(refs: Sequence[Ref], *, op: ReduceOp = "sum", count: int | None = Non
             f"count={count} of {len(refs)} sources; ask for 1 to {len(refs)}"
         )
     here = attachment()
-    result: Ref = here.steward.reduce.remote(refs, op, count)
+    result: Ref = here.steward.reduce.remote(refs, op, count, here.journal.process)
     here.abandoned.watch(result)
     return result
 
@@ -181,7 +181,7 @@ def delete(refs: _Gettable | Sequence[_Gettable]) -> None:
         handle = each if isinstance(each, Array) else _ready_value(each)
         if not isinstance(handle, Array):
             raise InvalidArgumentError(f"{each!r} holds no array of the store")
-        here.store.delete(handle._object_id)
+        here.delete(handle._object_id)
 
 
 def _ready_value(ref: Ref) -> Any:

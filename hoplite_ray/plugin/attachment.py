@@ -6,15 +6,23 @@ One per process: the store's client, what the process owns (journal, reaper), an
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import numpy.typing as npt
 import ray
 
-from hoplite_ray.errors import GetTimeoutError, HopliteError, NodeLostError, ObjectLostError
+from hoplite_ray.errors import (
+    GetTimeoutError,
+    HopliteError,
+    NodeLostError,
+    ObjectLostError,
+    UnusableAfterForkError,
+)
 from hoplite_ray.plugin import flag
 from hoplite_ray.plugin.anchors import AnchorSupply
 from hoplite_ray.plugin.journal import Journal
@@ -44,6 +52,7 @@ class Attachment:
     """What this process has of its node. Any thread may use it."""
 
     def __init__(self, place: NodePlace) -> None:
+        self.pid = os.getpid()
         flag.refuse_raw(ray.get_runtime_context().runtime_env)
         self.place = place
         self.began_s = began_s()
@@ -72,7 +81,7 @@ class Attachment:
 
     @cached_property
     def anchors(self) -> AnchorSupply:
-        return AnchorSupply(self.steward)
+        return AnchorSupply(self.place, self.steward)
 
     @cached_property
     def reaper(self) -> Reaper:
@@ -86,7 +95,7 @@ class Attachment:
         return Reaper(lambda target: self.steward.abandon.remote(target))
 
     def _release(self, object_id: bytes) -> None:
-        self.store.delete(object_id)
+        self.delete(object_id)
         self.journal.released(object_id)
 
     def _renew(self) -> None:
@@ -103,11 +112,21 @@ class Attachment:
         incarnation: int,
         timeout_s: float | None,
     ) -> None:
+        self._retried(
+            lambda store: store.put(object_id, array, incarnation=incarnation, timeout_s=timeout_s)
+        )
+
+    def delete(self, object_id: bytes, *, upto: int = 0) -> None:
+        self._retried(lambda store: store.delete(object_id, upto=upto))
+
+    def orphan(self, object_id: bytes, *, upto: int = 0) -> None:
+        self._retried(lambda store: store.delete(object_id, upto=upto))
+
+    def _retried(self, operation: Callable[[Store], None]) -> None:
+        """Do it, again in the node's next life if that one ends under it."""
         for tries_left in reversed(range(_TRIES)):
             try:
-                return self.store.put(
-                    object_id, array, incarnation=incarnation, timeout_s=timeout_s
-                )
+                return operation(self.store)
             except NodeLostError:
                 if not tries_left:
                     raise
@@ -168,7 +187,7 @@ _current: Attachment | None = None
 def _detach() -> None:
     """Let go of the native client while the interpreter can still free it."""
     global _current
-    if _current is not None:
+    if _current is not None and _current.pid == os.getpid():
         _current.close()
         _current = None
 
@@ -176,12 +195,23 @@ def _detach() -> None:
 _changing = threading.Lock()
 
 
+def refuse_fork() -> None:
+    """Raises: UnusableAfterForkError in the child of a process that is attached."""
+    if _current is not None and _current.pid != os.getpid():
+        raise UnusableAfterForkError(
+            f"process {os.getpid()} was forked from {_current.pid}, which is attached to Ray and "
+            "to its node; neither works in the child: use Ray tasks, or multiprocessing's 'spawn'"
+        )
+
+
 def attachment() -> Attachment:
     """This process's attachment, made now if there is none for the Ray node it is connected to.
 
-    Raises: HopliteError if Ray is not running here; ValueError if the job's options are wrong.
+    Raises: HopliteError if Ray is not running here; ValueError if the job's options are wrong;
+            UnusableAfterForkError in the child of a process that is attached.
     """
     global _current
+    refuse_fork()
     if not ray.is_initialized():
         raise HopliteError("Ray is not running in this process: call ray.init() first")
     place = NodePlace.of_this_process()

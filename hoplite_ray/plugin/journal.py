@@ -1,109 +1,244 @@
 """What a process owns, written down before it exists, so that its death leaks nothing.
 
 Each attached process appends to a file of its own and holds the file's flock as long as it lives:
-the kernel lets go of it, whatever the process dies of. The steward of the node reads all of them.
+the kernel lets go of it, whatever the process dies of. A file that has grown is followed by the
+next, which begins with what is still owned; only then does the old one say ENDED. The steward of
+the node reads all of them, keeps in its own what anchors hold, and removes files that have ended.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
 _RECORD = struct.Struct("<B28s28sI")
-_NO_ANCHOR = bytes(28)
+_NOTHING = bytes(28)
+_GROWS_BYTES = 1 << 20  # of news, or as much as it began with; then the next file follows
+_UNFINISHED_S = 60.0  # a file is begun within milliseconds, unless its process died of it
 
 
 class Kind(IntEnum):
-    OWNED = 1  # an object of put(): it goes when its ref does, or this process
+    OWNED = 1  # an object of put(): it goes when its ref does, and is orphaned with this process
     RELEASED = 2  # ... and has gone
     ANCHORED = 3  # an object of array(): it goes when its anchor does
+    ENDED = 4  # what this file owned is in the next one
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     kind: Kind
-    object_id: bytes
-    anchor: bytes
-    incarnation: int
+    object_id: bytes = _NOTHING
+    anchor: bytes = _NOTHING
+    incarnation: int = 0
+
+    def to_bytes(self) -> bytes:
+        return _RECORD.pack(self.kind, self.object_id, self.anchor, self.incarnation)
 
 
 class Journal:
-    """The file of this process. Any thread may write."""
+    """The files of this process, of which one is being written. Any thread may write."""
 
-    def __init__(self, directory: Path) -> None:
-        name = f"{os.getpid()}-{uuid.uuid4().hex}"
-        hidden = directory / f".{name}"
-        self._descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        hidden.rename(directory / name)  # seen only once it is held
+    def __init__(self, directory: Path, grows_bytes: int = _GROWS_BYTES) -> None:
+        self.process = f"{os.getpid()}-{uuid.uuid4().hex}"
+        self._directory = directory
+        self._grows_bytes = grows_bytes
+        self._lock = threading.Lock()
+        self._owned: dict[bytes, int] = {}
+        self._count = 0
+        self._descriptor = -1
+        self._begin()
+        _open.add(self)
 
     def owned(self, object_id: bytes, incarnation: int) -> None:
-        self._write(Record(Kind.OWNED, object_id, _NO_ANCHOR, incarnation))
+        with self._lock:
+            self._owned[object_id] = incarnation
+            self._news(Record(Kind.OWNED, object_id, incarnation=incarnation))
 
     def released(self, object_id: bytes) -> None:
-        self._write(Record(Kind.RELEASED, object_id, _NO_ANCHOR, 0))
+        with self._lock:
+            self._owned.pop(object_id, None)
+            self._news(Record(Kind.RELEASED, object_id))
 
     def anchored(self, object_id: bytes, anchor: bytes, incarnation: int) -> None:
-        self._write(Record(Kind.ANCHORED, object_id, anchor, incarnation))
+        with self._lock:
+            self._news(Record(Kind.ANCHORED, object_id, anchor, incarnation))
+
+    def keep(self, anchored: dict[bytes, tuple[bytes, int]]) -> None:
+        """Take over what another file says, anchor -> object and incarnation: that is no growth."""
+        kept = [Record(Kind.ANCHORED, each, by, of) for by, (each, of) in anchored.items()]
+        with self._lock:
+            data = b"".join(record.to_bytes() for record in kept)
+            self._append(data)
+            self._until_bytes += 2 * len(data)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        """Let go, as the death of the process would."""
+        with self._lock:
+            self._let_go()
 
-    def _write(self, record: Record) -> None:
-        fields = (record.kind, record.object_id, record.anchor, record.incarnation)
-        os.write(self._descriptor, _RECORD.pack(*fields))  # O_APPEND: whole records, any thread
+    def _let_go(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _news(self, record: Record) -> None:
+        if self._descriptor < 0:
+            return  # closed at the end of the process: what it owns is orphaned anyway
+        self._append(record.to_bytes())
+        if self._written_bytes > self._until_bytes:
+            self._begin()
+
+    def _append(self, data: bytes) -> None:
+        written = os.write(self._descriptor, data)
+        if written < len(data):
+            os.ftruncate(self._descriptor, self._written_bytes)  # whole records only
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
+        self._written_bytes += written
+
+    def _begin(self) -> None:
+        """Write the next file, and end the present one after it can be seen."""
+        name = f"{self.process}.{self._count}"
+        hidden = self._directory / f".{name}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        old, self._descriptor = self._descriptor, os.open(hidden, flags, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        self._written_bytes = 0
+        owned = [Record(Kind.OWNED, each, _NOTHING, of) for each, of in self._owned.items()]
+        self._append(b"".join(record.to_bytes() for record in owned))
+        self._until_bytes = self._written_bytes + max(self._grows_bytes, self._written_bytes)
+        hidden.rename(self._directory / name)
+        self._count += 1
+        if old >= 0:
+            os.write(old, Record(Kind.ENDED).to_bytes())
+            os.close(old)
+
+
+_open: weakref.WeakSet[Journal] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """A child must not hold its parent's locks: the parent's death would go unnoticed."""
+    for journal in list(_open):
+        journal._let_go()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left of processes that died: the same is said again until it is released."""
+
+    processes: set[str]
+    orphans: dict[bytes, int]  # object id -> incarnation
+    files: list[str]
 
 
 @dataclass(slots=True)
 class _Read:
-    """How far one journal is read, and what its process still owns."""
+    """How far one file is read, and what it still says."""
 
     offset: int = 0
+    is_ended: bool = False
     owned: dict[bytes, int] = field(default_factory=dict)
+    anchors: set[bytes] = field(default_factory=set)
 
 
 class Journals:
-    """The steward's view of all journals of its node. Any thread may call."""
+    """The steward's view of all journals of its node. Any thread may call.
 
-    def __init__(self, directory: Path) -> None:
+    An anchor that `is_live` does not know is one of a steward that has died, and holds nothing.
+    """
+
+    def __init__(self, own: Journal, directory: Path, is_live: Callable[[bytes], bool]) -> None:
+        self._own = own
         self._directory = directory
+        self._is_live = is_live
         self._lock = threading.Lock()
         self._read: dict[str, _Read] = {}
         self._bound: dict[bytes, tuple[bytes, int]] = {}
+        self._orphans: dict[bytes, int] = {}  # of earlier stewards
 
     def unbind(self, anchor: bytes) -> tuple[bytes, int] | None:
         """(object id, incarnation) that `anchor` held, once; None if it never held one."""
         with self._lock:
             if anchor not in self._bound:
                 self._read_all()
+            for state in self._read.values():
+                state.anchors.discard(anchor)
             return self._bound.pop(anchor, None)
 
-    def of_the_dead(self) -> dict[bytes, int]:
-        """What processes owned that have died since the last call: object id -> incarnation."""
-        orphans: dict[bytes, int] = {}
+    def of_the_dead(self) -> Left:
+        """Which processes have died, and what is orphaned by it; see `release`."""
         with self._lock:
+            left = Left(set(), {}, [])
             for name in self._read_all():
-                descriptor = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if self._is_held(name):
                     continue
-                finally:
-                    os.close(descriptor)
                 self._read_one(name)  # its last words
-                orphans |= self._read.pop(name).owned
+                state = self._read[name]
+                left.files.append(name)
+                left.orphans.update(state.owned)
+                if not state.is_ended:
+                    left.processes.add(_process(name))
+            left.orphans.update(self._orphans)
+            return left
+
+    def release(self, left: Left) -> None:
+        """Remove the files of the dead, whose orphans are known to be orphans now."""
+        with self._lock:
+            for name in left.files:
+                anchored = {each: self._bound[each] for each in self._read[name].anchors}
+                if anchored:  # their anchors live on: kept before they are removed
+                    self._own.keep(anchored)
+                    self._read_all()
+                del self._read[name]
                 (self._directory / name).unlink()
-        return orphans
+            for object_id in left.orphans:
+                self._orphans.pop(object_id, None)
+
+    def is_dead(self, process: str) -> bool:
+        """Whether the process of that journal has died, also if that was reported long ago."""
+        with self._lock:
+            names = [name for name in self._names() if _process(name) == process]
+            for name in names:
+                if not self._is_held(name):
+                    self._read_one(name)
+                    if not self._read[name].is_ended:
+                        return True
+            return not names
+
+    def _is_held(self, name: str) -> bool:
+        descriptor = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def _names(self) -> list[str]:
+        names = []
+        for each in os.scandir(self._directory):
+            if not each.name.startswith("."):
+                names.append(each.name)
+            elif _is_old(each) and not self._is_held(each.name):
+                os.unlink(each.path)
+        return names
 
     def _read_all(self) -> list[str]:
-        names = [name for name in os.listdir(self._directory) if not name.startswith(".")]
+        names = self._names()
         for name in names:
             self._read_one(name)
         return names
@@ -115,8 +250,25 @@ class Journals:
                 state.owned[record.object_id] = record.incarnation
             elif record.kind == Kind.RELEASED:
                 state.owned.pop(record.object_id, None)
-            else:
+            elif record.kind == Kind.ENDED:
+                state.is_ended = True
+                state.owned.clear()
+            elif self._is_live(record.anchor):
                 self._bound[record.anchor] = (record.object_id, record.incarnation)
+                state.anchors.add(record.anchor)
+            else:
+                self._orphans[record.object_id] = record.incarnation
+
+
+def _process(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _is_old(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.stat().st_mtime + _UNFINISHED_S < time.time()
+    except FileNotFoundError:
+        return False  # it has just been finished
 
 
 def _records(file: Path, state: _Read) -> Iterator[Record]:

@@ -1,16 +1,18 @@
 """The steward: one actor per Ray node that outlives the processes for which it keeps things.
 
 It owns the anchors of arrays, runs the pending reduces of its node's processes as coroutines, and
-deletes what the dead have left. It uses no CPU, and Ray restarts it when it dies: pending reduces
-then begin again under the same ids; anchors of its last life no longer end anything, so their
-objects stay until the node goes.
+finds what the dead have left: their pending reduces end, their objects are orphaned. It uses no
+CPU, and Ray restarts it when it dies: pending reduces then begin again, and what its last life's
+anchors held is orphaned, because nobody hears any more when they go.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -18,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hoplite_ray.errors import HopliteError, NodeLostError
 from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.anchors import StewardLife
 from hoplite_ray.plugin.array import Array
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.journal import Journals
@@ -31,48 +34,61 @@ from hoplite_ray.store import new_id
 _NAMESPACE = "hoplite_ray"
 _CALLS_AT_ONCE = 10_000  # pending reduces of one Ray node
 _TRIES = 3  # of a reduce whose node dies under it
-_REAP_EVERY_S = 2.0
-_ORPHAN_S = 10.0  # what a dead process had put stays readable for gets that are under way
+_REAP_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A call whose answer somebody waits for."""
+
+    task: asyncio.Task[Any]
+    caller: str
+    loop: asyncio.AbstractEventLoop
 
 
 class Steward:
-    """See the module; all methods are coroutines and run on one thread."""
+    """See the module; its public methods are coroutines of one thread."""
 
     def __init__(self) -> None:
         self._here = attachment()
-        lives = self._here.place.directory / "steward"  # exists: another one has been here
-        self._is_restarted = lives.exists()
-        lives.touch()
-        self._journals = Journals(self._here.place.journals)
+        self._life = StewardLife(self._here.place)
+        self._anchors: set[bytes] = set()  # of this life, as long as somebody has them
+        here = self._here
+        self._journals = Journals(here.journal, here.place.journals, self._anchors.__contains__)
         self._reaper = Reaper(self._anchor_gone)
-        self._pending: dict[bytes, asyncio.Task[Any]] = {}
-        self._reaping: asyncio.Task[None] | None = None
+        self._pending: dict[bytes, _Pending] = {}
         self._collect = False  # whether errors have left cycles behind that may keep refs
+        threading.Thread(target=self._reap, name="hoplite-steward", daemon=True).start()
 
-    async def anchors(self, count: int) -> list[Ref]:
-        """`count` new anchors, for arrays that the caller will make."""
-        self._keep_reaping()
-        return [self._anchor() for _ in range(count)]
+    async def anchors(self, count: int) -> tuple[int, list[Ref]]:
+        """This life, and `count` new anchors for arrays that the caller will make."""
+        return self._life.number, [self._anchor() for _ in range(count)]
 
-    async def reduce(self, refs: list[Ref], op: ReduceOp, count: int | None) -> Array | None:
+    async def reduce(
+        self, refs: list[Ref], op: ReduceOp, count: int | None, caller: str
+    ) -> Array | None:
         """The handle of the reduce's result, once it has committed.
 
         Its id is the answer's own; a steward that Ray has restarted takes a new one, because the
-        death of the last one has cancelled what it had begun.
+        death of the last one has cancelled what it had begun. `caller`: the process that has the
+        answer, by its journal; with its death the reduce ends.
         """
-        self._keep_reaping()
         task = seams.task_id()
         current = asyncio.current_task()
         assert task is not None and current is not None
         answer = seams.return_id(task)
-        target = new_id() if self._is_restarted else answer
-        self._pending[answer] = current
+        target = answer if self._life.number == 1 else new_id()
+        self._pending[answer] = _Pending(current, caller, asyncio.get_running_loop())
         try:
+            if await asyncio.to_thread(self._journals.is_dead, caller):
+                return None
             for tries_left in reversed(range(_TRIES)):
+                anchor = self._anchor()
+                self._here.journal.anchored(target, anchor.binary(), 0)
                 try:
                     store = await asyncio.to_thread(lambda: self._here.store)
                     layout, members = await ReduceRun.of(refs, count, store, target, op).run()
-                    break
+                    return Array(target, 0, layout, anchor, members=members)
                 except NodeLostError:
                     if not tries_left:
                         raise
@@ -84,50 +100,55 @@ class Steward:
             self._collect = True
             if answer in self._pending:
                 raise  # ray.cancel
-            return None  # abandoned: nobody reads it, and an error would be logged as unhandled
+            # Abandoned: nobody reads it, and an error would be logged as unhandled.
         finally:
             self._pending.pop(answer, None)
             refs.clear()  # whatever still refers to this call
-        anchor = self._anchor()
-        self._here.journal.anchored(target, anchor.binary(), 0)
-        return Array(target, 0, layout, anchor, members=members)
+        return None
 
     async def abandon(self, answer: bytes) -> None:
         """Nobody refers to that answer any more: stop if it is still pending."""
-        if (task := self._pending.pop(answer, None)) is not None:
-            task.cancel()
+        if (pending := self._pending.pop(answer, None)) is not None:
+            pending.task.cancel()
 
     def _anchor(self) -> Ref:
         anchor = ray.put(b"")
+        self._anchors.add(anchor.binary())
         self._reaper.watch(anchor)
         return anchor
 
     def _anchor_gone(self, anchor: bytes) -> None:
-        if (bound := self._journals.unbind(anchor)) is not None:
+        bound = self._journals.unbind(anchor)
+        self._anchors.discard(anchor)
+        if bound is not None:
             object_id, incarnation = bound
-            self._here.store.delete(object_id, upto=incarnation)
+            self._here.delete(object_id, upto=incarnation)
 
-    def _keep_reaping(self) -> None:
-        if self._reaping is None or self._reaping.done():
-            self._reaping = asyncio.create_task(self._reap())
-
-    async def _reap(self) -> None:
-        """Delete what processes have put that are dead."""
-        orphans: dict[bytes, tuple[int, float]] = {}
+    def _reap(self) -> None:
+        """Find out who has died, and end what only they had; on a thread of its own."""
         while True:
-            dead = await asyncio.to_thread(self._journals.of_the_dead)
-            now = time.monotonic()
-            orphans |= {each: (incarnation, now) for each, incarnation in dead.items()}
-            for object_id in [each for each, (_, at) in orphans.items() if at + _ORPHAN_S < now]:
-                incarnation, _ = orphans.pop(object_id)
-                try:
-                    self._here.store.delete(object_id, upto=incarnation)
-                except HopliteError:
-                    pass  # gone with its node
+            left = self._journals.of_the_dead()
+            self._end_calls_of(left.processes)
+            if self._orphan(left.orphans):
+                self._journals.release(left)
             if self._collect:
                 self._collect = False
                 gc.collect()
-            await asyncio.sleep(_REAP_EVERY_S)
+            time.sleep(_REAP_EVERY_S)
+
+    def _end_calls_of(self, processes: set[str]) -> None:
+        for answer, each in list(self._pending.items()):
+            if each.caller in processes:
+                asyncio.run_coroutine_threadsafe(self.abandon(answer), each.loop)
+
+    def _orphan(self, orphans: dict[bytes, int]) -> bool:
+        """Whether all of them are orphans now, or gone."""
+        try:
+            for object_id, incarnation in orphans.items():
+                self._here.orphan(object_id, upto=incarnation)
+        except HopliteError:
+            return False  # the node does not come back now: it hears of them in its next life
+        return True
 
 
 def steward_of(place: NodePlace) -> Any:

@@ -1,0 +1,258 @@
+"""Journals lose no owner, whichever system call their process dies before."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import signal
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hoplite_ray.plugin.journal import Journal, Journals, Left
+
+GROWS_BYTES = 600  # ten records
+DIES = struct.Struct("<c28s")
+
+
+def named(number: int) -> bytes:
+    return number.to_bytes(28, "little")
+
+
+def none_live(anchor: bytes) -> bool:
+    return False
+
+
+def reader(directory: Path, is_live: Callable[[bytes], bool] = none_live) -> Journals:
+    return Journals(Journal(directory, GROWS_BYTES), directory, is_live)
+
+
+def orphans(journals: Journals) -> dict[bytes, int]:
+    """What the dead have left, from now on orphaned."""
+    left = journals.of_the_dead()
+    journals.release(left)
+    return left.orphans
+
+
+def in_a_process_killed_at(call: int, run: Callable[[], None]) -> bool:
+    """Run in a child that is killed before its system call of that number; False if it got by."""
+    child = os.fork()
+    if child == 0:
+        left = call
+
+        def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+            def instead(*args: Any, **kwargs: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return function(*args, **kwargs)
+
+            return instead
+
+        for module, name in [(os, "open"), (os, "write"), (os, "close"), (os, "unlink")]:
+            setattr(module, name, counted(getattr(module, name)))
+        for name in ("rename", "unlink"):
+            setattr(Path, name, counted(getattr(Path, name)))
+        fcntl.flock = counted(fcntl.flock)
+        try:
+            run()
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_what_a_process_owns_at_its_death_is_orphaned(tmp_path: Path) -> None:
+    journals = reader(tmp_path)
+    owner = Journal(tmp_path)
+    owner.owned(named(1), 7)
+    owner.owned(named(2), 8)
+    owner.released(named(1))
+    assert journals.of_the_dead() == Left(set(), {}, [])
+    assert not journals.is_dead(owner.process)
+    owner.close()
+    assert journals.is_dead(owner.process)
+    left = journals.of_the_dead()
+    assert (left.processes, left.orphans) == ({owner.process}, {named(2): 8})
+    assert journals.of_the_dead() == left  # until it is known to be done
+    journals.release(left)
+    assert journals.of_the_dead() == Left(set(), {}, [])
+    assert journals.is_dead(owner.process)
+
+
+def test_an_anchor_holds_its_object_when_its_maker_is_dead(tmp_path: Path) -> None:
+    live = {named(10), named(11)}
+    journals = reader(tmp_path, live.__contains__)
+    maker = Journal(tmp_path)
+    for number in (0, 1, 2):
+        maker.anchored(named(number), named(10 + number), number)
+    maker.close()
+    assert orphans(journals) == {named(2): 2}  # of an earlier steward
+    assert len(os.listdir(tmp_path)) == 1
+    assert journals.unbind(named(10)) == (named(0), 0)
+    assert journals.unbind(named(10)) is None
+    assert journals.unbind(named(11)) == (named(1), 1)
+
+
+def test_the_files_stay_small(tmp_path: Path) -> None:
+    live: set[bytes] = set()
+    journals = reader(tmp_path, live.__contains__)
+    owner = Journal(tmp_path, GROWS_BYTES)
+    for number in range(500):
+        owner.owned(named(number), 1)
+        live.add(named(1000 + number))
+        owner.anchored(named(number), named(1000 + number), 1)
+        if number >= 5:
+            owner.released(named(number - 5))
+            assert journals.unbind(named(1000 + number - 5)) == (named(number - 5), 1)
+            live.discard(named(1000 + number - 5))
+        if number % 50 == 0:
+            assert orphans(journals) == {}
+    assert orphans(journals) == {}
+    assert len(os.listdir(tmp_path)) == 2
+    assert sum(each.stat().st_size for each in tmp_path.iterdir()) < 5 * GROWS_BYTES
+    assert len(journals._bound) == len(live)
+    owner.close()
+    assert sorted(orphans(journals)) == sorted(named(number) for number in range(495, 500))
+
+
+@pytest.mark.parametrize("owned", [3, 40])  # fewer and more than a file may grow by
+def test_a_process_killed_anywhere_leaves_all_it_owns(tmp_path: Path, owned: int) -> None:
+    said, tell = os.pipe()
+
+    def run() -> None:
+        journal = Journal(directory, GROWS_BYTES)
+        for number in range(2 * owned):
+            journal.owned(named(number), 1)
+            tell_write(tell, DIES.pack(b"+", named(number)))
+            if number >= owned:
+                tell_write(tell, DIES.pack(b"-", named(number - owned)))
+                journal.released(named(number - owned))
+
+    tell_write, call = os.write, 0
+    while True:
+        directory = tmp_path / str(call)
+        directory.mkdir()
+        journals = reader(directory)
+        killed = in_a_process_killed_at(call, run)
+        tell_write(tell, DIES.pack(b".", named(0)))
+        must: set[bytes] = set()
+        while (record := DIES.unpack(os.read(said, DIES.size)))[0] != b".":
+            change, object_id = record
+            (must.add if change == b"+" else must.discard)(object_id)
+        found = set(orphans(journals))
+        assert must <= found, f"killed before call {call}"
+        assert len(found - must) <= 2  # begun to be owned, or to be released
+        assert len([each for each in os.listdir(directory) if each[0] != "."]) == 1
+        if not killed:
+            break
+        call += 1
+    assert call > 3 * owned
+    os.close(said)
+    os.close(tell)
+
+
+@pytest.mark.parametrize("looks", [1, 3, 10, 30, 100])
+def test_nobody_who_lives_is_reported_dead(tmp_path: Path, looks: int) -> None:
+    journals = reader(tmp_path)
+    ready, begun = os.pipe()
+    child = os.fork()
+    if child == 0:
+        journal = Journal(tmp_path, GROWS_BYTES)
+        for number in range(1 << 20):
+            journal.owned(named(number), 1)
+            if number >= 5:
+                journal.released(named(number - 5))
+            if number == 5:
+                os.write(begun, b".")
+        os._exit(0)
+    os.read(ready, 1)
+    os.close(ready)
+    os.close(begun)
+    try:
+        for _ in range(looks):
+            left = journals.of_the_dead()
+            assert (left.processes, left.orphans) == (set(), {})
+            journals.release(left)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert 5 <= len(orphans(journals)) <= 6
+
+
+def test_a_steward_killed_anywhere_leaves_all_that_anchors_hold(tmp_path: Path) -> None:
+    def run() -> None:
+        journals = reader(directory, lambda anchor: True)
+        left = journals.of_the_dead()
+        journals.release(left)
+
+    call = 0
+    while True:
+        directory = tmp_path / str(call)
+        directory.mkdir()
+        makers = [Journal(directory, GROWS_BYTES) for _ in range(2)]
+        for number in range(30):
+            makers[number % 2].anchored(named(number), named(1000 + number), 1)
+        makers[0].close()
+        killed = in_a_process_killed_at(call, run)
+        journals = reader(directory)  # of the next life, which knows none of those anchors
+        assert set(orphans(journals)) == {named(number) for number in range(30)}
+        makers[1].close()
+        if not killed:
+            break
+        call += 1
+    assert call > 20
+
+
+def test_files_that_a_process_died_of_beginning_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert in_a_process_killed_at(2, lambda: Journal(tmp_path).close())  # before the rename
+    (unfinished,) = tmp_path.iterdir()
+    journals = reader(tmp_path)
+    journals.of_the_dead()
+    assert unfinished.exists()  # it may be on its way
+    os.utime(unfinished, (0, 0))
+    journals.of_the_dead()
+    assert not unfinished.exists()
+
+
+def test_a_child_does_not_keep_its_parents_journal(tmp_path: Path) -> None:
+    journals = reader(tmp_path)
+    owner = Journal(tmp_path)
+    owner.owned(named(1), 1)
+    ended, end = os.pipe()
+    ready, begun = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        os.write(begun, b".")
+        os.read(ended, 1)
+        os._exit(0)
+    os.read(ready, 1)
+    assert orphans(journals) == {}
+    owner.close()
+    assert orphans(journals) == {named(1): 1}  # while the child lives
+    for pipe in (end, ended, ready, begun):
+        os.close(pipe)
+    os.waitpid(child, 0)
+
+
+def test_a_journal_without_room_says_so_and_stays_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journals = reader(tmp_path)
+    owner = Journal(tmp_path)
+    owner.owned(named(1), 1)
+    write = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda to, data: write(to, data[: random.randrange(61)]))
+        with pytest.raises(OSError, match="No space left"):
+            owner.owned(named(2), 1)
+    owner.owned(named(3), 1)
+    owner.close()
+    assert sorted(orphans(journals)) == [named(1), named(3)]
