@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
 
 from hoplite_ray.errors import UnauthenticatedError
@@ -73,6 +74,9 @@ def _parts(given: str | None) -> tuple[float, str, str]:
         )
     try:
         made, nonce, mac = given.split(":")
-        return float(made), nonce, mac.encode("ascii").decode()
+        made_s = float(made)
+        if not math.isfinite(made_s):  # would pass every comparison with a clock
+            raise ValueError
+        return made_s, nonce, mac.encode("ascii").decode()
     except ValueError:
         raise UnauthenticatedError(f"the call's {METADATA_KEY} metadata is malformed") from None

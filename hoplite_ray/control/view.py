@@ -1,7 +1,12 @@
-"""The view: which nodes there are, in which epoch. Values and pure functions."""
+"""The view: which nodes there are, in which epoch. Values and pure functions.
+
+What another process says is checked where it is decoded: a view that reaches the native node, or
+the other members, names each node once, with addresses that can be dialled.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -10,6 +15,9 @@ from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError
 
 NodeKey = tuple[int, int]  # (node id, incarnation): one life of a node
+
+MEMBERS_MAX = 1024  # native/base/limits.h kViewMembersMax
+RAILS_MAX = 8  # native/base/limits.h kRailsMax
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,11 @@ class View:
         if joiner in self.members:
             return self
         others = tuple(m for m in self.members if m.node_id != joiner.node_id)
+        if len(others) >= MEMBERS_MAX:
+            raise ControlError(
+                f"{joiner} can't join: the view has {MEMBERS_MAX} members, which is the most; "
+                "end a node first"
+            )
         return View(self.epoch, (*others, joiner))
 
     def without(self, *keys: NodeKey) -> View:
@@ -69,8 +82,17 @@ class View:
 
     @classmethod
     def from_proto(cls, message: pb.View) -> View:
-        """Return what the message says."""
-        return cls(message.epoch, tuple(member_from_proto(m) for m in message.members))
+        """Return what the message says.
+
+        Raises:  ControlError if a member is none, is named twice, or there are too many.
+        """
+        members = tuple(member_from_proto(m) for m in message.members)
+        if len(members) > MEMBERS_MAX or len({m.node_id for m in members}) < len(members):
+            raise ControlError(
+                f"view {message.epoch} of {len(members)} members names one twice or has more than "
+                f"{MEMBERS_MAX}; run the same release on all nodes"
+            )
+        return cls(message.epoch, members)
 
     def to_bytes(self) -> bytes:
         """Encode for a view store."""
@@ -102,5 +124,32 @@ def member_to_proto(member: Member) -> pb.Member:
 
 
 def member_from_proto(message: pb.Member) -> Member:
-    """Return the member that the message describes."""
-    return Member(message.node_id, message.incarnation, message.control, tuple(message.rails))
+    """Return the member that the message describes.
+
+    Raises:  ControlError if it has no id, no incarnation, or an address that can't be dialled.
+    """
+    member = Member(message.node_id, message.incarnation, message.control, tuple(message.rails))
+    addresses = (member.control, *member.rails)
+    is_named = member.node_id > 0 and member.incarnation > 0
+    if not is_named or not 1 <= len(member.rails) <= RAILS_MAX:
+        raise ControlError(
+            f"{member} with {len(member.rails)} rails is no member; it takes an id and an "
+            f"incarnation from 1 up and 1 to {RAILS_MAX} rails"
+        )
+    for address in addresses:
+        if not is_address(address):
+            raise ControlError(
+                f"node {member.node_id:x}/{member.incarnation} gives {address[:60]!r} as an "
+                "address; it takes ADDRESS:PORT"
+            )
+    return member
+
+
+def is_address(text: str) -> bool:
+    """Tell whether `text` is ADDRESS:PORT, by its form alone: 192.0.2.1:7000, [::1]:7000."""
+    found = _ADDRESS.fullmatch(text[:_ADDRESS_CHARACTERS_MAX])
+    return found is not None and 1 <= int(found[1]) <= 65535
+
+
+_ADDRESS_CHARACTERS_MAX = 262  # a name of DNS, which has at most 256, and a port
+_ADDRESS = re.compile(r"(?:\[[\w:.%]+\]|[A-Za-z0-9][\w.-]*):(\d{1,5})", re.ASCII)

@@ -12,25 +12,34 @@ from hypothesis import strategies as st
 from hoplite_ray.control import control_pb2
 from hoplite_ray.control.auth import Verifier, proof
 from hoplite_ray.control.methods import METHODS, SERVICE
-from hoplite_ray.control.view import Member, View
+from hoplite_ray.control.view import MEMBERS_MAX, Member, View, member_from_proto
 from hoplite_ray.control.view_store import MemoryViewStore
 from hoplite_ray.errors import ControlError, UnauthenticatedError
 
 SECRET = b"0123456789abcdef"
 
 
-def member(node_id: int, incarnation: int = 1, port: int = 0) -> Member:
+def member(node_id: int, incarnation: int = 1, port: int = 1) -> Member:
     return Member(node_id, incarnation, f"10.0.0.{node_id}:{port}", (f"10.0.0.{node_id}:7",))
 
 
+addresses = st.builds(
+    "{}:{}".format,
+    st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6).map("[{}]".format)),
+    st.integers(1, 65535),
+)
 members = st.builds(
     Member,
     st.integers(1, 2**64 - 1),
     st.integers(1, 2**32 - 1),
-    st.text(max_size=20),
-    st.lists(st.text(max_size=20), max_size=3).map(tuple),
+    addresses,
+    st.lists(addresses, min_size=1, max_size=8).map(tuple),
 )
-views = st.builds(View, st.integers(0, 2**64 - 1), st.lists(members, max_size=5).map(tuple))
+views = st.builds(
+    View,
+    st.integers(0, 2**64 - 1),
+    st.lists(members, max_size=5, unique_by=lambda member: member.node_id).map(tuple),
+)
 
 
 @given(views)
@@ -41,6 +50,41 @@ def test_a_view_survives_its_bytes(view: View) -> None:
 def test_bytes_that_are_no_view_are_refused() -> None:
     with pytest.raises(ControlError, match="3 bytes that are no view"):
         View.from_bytes(b"\xff\xff\xff")
+
+
+NO_MEMBER = {
+    "no id": ({"node_id": 0}, "takes an id"),
+    "no incarnation": ({"incarnation": 0}, "takes an id and an incarnation from 1 up"),
+    "no rail": ({"rails": []}, "with 0 rails is no member"),
+    "nine rails": ({"rails": ["10.0.0.1:7"] * 9}, "with 9 rails is no member"),
+    "no port": ({"control": "10.0.0.1"}, "gives '10.0.0.1' as an address"),
+    "port 0": ({"rails": ["10.0.0.1:0"]}, "gives '10.0.0.1:0' as an address"),
+    "port too large": ({"rails": ["10.0.0.1:65536"]}, "takes ADDRESS:PORT"),
+    "another scheme": ({"control": "unix:/run/socket"}, "takes ADDRESS:PORT"),
+    "very long": ({"control": "a" * 4096 + ":1"}, "takes ADDRESS:PORT"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "reason"), NO_MEMBER.values(), ids=NO_MEMBER.keys())
+def test_what_another_process_gives_as_a_member_is_checked(
+    wrong: dict[str, object], reason: str
+) -> None:
+    right = {"node_id": 1, "incarnation": 1, "control": "10.0.0.1:5", "rails": ["10.0.0.1:7"]}
+    assert member_from_proto(control_pb2.Member(**right)).rails == ("10.0.0.1:7",)
+    with pytest.raises(ControlError, match=reason):
+        member_from_proto(control_pb2.Member(**{**right, **wrong}))
+
+
+def test_a_view_names_each_node_once_and_has_a_largest_size() -> None:
+    twice = View(7, (member(1), member(1, incarnation=2)))
+    with pytest.raises(ControlError, match="view 7 of 2 members names one twice"):
+        View.from_proto(twice.to_proto())
+    full = View(7, tuple(member(node_id) for node_id in range(1, MEMBERS_MAX + 1)))
+    assert View.from_proto(full.to_proto()) == full
+    with pytest.raises(ControlError, match="the view has 1024 members, which is the most"):
+        full.with_member(member(MEMBERS_MAX + 1))
+    replaced = full.with_member(member(5, incarnation=2))
+    assert len(replaced.members) == MEMBERS_MAX
 
 
 def test_a_joiner_is_the_newest_member() -> None:
@@ -92,6 +136,7 @@ REFUSED = {
     "no proof": (None, "no hoplite-proof metadata"),
     "malformed": ("abc", "malformed"),
     "not a time": ("x:y:z", "malformed"),
+    "no finite time": ("nan:y:z", "malformed"),
     "not ascii": ("1000.0:00:\u00e9", "malformed"),
     "another secret": (proof(b"f" * 16, "Join", b"request", now_s=1000.0), "secret"),
     "another method": (proof(SECRET, "Leave", b"request", now_s=1000.0), "secret"),

@@ -34,7 +34,7 @@ class Network:
         address = f"node{node_id}:{next(self._ports)}"
         views = self.views[address] = []
         node = Membership(
-            Member(node_id, incarnation, address, (f"rail{node_id}",)),
+            Member(node_id, incarnation, address, (f"rail{node_id}:1",)),
             calls=self,  # type: ignore[arg-type]  # the part of ControlClient that is called
             on_view=views.append,
             store=self.store,
