@@ -7,6 +7,8 @@ from typing_extensions import Buffer
 
 INLINE_BYTES_MAX: int = 65536
 
+WIRE_VERSION: int = 1
+
 def error_classes() -> list[str]:
     """Return the exception class of each Code."""
 

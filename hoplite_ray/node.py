@@ -15,79 +15,55 @@ The directory is of mode 0700 and one node's at a time. It gets:
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import fcntl
 import json
 import logging
 import os
-import secrets
+import shutil
 import signal
 import stat
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hoplite_ray import _native
-from hoplite_ray.config import Config, Memory, arena_bytes
-from hoplite_ray.control.auth import SECRET_BYTES_MIN
+from hoplite_ray.control.administration import Administration
 from hoplite_ray.control.client import ControlClient
 from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.service import ControlService
 from hoplite_ray.control.view import Member, View
 from hoplite_ray.control.view_store import ViewStore
 from hoplite_ray.errors import ControlError, HopliteError
+from hoplite_ray.node_options import NodeOptions, checked, own_directory, parsed
 
 _logger = logging.getLogger("hoplite_ray.node")
+
+_T = TypeVar("_T")
 
 _EVENT_WAIT_S = 1.0  # stop() wakes the wait, so this is no delay
 _LEAVE_S = 2.0  # then the others find out by themselves
 _GRACE_S = 1.0  # for watchers to receive the view in which we have left
-
-
-@dataclass(frozen=True, slots=True)
-class NodeOptions:
-    """What one node process was asked to be."""
-
-    directory: Path
-    listen: tuple[str, ...]
-    control: str
-    node_id: int
-    incarnation: int
-    secret: bytes
-    arena_bytes: int
-    overrides: dict[str, int]
-    join: tuple[str, ...] = ()
-    gcs_address: str | None = None
-    watch_pid: int | None = None
-
-    @property
-    def socket(self) -> Path:
-        """Where clients attach."""
-        return self.directory / "node.sock"
-
-    @property
-    def record(self) -> Path:
-        """Where the node says that it is ready, and who it is."""
-        return self.directory / "node.json"
+# A usual log grows by some 200 bytes per change of the view; only `trace=1` and strangers who
+# knock for days come near this. As much again is kept in node.log.1.
+_LOG_BYTES_MAX = 16 << 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a node until it is told to end; returns the exit status."""
-    asked = _parser().parse_args(arguments)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=asked.log_level.upper(),
-        format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
-    )
     try:
-        directory = _own_directory(asked.directory)
+        asked = parsed(arguments)
+        logging.basicConfig(
+            stream=sys.stderr,
+            level=asked.log_level.upper(),
+            format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
+        )
+        directory = own_directory(asked.directory)
         with _hold(directory / "node.lock"):
-            options = _options(asked, directory)
-            return asyncio.run(_live(options))
+            return asyncio.run(_live(checked(asked, directory)))
     except (ValueError, OSError, HopliteError) as error:
         sys.stderr.write(f"hoplite_ray.node: {error}\n")
         return 2
@@ -99,11 +75,14 @@ async def _live(options: NodeOptions) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    is_draining = False
     with _watched(options.watch_pid, stop):
         while True:
-            others = await Life(options).live(stop)
+            life = Life(options)
+            others = await life.live(stop, is_draining=is_draining)
             if others is None:
                 return 0
+            is_draining = life.is_draining
             _logger.warning("the others hold incarnation %d for dead", options.incarnation)
             options = replace(options, incarnation=options.incarnation + 1, join=others)
 
@@ -123,9 +102,23 @@ class Life:
             options=options.overrides,
         )
         self._calls = ControlClient(options.secret)
-        self._service = ControlService(secret=options.secret, stats=self._native.stats)
+        self._administration = Administration(
+            self._native,
+            directory=options.directory,
+            arena_bytes=options.arena_bytes,
+            options=options.overrides,
+            calls=self._calls,
+        )
+        self._service = ControlService(secret=options.secret, administration=self._administration)
 
-    async def live(self, stop: asyncio.Event) -> tuple[str, ...] | None:
+    @property
+    def is_draining(self) -> bool:
+        """Tell whether an operator asked to drain it; its next life drains from the start."""
+        return self._administration.is_draining
+
+    async def live(
+        self, stop: asyncio.Event, *, is_draining: bool = False
+    ) -> tuple[str, ...] | None:
         """Run until `stop`; returns None, or whom to ask for the next life if this one is over.
 
         Raises:  HopliteError if the node can't start or join.
@@ -134,7 +127,11 @@ class Life:
         self._native.start()
         membership: Membership | None = None
         try:
-            membership = await self._enter()
+            membership = await _unless(stop, self._enter())
+            if membership is None:
+                return None
+            if is_draining:
+                self._service.drain()
             await self._stay(membership, stop)
             if not membership.told_dead.is_set():
                 return None
@@ -155,7 +152,7 @@ class Life:
             own, calls=self._calls, on_view=self._tell_native, store=_view_store(options)
         )
         await membership.enter(options.join)
-        await self._service.open(membership)
+        self._service.open(membership)
         line = json.dumps(_record(options, own))
         unfinished = options.record.with_suffix(".part")
         unfinished.write_text(line + "\n")
@@ -195,6 +192,7 @@ class Life:
         while True:
             event = await asyncio.to_thread(self._native.next_event, _EVENT_WAIT_S)
             if event is None:
+                _bound(self._options.log)
                 continue
             kind, node_id, incarnation = event
             _logger.warning("event=%s node=%x incarnation=%d", kind, node_id, incarnation)
@@ -211,6 +209,33 @@ class Life:
         await self._calls.close()
         await asyncio.to_thread(self._native.stop)
         self._options.socket.unlink(missing_ok=True)
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | None:
+    """Do `work`; None, and no more of it, as soon as `stop` is set."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+def _bound(log: Path) -> None:
+    """Begin `log` again when it is full, if that is where our standard error goes.
+
+    Whoever started us opened it for appending, so what is written meanwhile isn't lost.
+    """
+    said = os.fstat(2)
+    if not stat.S_ISREG(said.st_mode) or said.st_size <= _LOG_BYTES_MAX:
+        return
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(said, os.stat(log)):
+            shutil.copyfile(log, log.with_suffix(".log.1"))
+            os.ftruncate(2, 0)
 
 
 def _record(options: NodeOptions, own: Member) -> dict[str, Any]:
@@ -234,7 +259,7 @@ def _view_store(options: NodeOptions) -> ViewStore | None:
 
 
 @contextlib.contextmanager
-def _watched(pid: int | None, stop: asyncio.Event) -> Any:
+def _watched(pid: int | None, stop: asyncio.Event) -> Iterator[None]:
     """Set `stop` when process `pid` has ended."""
     if pid is None:
         yield
@@ -258,90 +283,8 @@ def _watched(pid: int | None, stop: asyncio.Event) -> Any:
         os.close(descriptor)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m hoplite_ray.node", allow_abbrev=False)
-    add: Callable[..., Any] = parser.add_argument
-    add("--directory", type=Path, required=True, help="of this node alone; made with mode 0700")
-    add("--listen", action="append", required=True, help="ADDRESS:PORT of a rail; port 0: any")
-    add("--control", help="ADDRESS:PORT of the control service; default: first rail's address")
-    add("--join", action="append", default=[], help="ADDRESS:PORT of a member's control service")
-    add("--node-id", type=int, help="default: that of an earlier life here, or random")
-    add("--incarnation", type=int, help="default: one more than an earlier life here, or 1")
-    add("--secret-file", type=Path, help="of the cluster; default: DIR/secret, made if missing")
-    add("--arena-bytes", type=int, help="shared memory for objects; default: 20 %% of memory")
-    add("--option", action="append", default=[], help="NAME=INT of the native node; see docs")
-    add("--trace", action="store_true", help="print the life of every object on standard error")
-    add("--watch-pid", type=int, help="end when this process does")
-    add("--gcs-address", help="Ray's address, where the view is then kept")
-    add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
-    return parser
-
-
-def _options(asked: argparse.Namespace, directory: Path) -> NodeOptions:
-    """Check what was asked; see docs of the command line.
-
-    Raises:  ValueError naming the option, what it may be and the next step.
-    """
-    config = Config.from_environment()
-    if asked.arena_bytes is not None:
-        config = replace(config, arena_bytes=asked.arena_bytes)
-    overrides = {name: value for name, value in config.explicit().items() if name != "arena_bytes"}
-    overrides |= dict(map(_override, asked.option))
-    if asked.trace:
-        overrides["trace"] = 1
-    for address in asked.listen:
-        _check_address("--listen", address)
-    control = asked.control or f"{asked.listen[0].rpartition(':')[0]}:0"
-    _check_address("--control", control)
-    earlier = _earlier_life(directory)
-    return NodeOptions(
-        directory=directory,
-        listen=tuple(asked.listen),
-        control=control,
-        node_id=asked.node_id or earlier[0],
-        incarnation=asked.incarnation or (earlier[1] if asked.node_id in (None, earlier[0]) else 1),
-        secret=_secret(asked.secret_file, directory),
-        arena_bytes=arena_bytes(config, Memory.read()),
-        overrides={name: int(str(value)) for name, value in overrides.items()},
-        join=tuple(asked.join),
-        gcs_address=asked.gcs_address,
-        watch_pid=asked.watch_pid,
-    )
-
-
-def _override(text: str) -> tuple[str, int]:
-    name, _, value = text.partition("=")
-    if name not in _native.option_names() or not value.lstrip("-").isdigit():
-        raise ValueError(
-            f"--option {text!r} is not NAME=INT with one of {', '.join(_native.option_names())}"
-        )
-    return name, int(value)
-
-
-def _check_address(option: str, address: str) -> None:
-    name, _, port = address.rpartition(":")
-    if not port.isdigit() or int(port) > 65535 or name in ("", "0.0.0.0", "[::]", "::"):
-        raise ValueError(
-            f"{option} {address!r} is not ADDRESS:PORT of one network interface; "
-            "give the address by which other nodes reach this one, port 0 for any"
-        )
-
-
-def _own_directory(directory: Path) -> Path:
-    """Make the directory, or check that it is ours alone."""
-    directory = directory.absolute()
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = directory.stat()
-    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise ValueError(
-            f"{directory} can be entered by others than user {os.geteuid()}; "
-            f"run `chmod 700 {directory}` as its owner, or give another --directory"
-        )
-    return directory
-
-
 @contextlib.contextmanager
-def _hold(file: Path) -> Any:
+def _hold(file: Path) -> Iterator[None]:
     """Hold `file` while the process lives, so that a directory has one node."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -354,34 +297,6 @@ def _hold(file: Path) -> Any:
         yield
     finally:
         os.close(descriptor)
-
-
-def _earlier_life(directory: Path) -> tuple[int, int]:
-    """Return the id and incarnation that follow those of a life which crashed here."""
-    try:
-        record = json.loads((directory / "node.json").read_text())
-        return int(record["node_id"]), int(record["incarnation"]) + 1
-    except (OSError, ValueError, KeyError):
-        return secrets.randbits(63) or 1, 1
-
-
-def _secret(given: Path | None, directory: Path) -> bytes:
-    """Read the cluster's secret, or make one for a new cluster; keeps it in the directory."""
-    own = directory / "secret"
-    if given is not None:
-        secret = given.read_bytes().strip()
-    elif own.exists():
-        secret = own.read_bytes().strip()
-    else:
-        secret = secrets.token_hex(32).encode()
-    if len(secret) < SECRET_BYTES_MIN:
-        raise ValueError(
-            f"the secret in {given or own} has {len(secret)} bytes; "
-            f"put at least {SECRET_BYTES_MIN} random ones there"
-        )
-    with open(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(secret)
-    return secret
 
 
 if __name__ == "__main__":

@@ -18,13 +18,15 @@ from hoplite_ray.control.view import Member, NodeKey, View, member_to_proto
 from hoplite_ray.errors import ControlError, UnauthenticatedError
 
 CALL_TIMEOUT_S = 5.0  # a view change is two round trips and one write to the GCS: milliseconds
+_REPLY_S = 1.0  # for the answer to travel after the node has used all the time that it was given
 WATCH_TIMEOUT_S = 30.0  # a watch is asked again after this, so that no stream outlives its reader
 
 # No proxy: node addresses are the cluster's own. Quick redials: a node that starts answers soon.
+# The least backoff is also what a connection may take: a busy node needs more than a redial's wait.
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
 )
@@ -61,31 +63,60 @@ class ControlClient:
         )
         return await self._view(address, "ReportDeath", request)
 
-    async def stats(self, address: str) -> dict[str, int]:
+    async def stats(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, int]:
         """Read the counters of a node."""
-        reply = cast(pb.StatsReply, await self._unary(address, "Stats", pb.StatsRequest()))
-        return dict(reply.counters)
+        request = pb.StatsRequest()
+        reply = await self._unary(address, "Stats", request, timeout_s=timeout_s)
+        return dict(cast(pb.StatsReply, reply).counters)
 
-    async def watch(self, address: str, known_epoch: int) -> AsyncIterator[View]:
-        """Yield every view newer than `known_epoch`, for at most WATCH_TIMEOUT_S."""
-        request = pb.WatchRequest(known_epoch=known_epoch).SerializeToString()
-        call = self._link(address).unary_stream(
-            full_name("WatchView"), response_deserializer=pb.View.FromString
-        )(request, timeout=WATCH_TIMEOUT_S, metadata=self._metadata("WatchView", request))
+    async def view(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> View:
+        """Read the present view of a node."""
+        async for view in self.watch(address, 0, timeout_s=timeout_s):
+            return view
+        raise UnreachableError(f"WatchView at {address}: no view within {timeout_s:g} s")
+
+    async def describe(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> pb.Description:
+        """Ask who the node is and what it runs."""
+        request = pb.DescribeRequest()
+        reply = await self._unary(address, "Describe", request, timeout_s=timeout_s)
+        return cast(pb.Description, reply)
+
+    async def probe(self, address: str, *, timeout_s: float) -> list[pb.Probe]:
+        """Have the node try all other members' addresses, for at most `timeout_s`."""
+        request = pb.ProbeRequest(timeout_ms=int(timeout_s * 1000))
+        reply = await self._unary(address, "Probe", request, timeout_s=timeout_s + _REPLY_S)
+        return list(cast(pb.Probes, reply).probes)
+
+    async def objects(
+        self, address: str, *, limit: int, timeout_s: float = CALL_TIMEOUT_S
+    ) -> list[pb.Object]:
+        """Read the `limit` largest objects of a node, largest first."""
+        request = pb.ListObjectsRequest(limit=limit)
+        pages = self._stream(address, "ListObjects", request, timeout_s)
+        return [each async for page in pages for each in cast(pb.Objects, page).objects]
+
+    async def drain(self, address: str, *, timeout_s: float) -> pb.DrainReply:
+        """Have the node move what it alone holds; answered when it has, or at `timeout_s`."""
+        request = pb.DrainRequest(timeout_ms=int(timeout_s * 1000))
+        reply = await self._unary(address, "Drain", request, timeout_s=timeout_s + CALL_TIMEOUT_S)
+        return cast(pb.DrainReply, reply)
+
+    async def watch(
+        self, address: str, known_epoch: int, *, timeout_s: float = WATCH_TIMEOUT_S
+    ) -> AsyncIterator[View]:
+        """Yield every view newer than `known_epoch`, for at most `timeout_s`."""
+        request = pb.WatchRequest(known_epoch=known_epoch)
         try:
-            async for message in call:
-                yield View.from_proto(message)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise _as_ours(address, "WatchView", error) from None
-        finally:
-            call.cancel()
+            async for message in self._stream(address, "WatchView", request, timeout_s):
+                yield View.from_proto(cast(pb.View, message))
+        except _DeadlineError:
+            return  # as it was to be
 
-    async def is_healthy(self, address: str) -> bool:
+    async def is_healthy(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> bool:
         """Ask the standard health service."""
         stub = cast(Any, health_pb2_grpc.HealthStub)(self._link(address))
         try:
-            reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=CALL_TIMEOUT_S)
+            reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError:
             return False
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
@@ -107,28 +138,49 @@ class ControlClient:
     async def _view(self, address: str, method: str, request: Message) -> View:
         return View.from_proto(cast(pb.View, await self._unary(address, method, request)))
 
-    async def _unary(self, address: str, method: str, request: Message) -> Message:
+    async def _unary(
+        self, address: str, method: str, request: Message, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Message:
         encoded = request.SerializeToString()
         call = self._link(address).unary_unary(
             full_name(method), response_deserializer=METHODS[method].reply.FromString
         )
         try:
-            reply = await call(
-                encoded, timeout=CALL_TIMEOUT_S, metadata=self._metadata(method, encoded)
-            )
+            reply = await call(encoded, timeout=timeout_s, metadata=self._metadata(method, encoded))
         except grpc.aio.AioRpcError as error:
             raise _as_ours(address, method, error) from None
         return cast(Message, reply)
+
+    async def _stream(
+        self, address: str, method: str, request: Message, timeout_s: float
+    ) -> AsyncIterator[Message]:
+        encoded = request.SerializeToString()
+        call = self._link(address).unary_stream(
+            full_name(method), response_deserializer=METHODS[method].reply.FromString
+        )(encoded, timeout=timeout_s, metadata=self._metadata(method, encoded))
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise _as_ours(address, method, error) from None
+        finally:
+            call.cancel()
 
 
 def _as_ours(address: str, method: str, error: grpc.aio.AioRpcError) -> ControlError:
     text = f"{method} at {address}: {error.details()}"
     match error.code():
-        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return _DeadlineError(text)
+        case grpc.StatusCode.UNAVAILABLE:
             return UnreachableError(text)
         case grpc.StatusCode.UNAUTHENTICATED:
             return RefusedError(text)
     return ControlError(text)
+
+
+class _DeadlineError(UnreachableError):
+    """It did not answer in time, or had nothing more to say."""
 
 
 class RefusedError(ControlError, UnauthenticatedError):

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!hoplite_ray/control/control.proto\x12\x13hoplite_ray.control\"N\n\x06Member\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0f\n\x07\x63ontrol\x18\x03 \x01(\t\x12\r\n\x05rails\x18\x04 \x03(\t\"C\n\x04View\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12,\n\x07members\x18\x02 \x03(\x0b\x32\x1b.hoplite_ray.control.Member\"M\n\x0bJoinRequest\x12+\n\x06member\x18\x01 \x01(\x0b\x32\x1b.hoplite_ray.control.Member\x12\x11\n\tpassed_on\x18\x02 \x01(\x08\"4\n\x0cLeaveRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\"#\n\x0cWatchRequest\x12\x13\n\x0bknown_epoch\x18\x01 \x01(\x04\"Z\n\x0b\x44\x65\x61thReport\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x10\n\x08reporter\x18\x03 \x01(\x04\x12\x13\n\x0bknown_epoch\x18\x04 \x01(\x04\"\x0e\n\x0cStatsRequest\"\xa4\x01\n\nStatsReply\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12?\n\x08\x63ounters\x18\x03 \x03(\x0b\x32-.hoplite_ray.control.StatsReply.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x32\xfb\x02\n\x07\x43ontrol\x12\x43\n\x04Join\x12 .hoplite_ray.control.JoinRequest\x1a\x19.hoplite_ray.control.View\x12\x45\n\x05Leave\x12!.hoplite_ray.control.LeaveRequest\x1a\x19.hoplite_ray.control.View\x12K\n\tWatchView\x12!.hoplite_ray.control.WatchRequest\x1a\x19.hoplite_ray.control.View0\x01\x12J\n\x0bReportDeath\x12 .hoplite_ray.control.DeathReport\x1a\x19.hoplite_ray.control.View\x12K\n\x05Stats\x12!.hoplite_ray.control.StatsRequest\x1a\x1f.hoplite_ray.control.StatsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!hoplite_ray/control/control.proto\x12\x13hoplite_ray.control\"N\n\x06Member\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0f\n\x07\x63ontrol\x18\x03 \x01(\t\x12\r\n\x05rails\x18\x04 \x03(\t\"C\n\x04View\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12,\n\x07members\x18\x02 \x03(\x0b\x32\x1b.hoplite_ray.control.Member\"M\n\x0bJoinRequest\x12+\n\x06member\x18\x01 \x01(\x0b\x32\x1b.hoplite_ray.control.Member\x12\x11\n\tpassed_on\x18\x02 \x01(\x08\"4\n\x0cLeaveRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\"#\n\x0cWatchRequest\x12\x13\n\x0bknown_epoch\x18\x01 \x01(\x04\"Z\n\x0b\x44\x65\x61thReport\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x10\n\x08reporter\x18\x03 \x01(\x04\x12\x13\n\x0bknown_epoch\x18\x04 \x01(\x04\"\x0e\n\x0cStatsRequest\"\xa4\x01\n\nStatsReply\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12?\n\x08\x63ounters\x18\x03 \x03(\x0b\x32-.hoplite_ray.control.StatsReply.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x11\n\x0f\x44\x65scribeRequest\"\xce\x02\n\x0b\x44\x65scription\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x0f\n\x07release\x18\x03 \x01(\t\x12\x14\n\x0cwire_version\x18\x04 \x01(\r\x12\x0e\n\x06python\x18\x05 \x01(\t\x12\x0b\n\x03pid\x18\x06 \x01(\r\x12\x11\n\tdirectory\x18\x07 \x01(\t\x12\x1a\n\x12\x63ongestion_control\x18\x08 \x01(\t\x12\x13\n\x0b\x61rena_bytes\x18\t \x01(\x04\x12>\n\x07options\x18\n \x03(\x0b\x32-.hoplite_ray.control.Description.OptionsEntry\x12\x0f\n\x07\x63lock_s\x18\x0b \x01(\x01\x12\x10\n\x08\x64raining\x18\x0c \x01(\x08\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\"\n\x0cProbeRequest\x12\x12\n\ntimeout_ms\x18\x01 \x01(\r\"4\n\x06Probes\x12*\n\x06probes\x18\x01 \x03(\x0b\x32\x1a.hoplite_ray.control.Probe\"]\n\x05Probe\x12\x0f\n\x07node_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x17\n\x0f\x63ontrol_failure\x18\x03 \x01(\t\x12\x15\n\rrail_failures\x18\x04 \x03(\t\"#\n\x12ListObjectsRequest\x12\r\n\x05limit\x18\x01 \x01(\r\"7\n\x07Objects\x12,\n\x07objects\x18\x01 \x03(\x0b\x32\x1b.hoplite_ray.control.Object\"\xa6\x01\n\x06Object\x12\x11\n\tobject_id\x18\x01 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x02 \x01(\r\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0e\n\x06pinned\x18\x05 \x01(\x08\x12\x10\n\x08orphaned\x18\x06 \x01(\x08\x12\x10\n\x08mappings\x18\x07 \x01(\r\x12\x0f\n\x07waiters\x18\x08 \x01(\r\x12\x0c\n\x04sole\x18\t \x01(\x08\"\"\n\x0c\x44rainRequest\x12\x12\n\ntimeout_ms\x18\x01 \x01(\r\"]\n\nDrainReply\x12\x0f\n\x07\x64rained\x18\x01 \x01(\x08\x12\x13\n\x0bsole_copies\x18\x02 \x01(\x04\x12)\n\x04left\x18\x03 \x03(\x0b\x32\x1b.hoplite_ray.control.Object2\xbd\x05\n\x07\x43ontrol\x12\x43\n\x04Join\x12 .hoplite_ray.control.JoinRequest\x1a\x19.hoplite_ray.control.View\x12\x45\n\x05Leave\x12!.hoplite_ray.control.LeaveRequest\x1a\x19.hoplite_ray.control.View\x12K\n\tWatchView\x12!.hoplite_ray.control.WatchRequest\x1a\x19.hoplite_ray.control.View0\x01\x12J\n\x0bReportDeath\x12 .hoplite_ray.control.DeathReport\x1a\x19.hoplite_ray.control.View\x12K\n\x05Stats\x12!.hoplite_ray.control.StatsRequest\x1a\x1f.hoplite_ray.control.StatsReply\x12R\n\x08\x44\x65scribe\x12$.hoplite_ray.control.DescribeRequest\x1a .hoplite_ray.control.Description\x12G\n\x05Probe\x12!.hoplite_ray.control.ProbeRequest\x1a\x1b.hoplite_ray.control.Probes\x12V\n\x0bListObjects\x12\'.hoplite_ray.control.ListObjectsRequest\x1a\x1c.hoplite_ray.control.Objects0\x01\x12K\n\x05\x44rain\x12!.hoplite_ray.control.DrainRequest\x1a\x1f.hoplite_ray.control.DrainReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,6 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STATSREPLY_COUNTERSENTRY']._loaded_options = None
   _globals['_STATSREPLY_COUNTERSENTRY']._serialized_options = b'8\001'
+  _globals['_DESCRIPTION_OPTIONSENTRY']._loaded_options = None
+  _globals['_DESCRIPTION_OPTIONSENTRY']._serialized_options = b'8\001'
   _globals['_MEMBER']._serialized_start=58
   _globals['_MEMBER']._serialized_end=136
   _globals['_VIEW']._serialized_start=138
@@ -51,6 +53,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATSREPLY']._serialized_end=650
   _globals['_STATSREPLY_COUNTERSENTRY']._serialized_start=603
   _globals['_STATSREPLY_COUNTERSENTRY']._serialized_end=650
-  _globals['_CONTROL']._serialized_start=653
-  _globals['_CONTROL']._serialized_end=1032
+  _globals['_DESCRIBEREQUEST']._serialized_start=652
+  _globals['_DESCRIBEREQUEST']._serialized_end=669
+  _globals['_DESCRIPTION']._serialized_start=672
+  _globals['_DESCRIPTION']._serialized_end=1006
+  _globals['_DESCRIPTION_OPTIONSENTRY']._serialized_start=960
+  _globals['_DESCRIPTION_OPTIONSENTRY']._serialized_end=1006
+  _globals['_PROBEREQUEST']._serialized_start=1008
+  _globals['_PROBEREQUEST']._serialized_end=1042
+  _globals['_PROBES']._serialized_start=1044
+  _globals['_PROBES']._serialized_end=1096
+  _globals['_PROBE']._serialized_start=1098
+  _globals['_PROBE']._serialized_end=1191
+  _globals['_LISTOBJECTSREQUEST']._serialized_start=1193
+  _globals['_LISTOBJECTSREQUEST']._serialized_end=1228
+  _globals['_OBJECTS']._serialized_start=1230
+  _globals['_OBJECTS']._serialized_end=1285
+  _globals['_OBJECT']._serialized_start=1288
+  _globals['_OBJECT']._serialized_end=1454
+  _globals['_DRAINREQUEST']._serialized_start=1456
+  _globals['_DRAINREQUEST']._serialized_end=1490
+  _globals['_DRAINREPLY']._serialized_start=1492
+  _globals['_DRAINREPLY']._serialized_end=1585
+  _globals['_CONTROL']._serialized_start=1588
+  _globals['_CONTROL']._serialized_end=2289
 # @@protoc_insertion_point(module_scope)

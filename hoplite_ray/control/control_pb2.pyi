@@ -80,3 +80,116 @@ class StatsReply(_message.Message):
     incarnation: int
     counters: _containers.ScalarMap[str, int]
     def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Description(_message.Message):
+    __slots__ = ("node_id", "incarnation", "release", "wire_version", "python", "pid", "directory", "congestion_control", "arena_bytes", "options", "clock_s", "draining")
+    class OptionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    CONGESTION_CONTROL_FIELD_NUMBER: _ClassVar[int]
+    ARENA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_S_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    incarnation: int
+    release: str
+    wire_version: int
+    python: str
+    pid: int
+    directory: str
+    congestion_control: str
+    arena_bytes: int
+    options: _containers.ScalarMap[str, int]
+    clock_s: float
+    draining: bool
+    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., release: _Optional[str] = ..., wire_version: _Optional[int] = ..., python: _Optional[str] = ..., pid: _Optional[int] = ..., directory: _Optional[str] = ..., congestion_control: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., options: _Optional[_Mapping[str, int]] = ..., clock_s: _Optional[float] = ..., draining: _Optional[bool] = ...) -> None: ...
+
+class ProbeRequest(_message.Message):
+    __slots__ = ("timeout_ms",)
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    timeout_ms: int
+    def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
+
+class Probes(_message.Message):
+    __slots__ = ("probes",)
+    PROBES_FIELD_NUMBER: _ClassVar[int]
+    probes: _containers.RepeatedCompositeFieldContainer[Probe]
+    def __init__(self, probes: _Optional[_Iterable[_Union[Probe, _Mapping]]] = ...) -> None: ...
+
+class Probe(_message.Message):
+    __slots__ = ("node_id", "incarnation", "control_failure", "rail_failures")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    RAIL_FAILURES_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    incarnation: int
+    control_failure: str
+    rail_failures: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., control_failure: _Optional[str] = ..., rail_failures: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListObjectsRequest(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
+class Objects(_message.Message):
+    __slots__ = ("objects",)
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[Object]
+    def __init__(self, objects: _Optional[_Iterable[_Union[Object, _Mapping]]] = ...) -> None: ...
+
+class Object(_message.Message):
+    __slots__ = ("object_id", "incarnation", "size_bytes", "state", "pinned", "orphaned", "mappings", "waiters", "sole")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    ORPHANED_FIELD_NUMBER: _ClassVar[int]
+    MAPPINGS_FIELD_NUMBER: _ClassVar[int]
+    WAITERS_FIELD_NUMBER: _ClassVar[int]
+    SOLE_FIELD_NUMBER: _ClassVar[int]
+    object_id: bytes
+    incarnation: int
+    size_bytes: int
+    state: str
+    pinned: bool
+    orphaned: bool
+    mappings: int
+    waiters: int
+    sole: bool
+    def __init__(self, object_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., pinned: _Optional[bool] = ..., orphaned: _Optional[bool] = ..., mappings: _Optional[int] = ..., waiters: _Optional[int] = ..., sole: _Optional[bool] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("timeout_ms",)
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    timeout_ms: int
+    def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
+
+class DrainReply(_message.Message):
+    __slots__ = ("drained", "sole_copies", "left")
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    SOLE_COPIES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    drained: bool
+    sole_copies: int
+    left: _containers.RepeatedCompositeFieldContainer[Object]
+    def __init__(self, drained: _Optional[bool] = ..., sole_copies: _Optional[int] = ..., left: _Optional[_Iterable[_Union[Object, _Mapping]]] = ...) -> None: ...

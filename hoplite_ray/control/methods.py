@@ -29,6 +29,10 @@ METHODS: dict[str, Method] = {
     "WatchView": Method(pb.WatchRequest, pb.View, streams=True),
     "ReportDeath": Method(pb.DeathReport, pb.View),
     "Stats": Method(pb.StatsRequest, pb.StatsReply),
+    "Describe": Method(pb.DescribeRequest, pb.Description),
+    "Probe": Method(pb.ProbeRequest, pb.Probes),
+    "ListObjects": Method(pb.ListObjectsRequest, pb.Objects, streams=True),
+    "Drain": Method(pb.DrainRequest, pb.DrainReply),
 }
 
 

@@ -1,19 +1,19 @@
-"""The control service of one node: checks the proof, calls `Membership`, maps the error."""
+"""The control service of one node: checks the proof, calls those who know, maps the error."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import AsyncIterator
+from typing import NoReturn
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
 
 from hoplite_ray.control import control_pb2 as pb
+from hoplite_ray.control.administration import Administration
 from hoplite_ray.control.auth import METADATA_KEY, Verifier
+from hoplite_ray.control.health import Health
 from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.methods import METHODS, SERVICE
 from hoplite_ray.control.view import NodeKey, member_from_proto
@@ -25,11 +25,11 @@ _CONCURRENT_CALLS_MAX = 4096  # four per member of the largest view (kViewMember
 class ControlService:
     """Answers the calls of control.proto and of the standard health service."""
 
-    def __init__(self, *, secret: bytes, stats: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, *, secret: bytes, administration: Administration) -> None:
         self._verifier = Verifier(secret)
-        self._stats = stats
+        self._administration = administration
         self._membership: Membership | None = None
-        self._health = health_aio.HealthServicer()
+        self._health = Health()
         # One port is one node's: without this, two processes may share it and split its calls.
         self._grpc = grpc.aio.server(
             options=(("grpc.so_reuseport", 0),), maximum_concurrent_rpcs=_CONCURRENT_CALLS_MAX
@@ -44,9 +44,7 @@ class ControlService:
         self._grpc.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE, handlers),)
         )
-        add_health: Any = health_pb2_grpc.add_HealthServicer_to_server
-        add_health(self._health, self._grpc)
-        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._health.add_to(self._grpc)
         try:
             port = self._grpc.add_insecure_port(listen)
         except RuntimeError as error:
@@ -57,15 +55,19 @@ class ControlService:
         await self._grpc.start()
         return f"{listen.rpartition(':')[0]}:{port}"
 
-    async def open(self, membership: Membership) -> None:
+    def open(self, membership: Membership) -> None:
         """Answer from now on; until now every call was told to come again."""
         self._membership = membership
-        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
-        await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+        self._health.open()
+
+    def drain(self) -> None:
+        """Drain this life of the node, as an earlier one was asked to."""
+        self._health.drain()
+        self._administration.begin_to_drain()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, and end the others after `grace_s`."""
-        await self._health.enter_graceful_shutdown()
+        self._health.end()
         await self._grpc.stop(grace_s)
 
     def _handler(self, name: str) -> grpc.RpcMethodHandler:
@@ -84,11 +86,10 @@ class ControlService:
             encoded: bytes, context: grpc.aio.ServicerContext
         ) -> AsyncIterator[Message]:
             try:
-                request = self._checked(name, encoded, context)
+                async for reply in act(self._checked(name, encoded, context)):
+                    yield reply
             except ControlError as error:
                 await _refuse(context, error)
-            async for reply in act(request):
-                yield reply
 
         if method.streams:
             return grpc.unary_stream_rpc_method_handler(answers, response_serializer=encode)
@@ -133,7 +134,25 @@ class ControlService:
 
     async def _Stats(self, request: pb.StatsRequest) -> pb.StatsReply:
         node_id, incarnation = self._joined.own.key
-        return pb.StatsReply(node_id=node_id, incarnation=incarnation, counters=self._stats())
+        counters = self._administration.counters()
+        return pb.StatsReply(node_id=node_id, incarnation=incarnation, counters=counters)
+
+    async def _Describe(self, request: pb.DescribeRequest) -> pb.Description:
+        return self._administration.describe(self._joined.own)
+
+    async def _Probe(self, request: pb.ProbeRequest) -> pb.Probes:
+        own, members = self._joined.own, self._joined.view.members
+        others = [member for member in members if member != own]
+        return await self._administration.probe(others, request.timeout_ms / 1000)
+
+    async def _ListObjects(self, request: pb.ListObjectsRequest) -> AsyncIterator[pb.Objects]:
+        async for page in self._administration.objects(request.limit):
+            yield page
+
+    async def _Drain(self, request: pb.DrainRequest) -> pb.DrainReply:
+        _ = self._joined
+        self.drain()
+        return await self._administration.drain(request.timeout_ms / 1000)
 
 
 class _UnprovenError(ControlError):

@@ -28,11 +28,11 @@ from pathlib import Path
 
 import ray
 
+from hoplite_ray import _native
 from hoplite_ray.config import Config, Memory, arena_bytes
 from hoplite_ray.errors import HopliteError, NodeLostError
 from hoplite_ray.plugin import seams
 
-_WIRE_VERSION = 1  # native/base/limits.h kWireVersion
 _START_S = 60.0  # a node is up in 0.3 s; a loaded machine has been seen to take 20
 _END_S = (
     5.0  # between a node's closed socket and the end of its process: unmapping takes 0.3 s per GB
@@ -49,7 +49,7 @@ class NodePlace:
     @classmethod
     def of_this_process(cls) -> NodePlace:
         ray_node_id = ray.get_runtime_context().get_node_id()
-        name = f"hoplite-{os.getuid()}-{_WIRE_VERSION}-{ray_node_id[:16]}"
+        name = f"hoplite-{os.getuid()}-{_native.WIRE_VERSION}-{ray_node_id[:16]}"
         return cls(ray_node_id, Path(seams.ray_directory()) / name)
 
     @property

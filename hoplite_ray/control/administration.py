@@ -1,0 +1,171 @@
+"""What an operator asks of one node: who it is, whom it reaches, what it holds, and to drain it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import platform
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from hoplite_ray import _native
+from hoplite_ray.control import control_pb2 as pb
+from hoplite_ray.control.client import ControlClient
+from hoplite_ray.control.view import Member
+from hoplite_ray.errors import ControlError
+
+OBJECTS_MAX = 100_000  # 10 MB on the wire, and the longest turn that a node may spend on telling
+_OBJECTS_PER_MESSAGE = 1000  # some 60 bytes each; gRPC refuses messages over 4 MiB
+_OBJECTS_NAMED = 100  # of those that keep a node from being drained
+_PROBES_AT_ONCE_MAX = 64  # of 1024 members with 8 rails: well below the limit of open files
+_PROBE_TIMEOUT_MAX_S = 30.0
+_DRAIN_TIMEOUT_MAX_S = 86400.0
+_DRAIN_LOOK_S = 0.05  # between looks at counters that the node publishes every 10 ms
+_CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+
+
+class Administered(Protocol):
+    """The part of NativeNode that is asked."""
+
+    def stats(self) -> dict[str, int]:
+        """Return the published counters by name."""
+        ...
+
+    def objects(self, limit: int = 1000) -> list[dict[str, Any]]:
+        """Return the largest objects that this node knows."""
+        ...
+
+    def drain(self) -> None:
+        """Begin to move what is held only here. Idempotent."""
+        ...
+
+
+class Administration:
+    """Answers for one life of a node. One event loop owns it."""
+
+    def __init__(
+        self,
+        native: Administered,
+        *,
+        directory: Path,
+        arena_bytes: int,
+        options: Mapping[str, int],
+        calls: ControlClient,
+    ) -> None:
+        self._native = native
+        self._directory = directory
+        self._arena_bytes = arena_bytes
+        self._options = dict(options)
+        self._calls = calls
+        self.is_draining = False
+
+    def counters(self) -> dict[str, int]:
+        """Return the counters of the native node."""
+        return self._native.stats()
+
+    def describe(self, own: Member) -> pb.Description:
+        """Say who this is and what runs here."""
+        return pb.Description(
+            node_id=own.node_id,
+            incarnation=own.incarnation,
+            release=release(),
+            wire_version=_native.WIRE_VERSION,
+            python=platform.python_version(),
+            pid=os.getpid(),
+            directory=str(self._directory),
+            congestion_control=_CONGESTION_CONTROL.read_text().strip(),
+            arena_bytes=self._arena_bytes,
+            options=self._options,
+            clock_s=time.time(),
+            draining=self.is_draining,
+        )
+
+    async def probe(self, others: Sequence[Member], timeout_s: float) -> pb.Probes:
+        """Try every address of `others` at once."""
+        timeout_s = _within(timeout_s, _PROBE_TIMEOUT_MAX_S)
+        turns = asyncio.Semaphore(_PROBES_AT_ONCE_MAX)
+
+        async def one(member: Member) -> pb.Probe:
+            async with turns:
+                control, *rails = await asyncio.gather(
+                    self._control_failure(member, timeout_s),
+                    *(_rail_failure(rail, timeout_s) for rail in member.rails),
+                )
+            return pb.Probe(
+                node_id=member.node_id,
+                incarnation=member.incarnation,
+                control_failure=control,
+                rail_failures=filter(None, rails),
+            )
+
+        return pb.Probes(probes=await asyncio.gather(*map(one, others)))
+
+    async def objects(self, limit: int) -> AsyncIterator[pb.Objects]:
+        """Yield the `limit` largest objects, all of one moment.
+
+        Raises:  ControlError if that is more than one answer may have.
+        """
+        if not 1 <= limit <= OBJECTS_MAX:
+            raise ControlError(f"limit {limit} is out of range; it takes 1 to {OBJECTS_MAX}")
+        told = await asyncio.to_thread(self._native.objects, limit)
+        for first in range(0, len(told), _OBJECTS_PER_MESSAGE):
+            page = told[first : first + _OBJECTS_PER_MESSAGE]
+            yield pb.Objects(objects=[pb.Object(**each) for each in page])
+
+    def begin_to_drain(self) -> None:
+        """Move what is held only here to other nodes, from now on. Idempotent."""
+        self.is_draining = True
+        self._native.drain()
+
+    async def drain(self, timeout_s: float) -> pb.DrainReply:
+        """Wait until nothing is held only here.
+
+        Returns: what is left when `timeout_s` is over. The counters decide, and not the event
+                 that the node announces it by, which may have come before this call.
+        """
+        deadline_s = time.monotonic() + _within(timeout_s, _DRAIN_TIMEOUT_MAX_S)
+        while True:
+            stats = self._native.stats()
+            if stats["draining"] and stats["sole_copies"] == 0:
+                return pb.DrainReply(drained=True)
+            if time.monotonic() >= deadline_s:
+                break
+            await asyncio.sleep(_DRAIN_LOOK_S)
+        told = await asyncio.to_thread(self._native.objects, OBJECTS_MAX)
+        left = [pb.Object(**each) for each in told if each["sole"]]
+        return pb.DrainReply(sole_copies=stats["sole_copies"], left=left[:_OBJECTS_NAMED])
+
+    async def _control_failure(self, member: Member, timeout_s: float) -> str:
+        if await self._calls.is_healthy(member.control, timeout_s=timeout_s):
+            return ""
+        return f"{member.control} does not say that it is healthy within {timeout_s:g} s"
+
+
+def release() -> str:
+    """Return the release of hoplite_ray that runs here."""
+    try:
+        return importlib.metadata.version("hoplite_ray")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"  # run from its source tree
+
+
+async def _rail_failure(rail: str, timeout_s: float) -> str:
+    """Connect and hang up: a node takes that for a stranger who changed his mind."""
+    address, _, port = rail.rpartition(":")
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(address.strip("[]"), int(port))
+            writer.close()
+            await writer.wait_closed()
+    except TimeoutError:
+        return f"{rail} takes no connection within {timeout_s:g} s"
+    except OSError as error:
+        return f"{rail}: {os.strerror(error.errno) if error.errno else error}"
+    return ""
+
+
+def _within(timeout_s: float, most_s: float) -> float:
+    return min(max(timeout_s, 0.0), most_s)
