@@ -57,6 +57,30 @@ def memory_threshold() -> float:
     return float(os.environ.get("RAY_memory_usage_threshold", "0.95"))
 
 
+# Which cluster there is, for a process that has not joined one.
+
+
+def cluster_address(asked: str | None) -> str:
+    """The address of the cluster's GCS: as asked, by RAY_ADDRESS, or of the one that runs here.
+
+    Raises: ConnectionError if none runs here; ValueError if what was asked is no address.
+    """
+    from ray._private import services
+
+    return str(services.canonicalize_bootstrap_address(asked or "auto"))
+
+
+def raylets(address: str) -> list[tuple[str, str, bool]]:
+    """(Ray node id, its Ray directory, whether it lives) of every raylet that the cluster had."""
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    told = GcsClient(address=address).get_all_node_info()
+    return [
+        (node_id.hex(), info.session_dir, info.state == info.ALIVE)
+        for node_id, info in told.items()
+    ]
+
+
 # What this process executes.
 
 

@@ -1,0 +1,88 @@
+"""The `hoplite-ray` command: what the nodes of a cluster are, have and lack.
+
+    hoplite-ray status            the nodes: alive, how full their arenas are
+    hoplite-ray objects           the objects of all nodes, largest first
+    hoplite-ray drain NODE        move what only that node has elsewhere, before it is ended
+    hoplite-ray doctor            every check of this machine and its cluster, with the next step
+
+Exit status: 0 all is well, 1 it is not, 2 the command line is wrong. docs/operations.md has
+samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hoplite_ray.cli import commands
+from hoplite_ray.errors import HopliteError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    asked = _parser().parse_args(arguments)
+    if asked.secret_file is not None and asked.control is None:
+        sys.stderr.write("hoplite-ray: --secret-file goes with --control\n")
+        return 2
+    try:
+        return int(asked.command(asked))
+    except HopliteError as error:
+        sys.stderr.write(f"hoplite-ray: {error}\n")
+        return 1
+    except BrokenPipeError:  # whoever read us has seen enough
+        sys.stderr.close()
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hoplite-ray",
+        description="What the nodes of a hoplite_ray cluster are, have and lack.",
+        allow_abbrev=False,
+    )
+    subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, command, help_text in (
+        ("status", commands.status, "the nodes: alive, how full their arenas are"),
+        ("objects", commands.objects, "the objects of all nodes, largest first"),
+        ("drain", commands.drain, "move what only that node has elsewhere"),
+    ):
+        sub = subcommands.add_parser(name, help=help_text, allow_abbrev=False)
+        sub.set_defaults(command=command)
+        _add_options(sub, name)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    add: Callable[..., Any] = parser.add_argument
+    where: Callable[..., Any] = parser.add_mutually_exclusive_group().add_argument
+    where("--directory", type=Path, action="append", default=[], help="of a node; may be repeated")
+    where("--address", help="of a Ray cluster; default: RAY_ADDRESS, or the one that runs here")
+    where("--control", help="ADDRESS:PORT of a node's control service; with --secret-file")
+    add("--secret-file", type=Path, help="the cluster's secret, for --control")
+    add("--json", action="store_true", help="one JSON document on standard output")
+    if name == "drain":
+        add(
+            "node", metavar="NODE", help="its id, or the first digits of it, or its control address"
+        )
+        add("--timeout-s", type=_seconds, default=60.0, help="how long to wait; default: 60")
+    else:
+        add("--timeout-s", type=_seconds, default=10.0, help="for everything; default: 10")
+    if name == "objects":
+        add("--limit", type=_count, default=20, help="how many; default: 20")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 86400 s")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 100_000:
+        raise argparse.ArgumentTypeError(f"{text} is not from 1 to 100000")
+    return value

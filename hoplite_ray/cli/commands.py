@@ -1,0 +1,227 @@
+"""status, objects and drain: ask, print, and say by the exit status how it is."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from hoplite_ray.cli.places import Cluster, find
+from hoplite_ray.cli.survey import NodeReport, Survey, ask_each, survey
+from hoplite_ray.cli.tables import columns, size
+from hoplite_ray.control import control_pb2 as pb
+from hoplite_ray.errors import ControlError
+
+_RAY_SHARE = 0.5  # of the time limit: importing Ray takes 1 s, and three on a busy machine
+
+
+def status(asked: argparse.Namespace) -> int:
+    """Print the nodes; 0 if every one of them answers."""
+    cluster, seen = look(asked)
+    if asked.json:
+        _print(json.dumps(_status_json(cluster, seen)))
+    else:
+        _print(_status_text(cluster, seen))
+    return 0 if seen.is_healthy else 1
+
+
+def objects(asked: argparse.Namespace) -> int:
+    """Print the largest objects of all nodes; 0 if every node told its own."""
+    cluster, seen = look(asked)
+    nodes = [node for node in seen.nodes if node.is_healthy]
+
+    async def ask() -> list[list[pb.Object] | ControlError]:
+        limit, timeout_s = asked.limit, asked.timeout_s * (1 - _RAY_SHARE)
+        return await ask_each(
+            cluster,
+            nodes,
+            lambda calls, node: calls.objects(node.control, limit=limit, timeout_s=timeout_s),
+        )
+
+    found: dict[tuple[bytes, int], _Object] = {}
+    missing = [f"{node}: {node.why}" for node in seen.nodes if not node.is_healthy]
+    for node, told in zip(nodes, asyncio.run(ask()), strict=True):
+        if isinstance(told, ControlError):
+            missing.append(f"{node}: {told}")
+            continue
+        for each in told:
+            found.setdefault((each.object_id, each.incarnation), _Object()).add(node, each)
+    largest = sorted(found.items(), key=lambda item: (-item[1].size_bytes, item[0]))[: asked.limit]
+    rows = [
+        {"object_id": object_id.hex(), "incarnation": incarnation, **each.row()}
+        for (object_id, incarnation), each in largest
+    ]
+    if asked.json:
+        _print(json.dumps({"objects": rows, "missing": missing}))
+    else:
+        _print(_objects_text(rows))
+        for line in missing:
+            _print(f"not asked: {line}")
+    return 1 if missing else 0
+
+
+def drain(asked: argparse.Namespace) -> int:
+    """Drain one node; 0 once nothing is held only there, 1 with what is left."""
+    cluster, seen = look(asked, timeout_s=10.0)
+    node = _named(seen, asked.node)
+
+    async def ask() -> list[pb.DrainReply | ControlError]:
+        return await ask_each(
+            cluster,
+            [node],
+            lambda calls, node: calls.drain(node.control, timeout_s=asked.timeout_s),
+        )
+
+    [reply] = asyncio.run(ask())
+    if isinstance(reply, ControlError):
+        raise reply
+    left: list[dict[str, Any]] = [
+        {"object_id": each.object_id.hex(), "size_bytes": each.size_bytes} for each in reply.left
+    ]
+    if asked.json:
+        told = {"drained": reply.drained, "sole_copies": reply.sole_copies, "left": left}
+        _print(json.dumps({"node_id": f"{node.node_id:x}", **told}))
+    elif reply.drained:
+        _print(f"{node} is drained: it holds nothing that no other node has; it may be ended")
+    else:
+        _print(
+            f"{node} still holds {reply.sole_copies} objects that no other node has, "
+            f"after {asked.timeout_s:g} s; it goes on moving them. The largest:"
+        )
+        for each in left:
+            _print(f"  {each['object_id']}  {size(each['size_bytes'])}")
+        _print("next: give the other nodes room (hoplite-ray status), then ask again")
+    return 0 if reply.drained else 1
+
+
+def look(asked: argparse.Namespace, *, timeout_s: float | None = None) -> tuple[Cluster, Survey]:
+    """Find the cluster and ask its nodes, in the time that was given."""
+    timeout_s = asked.timeout_s if timeout_s is None else timeout_s
+    cluster = find(
+        directories=asked.directory,
+        address=asked.address,
+        control=asked.control,
+        secret_file=asked.secret_file,
+        timeout_s=timeout_s * _RAY_SHARE,
+    )
+    return cluster, asyncio.run(survey(cluster, timeout_s=timeout_s * 0.3))
+
+
+def _named(seen: Survey, name: str) -> NodeReport:
+    found = [
+        node
+        for node in seen.nodes
+        if node.control == name or f"{node.node_id:x}".startswith(name.lower())
+    ]
+    if len(found) != 1:
+        there = ", ".join(f"{node.node_id:x}" for node in seen.nodes)
+        what = "names no node" if not found else f"names {len(found)} nodes"
+        raise ControlError(f"{name!r} {what}; there are {there}")
+    return found[0]
+
+
+def _status_json(cluster: Cluster, seen: Survey) -> dict[str, Any]:
+    return {
+        "cluster": cluster.name,
+        "healthy": seen.is_healthy,
+        "view_epoch": seen.view.epoch,
+        "nodes": [
+            {
+                "node_id": f"{node.node_id:x}",
+                "incarnation": node.incarnation,
+                "control": node.control,
+                "rails": list(node.rails),
+                "directory": str(node.directory) if node.directory else None,
+                "pid": node.pid,
+                "healthy": node.is_healthy,
+                "state": node.state,
+                "why": node.why,
+                **dict(sorted(node.counters.items())),
+            }
+            for node in seen.nodes
+        ],
+    }
+
+
+_STATUS = ("NODE", "LIFE", "CONTROL", "STATE", "ARENA", "USED", "PINNED", "ORPHANED", "OBJECTS")
+_STATUS_RIGHT = frozenset({"LIFE", "ARENA", "USED", "PINNED", "ORPHANED", "OBJECTS", "WAITERS"})
+_SIZES = ("arena_bytes", "arena_bytes_used", "arena_bytes_pinned", "arena_bytes_orphaned")
+
+
+def _status_text(cluster: Cluster, seen: Survey) -> str:
+    rows = []
+    for node in seen.nodes:
+        told = node.counters
+        rows.append(
+            [
+                f"{node.node_id:x}" if node.node_id else "?",
+                str(node.incarnation),
+                node.control,
+                node.state,
+                *(size(told[name]) if name in told else "-" for name in _SIZES),
+                *(str(told.get(name, "-")) for name in ("objects", "waiters")),
+            ]
+        )
+    healthy = sum(node.is_healthy for node in seen.nodes)
+    lines = [
+        f"{cluster.name}: view {seen.view.epoch}, {healthy} of {len(seen.nodes)} nodes answer",
+        columns((*_STATUS, "WAITERS"), rows, right=_STATUS_RIGHT),
+    ]
+    lines += [f"{node.state}: {node}: {node.why}" for node in seen.nodes if node.why]
+    return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class _Object:
+    """One attempt's bytes as all nodes tell of them."""
+
+    size_bytes: int = 0
+    mappings: int = 0
+    waiters: int = 0
+    orphaned: bool = False
+    nodes: dict[str, list[str]] = field(default_factory=dict)  # by state, and those that pin it
+
+    def add(self, node: NodeReport, told: pb.Object) -> None:
+        self.size_bytes = max(self.size_bytes, told.size_bytes)
+        self.mappings += told.mappings
+        self.waiters += told.waiters
+        self.orphaned |= told.orphaned
+        for state in (told.state, *(["pinned"] if told.pinned else [])):
+            self.nodes.setdefault(state, []).append(f"{node.node_id:x}")
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "size_bytes": self.size_bytes,
+            **{state: self.nodes.get(state, []) for state in _STATES},
+            "mappings": self.mappings,
+            "waiters": self.waiters,
+            "orphaned": self.orphaned,
+        }
+
+
+_STATES = ("whole", "partial", "writing", "wanted", "pinned")
+
+
+def _objects_text(rows: list[dict[str, Any]]) -> str:
+    numbers = ("WHOLE", "PARTIAL", "WRITING", "WANTED", "PINNED", "MAPPINGS", "WAITERS")
+    head = ("OBJECT", "LIFE", "SIZE", *numbers, "ORPHANED")
+    cells = []
+    for row in rows:
+        counts = [len(row[state]) for state in _STATES] + [row["mappings"], row["waiters"]]
+        cells.append(
+            [
+                row["object_id"],
+                str(row["incarnation"]),
+                size(row["size_bytes"]),
+                *map(str, counts),
+                "yes" if row["orphaned"] else "no",
+            ]
+        )
+    return columns(head, cells, right=frozenset({"LIFE", "SIZE", *numbers}))
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,172 @@
+"""Where a cluster's nodes are: from directories, from Ray, or from one control address."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hoplite_ray.control.view import View, is_address
+from hoplite_ray.errors import ControlError
+
+
+class NoClusterError(ControlError):
+    """There is no node to ask; the text says where it was looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The directory of one node of this machine. A node holds its lock as long as it lives."""
+
+    directory: Path
+    record: dict[str, Any] | None  # node.json: there while the node serves, and after a crash
+    is_running: bool
+
+    @classmethod
+    def read(cls, directory: Path) -> Place:
+        """Look at a directory that may be anything.
+
+        Raises:  NoClusterError if this user may not read it.
+        """
+        record = None
+        try:
+            with suppress(FileNotFoundError, NotADirectoryError, ValueError):
+                loaded = json.loads((directory / "node.json").read_text())
+                if {"node_id", "incarnation", "control", "pid"} <= loaded.keys():
+                    record = loaded
+            return cls(directory, record, _is_held(directory / "node.lock"))
+        except PermissionError:
+            raise NoClusterError(
+                f"{directory} can't be read; run this as the user who started the node"
+            ) from None
+
+    @property
+    def secret(self) -> bytes | None:
+        """The cluster's secret as the node keeps it."""
+        with suppress(OSError):
+            return (self.directory / "secret").read_bytes().strip()
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Whom to ask, and with which secret."""
+
+    name: str
+    secret: bytes
+    controls: tuple[str, ...]
+    view: View = field(default_factory=View)
+    places: tuple[Place, ...] = ()
+    stale: tuple[Place, ...] = ()  # of raylets that are gone
+    ray: dict[str, Any] = field(default_factory=dict)
+
+
+def find(
+    *,
+    directories: Sequence[Path],
+    address: str | None,
+    control: str | None,
+    secret_file: Path | None,
+    timeout_s: float,
+) -> Cluster:
+    """Return the cluster that was named, or the Ray cluster that this machine is part of.
+
+    Raises:  NoClusterError saying where it was looked for, and the next step.
+    """
+    if control is not None:
+        return _by_control(control, secret_file)
+    if directories:
+        return _by_directories(directories)
+    return _by_ray(address, timeout_s)
+
+
+def _by_control(control: str, secret_file: Path | None) -> Cluster:
+    if not is_address(control):
+        raise NoClusterError(
+            f"--control {control!r} is not ADDRESS:PORT; node.json of a node's directory has it"
+        )
+    if secret_file is None:
+        raise NoClusterError("--control needs --secret-file; a node keeps it in its directory")
+    try:
+        secret = secret_file.read_bytes().strip()
+    except OSError as error:
+        raise NoClusterError(
+            f"the secret in {secret_file} can't be read: {error.strerror}"
+        ) from None
+    return Cluster(f"node at {control}", secret, (control,))
+
+
+def _by_directories(directories: Sequence[Path]) -> Cluster:
+    places = tuple(Place.read(directory.absolute()) for directory in directories)
+    recorded = [place for place in places if place.record is not None]
+    if not recorded:
+        raise NoClusterError(
+            f"no node has started in {', '.join(str(place.directory) for place in places)}; "
+            "give the --directory of a node: the one with node.json in it"
+        )
+    secret = next((place.secret for place in recorded if place.secret), None)
+    if secret is None:
+        raise NoClusterError(f"{recorded[0].directory}/secret can't be read")
+    controls = tuple(place.record["control"] for place in recorded if place.record)
+    return Cluster(f"nodes in {', '.join(map(str, directories))}", secret, controls, places=places)
+
+
+def _by_ray(address: str | None, timeout_s: float) -> Cluster:
+    told = _ask_ray(address, timeout_s)
+    name = f"Ray cluster {told['address']}"
+    places = [(Place.read(Path(each)), alive) for each, alive in told["directories"].items()]
+    if told["secret"] is None:
+        raise NoClusterError(
+            f"{name} has no node yet: the first call of hoplite_ray in a job starts them"
+        )
+    view = View.from_bytes(bytes.fromhex(told["view"])) if told["view"] else View()
+    return Cluster(
+        name=name,
+        secret=told["secret"].encode(),
+        controls=tuple(member.control for member in view.members),
+        view=view,
+        places=tuple(place for place, alive in places if alive),
+        stale=tuple(place for place, alive in places if not alive),
+        ray=told,
+    )
+
+
+def _ask_ray(address: str | None, timeout_s: float) -> dict[str, Any]:
+    """Have a process of its own ask Ray: its client can't be told to give up."""
+    command = [sys.executable, "-m", "hoplite_ray.plugin.discovery", *filter(None, [address])]
+    where = address or os.environ.get("RAY_ADDRESS") or "this machine"
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise NoClusterError(
+            f"Ray at {where} did not answer within {timeout_s:g} s; is its head node alive?"
+        ) from None
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise NoClusterError(
+            f"no Ray cluster was found at {where} ({last}); "
+            "give --address, or the --directory of a node"
+        )
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def _is_held(file: Path) -> bool:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

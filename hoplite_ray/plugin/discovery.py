@@ -1,0 +1,62 @@
+"""Where a Ray cluster's nodes are: `python -m hoplite_ray.plugin.discovery [RAY_ADDRESS]`.
+
+Prints one line of JSON and ends; the `hoplite-ray` command runs it as a process of its own, which
+it can end in time: Ray's client of a cluster that does not answer waits for a minute, then aborts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from hoplite_ray.plugin import seams
+
+_CONNECT_S = 2.0
+
+
+def discovered(asked: str | None) -> dict[str, Any]:
+    """What Ray knows of the nodes of the cluster at `asked`, or of the one that runs here.
+
+    Returns: address, ray, memory_threshold; secret and view (hexadecimal) or None, where no job has
+             used hoplite_ray yet; options; directories: of this user and of live and dead raylets.
+    Raises:  ConnectionError if there is no cluster there.
+    """
+    address = seams.cluster_address(asked)
+    machine, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((machine.strip("[]"), int(port)), _CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise ConnectionError(f"no Ray cluster answers at {address} ({error})") from None
+    values = seams.KeyValues(address)
+    secret = values.read("secret")
+    _, view = seams.RayViewStore(address).read()
+    options = values.read("options")
+    raylets = seams.raylets(address)
+    alive = {node_id[:16] for node_id, _, is_alive in raylets if is_alive}
+    folders = {
+        folder
+        for _, ray_directory, _ in raylets
+        for folder in Path(ray_directory).glob(f"hoplite-{os.getuid()}-*")
+    }
+    return {
+        "address": address,
+        "ray": ray.__version__,
+        "memory_threshold": seams.memory_threshold(),
+        "secret": secret and secret.decode(),
+        "view": view.hex() or None,
+        "options": json.loads(options) if options else {},
+        "directories": {str(f): f.name.rpartition("-")[2] in alive for f in sorted(folders)},
+    }
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(discovered(sys.argv[1] if sys.argv[1:] else None)))  # noqa: T201 - read by our parent
+    except (ConnectionError, ValueError) as problem:
+        sys.exit(f"{problem}")
