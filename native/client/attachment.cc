@@ -67,13 +67,14 @@ bool Attachment::is_alive() {
 }
 
 Result<std::shared_ptr<Request>> Attachment::ask(ObjectId object, CommandBody body,
+                                                 Incarnation incarnation,
                                                  std::uint64_t size_bytes) {
   if (auto usable = check(); !usable) return usable.error();
   std::shared_ptr<Request> request;
   {
     const std::lock_guard guard(mutex_);
     const RequestId id{next_request_++};
-    request = std::make_shared<Request>(shared_from_this(), id, object, size_bytes);
+    request = std::make_shared<Request>(shared_from_this(), id, object, incarnation, size_bytes);
     pending_.emplace(id, request.get());
   }
   release_orphans();

@@ -40,8 +40,9 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   [[nodiscard]] int readonly_fd() const { return readonly_.value(); }
   [[nodiscard]] bool is_alive();
 
-  // Registers a request for `object`, then sends its command. `size_bytes`: of a put.
+  // Registers a request for `object`, then sends its command. The rest: of a put.
   [[nodiscard]] Result<std::shared_ptr<Request>> ask(ObjectId object, CommandBody body,
+                                                     Incarnation incarnation = {},
                                                      std::uint64_t size_bytes = 0);
   // Sends a command that is not answered.
   [[nodiscard]] Result<void> tell(RequestId request, CommandBody body);

@@ -57,7 +57,7 @@ Result<RequestHandle> Client::put(ObjectId object, Incarnation incarnation, std:
   put.meta.dtype = dtype;
   put.meta.layout = std::move(layout);
   if (data.size() <= kInlineBytesMax) put.payload.assign(data.begin(), data.end());
-  return attachment_->ask(object, std::move(put), data.size());
+  return attachment_->ask(object, std::move(put), incarnation, data.size());
 }
 
 Result<RequestHandle> Client::write(Request& put, std::span<const std::byte> data) {
@@ -77,11 +77,13 @@ Result<RequestHandle> Client::write(Request& put, std::span<const std::byte> dat
     if (!written) return written.error();
     done += size;
     if (done == data.size()) break;  // the last part is asked, for it is answered
-    auto told = attachment_->tell(RequestId{0}, WroteCommand{put.object(), done});
+    auto told =
+        attachment_->tell(RequestId{0}, WroteCommand{put.object(), put.incarnation(), done, false});
     if (!told) return told.error();
   }
   attachment_->mark_written(put);
-  return attachment_->ask(put.object(), WroteCommand{put.object(), data.size()});
+  return attachment_->ask(put.object(),
+                          WroteCommand{put.object(), put.incarnation(), data.size(), false});
 }
 
 Result<RequestHandle> Client::get(ObjectId object, bool exists) {

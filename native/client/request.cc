@@ -10,8 +10,12 @@
 namespace hoplite {
 
 Request::Request(std::shared_ptr<Attachment> attachment, RequestId id, ObjectId object,
-                 std::uint64_t size_bytes)
-    : attachment_(std::move(attachment)), id_(id), object_(object), size_bytes_(size_bytes) {}
+                 Incarnation incarnation, std::uint64_t size_bytes)
+    : attachment_(std::move(attachment)),
+      id_(id),
+      object_(object),
+      incarnation_(incarnation),
+      size_bytes_(size_bytes) {}
 
 Request::~Request() { attachment_->forget(*this); }
 

@@ -19,7 +19,7 @@ using Outcome = std::variant<Done, Reserved, View, Reduced>;
 class Request {
  public:
   Request(std::shared_ptr<Attachment> attachment, RequestId id, ObjectId object,
-          std::uint64_t size_bytes);
+          Incarnation incarnation, std::uint64_t size_bytes);
   ~Request();
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
@@ -39,6 +39,7 @@ class Request {
 
   [[nodiscard]] RequestId id() const { return id_; }
   [[nodiscard]] const ObjectId& object() const { return object_; }
+  [[nodiscard]] Incarnation incarnation() const { return incarnation_; }
 
  private:
   friend class Attachment;
@@ -50,9 +51,10 @@ class Request {
   std::shared_ptr<Attachment> attachment_;
   RequestId id_;
   ObjectId object_;
-  std::uint64_t size_bytes_ = 0;  // of a put; written once, before the request is seen by others
-  bool is_finished_ = false;      // guarded by the attachment, like all below
-  bool is_watched_ = false;       // next_finished() tells of it
+  Incarnation incarnation_;  // of a put, like size_bytes_; written once
+  std::uint64_t size_bytes_ = 0;
+  bool is_finished_ = false;  // guarded by the attachment, like all below
+  bool is_watched_ = false;   // next_finished() tells of it
   bool is_taken_ = false;
   bool is_unwritten_ = false;  // a large put, from its reservation to its last byte
   Answer answer_;

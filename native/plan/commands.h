@@ -19,9 +19,14 @@ struct PutCommand {  // small: `payload` holds the bytes; large: answered by Res
   ObjectMeta meta;  // block_bytes is filled in here
   Bytes payload;
 };
-struct WroteCommand {  // progress of a large put: bytes [0, upto) are in the arena
+// Progress of a large put: bytes [0, upto) are in the arena; all of them: sealed, and answered.
+struct WroteCommand {
   ObjectId object;
-  std::uint64_t upto_bytes = 0;  // == size_bytes: sealed, and answered by Done
+  Incarnation incarnation;
+  std::uint64_t upto_bytes = 0;
+  // The writer keeps its mapping: answered by Fetched, as a get, instead of by Done. Where the put
+  // is gone the range stays its own until it cancels the put.
+  bool pin = false;
 };
 struct GetCommand {
   ObjectId object;

@@ -46,13 +46,14 @@ void Engine::State::on(const Command& command, const WroteCommand& wrote) {
   const Waiter waiter{command.client, command.request};
   const auto it = objects_.find(wrote.object);
   const bool valid = it != objects_.end() && it->second.writing && it->second.extent &&
-                     it->second.writer == command.client;
+                     it->second.writer == command.client &&
+                     it->second.incarnation == wrote.incarnation;
   if (!valid || wrote.upto_bytes > it->second.meta.size_bytes) {
     if (command.request.value == 0) return;  // progress is not answered
-    for (auto& [name, retired] : retired_) {
-      const bool is_its =
-          name.first == wrote.object && retired.writer && retired.writer->client == command.client;
-      if (is_its) retired.writer.reset();
+    const auto [first, last] = retired_.equal_range({wrote.object, wrote.incarnation});
+    for (auto retired = first; retired != last && !wrote.pin; ++retired) {
+      std::optional<Waiter>& writer = retired->second.writer;
+      if (writer && writer->client == command.client) writer.reset();
     }
     free_retired();
     return reply(waiter, Error{Code::kObjectLost, "object " + short_name(wrote.object) +
@@ -65,7 +66,11 @@ void Engine::State::on(const Command& command, const WroteCommand& wrote) {
   object.writing = false;
   object.put_request.reset();
   object.stripes[0].state = StripeState::kComplete;
-  reply(waiter, Done{});
+  if (wrote.pin) {
+    answer_get(wrote.object, object, waiter);
+  } else {
+    reply(waiter, Done{});
+  }
   claim(wrote.object);
   complete(wrote.object, object);
 }

@@ -152,7 +152,8 @@ TEST(Engine, AnswersInvalidInputWithItsReason) {
   EXPECT_EQ(refused(ReduceCommand{id, ReduceOp::kSum, 2, 0}), Code::kInvalidArgument);
   EXPECT_EQ(refused(ReduceCommand{id, ReduceOp::kSum, kReduceSourcesMax + 1, 1}),
             Code::kInvalidArgument);
-  EXPECT_EQ(refused(WroteCommand{id, 1}), Code::kObjectLost) << "nobody reserved it";
+  EXPECT_EQ(refused(WroteCommand{id, Incarnation{1}, 1}), Code::kObjectLost)
+      << "nobody reserved it";
   EXPECT_EQ(nodes.stats(0).objects, 0U);
 }
 

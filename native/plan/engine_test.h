@@ -66,7 +66,7 @@ class Nodes {
     const RequestId request = next_request();
     const bool small = content.size() <= 256;
     Bytes payload = small ? content : Bytes{};
-    if (!small) writes_[request] = {object, std::move(content), blocks};
+    if (!small) writes_[request] = {object, Incarnation{life}, std::move(content), blocks};
     command(node, request, PutCommand{object, Incarnation{life}, meta, std::move(payload)});
     return request;
   }
@@ -211,6 +211,7 @@ class Nodes {
   };
   struct Write {
     ObjectId object;
+    Incarnation incarnation;
     Bytes content;
     std::uint32_t blocks;
   };
@@ -350,7 +351,7 @@ class Nodes {
           {put.content.begin() + static_cast<std::ptrdiff_t>(first),
            put.content.begin() + static_cast<std::ptrdiff_t>(last)});
     const RequestId answer = last == put.content.size() ? done_of(request) : RequestId{0};
-    command(node, answer, WroteCommand{put.object, last});
+    command(node, answer, WroteCommand{put.object, put.incarnation, last, false});
   }
 
   std::vector<Node> nodes_;

@@ -56,6 +56,7 @@ Request& Cluster::put(std::size_t node, const ObjectId& object, const PutOptions
   Request& put = ask(Verb::kPut, node, options.client, object);
   put.incarnation = options.incarnation;
   put.dtype = options.dtype;
+  put.maps = options.maps && options.size_bytes > config_.engine.inline_bytes_max;
   put.bytes = content_of(object, options.incarnation, options.dtype, options.size_bytes);
   checker_.put_started(put);
   PutCommand body{object, options.incarnation, {}, {}};
@@ -196,11 +197,13 @@ void Cluster::answered(Request& request, const Reply& reply) {
   request.answered = now();
   if (const auto* error = std::get_if<Error>(&reply)) {
     request.error = *error;
+    if (request.maps) command(request, CancelCommand{});  // it has unmapped what it wrote
     checker_.failed(request, now());
   } else if (const auto* fetched = std::get_if<Fetched>(&reply)) {
     request.fetched = *fetched;
     request.pinned = fetched->mapped;
     checker_.fetched(request, now());
+    if (request.verb == Verb::kPut) checker_.put_sealed(request, now());
   } else if (const auto* reduced = std::get_if<Reduced>(&reply)) {
     request.members = reduced->members;
     checker_.reduced(request);
@@ -233,8 +236,8 @@ void Cluster::write_on(Request& put) {
       put.sealing = RequestId{next_request_++};
       waiting_[put.sealing] = &put;
     }
-    command(put.node, put.node_life,
-            {put.client, is_last ? put.sealing : RequestId{}, WroteCommand{put.object, upto}});
+    const WroteCommand wrote{put.object, put.incarnation, upto, is_last && put.maps};
+    command(put.node, put.node_life, {put.client, is_last ? put.sealing : RequestId{}, wrote});
     if (!is_last) write_on(put);
   });
 }

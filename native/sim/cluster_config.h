@@ -42,6 +42,7 @@ struct PutOptions {
   DType dtype = DType::kOpaque;
   Incarnation incarnation{1};
   ClientId client{1};
+  bool maps = false;  // the writer keeps a mapping, as of empty(): the seal pins it
 };
 struct ReduceOptions {
   std::uint32_t source_count = 0;

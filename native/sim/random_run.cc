@@ -157,6 +157,7 @@ class Run {
     PutOptions options;
     options.size_bytes = some_size();
     options.client = some_client();
+    options.maps = options.size_bytes % 4 == 1;
     cluster_.put(some_node(), fresh(), options);
   }
 

@@ -35,6 +35,7 @@ struct Request {
   bool pinned = false;  // a mapping is held
   Extent extent;        // of a put: where it is written
   std::uint64_t written = 0;
+  bool maps = false;  // a put whose writer goes on looking at the range
 
   ReduceOp op = ReduceOp::kSum;
   std::uint32_t source_count = 0;

@@ -167,6 +167,19 @@ TEST_P(Objects, RangeOfADeletedPutIsNotReusedWhileItsClientStillWrites) {
   expect_value(cluster.get(0, kB));
 }
 
+TEST_P(Objects, RangeThatItsWriterMapsOnIsNotReusedAfterADelete) {
+  Cluster& cluster = start(2);
+  Request& mapped = put_now(0, kA, {.size_bytes = 100'000, .client = ClientId{2}, .maps = true});
+  expect_value(cluster.get(1, kA));
+  cluster.erase(1, kA);
+  cluster.run_for(1_s);
+  put_now(0, kB, {.size_bytes = 100'000});
+  cluster.release(mapped);  // the checker compares the bytes here
+  cluster.erase(0, kB);
+  cluster.run_for(1_s);
+  EXPECT_EQ(cluster.stats(0).arena_bytes_used, 0U);
+}
+
 TEST_P(Objects, NewAttemptAfterADeleteIsServed) {
   Cluster& cluster = start(3);
   put_now(0, kA);

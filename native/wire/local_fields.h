@@ -35,7 +35,9 @@ void fields(A& a, Of<A, PutCommand> m) {  // the payload travels behind the body
 template <typename A>
 void fields(A& a, Of<A, WroteCommand> m) {
   fields(a, m.object);
+  id(a, m.incarnation);
   a.number(m.upto_bytes);
+  a.flag(m.pin);
 }
 template <typename A>
 void fields(A& a, Of<A, GetCommand> m) {

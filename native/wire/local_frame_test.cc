@@ -32,7 +32,7 @@ std::vector<ByteVector> all_encoded() {
   add(Attach{kWireVersion, 4242});
   add(Attached{ClientId{1}, NodeId{2}, Incarnation{3}, 64_MiB});
   add_command(PutCommand{object(1), Incarnation{2}, kMeta, {}});
-  add_command(WroteCommand{object(1), 12345});
+  add_command(WroteCommand{object(1), Incarnation{2}, 12345, true});
   add_command(GetCommand{object(1), true});
   add_command(ReleaseCommand{object(1), Incarnation{3}});
   add_command(DeleteCommand{object(1), Incarnation{3}});
