@@ -1,6 +1,7 @@
 """The native core: convert, release the GIL, call, map the error."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from typing_extensions import Buffer
 
@@ -38,6 +39,9 @@ class NativeNode:
 
     def stats(self) -> dict[str, int]:
         """Return the published counters by name."""
+
+    def objects(self, limit: int = 1000) -> list[dict[str, Any]]:
+        """Return what is here, the largest first."""
 
     def stop(self) -> None:
         """Say goodbye to all peers and join the thread. Idempotent."""

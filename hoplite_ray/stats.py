@@ -17,6 +17,7 @@ class NodeStats:
     arena_bytes: int
     arena_bytes_used: int
     arena_bytes_pinned: int
+    arena_bytes_orphaned: int
     objects: int
     waiters: int
     directory_entries: int

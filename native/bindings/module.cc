@@ -206,6 +206,29 @@ struct PyNode {
     return PyEvent{event_name(event->kind), event->node.value, event->incarnation.value};
   }
 
+  nb::list objects(std::uint64_t limit) {
+    Node& self = started();
+    const auto rows = [&] {
+      const nb::gil_scoped_release released;
+      return self.objects(limit);
+    }();
+    nb::list listed;
+    for (const ObjectRow& row : rows) {
+      nb::dict one;
+      one["object_id"] = nb::bytes(row.object.bytes.data(), row.object.bytes.size());
+      one["incarnation"] = row.incarnation.value;
+      one["size_bytes"] = row.size_bytes;
+      one["state"] = row.state;
+      one["pinned"] = row.pinned;
+      one["orphaned"] = row.orphaned;
+      one["sole"] = row.sole;
+      one["mappings"] = row.mappings;
+      one["waiters"] = row.waiters;
+      listed.append(std::move(one));
+    }
+    return listed;
+  }
+
   void stop() {
     if (node == nullptr) return;
     const nb::gil_scoped_release released;
@@ -246,6 +269,9 @@ void bind_node(nb::module_& m) {
       .def(
           "stats", [](PyNode& self) { return self.started().stats(); },
           "Return the published counters by name.")
+      .def("objects", &PyNode::objects, "limit"_a = 1000,
+           nb::sig("def objects(self, limit: int = 1000) -> list[dict[str, typing.Any]]"),
+           "Return what is here, the largest first.")
       .def("stop", &PyNode::stop, "Say goodbye to all peers and join the thread. Idempotent.");
 }
 

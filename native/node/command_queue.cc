@@ -10,7 +10,13 @@ namespace hoplite {
 void CommandQueue::push(Command command) {
   {
     const std::lock_guard guard(mutex_);
-    if (waiting_.size() == kWaitingMax) waiting_.pop_front();
+    const auto is_view = [](const Command& each) {
+      return std::holds_alternative<SetViewCommand>(each.body);
+    };
+    if (is_view(command) && std::count_if(waiting_.begin(), waiting_.end(), is_view) ==
+                                static_cast<std::ptrdiff_t>(kViewsMax)) {
+      waiting_.erase(std::find_if(waiting_.begin(), waiting_.end(), is_view));
+    }
     waiting_.push_back(std::move(command));
   }
   poller_->wake();

@@ -17,7 +17,8 @@ namespace hoplite {
 class CommandQueue {
  public:
   // Views come seldom; when they come faster than turns, the oldest goes, for a later one says all.
-  static constexpr std::size_t kWaitingMax = 64;
+  // Everything else has somebody who waits for its answer, which bounds it.
+  static constexpr std::size_t kViewsMax = 64;
 
   explicit CommandQueue(const Poller& poller) : poller_(&poller) {}  // outlives this
 

@@ -46,14 +46,16 @@ TEST(CommandQueue, TakesInOrderAndNoMoreThanAsked) {
   EXPECT_EQ(epoch_of(queue.take(10).front()), 3U);
 }
 
-TEST(CommandQueue, PastItsLimitTheOldestGoes) {
+TEST(CommandQueue, PastTheirLimitTheOldestViewGoesAndNothingElse) {
   const Poller poller = open_poller();
   CommandQueue queue(poller);
-  for (std::uint64_t epoch = 0; epoch <= CommandQueue::kWaitingMax; ++epoch)
+  queue.push({ClientId{0}, RequestId{7}, ListCommand{1}});
+  for (std::uint64_t epoch = 0; epoch <= CommandQueue::kViewsMax; ++epoch)
     queue.push(view_of(epoch));
   const auto taken = queue.take(1000);
-  ASSERT_EQ(taken.size(), CommandQueue::kWaitingMax);
-  EXPECT_EQ(epoch_of(taken.front()), 1U);
+  ASSERT_EQ(taken.size(), CommandQueue::kViewsMax + 1);
+  EXPECT_EQ(taken.front().request, RequestId{7});
+  EXPECT_EQ(epoch_of(taken[1]), 1U);
 }
 
 TEST(CommandQueue, ManyThreadsLoseNothing) {

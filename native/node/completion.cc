@@ -2,6 +2,7 @@
 #include "node/completion.h"
 
 #include <chrono>
+#include <utility>
 
 namespace hoplite {
 
@@ -13,6 +14,7 @@ std::map<std::string, std::uint64_t> by_name(const NodeStats& stats) {
       {"arena_bytes", stats.arena_bytes},
       {"arena_bytes_used", e.arena_bytes_used},
       {"arena_bytes_pinned", e.arena_bytes_pinned},
+      {"arena_bytes_orphaned", e.arena_bytes_orphaned},
       {"objects", e.objects},
       {"waiters", e.waiters},
       {"directory_entries", e.directory_entries},
@@ -78,6 +80,32 @@ void Completion::close() {
     is_closed_ = true;
   }
   has_event_.notify_all();
+  has_list_.notify_all();
+}
+
+RequestId Completion::new_list() {
+  const std::lock_guard guard(mutex_);
+  const RequestId list{++last_list_};
+  lists_.emplace(list, std::nullopt);
+  return list;
+}
+
+void Completion::answer(RequestId list, std::vector<ObjectRow> rows) {
+  {
+    const std::lock_guard guard(mutex_);
+    const auto it = lists_.find(list);
+    if (it != lists_.end()) it->second = std::move(rows);
+  }
+  has_list_.notify_all();
+}
+
+std::vector<ObjectRow> Completion::take_list(RequestId list) {
+  std::unique_lock guard(mutex_);
+  const auto it = lists_.find(list);
+  has_list_.wait(guard, [&] { return is_closed_ || it->second; });
+  std::vector<ObjectRow> rows = std::move(it->second).value_or(std::vector<ObjectRow>{});
+  lists_.erase(it);
+  return rows;
 }
 
 std::optional<NodeEvent> Completion::next_event(Duration timeout) {

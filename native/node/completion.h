@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "io/links.h"
@@ -42,18 +43,25 @@ class Completion {
   // Reactor only.
   void publish(const NodeStats& stats);
   void say(const NodeEvent& event);
+  void answer(RequestId list, std::vector<ObjectRow> rows);
 
   // Any thread.
   void close();  // wakes those who wait for an event
   [[nodiscard]] std::optional<NodeEvent> next_event(Duration timeout);
   [[nodiscard]] NodeStats stats() const;
+  [[nodiscard]] RequestId new_list();
+  // Waits for the answer to it; nothing after close(). REQUIRES: new_list()'s, taken once.
+  [[nodiscard]] std::vector<ObjectRow> take_list(RequestId list);
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable has_event_;
+  std::condition_variable has_list_;
   std::deque<NodeEvent> events_;
   bool is_closed_ = false;
   NodeStats stats_;
+  std::uint64_t last_list_ = 0;
+  std::map<RequestId, std::optional<std::vector<ObjectRow>>> lists_;  // asked for
 };
 
 }  // namespace hoplite

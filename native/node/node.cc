@@ -107,6 +107,12 @@ std::optional<NodeEvent> Node::next_event(Duration timeout) {
 
 std::map<std::string, std::uint64_t> Node::stats() const { return by_name(completion_.stats()); }
 
+std::vector<ObjectRow> Node::objects(std::uint64_t limit) {
+  const RequestId list = completion_.new_list();
+  commands_.push({ClientId{0}, list, ListCommand{limit}});
+  return completion_.take_list(list);
+}
+
 void Node::stop() {
   std::call_once(stopped_, [this] {
     commands_.stop();
@@ -193,8 +199,9 @@ void Node::perform_all(Instant now) {
 
 void Node::perform(Action& action, Budget& budget, Instant now) {
   static constexpr std::array<const char*, std::variant_size_v<Action>> kNames{
-      "send message", "send block",      "open receive", "close receive", "fold",
-      "write inline", "reply to client", "connect",      "disconnect",    "report death"};
+      "send message", "send block",   "open receive",    "close receive",
+      "fold",         "write inline", "reply to client", "connect",
+      "disconnect",   "report death", "list objects"};
   trace_.note(now, kNames[action.index()], turns_.turns);
   object_trace_.perform(action);
   Links& links = *parts_.links;
@@ -228,6 +235,7 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
                  [&](const ReportDeath& a) {
                    completion_.say({NodeEventKind::kPeerDead, a.node, a.incarnation});
                  },
+                 [&](ListObjects& a) { completion_.answer(a.request, std::move(a.rows)); },
              },
              action);
 }

@@ -12,8 +12,9 @@ namespace hoplite {
 namespace {
 
 constexpr std::array<std::string_view, std::variant_size_v<CommandBody>> kCommands{
-    "PutCommand",    "WroteCommand",        "GetCommand",    "ReleaseCommand",    "DeleteCommand",
-    "ReduceCommand", "ReduceSourceCommand", "CancelCommand", "ClientLostCommand", "SetViewCommand"};
+    "PutCommand",        "WroteCommand",   "GetCommand",          "ReleaseCommand",
+    "DeleteCommand",     "ReduceCommand",  "ReduceSourceCommand", "CancelCommand",
+    "ClientLostCommand", "SetViewCommand", "ListCommand"};
 constexpr std::array<std::string_view, std::variant_size_v<PeerMessage>> kMessages{
     "Claim",     "Delete",      "Locate",    "ReduceWant", "ReduceReport", "ResyncDone",
     "Grant",     "Located",     "Push",      "PushTo",     "Lost",         "Drop",

@@ -60,9 +60,12 @@ struct SetViewCommand {  // from the control plane; oldest member first
   Epoch epoch;
   std::vector<Member> members;
 };
-using CommandBody =
-    std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand, DeleteCommand, ReduceCommand,
-                 ReduceSourceCommand, CancelCommand, ClientLostCommand, SetViewCommand>;
+struct ListCommand {  // from the control plane: which objects are here, the largest first
+  std::uint64_t limit = 0;
+};
+using CommandBody = std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand,
+                                 DeleteCommand, ReduceCommand, ReduceSourceCommand, CancelCommand,
+                                 ClientLostCommand, SetViewCommand, ListCommand>;
 struct Command {
   ClientId client;
   RequestId request;
@@ -70,6 +73,16 @@ struct Command {
 };
 
 // ---- the answers to commands ----
+
+struct ObjectRow {  // one object as ListCommand's answer shows it
+  ObjectId object;
+  Incarnation incarnation;
+  std::uint64_t size_bytes = 0;
+  const char* state = "";  // "whole", "partial", "writing" or "wanted"
+  bool pinned = false, orphaned = false;
+  bool sole = false;  // as far as this node knows no other one keeps it
+  std::uint64_t mappings = 0, waiters = 0;
+};
 
 struct Reserved {  // write the object here, then say WroteCommand
   Extent extent;

@@ -138,7 +138,7 @@ void Engine::State::send_parcel(Parcel parcel) {
   if (!parcel.with_payload) return send(parcel.to, std::move(parcel.body));
   const auto it = objects_.find(std::get<Push>(parcel.body).object);
   if (it == objects_.end() || !it->second.is_complete()) return;
-  note_use(it->first, it->second);
+  note_use(it->first);
   send(parcel.to, std::move(parcel.body), {}, it->second.extent);
 }
 
@@ -205,7 +205,7 @@ void Engine::State::resync(std::optional<NodeId> only_to) {
 void Engine::State::admit() {
   while (const auto next = inventory_.poll_admission(now_)) {
     if (const auto* admitted = std::get_if<Admitted>(&*next)) {
-      on_admitted(admitted->object, admitted->extent);
+      on_admitted(*admitted);
     } else if (const auto* refused = std::get_if<Refused>(&*next)) {
       on_refused(refused->object, refused->size_bytes);
     } else {
@@ -238,13 +238,10 @@ EngineStats Engine::State::stats() const {
   EngineStats stats = stats_;
   stats.objects = objects_.size();
   stats.arena_bytes_used = inventory_.used_bytes();
+  stats.arena_bytes_pinned = inventory_.used_bytes() - inventory_.evictable_bytes();
   for (const auto& [id, object] : objects_) {
-    const bool held = object.pinned || !object.pins.empty();
-    if (held && object.extent) stats.arena_bytes_pinned += object.extent->size_bytes;
+    if (object.orphaned && object.extent) stats.arena_bytes_orphaned += object.extent->size_bytes;
     stats.waiters += object.waiters.size();
-  }
-  for (const auto& [name, retired] : retired_) {
-    stats.arena_bytes_pinned += retired.extent.size_bytes;
   }
   stats.directory_entries = directory_.entry_count();
   stats.view_epoch = view_.epoch().value;
@@ -268,6 +265,8 @@ void Engine::State::check_invariants() const {
   for (const auto& [id, object] : objects_) {
     if (object.extent) add(*object.extent);
     HOPLITE_CHECK(!(object.extent && inventory_.is_waiting(id)));
+    const bool is_free_to_go = object.is_idle_copy() && !sender_.serves(id);
+    HOPLITE_CHECK(inventory_.is_evictable(id) == is_free_to_go);
     for (const LocalStripe& stripe : object.stripes) {
       HOPLITE_CHECK((stripe.state == StripeState::kReceiving) == pulls_.contains(stripe.transfer));
     }

@@ -38,7 +38,7 @@ void Engine::State::on(const Command& command, const PutCommand& put) {
   object.writer = command.client;
   if (small) return store_small(put.object, object, put.payload);
   object.writing = true;
-  if (ask_range(put.object, put.meta.size_bytes)) return;
+  if (ask_range(put.object, put.meta.size_bytes, Line::kPuts)) return;
   on_refused(put.object, put.meta.size_bytes);
 }
 

@@ -58,7 +58,7 @@ void Engine::State::on(const LinkDown& event) { part_from(event.node); }
 void Engine::State::part_from(NodeId node) {
   links_.erase(node);
   rails_.handle_link_down(node);
-  sender_.handle_link_down(node);
+  for (const ObjectId& served : sender_.handle_link_down(node)) note_use(served);
   for (const auto& [object, incarnation] : sender_.take_unsent(node)) {
     unpin(object, incarnation, ClientId{0}, false);
   }
@@ -256,6 +256,7 @@ void Engine::State::on(NodeId from, const Message& message, const PullStart& sta
   if (!sender_.handle_start(from, message.transfer, start, object)) {
     send(from, PullRefused{}, message.transfer);
   }
+  note_use(start.object);
 }
 
 void Engine::State::on(NodeId from, const Message& message, const Credit& credit) {
@@ -263,7 +264,7 @@ void Engine::State::on(NodeId from, const Message& message, const Credit& credit
 }
 
 void Engine::State::on(NodeId from, const Message& message, const PullStop&) {
-  sender_.handle_stop(from, message.transfer);
+  if (const auto served = sender_.handle_stop(from, message.transfer)) note_use(*served);
 }
 
 void Engine::State::on(NodeId from, const Message& message, const PullRefused&) {

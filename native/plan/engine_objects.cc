@@ -19,13 +19,15 @@ ObjectMeta Engine::State::cut(ObjectMeta meta) const {
 }
 
 // Returns false if the arena could never hold it.
-bool Engine::State::ask_range(const ObjectId& id, std::uint64_t size_bytes) {
-  if (size_bytes + 4_KiB > inventory_.capacity_bytes()) return false;
-  if (!inventory_.is_waiting(id)) inventory_.request(id, size_bytes, now_);
+bool Engine::State::ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line) {
+  if (!inventory_.can_hold({size_bytes, 0}, line)) return false;
+  if (!inventory_.is_waiting(id)) inventory_.request(id, {size_bytes, 0}, line, now_);
   return true;
 }
 
-void Engine::State::on_admitted(const ObjectId& id, Extent extent) {
+void Engine::State::on_admitted(const Admitted& admitted) {
+  const ObjectId& id = admitted.object;
+  const Extent extent = admitted.extent;
   if (const auto slot = slot_keys_.find(id); slot != slot_keys_.end()) {
     const auto fold = folds_.find(slot->second);
     HOPLITE_CHECK(fold != folds_.end());
@@ -64,12 +66,12 @@ void Engine::State::on_admitted(const ObjectId& id, Extent extent) {
 }
 
 void Engine::State::on_refused(const ObjectId& id, std::uint64_t size_bytes) {
-  const std::string text = full_text(id, size_bytes);
   ObjectId name = id;
   if (const auto slot = slot_keys_.find(id); slot != slot_keys_.end()) {
     name = slot->second;
     slot_keys_.erase(slot);
   }
+  const std::string text = full_text(name, size_bytes);
   if (folds_.contains(name)) {
     ReduceReport news;
     news.code = Code::kStoreFull;
@@ -91,30 +93,11 @@ void Engine::State::on_refused(const ObjectId& id, std::uint64_t size_bytes) {
   forget_if_empty(name);
 }
 
-std::string Engine::State::full_text(const ObjectId& id, std::uint64_t size_bytes) const {
-  std::vector<std::pair<std::uint64_t, ObjectId>> holders;
-  std::uint64_t pinned = 0;
-  for (const auto& [other, object] : objects_) {
-    if (!object.extent || object.is_idle_copy()) continue;
-    pinned += object.extent->size_bytes;
-    holders.emplace_back(object.extent->size_bytes, other);
-  }
-  std::sort(holders.rbegin(), holders.rend());
-  std::string text = "store full: object " + short_name(id) + " needs " +
-                     std::to_string(size_bytes) + " bytes, the arena has " +
-                     std::to_string(inventory_.capacity_bytes()) + ", " + std::to_string(pinned) +
-                     " of them in use by " + std::to_string(holders.size()) + " objects";
-  for (std::size_t i = 0; i < holders.size() && i < 3; ++i) {
-    text += (i == 0 ? ": " : ", ") + short_name(holders[i].second) + " (" +
-            std::to_string(holders[i].first) + ")";
-  }
-  return text + "; delete objects or start the nodes with a larger arena_bytes";
-}
-
 // A small object's bytes have come, by put or by push: they get a range of their own.
 void Engine::State::store_small(const ObjectId& id, LocalObject& object, Bytes payload) {
   object.inbound = std::move(payload);
-  if (!ask_range(id, object.meta.size_bytes)) return on_refused(id, object.meta.size_bytes);
+  const Line line = object.put_request ? Line::kPuts : Line::kCopies;
+  if (!ask_range(id, object.meta.size_bytes, line)) return on_refused(id, object.meta.size_bytes);
   admit();
 }
 
@@ -124,7 +107,7 @@ void Engine::State::complete(const ObjectId& id, LocalObject& object) {
   for (const Waiter& waiter : object.waiters) answer_get(id, object, waiter);
   object.waiters.clear();
   object.whole_wanted = false;
-  note_use(id, object);
+  note_use(id);
   for (const auto& [target, folding] : folds_) dirty_folds_.insert(target);
 }
 
@@ -132,7 +115,7 @@ void Engine::State::answer_get(const ObjectId& id, LocalObject& object, const Wa
   const bool mapped = object.meta.size_bytes > config_.inline_bytes_max;
   if (mapped) ++object.pins[waiter.client];
   reply(waiter, Fetched{object.incarnation, object.meta, *object.extent, mapped});
-  note_use(id, object);
+  note_use(id);
 }
 
 void Engine::State::fail_waiters(LocalObject& object, Code code, const std::string& text) {
@@ -141,9 +124,13 @@ void Engine::State::fail_waiters(LocalObject& object, Code code, const std::stri
 }
 
 // The youngest use decides the order of eviction.
-void Engine::State::note_use(const ObjectId& id, const LocalObject& object) {
-  if (object.is_idle_copy()) {
-    inventory_.mark_evictable(id);
+void Engine::State::note_use(const ObjectId& id) {
+  const auto it = objects_.find(id);
+  if (it == objects_.end()) return;
+  const LocalObject& object = it->second;
+  if (object.is_idle_copy() && !sender_.serves(id)) {
+    const Rank rank = object.orphaned ? Rank::kOrphan : Rank::kCopy;
+    inventory_.mark_evictable(id, *object.extent, rank);
   } else {
     inventory_.mark_needed(id);
   }
@@ -157,7 +144,7 @@ void Engine::State::void_bytes(const ObjectId& id, LocalObject& object) {
   }
   object.stripes.clear();
   object.written_bytes = 0;
-  inventory_.cancel(id);
+  inventory_.cancel(id, now_);
   inventory_.mark_needed(id);
   for (const auto& [to, transfer] : sender_.drop(id)) send(to, PullRefused{}, transfer);
   if (!object.extent) return;
@@ -266,7 +253,7 @@ void Engine::State::unpin(const ObjectId& id, Incarnation incarnation, ClientId 
   const auto it = objects_.find(id);
   if (it == objects_.end() || it->second.incarnation != incarnation) return;
   if (!take(it->second.pins)) return;
-  note_use(id, it->second);
+  note_use(id);
   if (first != last) free_retired();
 }
 

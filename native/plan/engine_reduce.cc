@@ -78,12 +78,12 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
       std::uint64_t{window_blocks(own.meta, config_)} * own.meta.block_bytes * kFoldPullsMax;
   const ObjectId key = slots_key(own.target);
   const bool asks = !folding.slots && !slot_keys_.contains(key);
-  if (!object.extent && !ask_range(own.target, own.meta.size_bytes)) {
+  if (!object.extent && !ask_range(own.target, own.meta.size_bytes, Line::kFolds)) {
     return on_refused(own.target, own.meta.size_bytes);
   }
   if (asks) {
     slot_keys_.emplace(key, own.target);
-    if (!ask_range(key, slots)) return on_refused(key, slots);
+    if (!ask_range(key, slots, Line::kFolds)) return on_refused(key, slots);
   }
   if (object.extent) claim(own.target);
 }
@@ -351,12 +351,12 @@ void Engine::State::end_fold(const ObjectId& target) {
     const auto source = objects_.find(member.source.object);
     if (!member.whole || source == objects_.end()) continue;
     source->second.whole_wanted = false;
-    note_use(source->first, source->second);
+    note_use(source->first);
     abandon(member.source.object);
   }
   for (const auto& [other, folding] : folds_) dirty_folds_.insert(other);  // may want it too
   const ObjectId key = slots_key(target);
-  if (slot_keys_.erase(key) > 0) inventory_.cancel(key);
+  if (slot_keys_.erase(key) > 0) inventory_.cancel(key, now_);
   folds_.erase(it);
   dirty_folds_.erase(target);
 }

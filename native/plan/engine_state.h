@@ -32,6 +32,7 @@ class Engine::State : private EngineTables {
   void on(const Command& command, const CancelCommand& cancel);
   void on(const Command& command, const ClientLostCommand& lost);
   void on(const Command& command, const SetViewCommand& view);
+  void on(const Command& command, const ListCommand& list);
 
   // engine_io.cc
   void on(const MessageIn& event);
@@ -91,12 +92,16 @@ class Engine::State : private EngineTables {
   void drop_object(const ObjectId& id, Incarnation upto, bool deleted);
   void unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all);
   void free_retired();  // those that nobody maps, sends or writes any more
-  void note_use(const ObjectId& id, const LocalObject& object);
-  void on_admitted(const ObjectId& id, Extent extent);
+  void note_use(const ObjectId& id);
+  void on_admitted(const Admitted& admitted);
   void on_refused(const ObjectId& id, std::uint64_t size_bytes);
-  bool ask_range(const ObjectId& id, std::uint64_t size_bytes);
-  [[nodiscard]] std::string full_text(const ObjectId& id, std::uint64_t size_bytes) const;
+  bool ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line);
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
+
+  // what is here, for people (engine_listing.cc)
+  [[nodiscard]] std::string full_text(const ObjectId& id, std::uint64_t size_bytes) const;
+  [[nodiscard]] std::string reason(const ObjectId& id, const LocalObject& object) const;
+  [[nodiscard]] ObjectRow row(const ObjectId& id, const LocalObject& object) const;
 
   // transfers (engine_transfers.cc)
   void start_pull(const ObjectId& id, LocalObject& object, StripeIndex stripe, NodeId sender);

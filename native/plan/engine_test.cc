@@ -164,7 +164,15 @@ TEST(Engine, RefusesWhatTheArenaCanNeverHoldAndNamesWhoHoldsIt) {
   nodes.run();
   const RequestId never = nodes.put(0, nodes.object_at(0, 2), Bytes(2_MiB));
   EXPECT_EQ(nodes.code(never), Code::kStoreFull);
-  EXPECT_NE(nodes.text(never).find(short_name(held)), std::string::npos) << nodes.text(never);
+  for (const char* word : {"2097152", "917504", "1048576", "1/8", "larger arena_bytes"}) {
+    EXPECT_NE(nodes.text(never).find(word), std::string::npos) << nodes.text(never);
+  }
+  const RequestId full = nodes.put(0, nodes.object_at(0, 3), Bytes(512_KiB));
+  nodes.run();
+  nodes.elapse(2_s);
+  EXPECT_EQ(nodes.code(full), Code::kStoreFull);
+  const std::string holder = short_name(held) + " 524288 bytes (put here)";
+  EXPECT_NE(nodes.text(full).find(holder), std::string::npos) << nodes.text(full);
 }
 
 TEST(Engine, LetsAPutWaitForMemoryUntilTheGraceIsOver) {

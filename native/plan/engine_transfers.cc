@@ -33,7 +33,8 @@ void Engine::State::on(NodeId, const Message&, const Grant& grant) {
   }
   object.meta = grant.meta;
   if (!object.extent) {
-    if (!ask_range(id, grant.meta.size_bytes)) return on_refused(id, grant.meta.size_bytes);
+    const std::uint64_t size = grant.meta.size_bytes;
+    if (!ask_range(id, size, Line::kCopies)) return on_refused(id, size);
     granting_ = id;
     admit();
     granting_.reset();
@@ -139,6 +140,7 @@ void Engine::State::on(const BlockLanded& event) {
   const Pull::Landed landed = pull.handle_landed(event.block);
   if (!landed.is_new) return;
   ++stats_.blocks_received;
+  inventory_.note_progress(now_);
   if (pull.fold) {
     land_in_fold(pull, landed);
   }

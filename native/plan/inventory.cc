@@ -14,6 +14,9 @@ constexpr std::uint64_t kSlabBytes =
     256_KiB;  // four of the largest slots: little is lost to rounding
 constexpr std::uint64_t kSlotBytesMin = 64;  // a cache line; also serves empty objects
 static_assert(kSlabBytes % kInlineBytesMax == 0);
+constexpr std::uint64_t kHeadroomShare = 8;  // design decision 3
+constexpr std::int64_t kGracesMax =
+    10;  // without a deletion, however much comes and goes meanwhile
 
 std::uint64_t pages(std::uint64_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -25,91 +28,189 @@ std::uint64_t slot_bytes_for(std::uint64_t bytes) {
 std::uint64_t rounded(std::uint64_t bytes) {
   return is_small(bytes) ? slot_bytes_for(bytes) : pages(bytes);
 }
+// Of pages: a small object may need a slab of its own.
+std::uint64_t pages_for(std::uint64_t bytes) { return is_small(bytes) ? kSlabBytes : pages(bytes); }
 
 }  // namespace
 
-Inventory::Inventory(std::uint64_t arena_bytes, Duration grace)
-    : capacity_bytes_(arena_bytes / kPageBytes * kPageBytes), grace_(grace) {
-  if (capacity_bytes_ > 0) free_.emplace(0, capacity_bytes_);
+Inventory::Inventory(std::uint64_t arena_bytes, Duration grace) : grace_(grace) {
+  const std::uint64_t capacity = arena_bytes / kPageBytes * kPageBytes;
+  const std::uint64_t headroom = capacity / kHeadroomShare / kPageBytes * kPageBytes;
+  zones_.emplace_back(0, capacity - headroom);
+  zones_.emplace_back(capacity - headroom, headroom);
 }
 
-void Inventory::request(const ObjectId& object, std::uint64_t size_bytes, Instant now) {
-  HOPLITE_CHECK(rounded(size_bytes) <= capacity_bytes_);
-  if (waiting_.empty()) last_progress_ = now;
-  waiting_.push_back({object, size_bytes});
+bool Inventory::can_hold(Need need, Line line) const {
+  const std::uint64_t result = pages_for(need.size_bytes);
+  if (line != Line::kFolds) return result <= common().bytes;
+  if (need.workspace_bytes == 0) return result <= std::max(common().bytes, headroom().bytes);
+  const std::uint64_t workspace = pages_for(need.workspace_bytes);
+  return result + workspace <= std::max(common().bytes, headroom().bytes) ||
+         (std::max(result, workspace) <= common().bytes &&
+          std::min(result, workspace) <= headroom().bytes);
 }
 
-void Inventory::cancel(const ObjectId& object) {
-  std::erase_if(waiting_, [&](const Waiting& w) { return w.object == object; });
+Inventory::Zone& Inventory::zone_of(Extent extent) {
+  return zones_[extent.offset < common().bytes ? 0 : 1];
 }
 
-bool Inventory::is_waiting(const ObjectId& object) const {
-  return std::any_of(waiting_.begin(), waiting_.end(),
-                     [&](const Waiting& w) { return w.object == object; });
+// ---- the lines ----
+
+void Inventory::request(const ObjectId& object, Need need, Line line, Instant now) {
+  HOPLITE_CHECK(can_hold(need, line));
+  const bool is_new = lines_of_.emplace(object, std::pair(line, next_ticket_)).second;
+  HOPLITE_CHECK(is_new);
+  queue(line).emplace(next_ticket_++, Waiting{object, need, now, now});
 }
 
-void Inventory::mark_evictable(const ObjectId& object) {
-  mark_needed(object);
-  idle_since_.emplace(object, idle_next_);
-  idle_order_.emplace(idle_next_++, object);
+void Inventory::cancel(const ObjectId& object, Instant now) {
+  const auto it = lines_of_.find(object);
+  if (it == lines_of_.end()) return;
+  const auto [line, ticket] = it->second;
+  leave(line, ticket, now);
 }
 
-void Inventory::mark_needed(const ObjectId& object) {
-  const auto it = idle_since_.find(object);
-  if (it == idle_since_.end()) return;
-  idle_order_.erase(it->second);
-  idle_since_.erase(it);
+void Inventory::leave(Line line, std::uint64_t ticket, Instant now) {
+  Queue& waiting = queue(line);
+  const auto it = waiting.find(ticket);
+  const bool was_head = it == waiting.begin();
+  lines_of_.erase(it->second.object);
+  waiting.erase(it);
+  if (was_head && !waiting.empty()) waiting.begin()->second.head_since = now;
 }
 
+// Who comes first is tried first; who is passed may hold the others back.
 std::optional<Admission> Inventory::poll_admission(Instant now) {
-  if (waiting_.empty()) return std::nullopt;
-  const Waiting head = waiting_.front();
-  if (const auto extent = allocate(head.size_bytes)) {
-    waiting_.pop_front();
-    last_progress_ = now;
-    return Admitted{head.object, *extent};
+  lets_pass_at_.reset();
+  if (lines_of_.empty()) return std::nullopt;
+  if (auto next = serve(Line::kFolds, now)) return next;
+  if (!holds_back(Line::kFolds, Line::kCopies, now) &&
+      !holds_back(Line::kPuts, Line::kCopies, now)) {
+    if (auto next = serve(Line::kCopies, now)) return next;
   }
-  if (!idle_order_.empty()) {
-    const ObjectId victim = idle_order_.begin()->second;
+  if (!is_older(Line::kFolds, Line::kPuts) && !is_older(Line::kCopies, Line::kPuts)) {
+    if (auto next = serve(Line::kPuts, now)) return next;
+  }
+  return refuse_oldest(now);
+}
+
+bool Inventory::is_older(Line line, Line than) {
+  if (queue(line).empty() || queue(than).empty()) return false;
+  return queue(line).begin()->first < queue(than).begin()->first;
+}
+
+bool Inventory::holds_back(Line passed, Line passing, Instant now) {
+  if (!is_older(passed, passing)) return false;
+  const Instant lets_pass_at = last_freed_ + Duration{grace_.ns / 2};
+  const bool has_waited = now - queue(passed).begin()->second.head_since >= grace_;
+  if (!has_waited || now >= lets_pass_at) return false;
+  lets_pass_at_ = lets_pass_at;
+  return true;
+}
+
+std::optional<Admission> Inventory::serve(Line line, Instant now) {
+  if (queue(line).empty()) return std::nullopt;
+  const auto [ticket, head] = *queue(line).begin();
+  const bool is_fold = line == Line::kFolds;
+  if (const auto extent = allocate(head.need.size_bytes, is_fold)) {
+    Admitted admitted{head.object, *extent, std::nullopt};
+    const bool needs_more = head.need.workspace_bytes > 0;
+    if (needs_more) admitted.workspace = allocate(head.need.workspace_bytes, is_fold);
+    if (!needs_more || admitted.workspace) {
+      leave(line, ticket, now);
+      last_progress_ = now;
+      return admitted;
+    }
+    free(*extent);
+  }
+  for (std::size_t i = is_fold ? zones_.size() : 1; i-- > 0;) {
+    const Zone& zone = zones_[i];
+    const std::uint64_t could_be_free = zone.bytes - zone.used + zone.idle;
+    const bool may_do =
+        head.need.workspace_bytes > 0 || could_be_free >= rounded(head.need.size_bytes);
+    if (zone.idle_order.empty() || !may_do) continue;
+    const ObjectId victim = zone.idle_order.begin()->second;
     mark_needed(victim);
+    is_evicting_ = true;
     return Evict{victim};
   }
-  if (now - last_progress_ < grace_) return std::nullopt;
-  waiting_.pop_front();
+  return std::nullopt;
+}
+
+Instant Inventory::refused_at(const Waiting& head) const {
+  const Instant idle_since = std::max(last_progress_, head.asked);
+  const Instant full_since = std::max(last_freed_, head.asked);
+  return std::min(idle_since + grace_, full_since + grace_ * kGracesMax);
+}
+
+std::optional<Admission> Inventory::refuse_oldest(Instant now) {
+  std::optional<std::pair<std::uint64_t, Line>> oldest;
+  for (const Line line : {Line::kFolds, Line::kCopies, Line::kPuts}) {
+    if (queue(line).empty()) continue;
+    const std::uint64_t ticket = queue(line).begin()->first;
+    if (!oldest || ticket < oldest->first) oldest = {ticket, line};
+  }
+  HOPLITE_CHECK(oldest);
+  const auto [ticket, line] = *oldest;
+  const Waiting head = queue(line).begin()->second;
+  if (now < refused_at(head)) return std::nullopt;
+  leave(line, ticket, now);
   last_progress_ = now;
-  return Refused{head.object, head.size_bytes};
+  return Refused{head.object, head.need.size_bytes};
 }
 
 std::optional<Instant> Inventory::poll_timeout() const {
-  if (waiting_.empty()) return std::nullopt;
-  return last_progress_ + grace_;
-}
-
-std::optional<Extent> Inventory::allocate(std::uint64_t size_bytes) {
-  const std::uint64_t bytes = rounded(size_bytes);
-  const auto offset = is_small(size_bytes) ? allocate_slot(bytes) : allocate_pages(bytes);
-  if (!offset) return std::nullopt;
-  used_bytes_ += bytes;
-  return Extent{*offset, size_bytes};
-}
-
-// Best fit: the smallest free range that is large enough, so that large ranges stay whole.
-std::optional<std::uint64_t> Inventory::allocate_pages(std::uint64_t bytes) {
-  auto best = free_.end();
-  for (auto it = free_.begin(); it != free_.end(); ++it) {
-    if (it->second >= bytes && (best == free_.end() || it->second < best->second)) best = it;
+  std::optional<Instant> earliest = lets_pass_at_;
+  const auto consider = [&](Instant at) {
+    if (!earliest || at < *earliest) earliest = at;
+  };
+  for (const Queue& waiting : queues_) {
+    if (waiting.empty()) continue;
+    const Waiting& head = waiting.begin()->second;
+    consider(refused_at(head));
   }
-  if (best == free_.end()) return std::nullopt;
-  const auto [offset, free_bytes] = *best;
-  free_.erase(best);
-  if (free_bytes > bytes) free_.emplace(offset + bytes, free_bytes - bytes);
-  return offset;
+  return earliest;
 }
 
-std::optional<std::uint64_t> Inventory::allocate_slot(std::uint64_t slot_bytes) {
-  auto& open = slabs_open_[slot_bytes];
+// ---- eviction ----
+
+void Inventory::mark_evictable(const ObjectId& object, Extent extent, Rank rank) {
+  mark_needed(object);
+  const IdleOrder order{rank, next_idle_++};
+  Zone& zone = zone_of(extent);
+  idle_.emplace(object, Idle{order, extent});
+  zone.idle_order.emplace(order, object);
+  zone.idle += rounded(extent.size_bytes);
+}
+
+void Inventory::mark_needed(const ObjectId& object) {
+  const auto it = idle_.find(object);
+  if (it == idle_.end()) return;
+  Zone& zone = zone_of(it->second.extent);
+  zone.idle -= rounded(it->second.extent.size_bytes);
+  zone.idle_order.erase(it->second.order);
+  idle_.erase(it);
+}
+
+// ---- ranges ----
+
+// Folds use the headroom first, and then what the others leave.
+std::optional<Extent> Inventory::allocate(std::uint64_t size_bytes, bool all_zones) {
+  const std::uint64_t bytes = rounded(size_bytes);
+  for (std::size_t i = all_zones ? zones_.size() : 1; i-- > 0;) {
+    Zone& zone = zones_[i];
+    const auto offset = is_small(size_bytes) ? allocate_slot(zone, bytes) : zone.free.take(bytes);
+    if (!offset) continue;
+    zone.used += bytes;
+    return Extent{*offset, size_bytes};
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> Inventory::allocate_slot(Zone& zone, std::uint64_t slot_bytes) {
+  auto& open = zone.open_slabs[slot_bytes];
   if (open.empty()) {
-    const auto offset = allocate_pages(kSlabBytes);
+    const auto offset = zone.free.take(kSlabBytes);
     if (!offset) return std::nullopt;
     slabs_.emplace(*offset, Slab{slot_bytes, std::vector<bool>(kSlabBytes / slot_bytes), 0});
     open.insert(*offset);
@@ -124,56 +225,49 @@ std::optional<std::uint64_t> Inventory::allocate_slot(std::uint64_t slot_bytes) 
 }
 
 void Inventory::release(Extent extent, Instant now) {
-  const std::uint64_t bytes = rounded(extent.size_bytes);
-  HOPLITE_CHECK(used_bytes_ >= bytes);
-  used_bytes_ -= bytes;
   last_progress_ = now;
-  if (!is_small(extent.size_bytes)) return release_pages(extent.offset, bytes);
+  if (!is_evicting_) last_freed_ = now;
+  is_evicting_ = false;
+  free(extent);
+}
+
+void Inventory::free(Extent extent) {
+  Zone& zone = zone_of(extent);
+  const std::uint64_t bytes = rounded(extent.size_bytes);
+  HOPLITE_CHECK(zone.used >= bytes);
+  zone.used -= bytes;
+  if (!is_small(extent.size_bytes)) return zone.free.give_back(extent.offset, bytes);
   const auto it = std::prev(slabs_.upper_bound(extent.offset));
   Slab& slab = it->second;
   const auto slot = (extent.offset - it->first) / slab.slot_bytes;
   HOPLITE_CHECK(slot < slab.taken.size());
   HOPLITE_CHECK(slab.taken[slot]);
   slab.taken[slot] = false;
-  slabs_open_[slab.slot_bytes].insert(it->first);
+  auto& open = zone.open_slabs[slab.slot_bytes];
+  open.insert(it->first);
   if (--slab.taken_count > 0) return;
-  slabs_open_[slab.slot_bytes].erase(it->first);
-  release_pages(it->first, kSlabBytes);
+  open.erase(it->first);
+  zone.free.give_back(it->first, kSlabBytes);
   slabs_.erase(it);
 }
 
-void Inventory::release_pages(std::uint64_t offset, std::uint64_t bytes) {
-  auto [it, inserted] = free_.emplace(offset, bytes);
-  HOPLITE_CHECK(inserted);
-  const auto next = std::next(it);
-  if (next != free_.end() && it->first + it->second == next->first) {
-    it->second += next->second;
-    free_.erase(next);
-  }
-  if (it == free_.begin()) return;
-  const auto previous = std::prev(it);
-  if (previous->first + previous->second == it->first) {
-    previous->second += it->second;
-    free_.erase(it);
-  }
-}
-
 void Inventory::check_invariants() const {
-  std::uint64_t free_bytes = 0;
-  std::uint64_t end_of_last = 0;
-  for (const auto& [offset, bytes] : free_) {
-    HOPLITE_CHECK(bytes > 0);
-    HOPLITE_CHECK(free_bytes == 0 || offset > end_of_last);  // coalesced
-    end_of_last = offset + bytes;
-    free_bytes += bytes;
-  }
-  HOPLITE_CHECK(end_of_last <= capacity_bytes_);
-  std::uint64_t slack = 0;  // unused slots of slabs that are open
+  std::uint64_t slack[2] = {0, 0};  // unused slots of slabs that are open
   for (const auto& [offset, slab] : slabs_) {
-    slack += (slab.taken.size() - slab.taken_count) * slab.slot_bytes;
+    const bool is_common = offset < common().bytes;
+    HOPLITE_CHECK(!is_common || offset + kSlabBytes <= common().bytes);
+    slack[is_common ? 0 : 1] += (slab.taken.size() - slab.taken_count) * slab.slot_bytes;
   }
-  HOPLITE_CHECK(free_bytes + slack + used_bytes_ == capacity_bytes_);
-  HOPLITE_CHECK(idle_since_.size() == idle_order_.size());
+  for (std::size_t i = 0; i < zones_.size(); ++i) {
+    const Zone& zone = zones_[i];
+    zone.free.check_invariants();
+    HOPLITE_CHECK(zone.free.free_bytes() + slack[i] + zone.used == zone.bytes);
+    HOPLITE_CHECK(zone.idle <= zone.used);
+  }
+  std::size_t waiting = 0;
+  for (const Queue& line : queues_) waiting += line.size();
+  HOPLITE_CHECK(waiting == lines_of_.size());
+  HOPLITE_CHECK(idle_.size() == common().idle_order.size() + headroom().idle_order.size());
 }
 
 }  // namespace hoplite

@@ -1,25 +1,46 @@
 // The arena as numbers: which ranges are free, who waits for one, which unpinned copy goes first.
-// Admission is all or nothing, in order of asking; an object is never given part of its range
-// (design decision 3). Small objects share 256 KiB slabs in power-of-two sizes; larger ones own
-// whole pages. Invariants: extents handed out never overlap; used_bytes() is their sum as rounded.
+// Admission is all or nothing, in order of asking within a line (design decision 3):
+//
+//   folds   a reduce's result and workspace: what they are made of goes when they are done, so they
+//           may use everything and pass the other two
+//   copies  of gets: 7/8; they pass a put that waits, for a copy may be what lets a consumer finish
+//           and delete; and it can be evicted afterwards
+//   puts    7/8; they pass nobody
+//
+// What is passed does not starve: a head that has waited for a grace and sees memory being freed
+// holds those back that would take it. The oldest head fails after a grace in which nothing
+// happened that could free memory, and after ten in which nothing was freed.
+// Small objects share 256 KiB slabs in power-of-two sizes; larger ones own whole pages. Invariants:
+// extents never overlap; the headroom (the last 1/8) holds ranges of folds only.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <deque>
+#include <array>
 #include <map>
 #include <optional>
 #include <set>
-#include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "plan/free_ranges.h"
 #include "plan/messages.h"
 
 namespace hoplite {
 
+enum class Line : std::uint8_t { kFolds, kCopies, kPuts };
+inline constexpr std::size_t kLineCount = 3;
+enum class Rank : std::uint8_t { kOrphan, kCopy };  // in this order they are evicted
+
+struct Need {
+  std::uint64_t size_bytes = 0;
+  std::uint64_t workspace_bytes = 0;  // of a fold; 0: none
+};
+
 struct Admitted {
   ObjectId object;
   Extent extent;
+  std::optional<Extent> workspace;
 };
 struct Evict {  // free this copy, then ask again
   ObjectId object;
@@ -34,50 +55,82 @@ class Inventory {
  public:
   Inventory(std::uint64_t arena_bytes, Duration grace);
 
-  // REQUIRES: size_bytes <= capacity_bytes() and `object` has no reservation waiting.
-  void request(const ObjectId& object, std::uint64_t size_bytes, Instant now);
-  void cancel(const ObjectId& object);
+  // Could an empty arena hold it?
+  [[nodiscard]] bool can_hold(Need need, Line line) const;
+  // REQUIRES: can_hold() and `object` has no reservation waiting.
+  void request(const ObjectId& object, Need need, Line line, Instant now);
+  void cancel(const ObjectId& object, Instant now);
   void release(Extent extent, Instant now);
-  // A copy that nobody needs: the longest idle one is evicted first.
-  void mark_evictable(const ObjectId& object);
+  void note_progress(Instant now) { last_progress_ = now; }  // what runs may free memory soon
+  // A copy that nobody needs: orphans first, then the longest idle one are evicted.
+  void mark_evictable(const ObjectId& object, Extent extent, Rank rank);
   void mark_needed(const ObjectId& object);
 
-  // What to do next, until nothing: the head of the line is served or everybody behind it waits.
+  // What to do next, until nothing. Cost: O(log of everything held).
   [[nodiscard]] std::optional<Admission> poll_admission(Instant now);
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
 
-  [[nodiscard]] std::uint64_t capacity_bytes() const { return capacity_bytes_; }
-  [[nodiscard]] std::uint64_t used_bytes() const { return used_bytes_; }
-  [[nodiscard]] bool is_waiting(const ObjectId& object) const;
+  [[nodiscard]] std::uint64_t capacity_bytes() const { return common().bytes + headroom().bytes; }
+  [[nodiscard]] std::uint64_t common_bytes() const { return common().bytes; }
+  [[nodiscard]] std::uint64_t used_bytes() const { return common().used + headroom().used; }
+  [[nodiscard]] std::uint64_t evictable_bytes() const { return common().idle + headroom().idle; }
+  [[nodiscard]] bool is_waiting(const ObjectId& object) const { return lines_of_.contains(object); }
+  [[nodiscard]] bool is_evictable(const ObjectId& object) const { return idle_.contains(object); }
+  [[nodiscard]] std::size_t waiting_count() const { return lines_of_.size(); }
   void check_invariants() const;
 
  private:
   struct Waiting {
     ObjectId object;
-    std::uint64_t size_bytes = 0;
+    Need need;
+    Instant asked;
+    Instant head_since;  // of the head of a line only
   };
   struct Slab {
     std::uint64_t slot_bytes = 0;
     std::vector<bool> taken;
     std::size_t taken_count = 0;
   };
+  using IdleOrder = std::pair<Rank, std::uint64_t>;
+  struct Zone {
+    Zone(std::uint64_t from, std::uint64_t size) : bytes(size), free(from, size) {}
+    std::uint64_t bytes, used = 0, idle = 0;
+    FreeRanges free;
+    std::map<std::uint64_t, std::set<std::uint64_t>> open_slabs;  // slot size -> slabs with room
+    std::map<IdleOrder, ObjectId> idle_order;
+  };
+  struct Idle {
+    IdleOrder order;
+    Extent extent;
+  };
+  using Queue = std::map<std::uint64_t, Waiting>;  // by ticket
 
-  std::optional<Extent> allocate(std::uint64_t size_bytes);
-  std::optional<std::uint64_t> allocate_pages(std::uint64_t bytes);
-  std::optional<std::uint64_t> allocate_slot(std::uint64_t slot_bytes);
-  void release_pages(std::uint64_t offset, std::uint64_t bytes);
+  [[nodiscard]] const Zone& common() const { return zones_[0]; }
+  [[nodiscard]] const Zone& headroom() const { return zones_[1]; }
+  [[nodiscard]] Zone& zone_of(Extent extent);
+  [[nodiscard]] Queue& queue(Line line) { return queues_[static_cast<std::size_t>(line)]; }
+  [[nodiscard]] std::optional<Admission> serve(Line line, Instant now);
+  [[nodiscard]] std::optional<Admission> refuse_oldest(Instant now);
+  [[nodiscard]] Instant refused_at(const Waiting& head) const;
+  [[nodiscard]] bool holds_back(Line passed, Line passing, Instant now);
+  [[nodiscard]] bool is_older(Line line, Line than);
+  void leave(Line line, std::uint64_t ticket, Instant now);
+  std::optional<Extent> allocate(std::uint64_t size_bytes, bool all_zones);
+  std::optional<std::uint64_t> allocate_slot(Zone& zone, std::uint64_t slot_bytes);
+  void free(Extent extent);
 
-  std::uint64_t capacity_bytes_;
+  std::vector<Zone> zones_;  // common, headroom
   Duration grace_;
-  std::uint64_t used_bytes_ = 0;
-  std::map<std::uint64_t, std::uint64_t> free_;                  // offset -> bytes, coalesced
-  std::map<std::uint64_t, Slab> slabs_;                          // by offset
-  std::map<std::uint64_t, std::set<std::uint64_t>> slabs_open_;  // slot size -> slabs with room
-  std::deque<Waiting> waiting_;
-  Instant last_progress_;  // the last time something was freed or the head of the line changed
-  std::map<ObjectId, std::uint64_t> idle_since_;  // evictable -> order
-  std::map<std::uint64_t, ObjectId> idle_order_;
-  std::uint64_t idle_next_ = 0;
+  std::map<std::uint64_t, Slab> slabs_;  // by offset
+  std::array<Queue, kLineCount> queues_;
+  std::map<ObjectId, std::pair<Line, std::uint64_t>> lines_of_;  // -> ticket
+  std::uint64_t next_ticket_ = 0;
+  Instant last_progress_;  // something was freed, given, or landed, which may lead to a deletion
+  Instant last_freed_;     // by anything but an eviction
+  bool is_evicting_ = false;
+  std::optional<Instant> lets_pass_at_;  // when somebody who is held back now no longer is
+  std::map<ObjectId, Idle> idle_;
+  std::uint64_t next_idle_ = 0;
 };
 
 }  // namespace hoplite

@@ -1,5 +1,5 @@
-// The arena as numbers: admission in order, eviction, refusal after the grace, and that no two
-// ranges ever overlap. SPDX-License-Identifier: Apache-2.0
+// The arena as numbers: the three lines and who passes whom, the headroom, eviction, refusal after
+// the grace, and that no two ranges ever overlap. SPDX-License-Identifier: Apache-2.0
 #include "plan/inventory.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,9 @@ class InventoryTest : public ::testing::Test {
   static ObjectId name(std::uint64_t n) {
     return ObjectId{{static_cast<std::uint8_t>(n), static_cast<std::uint8_t>(n >> 8)}};
   }
-  void request(std::uint64_t n, std::uint64_t size_bytes) {
-    inventory_.request(name(n), size_bytes, now_);
+  void request(std::uint64_t n, std::uint64_t size_bytes, Line line = Line::kPuts,
+               std::uint64_t workspace_bytes = 0) {
+    inventory_.request(name(n), {size_bytes, workspace_bytes}, line, now_);
   }
   template <typename T>
   std::optional<T> poll() {
@@ -29,19 +30,25 @@ class InventoryTest : public ::testing::Test {
     if (!next || !std::holds_alternative<T>(*next)) return std::nullopt;
     return std::get<T>(*next);
   }
-  Extent admit(std::uint64_t n, std::uint64_t size_bytes) {
-    request(n, size_bytes);
-    const auto admitted = poll<Admitted>();
-    EXPECT_TRUE(admitted && admitted->object == name(n));
-    return admitted ? admitted->extent : Extent{};
+  // Who is admitted next; name(0) when it is nobody.
+  ObjectId admitted() {
+    const auto next = poll<Admitted>();
+    return next ? next->object : name(0);
+  }
+  Extent admit(std::uint64_t n, std::uint64_t size_bytes, Line line = Line::kPuts) {
+    request(n, size_bytes, line);
+    const auto next = poll<Admitted>();
+    EXPECT_TRUE(next && next->object == name(n));
+    return next ? next->extent : Extent{};
   }
   void release(const Extent& extent) {
     inventory_.release(extent, now_);
     inventory_.check_invariants();
   }
+  void pass(Duration time) { now_ = now_ + time; }
 
   Instant now_{1};
-  Inventory inventory_{1_MiB, kGrace};
+  Inventory inventory_{1_MiB, kGrace};  // 896 KiB for puts and copies, 128 KiB for folds only
 };
 
 TEST_F(InventoryTest, GivesLargeObjectsWholePagesAndSmallOnesSlots) {
@@ -55,7 +62,7 @@ TEST_F(InventoryTest, GivesLargeObjectsWholePagesAndSmallOnesSlots) {
   EXPECT_EQ(inventory_.used_bytes(), 25 * 4_KiB + 256);
   for (const Extent& extent : {large, small, next}) release(extent);
   EXPECT_EQ(inventory_.used_bytes(), 0U);
-  EXPECT_EQ(admit(4, 1_MiB).offset, 0U) << "all of it is whole again";
+  EXPECT_EQ(admit(4, 896_KiB).offset, 0U) << "all of it is whole again";
 }
 
 TEST_F(InventoryTest, GivesAnEmptyObjectARangeOfItsOwn) {
@@ -70,22 +77,96 @@ TEST_F(InventoryTest, GivesAnEmptyObjectARangeOfItsOwn) {
 TEST_F(InventoryTest, AdmitsInTheOrderOfAskingAllOrNothing) {
   const Extent most = admit(1, 768_KiB);
   request(2, 512_KiB);
-  request(3, 128_KiB);
+  request(3, 100_KiB);
   EXPECT_FALSE(inventory_.poll_admission(now_)) << "3 would fit, and waits its turn";
   EXPECT_TRUE(inventory_.is_waiting(name(2)));
   release(most);
-  EXPECT_EQ(poll<Admitted>()->object, name(2));
-  EXPECT_EQ(poll<Admitted>()->object, name(3));
+  EXPECT_EQ(admitted(), name(2));
+  EXPECT_EQ(admitted(), name(3));
   EXPECT_FALSE(inventory_.is_waiting(name(3)));
 }
 
+// ---- the headroom ----
+
+TEST_F(InventoryTest, KeepsAnEighthForFoldsHoweverFullItIs) {
+  EXPECT_FALSE(inventory_.can_hold({900_KiB, 0}, Line::kPuts));
+  EXPECT_FALSE(inventory_.can_hold({900_KiB, 0}, Line::kCopies));
+  admit(1, 896_KiB);
+  request(2, 65_KiB, Line::kPuts);
+  request(3, 65_KiB, Line::kCopies);
+  EXPECT_FALSE(inventory_.poll_admission(now_)) << "the last eighth is not for them";
+  EXPECT_EQ(admit(4, 128_KiB, Line::kFolds).offset, 896_KiB);
+}
+
+TEST_F(InventoryTest, GivesAFoldItsResultAndItsWorkspaceTogetherOrNeither) {
+  EXPECT_TRUE(inventory_.can_hold({896_KiB, 128_KiB}, Line::kFolds));
+  EXPECT_FALSE(inventory_.can_hold({897_KiB, 65_KiB}, Line::kFolds));
+  const Extent most = admit(1, 800_KiB);
+  request(2, 120_KiB, Line::kFolds, 120_KiB);
+  EXPECT_FALSE(inventory_.poll_admission(now_));
+  EXPECT_EQ(inventory_.used_bytes(), 800_KiB) << "it does not sit on half of what it needs";
+  release(most);
+  const auto both = poll<Admitted>();
+  ASSERT_TRUE(both && both->workspace);
+  EXPECT_EQ(inventory_.used_bytes(), 240_KiB);
+  release(both->extent);
+  release(*both->workspace);
+}
+
+TEST_F(InventoryTest, LetsFoldsPassWhoWaitsForMore) {
+  admit(1, 768_KiB);
+  request(2, 512_KiB);
+  request(3, 512_KiB, Line::kCopies);
+  EXPECT_EQ(admit(4, 128_KiB, Line::kFolds).offset, 896_KiB);
+}
+
+// ---- who passes whom ----
+
+TEST_F(InventoryTest, LetsACopyPassAPutThatWaitsForItsConsumerMayBeWhoFrees) {
+  const Extent most = admit(1, 768_KiB);
+  request(2, 512_KiB, Line::kPuts);
+  EXPECT_FALSE(inventory_.poll_admission(now_));
+  request(3, 100_KiB, Line::kCopies);
+  EXPECT_EQ(admitted(), name(3));
+  release(most);
+  EXPECT_EQ(admitted(), name(2));
+}
+
+TEST_F(InventoryTest, LetsNoPutPassAnOlderCopy) {
+  admit(1, 768_KiB);
+  request(2, 512_KiB, Line::kCopies);
+  request(3, 100_KiB, Line::kPuts);
+  EXPECT_FALSE(inventory_.poll_admission(now_));
+  inventory_.cancel(name(2), now_);
+  EXPECT_EQ(admitted(), name(3));
+}
+
+TEST_F(InventoryTest, HoldsCopiesBackForAPutThatWaitsLongAsLongAsMemoryIsFreed) {
+  const Extent most = admit(1, 512_KiB);
+  const Extent some = admit(2, 256_KiB);
+  request(3, 500_KiB, Line::kPuts);
+  EXPECT_FALSE(inventory_.poll_admission(now_));
+  pass(kGrace);
+  release(some);  // it is on its way: what comes free now is kept together
+  request(4, 100_KiB, Line::kCopies);
+  EXPECT_FALSE(inventory_.poll_admission(now_));
+  EXPECT_EQ(inventory_.poll_timeout(), now_ + Duration{kGrace.ns / 2});
+  pass({kGrace.ns / 2});
+  EXPECT_EQ(admitted(), name(4)) << "nothing comes any more; perhaps its consumer frees";
+  release(most);
+  EXPECT_EQ(admitted(), name(3));
+}
+
+// ---- eviction ----
+
 TEST_F(InventoryTest, EvictsTheLongestIdleFirstAndOnlyAsManyAsItMust) {
-  const Extent one = admit(1, 384_KiB);
-  const Extent two = admit(2, 384_KiB);
+  const Extent one = admit(1, 320_KiB);
+  const Extent two = admit(2, 320_KiB);
   admit(3, 256_KiB);
-  inventory_.mark_evictable(name(1));
-  inventory_.mark_evictable(name(2));
-  inventory_.mark_evictable(name(1));  // used again since
+  inventory_.mark_evictable(name(1), one, Rank::kCopy);
+  inventory_.mark_evictable(name(2), two, Rank::kCopy);
+  inventory_.mark_evictable(name(1), one, Rank::kCopy);  // used again since
+  EXPECT_EQ(inventory_.evictable_bytes(), 640_KiB);
   request(4, 300_KiB);
   EXPECT_EQ(poll<Evict>()->object, name(2));
   release(two);
@@ -97,34 +178,69 @@ TEST_F(InventoryTest, EvictsTheLongestIdleFirstAndOnlyAsManyAsItMust) {
   EXPECT_TRUE(poll<Admitted>());
 }
 
-TEST_F(InventoryTest, RefusesTheHeadOfTheLineAfterAGraceWithoutProgress) {
-  const Extent most = admit(1, 768_KiB);
+TEST_F(InventoryTest, EvictsOrphansBeforeAnyOtherCopy) {
+  const Extent one = admit(1, 320_KiB);
+  const Extent two = admit(2, 320_KiB);
+  admit(3, 256_KiB);
+  inventory_.mark_evictable(name(1), one, Rank::kCopy);
+  inventory_.mark_evictable(name(2), two, Rank::kOrphan);
+  request(4, 300_KiB);
+  EXPECT_EQ(poll<Evict>()->object, name(2)) << "though it was used last";
+}
+
+TEST_F(InventoryTest, EvictsNothingForWhoWouldNotFitAnyway) {
+  const Extent one = admit(1, 200_KiB);
+  const Extent two = admit(2, 500_KiB);
+  inventory_.mark_evictable(name(1), one, Rank::kCopy);
+  request(3, 500_KiB);
+  EXPECT_FALSE(inventory_.poll_admission(now_));
+  EXPECT_TRUE(inventory_.is_evictable(name(1)));
+  release(two);
+  EXPECT_TRUE(poll<Admitted>());
+}
+
+// ---- refusal ----
+
+TEST_F(InventoryTest, RefusesTheOldestHeadAfterAGraceWithoutProgress) {
+  admit(1, 700_KiB);
   const Extent rest = admit(2, 128_KiB);
   request(3, 512_KiB);
-  request(4, 64_KiB + 1);
-  now_ = now_ + Duration{kGrace.ns - 1};
+  request(4, 65_KiB);
+  pass({kGrace.ns - 1});
   EXPECT_FALSE(inventory_.poll_admission(now_));
   release(rest);  // progress: the grace begins anew
-  now_ = now_ + Duration{kGrace.ns - 1};
+  pass({kGrace.ns - 1});
   EXPECT_FALSE(inventory_.poll_admission(now_));
   EXPECT_EQ(inventory_.poll_timeout(), now_ + Duration{1});
-  now_ = now_ + Duration{1};
+  pass({1});
   const auto refused = poll<Refused>();
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->object, name(3));
   EXPECT_EQ(refused->size_bytes, 512_KiB);
-  EXPECT_EQ(poll<Admitted>()->object, name(4)) << "who waited behind it fits";
+  EXPECT_EQ(admitted(), name(4)) << "who waited behind it fits";
   EXPECT_FALSE(inventory_.poll_timeout());
-  release(most);
+}
+
+TEST_F(InventoryTest, WaitsLongerWhileBlocksLandButNotForEver) {
+  admit(1, 800_KiB);
+  request(2, 512_KiB);
+  for (int i = 0; i < 19; ++i) {
+    pass({kGrace.ns / 2});
+    inventory_.note_progress(now_);  // a copy grows: who waits for it may delete something
+    EXPECT_FALSE(inventory_.poll_admission(now_));
+  }
+  pass({kGrace.ns / 2});
+  inventory_.note_progress(now_);
+  EXPECT_TRUE(poll<Refused>()) << "ten graces without a deletion";
 }
 
 TEST_F(InventoryTest, ForgetsAWithdrawnRequest) {
   admit(1, 768_KiB);
   request(2, 512_KiB);
   request(3, 128_KiB);
-  inventory_.cancel(name(2));
+  inventory_.cancel(name(2), now_);
   EXPECT_FALSE(inventory_.is_waiting(name(2)));
-  EXPECT_EQ(poll<Admitted>()->object, name(3));
+  EXPECT_EQ(admitted(), name(3));
 }
 
 // Random requests, releases, uses and withdrawals over many seeds: ranges never overlap (checked
@@ -135,6 +251,7 @@ TEST_F(InventoryTest, NeverGivesAByteTwice) {
     Prng random(seed);
     inventory_ = Inventory(1_MiB, kGrace);
     std::map<ObjectId, Extent> held;
+    std::map<ObjectId, Extent> extras;  // workspaces
     const auto random_size = [&] {
       return random.chance(60) ? random.below(64_KiB) : 64_KiB + random.below(300_KiB);
     };
@@ -147,18 +264,25 @@ TEST_F(InventoryTest, NeverGivesAByteTwice) {
       switch (random.below(5)) {
         case 0:
         case 1:
-          request(step, random_size());
+          request(step, random_size(), static_cast<Line>(random.below(kLineCount)),
+                  random.chance(20) ? random.below(100_KiB) : 0);
           break;
         case 2:
-          inventory_.cancel(name(random.below(step)));
+          inventory_.cancel(name(random.below(step)), now_);
           break;
         case 3:
-          if (any != held.end()) inventory_.mark_evictable(any->first);
+          if (any == held.end() || extras.contains(any->first)) break;
+          inventory_.mark_evictable(any->first, any->second,
+                                    random.chance(30) ? Rank::kOrphan : Rank::kCopy);
           break;
         default:
           if (any == held.end()) break;
           inventory_.mark_needed(any->first);
           release(any->second);
+          if (const auto more = extras.find(any->first); more != extras.end()) {
+            release(more->second);
+            extras.erase(more);
+          }
           held.erase(any);
       }
       while (const auto next = inventory_.poll_admission(now_)) {
@@ -167,11 +291,15 @@ TEST_F(InventoryTest, NeverGivesAByteTwice) {
           held.erase(evict->object);
         } else if (const auto* admitted = std::get_if<Admitted>(&*next)) {
           ASSERT_TRUE(held.emplace(admitted->object, admitted->extent).second);
+          if (admitted->workspace) extras.emplace(admitted->object, *admitted->workspace);
         }
         inventory_.check_invariants();
       }
       std::map<std::uint64_t, std::uint64_t> ranges;
       for (const auto& [id, extent] : held) {
+        ASSERT_TRUE(ranges.emplace(extent.offset, extent.size_bytes).second);
+      }
+      for (const auto& [id, extent] : extras) {
         ASSERT_TRUE(ranges.emplace(extent.offset, extent.size_bytes).second);
       }
       std::uint64_t end = 0;
@@ -181,7 +309,11 @@ TEST_F(InventoryTest, NeverGivesAByteTwice) {
       }
       ASSERT_LE(end, inventory_.capacity_bytes());
     }
-    for (const auto& [id, extent] : held) release(extent);
+    for (const auto& [id, extent] : held) {
+      inventory_.mark_needed(id);
+      release(extent);
+    }
+    for (const auto& [id, extent] : extras) release(extent);
     EXPECT_EQ(inventory_.used_bytes(), 0U);
   }
 }

@@ -33,6 +33,7 @@ struct LocalObject {
   ObjectMeta meta;
   bool committed = true;      // false: result of a reduce whose members may still change
   bool pinned = false;        // made here: stays until it is deleted
+  bool orphaned = false;      // its owner has died: it may be read, and is evicted first
   bool exists = false;        // some waiter knows that it was put
   bool whole_wanted = false;  // a reduce folds it here and found no single node that has it
   bool writing = false;       // a client is still filling it

@@ -99,7 +99,11 @@ struct ReportDeath {  // to the control plane, which proposes a view without it
   NodeId node;
   Incarnation incarnation;
 };
+struct ListObjects {  // answers ListCommand
+  RequestId request;
+  std::vector<ObjectRow> rows;
+};
 using Action = std::variant<SendMessage, SendBlock, OpenReceive, CloseReceive, Fold, WriteInline,
-                            ReplyToClient, Connect, Disconnect, ReportDeath>;
+                            ReplyToClient, Connect, Disconnect, ReportDeath, ListObjects>;
 
 }  // namespace hoplite

@@ -34,10 +34,28 @@ void Sender::handle_credit(NodeId to, TransferId transfer, std::uint32_t blocks)
   if (it != edges_.end()) it->second.credits += std::min(blocks, 1U << 20);
 }
 
-void Sender::handle_stop(NodeId to, TransferId transfer) { edges_.erase({to, transfer}); }
+std::optional<ObjectId> Sender::handle_stop(NodeId to, TransferId transfer) {
+  const auto it = edges_.find({to, transfer});
+  if (it == edges_.end()) return std::nullopt;
+  const ObjectId served = it->second.want.object;
+  edges_.erase(it);
+  return served;
+}
 
-void Sender::handle_link_down(NodeId to) {
-  std::erase_if(edges_, [&](const auto& edge) { return edge.first.first == to; });
+std::vector<ObjectId> Sender::handle_link_down(NodeId to) {
+  std::vector<ObjectId> served;
+  const auto first = edges_.lower_bound({to, TransferId{0}});
+  auto last = first;
+  for (; last != edges_.end() && last->first.first == to; ++last) {
+    served.push_back(last->second.want.object);
+  }
+  edges_.erase(first, last);
+  return served;
+}
+
+bool Sender::serves(const ObjectId& object) const {
+  return std::any_of(edges_.begin(), edges_.end(),
+                     [&](const auto& edge) { return edge.second.want.object == object; });
 }
 
 std::vector<std::pair<NodeId, TransferId>> Sender::drop(const ObjectId& object) {

@@ -23,8 +23,9 @@ class Sender {
   bool handle_start(NodeId to, TransferId transfer, const PullStart& start,
                     const LocalObject* object);
   void handle_credit(NodeId to, TransferId transfer, std::uint32_t blocks);
-  void handle_stop(NodeId to, TransferId transfer);
-  void handle_link_down(NodeId to);
+  // What it was served, if anything.
+  std::optional<ObjectId> handle_stop(NodeId to, TransferId transfer);
+  std::vector<ObjectId> handle_link_down(NodeId to);
   // The object is gone or void: returns the transfers to refuse.
   std::vector<std::pair<NodeId, TransferId>> drop(const ObjectId& object);
 
@@ -35,6 +36,7 @@ class Sender {
   // Blocks that were queued on a link that broke: whose they were.
   std::vector<std::pair<ObjectId, Incarnation>> take_unsent(NodeId to);
 
+  [[nodiscard]] bool serves(const ObjectId& object) const;  // cost: O(edges)
   [[nodiscard]] std::size_t edge_count() const { return edges_.size(); }
 
  private:

@@ -44,6 +44,9 @@ class Cluster final : private NetworkUser {
   void cancel(Request& request);
   void kill_client(std::size_t node, ClientId client);
 
+  // What the node's engine lists. Cost: a turn of that node.
+  std::vector<ObjectRow> objects(std::size_t node, std::uint64_t limit = 1000);
+
   // ---- faults ----
   void crash(std::size_t node);
   void restart(std::size_t node);  // REQUIRES: it crashed
@@ -141,6 +144,7 @@ class Cluster final : private NetworkUser {
   std::vector<std::unique_ptr<Node>> nodes_;
   SetViewCommand view_;
   std::deque<Request> requests_;
+  std::vector<ObjectRow> listed_;
   std::map<RequestId, Request*> waiting_;
   std::uint64_t next_request_ = 1;
   std::uint64_t events_ = 0;

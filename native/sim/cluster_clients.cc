@@ -135,6 +135,13 @@ void Cluster::kill_client(std::size_t index, ClientId client) {
   command(index, node.life, {client, {}, ClientLostCommand{}});
 }
 
+std::vector<ObjectRow> Cluster::objects(std::size_t index, std::uint64_t limit) {
+  in_turn(index, nodes_[index]->life, [this, limit](Node& node) {
+    node.engine->handle_command({ClientId{0}, RequestId{0}, ListCommand{limit}}, now());
+  });
+  return std::exchange(listed_, {});
+}
+
 // ---- answers ----
 
 void Cluster::reply(Node& node, const ReplyToClient& said) {

@@ -193,6 +193,7 @@ std::string describe(const Action& action) {
           [](const Connect& a) { return Line("connect").add("to", a.member.node).str(); },
           [](const Disconnect& a) { return Line("disconnect").add("from", a.node).str(); },
           [](const ReportDeath& a) { return Line("report death").add("of", a.node).str(); },
+          [](const ListObjects& a) { return Line("list").add("rows", a.rows.size()).str(); },
       },
       action);
 }
@@ -240,6 +241,7 @@ std::string describe(const Command& command) {
           [&](const CancelCommand&) { line.add("cancel"); },
           [&](const ClientLostCommand&) { line.add("lost"); },
           [&](const SetViewCommand& c) { line.add("view").add("epoch", c.epoch); },
+          [&](const ListCommand& c) { line.add("list").add("limit", c.limit); },
       },
       command.body);
   return line.str();

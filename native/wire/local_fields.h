@@ -81,8 +81,8 @@ constexpr LocalType type_of(const CancelCommand&) { return LocalType::kCancel; }
 
 // What the control plane and the node itself say, but no client.
 template <typename T>
-constexpr bool is_inside =
-    std::is_same_v<T, ClientLostCommand> || std::is_same_v<T, SetViewCommand>;
+constexpr bool is_inside = std::is_same_v<T, ClientLostCommand> ||
+                           std::is_same_v<T, SetViewCommand> || std::is_same_v<T, ListCommand>;
 
 // ---- replies ----
 

@@ -1,0 +1,126 @@
+// What is here and what keeps it, in words and rows for people.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+
+#include "plan/engine_state.h"
+
+namespace hoplite {
+namespace {
+
+constexpr std::size_t kHoldersNamed = 4;  // more make a text nobody reads
+
+std::string count_of(std::uint64_t n, const char* one) {
+  return std::to_string(n) + " " + one + (n == 1 ? "" : "s");
+}
+
+std::uint64_t clients_of(const std::map<ClientId, std::uint32_t>& pins) {
+  return pins.size() - pins.count(ClientId{0});
+}
+
+}  // namespace
+
+// What keeps the object in the arena. REQUIRES: extent, and it can't be evicted.
+std::string Engine::State::reason(const ObjectId& id, const LocalObject& object) const {
+  std::vector<std::string> reasons;
+  if (object.writing) {
+    reasons.emplace_back("being written");
+  } else if (folds_.contains(id)) {
+    reasons.emplace_back("being reduced");
+  } else if (object.pinned) {
+    reasons.emplace_back(object.target_epoch.value > 0 ? "reduced here" : "put here");
+  } else if (!object.is_complete() && !object.orphaned) {
+    reasons.emplace_back("being received");
+  }
+  if (object.orphaned) reasons.emplace_back("orphaned");
+  if (const auto clients = clients_of(object.pins); clients > 0) {
+    reasons.push_back("mapped by " + count_of(clients, "client"));
+  }
+  if (object.pins.contains(ClientId{0}) || sender_.serves(id)) reasons.emplace_back("being sent");
+  std::string text;
+  for (const std::string& each : reasons) text += (text.empty() ? "" : ", ") + each;
+  return text;
+}
+
+// Why `id` gets no range, who holds the most, and what to do about it.
+std::string Engine::State::full_text(const ObjectId& id, std::uint64_t size_bytes) const {
+  const std::string asked =
+      "store full: object " + short_name(id) + " needs " + std::to_string(size_bytes) + " bytes";
+  const std::string arena = "the arena's " + std::to_string(inventory_.capacity_bytes()) +
+                            " bytes have " + std::to_string(inventory_.common_bytes()) +
+                            " for puts and gets (1/8 is kept for reduces)";
+  if (!inventory_.can_hold({size_bytes, 0}, Line::kPuts)) {
+    return asked + " and can never fit: " + arena +
+           "; put it in parts or start the nodes with a larger arena_bytes";
+  }
+  struct Holder {
+    std::uint64_t size_bytes;
+    ObjectId object;
+    std::string reason;
+    bool operator<(const Holder& other) const {
+      return std::tie(other.size_bytes, object) < std::tie(size_bytes, other.object);
+    }
+  };
+  std::vector<Holder> holders;
+  for (const auto& [other, object] : objects_) {
+    if (!object.extent || inventory_.is_evictable(other)) continue;
+    holders.push_back({object.extent->size_bytes, other, ""});
+  }
+  for (const auto& [name, retired] : retired_) {
+    const auto clients = clients_of(retired.pins);
+    holders.push_back({retired.extent.size_bytes, name.first,
+                       clients > 0 ? "deleted, mapped by " + count_of(clients, "client")
+                                   : "deleted, its last blocks are being sent or written"});
+  }
+  const std::size_t named = std::min(holders.size(), kHoldersNamed);
+  std::partial_sort(holders.begin(), holders.begin() + static_cast<std::ptrdiff_t>(named),
+                    holders.end());
+  std::string text = asked + ", and nothing that runs frees them: " + arena + ", and " +
+                     std::to_string(inventory_.used_bytes() - inventory_.evictable_bytes()) +
+                     " are held by " + count_of(holders.size(), "object");
+  for (std::size_t i = 0; i < named; ++i) {
+    const Holder& holder = holders[i];
+    const auto live = objects_.find(holder.object);
+    text += (i == 0 ? ": " : "; ") + short_name(holder.object) + " " +
+            std::to_string(holder.size_bytes) + " bytes (" +
+            (holder.reason.empty() ? reason(holder.object, live->second) : holder.reason) + ")";
+  }
+  if (holders.size() > named) text += "; ...";
+  return text + ". Delete objects, drop references, or start the nodes with a larger arena_bytes";
+}
+
+ObjectRow Engine::State::row(const ObjectId& id, const LocalObject& object) const {
+  ObjectRow row;
+  row.object = id;
+  row.incarnation = object.incarnation;
+  row.size_bytes = object.meta.size_bytes;
+  row.state = object.writing         ? "writing"
+              : object.is_complete() ? "whole"
+              : object.extent        ? "partial"
+                                     : "wanted";
+  row.pinned = object.pinned;
+  row.orphaned = object.orphaned;
+  for (const auto& [client, count] : object.pins) {
+    if (client != ClientId{0}) row.mappings += count;
+  }
+  row.waiters = object.waiters.size();
+  return row;
+}
+
+void Engine::State::on(const Command& command, const ListCommand& list) {
+  std::vector<std::pair<std::uint64_t, const LocalObjects::value_type*>> found;
+  found.reserve(objects_.size());
+  for (const auto& entry : objects_) found.emplace_back(entry.second.meta.size_bytes, &entry);
+  const auto end = found.begin() +
+                   static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(found.size(), list.limit));
+  std::partial_sort(found.begin(), end, found.end(), [](const auto& a, const auto& b) {
+    return std::tie(b.first, a.second->first) < std::tie(a.first, b.second->first);
+  });
+  ListObjects answer{command.request, {}};
+  for (auto it = found.begin(); it != end; ++it) {
+    answer.rows.push_back(row(it->second->first, it->second->second));
+  }
+  actions_.emplace_back(std::move(answer));
+}
+
+}  // namespace hoplite
