@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hoplite_ray.cli import commands
+from hoplite_ray.cli import commands, doctor
 from hoplite_ray.errors import HopliteError
 
 
@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         ("status", commands.status, "the nodes: alive, how full their arenas are"),
         ("objects", commands.objects, "the objects of all nodes, largest first"),
         ("drain", commands.drain, "move what only that node has elsewhere"),
+        ("doctor", doctor.doctor, "every check of this machine and its cluster"),
     ):
         sub = subcommands.add_parser(name, help=help_text, allow_abbrev=False)
         sub.set_defaults(command=command)

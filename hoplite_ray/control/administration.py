@@ -149,7 +149,7 @@ def release() -> str:
     try:
         return importlib.metadata.version("hoplite_ray")
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"  # run from its source tree
+        return "of a source tree"
 
 
 async def _rail_failure(rail: str, timeout_s: float) -> str:
