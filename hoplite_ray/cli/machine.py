@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from hoplite_ray.cli.finding import Finding
+from hoplite_ray.cli.finding import Finding, Level
 from hoplite_ray.cli.tables import size
 from hoplite_ray.config import Config, Memory, arena_bytes
 
@@ -114,7 +114,7 @@ def _open_files(limit: int) -> Finding:
     if limit >= _OPEN_FILES_GOOD:
         return Finding("ok", "open files", text)
     cause = f"{text}: a node needs two per rail and peer and one per process that attaches"
-    level = "warn" if limit >= _OPEN_FILES_MIN else "fail"
+    level: Level = "warn" if limit >= _OPEN_FILES_MIN else "fail"
     next_step = "ulimit -n 65536 before the first job, or LimitNOFILE= of the service"
     return Finding(level, "open files", cause, next_step)
 

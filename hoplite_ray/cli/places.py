@@ -42,9 +42,10 @@ class Place:
                 if {"node_id", "incarnation", "control", "pid"} <= loaded.keys():
                     record = loaded
             return cls(directory, record, _is_held(directory / "node.lock"))
-        except PermissionError:
+        except OSError as error:
             raise NoClusterError(
-                f"{directory} can't be read; run this as the user who started the node"
+                f"{directory} can't be read ({error.strerror}); "
+                "run this as the user who started the node"
             ) from None
 
     @property

@@ -84,12 +84,12 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc_heal
         said = None
         try:
             while True:
-                changed = self._changed
+                changed, is_last = self._changed, self._has_ended
                 status = self._statuses.get(request.service, _Status.SERVICE_UNKNOWN)
                 if status != said:
                     said = status
                     yield _Status(status=status)
-                if self._has_ended:
+                if is_last:
                     return
                 await changed.wait()
         finally:

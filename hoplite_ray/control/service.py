@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import AsyncIterator
 from typing import NoReturn
@@ -49,7 +50,7 @@ class ControlService:
             port = self._grpc.add_insecure_port(listen)
         except RuntimeError as error:
             raise SystemFailureError(
-                f"can't listen on {listen} for control calls ({error}); "
+                f"can't listen on {listen} for control calls ({_bind_failure(listen)}); "
                 "choose another --control address, or port 0"
             ) from error
         await self._grpc.start()
@@ -153,6 +154,18 @@ class ControlService:
         _ = self._joined
         self.drain()
         return await self._administration.drain(request.timeout_ms / 1000)
+
+
+def _bind_failure(listen: str) -> str:
+    """Ask the kernel why, which gRPC only writes to its own log."""
+    address, _, port = listen.rpartition(":")
+    family = socket.AF_INET6 if address.startswith("[") else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address.strip("[]"), int(port)))
+    except OSError as error:
+        return error.strerror or str(error)
+    return "gRPC could not bind it"
 
 
 class _UnprovenError(ControlError):

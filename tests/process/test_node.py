@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -23,11 +24,19 @@ from tests.process.nodes import MIB, WAIT_S, MakeNodes
 NODE = [sys.executable, "-m", "hoplite_ray.node"]
 
 
-def last_words(*arguments: str) -> str:
-    """Start a node that must not start; returns the last line it says."""
-    done = subprocess.run([*NODE, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    return done.stderr.strip().splitlines()[-1]
+def last_words(*arguments: str, **environment: str) -> str:
+    """Start a node that must not start; returns the one line it says."""
+    done = subprocess.run(
+        [*NODE, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    said = [line for line in done.stderr.splitlines() if " level=" not in line]
+    assert len(said) == 1, done.stderr
+    return said[0]
 
 
 def test_a_node_says_who_it_is(cluster: MakeNodes, tmp_path: Path) -> None:
@@ -172,7 +181,7 @@ def test_a_control_address_is_one_nodes(cluster: MakeNodes, tmp_path: Path) -> N
         *("--directory", str(tmp_path / "node"), "--listen", "127.0.0.1:0"),
         *("--arena-bytes", str(16 * MIB), "--control", taken),
     )
-    assert f"can't listen on {taken}" in words
+    assert f"can't listen on {taken} for control calls (Address already in use)" in words
 
 
 def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path) -> None:
@@ -188,8 +197,30 @@ REFUSED = {
     "option": (["--option", "credit=1"], "is not NAME=INT with one of"),
     "arena": (["--arena-bytes", "17"], "'arena_bytes' is 17; it takes an int from"),
     "not ours": (["--listen", "192.0.2.1:0"], "192.0.2.1"),
-    "control not ours": (["--control", "192.0.2.1:0"], "can't listen on 192.0.2.1:0"),
+    "control not ours": (
+        ["--control", "192.0.2.1:0"],
+        "can't listen on 192.0.2.1:0 for control calls (Cannot assign requested address)",
+    ),
     "short secret": (["--secret-file", "/dev/null"], "0 bytes; put at least 16 random ones there"),
+    "no secret": (["--secret-file", "/nowhere"], "/nowhere can't be read (No such file"),
+    "negative id": (["--node-id", "-1"], "--node-id -1 is out of range; it takes an int from 1"),
+    "huge id": (["--node-id", str(2**64)], f"to {2**63 - 1}; leave it out for the default"),
+    "no life": (["--incarnation", "0"], "--incarnation 0 is out of range"),
+    "huge life": (["--incarnation", str(2**32)], f"an int from 1 to {2**32 - 1}"),
+    "no process": (["--watch-pid", "0"], "--watch-pid 0 is out of range"),
+    "no number": (["--watch-pid", "abc"], "invalid int value: 'abc'; see python -m"),
+    "join": (["--join", "nowhere"], "--join 'nowhere' is not ADDRESS:PORT; give the address at"),
+    "join any": (["--join", "127.0.0.1:0"], "--join '127.0.0.1:0' is not ADDRESS:PORT"),
+    "Ray": (["--gcs-address", "nonsense"], "--gcs-address 'nonsense' is not ADDRESS:PORT"),
+    "no value": (["--option", "credit_bytes="], "is not NAME=INT with one of"),
+    "a sign": (["--option", "credit_bytes=--1"], "is not NAME=INT with one of"),
+    "too little": (["--option", "credit_bytes=-1"], "'credit_bytes'=-1: must be 1 to"),
+    "too much": (["--option", f"credit_bytes={2**80}"], "is larger than any option may be"),
+    "no port number": (["--listen", "127.0.0.1:99999"], "'127.0.0.1:99999' is not ADDRESS:PORT"),
+    "a name": (["--listen", "localhost:0"], "'localhost:0': expected a numeric address"),
+    "unknown": (["--frobnicate"], "unrecognized arguments: --frobnicate; see python -m"),
+    "log level": (["--log-level", "loud"], "invalid choice: 'loud'"),
+    "too large": (["--arena-bytes", str(1 << 47)], "bytes does not fit"),
 }
 
 
@@ -202,6 +233,67 @@ def test_bad_options_end_it_with_one_clear_line(
     if "--arena-bytes" not in arguments:
         arguments = [*arguments, "--arena-bytes", str(16 * MIB)]
     assert words in last_words("--directory", str(tmp_path / "node"), *arguments)
+
+
+def test_bad_environment_and_bad_places_end_it_with_one_clear_line(tmp_path: Path) -> None:
+    listen = ["--listen", "127.0.0.1:0"]
+    where = ["--directory", str(tmp_path / "node"), *listen]
+    words = last_words(*where, HOPLITE_RAY_ARENA_BYTES="much")
+    assert "HOPLITE_RAY_ARENA_BYTES='much' is no integer" in words
+    assert "arguments are required: --directory" in last_words(*listen)
+    for directory in ("/dev/null", "/proc/node"):
+        words = last_words("--directory", directory, *listen)
+        assert f"--directory {directory} can't be made" in words
+        assert f"give a directory that user {os.geteuid()} may make" in words
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_that_waits_to_join_ends_when_it_is_told(tmp_path: Path, number: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, says nothing
+        join = f"127.0.0.1:{silent.getsockname()[1]}"
+        arguments = ["--directory", str(tmp_path), "--listen", "127.0.0.1:0", "--join", join]
+        arguments += ["--arena-bytes", str(16 * MIB)]
+        with subprocess.Popen([*NODE, *arguments], stdout=subprocess.PIPE) as node:
+            connection, _ = silent.accept()  # so it is in the middle of its join
+            with connection:
+                node.send_signal(number)
+                assert node.wait() == 0
+            assert node.stdout is not None
+            assert node.stdout.read() == b""
+    assert {each.name for each in tmp_path.iterdir()} == {"node.lock", "secret"}
+
+
+def test_of_two_that_start_at_once_in_one_directory_one_lives(tmp_path: Path) -> None:
+    arguments = ["--directory", str(tmp_path), "--listen", "127.0.0.1:0"]
+    arguments += ["--arena-bytes", str(16 * MIB)]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    nodes = [subprocess.Popen([*NODE, *arguments], **how) for _ in range(2)]
+    ended = [node for node in nodes if node.stdout is not None and not node.stdout.readline()]
+    assert len(ended) == 1
+    assert ended[0].wait() == 2
+    [lives] = [node for node in nodes if node is not ended[0]]
+    record = json.loads((tmp_path / "node.json").read_text())
+    assert record["pid"] == lives.pid
+    lives.terminate()
+    _, said = lives.communicate()
+    assert lives.returncode == 0, said
+    assert b"another node runs in" in ended[0].communicate()[1]
+
+
+def test_the_log_of_a_node_is_bounded(tmp_path: Path) -> None:
+    log = tmp_path / "node.log"
+    earlier = b"of an earlier life\n" * (1 << 20)
+    log.write_bytes(earlier)
+    node = NodeProcess.start(directory=tmp_path, arena_bytes=16 * MIB)
+    try:
+        kept = tmp_path / "node.log.1"
+        while not kept.exists() or log.stat().st_size:  # the test's limit ends it else
+            assert node.process.poll() is None
+        assert kept.read_bytes().startswith(earlier)
+        assert b"ready" in kept.read_bytes()[len(earlier) :]
+    finally:
+        node.stop()
+    assert node.process.returncode == 0
 
 
 UNTIDY = """

@@ -32,6 +32,16 @@ def test_raylet_pid_is_a_raylet_and_the_workers_own(cluster: RayCluster) -> None
     assert len({told for _, told in seen}) == 3
 
 
+def test_cluster_address_and_raylets_are_known_without_joining(cluster: RayCluster) -> None:
+    address = cluster.cluster.address
+    assert seams.cluster_address(address) == address
+    told = {node_id: (folder, alive) for node_id, folder, alive in seams.raylets(address)}
+    assert {node_id for node_id, (_, alive) in told.items() if alive} == {
+        node["NodeID"] for node in ray.nodes() if node["Alive"]
+    }
+    assert told[ray.get_runtime_context().get_node_id()] == (seams.ray_directory(), True)
+
+
 def test_task_id_and_attempt_name_a_task_and_return_id_its_ref(cluster: RayCluster) -> None:
     @ray.remote(max_retries=2)
     def dies_once() -> tuple[bytes | None, int]:

@@ -1,0 +1,61 @@
+"""The `hoplite-ray` command as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from signal import SIGCONT, SIGSTOP
+from typing import Any
+
+from hoplite_ray.launch import NodeProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What --json printed."""
+        return dict(json.loads(self.out))
+
+    @property
+    def last_words(self) -> str:
+        """The last line on standard error."""
+        return self.err.strip().splitlines()[-1]
+
+
+def hoplite_ray(*arguments: str, **environment: str) -> Ran:
+    """Run the command to its end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hoplite_ray.cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def at(*nodes: NodeProcess) -> list[str]:
+    """Options that name these nodes by their directories."""
+    return [word for node in nodes for word in ("--directory", str(node.directory))]
+
+
+@contextmanager
+def stopped(node: NodeProcess) -> Iterator[None]:
+    """Freeze a node for a while."""
+    os.kill(node.process.pid, SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(node.process.pid, SIGCONT)
