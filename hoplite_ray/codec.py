@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 # The numbers of native/plan/types.h: what the kernels can add. All else travels as opaque bytes.
 _OPAQUE = 0
-_NATIVE_DTYPES = {np.dtype("<f4"): 1, np.dtype("<f8"): 2, np.dtype("<i8"): 3}
+_NATIVE_DTYPES = {np.dtype("<f4"): 1, np.dtype("<f8"): 2, np.dtype("<i8"): 3, np.dtype("<f2"): 5}
+_NATIVE_DTYPES |= {np.dtype(code): 6 + at for at, code in enumerate(("<i1", "<i2", "<i4"))}
+_NATIVE_DTYPES |= {np.dtype(code): 9 + at for at, code in enumerate(("<u1", "<u2", "<u4", "<u8"))}
+_NATIVE_DTYPES[np.dtype(np.bool_)] = 13
 
 
 class Encoded(NamedTuple):
-    """What a put needs: layout bytes, native dtype, and the elements as contiguous bytes."""
+    """What a put needs: layout, (native dtype, bytes) parts, the elements as contiguous bytes."""
 
     layout: bytes
-    dtype: int
+    parts: list[tuple[int, int]]
     data: memoryview
 
 
@@ -45,9 +48,9 @@ def encode(array: npt.NDArray[Any] | np.generic) -> Encoded:
     else:
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     exporter: Any = data  # numpy's types say so from Python 3.12 on
-    return Encoded(
-        layout.to_bytes(), _NATIVE_DTYPES.get(array.dtype, _OPAQUE), memoryview(exporter)
-    )
+    dtype = _NATIVE_DTYPES.get(array.dtype, _OPAQUE)
+    parts = [(dtype, layout.size_bytes)] if layout.size_bytes else []
+    return Encoded(layout.to_bytes(), parts, memoryview(exporter))
 
 
 def decode(layout: bytes, buffer: Buffer) -> npt.NDArray[Any]:
