@@ -12,9 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from hoplite_ray import _native, codec
 from hoplite_ray.errors import (
     GetTimeoutError,
@@ -32,9 +29,9 @@ _STEP_S = 0.1  # Python handles signals between two waits, so Ctrl-C is answered
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A received object: its array, and which attempt's bytes they are."""
+    """A received object: its value, and which attempt's bytes they are."""
 
-    array: npt.NDArray[Any]
+    value: Any
     incarnation: int
 
 
@@ -164,46 +161,50 @@ class Store:
     def put(
         self,
         object_id: bytes,
-        array: npt.NDArray[Any] | np.generic,
+        value: Any,
         *,
         incarnation: int = 1,
         timeout_s: float | None = None,
     ) -> None:
-        """Put a copy of `array` under `object_id`, on this node, until it is deleted.
+        """Put a copy of `value` under `object_id`, on this node, until it is deleted.
 
-        Receivers on other nodes stream while the copy is still being made. `incarnation` is the
-        attempt: a higher one replaces the bytes of a lower one.
+        A value is a numpy array, a torch tensor on the CPU, or a dict, list or tuple of values; or
+        what codec.encode made of one. Receivers on other nodes stream while the copy is still being
+        made. `incarnation` is the attempt: a higher one replaces the bytes of a lower one.
 
-        Raises:  StoreFullError, DuplicateObjectError, GetTimeoutError while it waits for memory.
-        Cost:    one copy of the bytes; two if the array is not in C order.
+        Raises:  InvalidArgumentError naming the part of the value that no object can hold;
+                 StoreFullError, DuplicateObjectError, GetTimeoutError while it waits for memory.
+        Cost:    one copy of the bytes; two of an array that is not in C order.
         """
-        encoded = codec.encode(array)
+        layout, data = value if isinstance(value, codec.Encoded) else codec.encode(value)
         object_id = checked_id(object_id)
-        request = self._usable().put(object_id, incarnation, *encoded)
+        joined = data[0] if len(data) == 1 else memoryview(b"".join(data))
+        request = self._usable().put(
+            object_id, incarnation, layout.to_bytes(), layout.parts, joined
+        )
         pending = Pending[None](
             request,
-            what=f"put of object {short_name(object_id)} ({encoded.data.nbytes} bytes)",
+            what=f"put of object {short_name(object_id)} ({layout.size_bytes} bytes)",
             hint="the arena is full; delete objects, drop received arrays, or raise arena_bytes",
             decode=lambda nothing: None,
         )
         pending.result(timeout_s)
-        if encoded.data.nbytes > _native.INLINE_BYTES_MAX:
-            self._client.write(request, encoded.data)
+        if layout.size_bytes > _native.INLINE_BYTES_MAX:
+            self._client.write(request, joined)
             pending.result(timeout_s)
 
-    def get(
-        self, object_id: bytes, *, exists: bool = False, timeout_s: float | None = None
-    ) -> npt.NDArray[Any]:
-        """Return the array of `object_id`; waits until somebody has put it.
+    def get(self, object_id: bytes, *, exists: bool = False, timeout_s: float | None = None) -> Any:
+        """Return what was put under `object_id`; waits until somebody has done so.
 
-        The array is this process's own: writing into it changes nobody else's, nor the next get's.
+        Its arrays are this process's own: writing into them changes nobody else's, nor the next
+        get's.
         With `exists`, for a caller who knows that it was put, an object that nobody holds is lost
         instead of waited for.
 
         Raises:  GetTimeoutError, ObjectLostError, StoreFullError, NodeLostError.
-        Cost:    nothing is copied above 64 KiB; memory is this node's arena until the array dies.
+        Cost:    nothing is copied above 64 KiB; memory is this node's arena until the arrays die.
         """
-        return self.begin_get(object_id, exists=exists).result(timeout_s).array
+        return self.begin_get(object_id, exists=exists).result(timeout_s).value
 
     def begin_get(self, object_id: bytes, *, exists: bool = False) -> Pending[Received]:
         """Start what `get` waits for."""
@@ -255,7 +256,7 @@ class Store:
         """Start a reduce of the first `count` of `source_count` sources that are confirmed."""
         count = source_count if count is None else count
         if op not in REDUCE_OPS:
-            raise InvalidArgumentError(f"op is {op!r}; it takes {' or '.join(REDUCE_OPS)}")
+            raise InvalidArgumentError(f"op is {op!r}; it takes {', '.join(REDUCE_OPS)}")
         if not 1 <= count <= source_count:
             raise InvalidArgumentError(
                 f"count is {count}; it takes 1 to {source_count}, the number of sources"
