@@ -54,7 +54,6 @@ _LOG_BYTES_MAX = 16 << 20
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a node until it is told to end; returns the exit status."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it complains of, we say ourselves
     try:
         asked = parsed(arguments)
         logging.basicConfig(

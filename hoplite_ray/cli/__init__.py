@@ -12,7 +12,6 @@ samples.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +23,6 @@ from hoplite_ray.errors import HopliteError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it complains of, we say ourselves
     asked = _parser().parse_args(arguments)
     if asked.secret_file is not None and asked.control is None:
         sys.stderr.write("hoplite-ray: --secret-file goes with --control\n")

@@ -121,7 +121,7 @@ def _agreement(healthy: list[NodeReport]) -> Iterator[Finding]:
             "options",
             "fail",
             "restart the nodes that differ",
-            [" ".join(f"{n}={v}" for n, v in sorted(d.options.items())) for _, d in described],
+            [_options(d) for _, d in described],
         ),
         (
             "congestion controls",
@@ -139,6 +139,12 @@ def _agreement(healthy: list[NodeReport]) -> Iterator[Finding]:
             continue
         parts = (f"{value or 'all defaults'} on {', '.join(on)}" for value, on in kinds.items())
         yield Finding(level, about, "; ".join(parts), next_step)
+
+
+def _options(description: pb.Description) -> str:
+    """Return what was set, but for `trace`, which an operator sets where he looks."""
+    options = sorted(description.options.items())
+    return " ".join(f"{name}={value}" for name, value in options if name != "trace")
 
 
 def _clock(node: NodeReport) -> Iterator[Finding]:

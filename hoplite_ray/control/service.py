@@ -46,13 +46,8 @@ class ControlService:
             (grpc.method_handlers_generic_handler(SERVICE, handlers),)
         )
         self._health.add_to(self._grpc)
-        try:
-            port = self._grpc.add_insecure_port(listen)
-        except RuntimeError as error:
-            raise SystemFailureError(
-                f"can't listen on {listen} for control calls ({_bind_failure(listen)}); "
-                "choose another --control address, or port 0"
-            ) from error
+        _check_free(listen)
+        port = self._grpc.add_insecure_port(listen)
         await self._grpc.start()
         return f"{listen.rpartition(':')[0]}:{port}"
 
@@ -156,16 +151,21 @@ class ControlService:
         return await self._administration.drain(request.timeout_ms / 1000)
 
 
-def _bind_failure(listen: str) -> str:
-    """Ask the kernel why, which gRPC only writes to its own log."""
+def _check_free(listen: str) -> None:
+    """Have the kernel say why an address can't be had: gRPC says it to its own log only."""
     address, _, port = listen.rpartition(":")
-    family = socket.AF_INET6 if address.startswith("[") else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.bind((address.strip("[]"), int(port)))
+        [(family, kind, protocol, _, name), *_] = socket.getaddrinfo(
+            address.strip("[]"), int(port), type=socket.SOCK_STREAM
+        )
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
+            probe.bind(name)
     except OSError as error:
-        return error.strerror or str(error)
-    return "gRPC could not bind it"
+        raise SystemFailureError(
+            f"can't listen on {listen} for control calls ({error.strerror}); "
+            "choose another --control address, or port 0"
+        ) from None
 
 
 class _UnprovenError(ControlError):

@@ -57,6 +57,7 @@ def discovered(asked: str | None) -> dict[str, Any]:
 
 if __name__ == "__main__":
     try:
-        print(json.dumps(discovered(sys.argv[1] if sys.argv[1:] else None)))  # noqa: T201 - read by our parent
+        told = json.dumps(discovered(sys.argv[1] if sys.argv[1:] else None))
     except (ConnectionError, ValueError) as problem:
         sys.exit(f"{problem}")
+    sys.stdout.write(f"{told}\n")

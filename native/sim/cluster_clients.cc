@@ -55,15 +55,13 @@ void Cluster::command(std::size_t index, Incarnation life, Command said) {
 Request& Cluster::put(std::size_t node, const ObjectId& object, const PutOptions& options) {
   Request& put = ask(Verb::kPut, node, options.client, object);
   put.incarnation = options.incarnation;
-  put.parts = options.parts;
-  if (put.parts.empty() && options.size_bytes > 0)
-    put.parts = {{options.dtype, options.size_bytes}};
+  put.dtype = options.dtype;
   put.maps = options.maps && options.size_bytes > config_.engine.inline_bytes_max;
-  put.bytes = content_of(object, options.incarnation, put.parts);
+  put.bytes = content_of(object, options.incarnation, options.dtype, options.size_bytes);
   checker_.put_started(put);
   PutCommand body{object, options.incarnation, {}, {}};
   body.meta.size_bytes = options.size_bytes;
-  body.meta.parts = put.parts;
+  body.meta.dtype = options.dtype;
   body.meta.layout = "layout";
   if (options.size_bytes <= config_.engine.inline_bytes_max) body.payload = put.bytes;
   command(put, std::move(body));
@@ -91,8 +89,7 @@ Request& Cluster::reduce(std::size_t node, const ObjectId& target, const ReduceO
   reduce.source_count = options.source_count;
   reduce.count = options.count;
   checker_.reduce_started(reduce);
-  command(reduce, ReduceCommand{target, options.op, options.source_count, options.count,
-                                options.everywhere});
+  command(reduce, ReduceCommand{target, options.op, options.source_count, options.count});
   return reduce;
 }
 

@@ -1,0 +1,272 @@
+"""The control service of one node that has no others: health, and what no bytes may bring down."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import tempfile
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hoplite_ray import _native
+from hoplite_ray.control import control_pb2 as pb
+from hoplite_ray.control import health
+from hoplite_ray.control.administration import Administration
+from hoplite_ray.control.auth import METADATA_KEY, proof
+from hoplite_ray.control.client import ControlClient
+from hoplite_ray.control.membership import Membership
+from hoplite_ray.control.methods import METHODS, full_name
+from hoplite_ray.control.service import ControlService
+from hoplite_ray.control.view import Member
+from hoplite_ray.errors import ControlError
+
+T = TypeVar("T")
+
+SECRET = b"0123456789abcdef"
+ARENA_BYTES = 1 << 20
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = (
+    health_pb2.HealthCheckResponse.SERVING,
+    health_pb2.HealthCheckResponse.NOT_SERVING,
+    health_pb2.HealthCheckResponse.SERVICE_UNKNOWN,
+)
+
+# What a caller who is wrong may be told. UNKNOWN and INTERNAL would be faults of the service.
+ANSWERS = {
+    grpc.StatusCode.OK,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+class Node:
+    """A service with a native node behind it, in this process, and a loop that both live on."""
+
+    def __init__(self, directory: Path) -> None:
+        self._runner = asyncio.Runner()
+        self.native = _native.NativeNode(
+            node_id=7,
+            incarnation=1,
+            socket_path=str(directory / "node.sock"),
+            listen=["127.0.0.1:0"],
+            arena_bytes=ARENA_BYTES,
+            secret=SECRET,
+            options={},
+        )
+        self.native.start()
+        self.do(self._start(directory))
+
+    async def _start(self, directory: Path) -> None:
+        self.calls = ControlClient(SECRET)
+        administration = Administration(
+            self.native,
+            directory=directory,
+            arena_bytes=ARENA_BYTES,
+            options={"trace": 0},
+            calls=self.calls,
+        )
+        self.service = ControlService(secret=SECRET, administration=administration)
+        self.address = await self.service.start("127.0.0.1:0")
+        self.link = grpc.aio.insecure_channel(self.address)
+        self.health: Any = health_pb2_grpc.HealthStub(self.link)
+
+    async def join(self) -> None:
+        own = Member(7, 1, self.address, tuple(self.native.rails()))
+        membership = Membership(own, calls=self.calls, on_view=lambda view: None)
+        await membership.enter()
+        self.service.open(membership)
+
+    async def check(self, name: str = "") -> Any:
+        return (await self.health.Check(health_pb2.HealthCheckRequest(service=name))).status
+
+    async def call(self, method: str, request: bytes, *metadata: tuple[str, Any]) -> Any:
+        """Make one call with these bytes; returns the status that it ended with."""
+        if not metadata:
+            metadata = ((METADATA_KEY, proof(SECRET, method, request, now_s=time.time())),)
+        if METHODS[method].streams:
+            call = self.link.unary_stream(full_name(method))(
+                request, timeout=0.2, metadata=metadata
+            )
+            with suppress(grpc.aio.AioRpcError):
+                async for _ in call:
+                    pass
+        else:
+            call = self.link.unary_unary(full_name(method))(request, timeout=2.0, metadata=metadata)
+            with suppress(grpc.aio.AioRpcError):
+                await call
+        return await call.code()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    def end(self) -> None:
+        async def end() -> None:
+            await self.link.close()
+            await self.calls.close()
+            await self.service.stop(0.1)
+
+        self.do(end())
+        self.native.stop()
+        self._runner.close()
+
+
+@pytest.fixture
+def alone() -> Iterator[Node]:
+    """A node that has not joined."""
+    with tempfile.TemporaryDirectory() as directory:
+        node = Node(Path(directory))
+        yield node
+        node.end()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Node]:
+    """A node that has, shared by tests whose calls all fail."""
+    with tempfile.TemporaryDirectory() as directory:
+        node = Node(Path(directory))
+        node.do(node.join())
+        yield node
+        node.end()
+
+
+def test_health_from_before_the_join_to_the_end(alone: Node) -> None:
+    async def walk() -> list[Any]:
+        watch = alone.health.Watch(health_pb2.HealthCheckRequest())
+        seen = [(await watch.read()).status]
+        await alone.join()
+        seen.append((await watch.read()).status)
+        last = asyncio.ensure_future(watch.read())
+        await alone.service.stop(1.0)
+        seen.append((await last).status)
+        assert await watch.read() is grpc.aio.EOF
+        return seen
+
+    assert alone.do(walk()) == [NOT_SERVING, SERVING, NOT_SERVING]
+
+
+def test_a_name_that_is_not_there(shared: Node) -> None:
+    async def walk() -> None:
+        with pytest.raises(grpc.aio.AioRpcError, match="there are ''") as refused:
+            await shared.check("nothing")
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        watch = shared.health.Watch(health_pb2.HealthCheckRequest(service="nothing"))
+        assert (await watch.read()).status == SERVICE_UNKNOWN
+        watch.cancel()
+
+    shared.do(walk())
+
+
+def test_strangers_who_watch_leave_room_for_others(alone: Node) -> None:
+    async def walk() -> None:
+        await alone.join()
+        request = health_pb2.HealthCheckRequest()
+        watches = [alone.health.Watch(request) for _ in range(health._WATCHERS_MAX)]
+        await asyncio.gather(*(watch.read() for watch in watches))
+        one_more = alone.health.Watch(request)
+        with pytest.raises(grpc.aio.AioRpcError, match="watch this node's health already"):
+            await one_more.read()
+        assert await alone.check() == SERVING
+        assert (await alone.calls.describe(alone.address)).node_id == 7
+        for watch in watches:
+            watch.cancel()
+
+    alone.do(walk())
+
+
+def test_a_call_before_the_join_is_told_to_come_again(alone: Node) -> None:
+    async def walk() -> None:
+        for call in (
+            alone.calls.describe(alone.address),
+            alone.calls.drain(alone.address, timeout_s=1.0),
+            alone.calls.view(alone.address),
+        ):
+            with pytest.raises(ControlError, match="has not joined yet; ask again"):
+                await call
+
+    alone.do(walk())
+
+
+def test_it_describes_itself(shared: Node) -> None:
+    before_s = time.time()
+    told = shared.do(shared.calls.describe(shared.address))
+    assert before_s <= told.clock_s <= time.time()
+    assert (told.node_id, told.incarnation, told.arena_bytes) == (7, 1, ARENA_BYTES)
+    assert (told.wire_version, dict(told.options)) == (_native.WIRE_VERSION, {"trace": 0})
+
+
+texts = st.text(max_size=40)
+numbers = st.integers(0, 2**64 - 1)
+hostile = st.one_of(
+    st.binary(max_size=200),
+    st.builds(
+        pb.JoinRequest,
+        member=st.builds(
+            pb.Member,
+            node_id=numbers,
+            incarnation=st.integers(0, 2**32 - 1),
+            control=texts,
+            rails=st.lists(texts, max_size=10),
+        ),
+        passed_on=st.booleans(),
+    ).map(lambda message: message.SerializeToString()),
+    st.builds(pb.DeathReport, node_id=numbers, incarnation=st.just(9), reporter=numbers).map(
+        lambda message: message.SerializeToString()
+    ),
+    st.builds(pb.ListObjectsRequest, limit=st.integers(0, 2**32 - 1)).map(
+        lambda message: message.SerializeToString()
+    ),
+)
+
+
+@settings(max_examples=300)
+@given(method=st.sampled_from(sorted(set(METHODS) - {"Drain"})), request=hostile)
+def test_no_request_of_a_member_brings_the_service_down(
+    shared: Node, method: str, request: bytes
+) -> None:
+    assert shared.do(shared.call(method, request)) in ANSWERS
+    assert shared.do(shared.check()) == SERVING
+
+
+proofs = st.one_of(
+    st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=200),
+    st.builds("{}:{}:{}".format, st.floats(), st.just("00"), st.just("ab" * 32)),
+)
+
+
+@settings(max_examples=200)
+@given(
+    method=st.sampled_from(sorted(METHODS)),
+    given_proof=proofs,
+    extra=st.binary(max_size=100),
+    request=st.binary(max_size=50),
+)
+def test_no_metadata_of_a_stranger_is_taken(
+    shared: Node, method: str, given_proof: str, extra: bytes, request: bytes
+) -> None:
+    metadata = ((METADATA_KEY, given_proof), ("extra-bin", extra), (METADATA_KEY, given_proof))
+    code = shared.do(shared.call(method, request, *metadata))
+    assert code is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(
+    "bytes_sent",
+    [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(range(256)), b"\0" * 9],
+    ids=["another protocol", "a preface and noise", "zeros"],
+)
+def test_bytes_that_are_no_call_end_their_own_connection_only(
+    shared: Node, bytes_sent: bytes
+) -> None:
+    address, _, port = shared.address.rpartition(":")
+    with socket.create_connection((address, int(port))) as stranger:
+        stranger.sendall(bytes_sent)
+        assert shared.do(shared.check()) == SERVING
