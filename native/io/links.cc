@@ -51,7 +51,7 @@ Result<Links> Links::open(Identity identity, const LinkLimits& limits,
     }
     links.rails_.push_back(address_text(*address));
     links.addresses_.push_back(*address);
-    links.listeners_.emplace(token, std::move(*listener));
+    links.listeners_.emplace(token, Listener(std::move(*listener)));
   }
   return links;
 }
@@ -154,7 +154,7 @@ void Links::close_receive(const CloseReceive& action) {
 
 void Links::handle_ready(const Ready& ready, Budget& budget, Instant now) {
   if (const auto listener = listeners_.find(ready.token); listener != listeners_.end()) {
-    accept_all(listener->second.value(), now);
+    accept_all(listener->second, now);
     return;
   }
   const auto found = connections_.find(ready.token);

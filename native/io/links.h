@@ -23,6 +23,7 @@
 
 #include "io/handshake.h"
 #include "io/link_limits.h"
+#include "io/listener.h"
 #include "io/poller.h"
 #include "io/tcp_rail.h"
 #include "io/tcp_socket.h"
@@ -113,7 +114,7 @@ class Links {
   [[nodiscard]] Result<void> handle_frame(Connection& connection, FrameIn frame);
 
   // links_meeting.cc
-  void accept_all(int listener, Instant now);
+  void accept_all(Listener& listener, Instant now);
   void start_dial(NodeId node, Link& link, std::size_t rail, ConnectionKind kind, Instant now);
   void start_probe(NodeId node, Link& link, std::size_t rail, Instant now);
   void finish_connect(std::uint64_t token, Connection& connection, Instant now);
@@ -134,7 +135,7 @@ class Links {
   std::unique_ptr<LinkCounters> counters_;
   std::vector<std::string> rails_;
   std::vector<SocketAddress> addresses_;
-  std::map<std::uint64_t, UniqueFd> listeners_;  // by token
+  std::map<std::uint64_t, Listener> listeners_;  // by token
   std::map<std::uint64_t, Connection> connections_;
   std::map<NodeId, Link> links_;
   std::vector<std::uint64_t> dirty_;

@@ -37,12 +37,15 @@ std::uint64_t Links::add(UniqueFd fd, Phase phase, Interest interest, Instant no
   return token;
 }
 
-void Links::accept_all(int listener, Instant now) {
+void Links::accept_all(Listener& listener, Instant now) {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
-    auto accepted = accept_from(listener);
+    auto accepted = listener.accept();
     if (!accepted) return;
-    if (meeting_count_ >= limits_.meeting_max) {
-      refuse({Code::kUnauthenticated, "too many connections that have not proven themselves"});
+    if (!accepted->is_open() || meeting_count_ >= limits_.meeting_max) {
+      ++counters_->connections_refused;
+      refuse({Code::kUnauthenticated, accepted->is_open()
+                                          ? "too many connections that have not proven themselves"
+                                          : "a connection was sent away: no descriptor is left"});
       continue;
     }
     add(std::move(*accepted), Phase::kMeeting, Interest::kRead, now);

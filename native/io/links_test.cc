@@ -334,11 +334,11 @@ TEST_F(LinksTest, ASendToALinkWhoseLossIsNotHeardYetIsVoid) {
 
 TEST_F(LinksTest, ADiallerWhoseHandshakesBreakDialsAgainAtIntervals) {
   Side a(1);
-  const UniqueFd listener = must(listen_on(must(parse_address("127.0.0.1:0"))));
-  const std::string address = address_text(must(local_address(listener.value())));
+  Listener listener(must(listen_on(must(parse_address("127.0.0.1:0")))));
+  const std::string address = address_text(must(local_address(listener.fd())));
   a.links.connect({NodeId{2}, Incarnation{1}, {address}}, now_);
   ASSERT_TRUE(run({&a}, [&] {
-    while (accept_from(listener.value())) continue;  // and close
+    while (listener.accept()) continue;  // and close
     pass(1_ms);
     return a.links.counters().dials >= 12;
   }));

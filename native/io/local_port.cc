@@ -132,15 +132,15 @@ void LocalPort::handle_ready(const Ready& ready) {
 
 void LocalPort::accept_all() {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
-    UniqueFd fd(::accept4(listener_.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd.is_open()) return;
+    auto fd = listener_.accept();
+    if (!fd) return;
     const std::uint64_t token = next_token_++;
-    if (!is_same_user(fd.value()) || clients_.size() >= limits_.clients_max ||
-        !poller_->add(fd.value(), token, Interest::kRead)) {
+    if (!fd->is_open() || !is_same_user(fd->value()) || clients_.size() >= limits_.clients_max ||
+        !poller_->add(fd->value(), token, Interest::kRead)) {
       ++counters_.clients_refused;
       continue;
     }
-    clients_[token].fd = std::move(fd);
+    clients_[token].fd = std::move(*fd);
   }
 }
 

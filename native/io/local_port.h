@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "io/arena.h"
+#include "io/listener.h"
 #include "io/poller.h"
 #include "io/unique_fd.h"
 #include "plan/messages.h"
@@ -81,7 +82,7 @@ class LocalPort {
   void lose(std::uint64_t token);
 
   std::string path_;
-  UniqueFd listener_;
+  Listener listener_;
   std::uint64_t listener_token_;
   NodeId node_;
   Incarnation incarnation_;

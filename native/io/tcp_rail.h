@@ -32,6 +32,7 @@ struct LinkCounters {
   std::uint64_t blocks_sent = 0, blocks_landed = 0, blocks_discarded = 0, blocks_corrupt = 0;
   std::uint64_t frames_sent = 0, frames_received = 0, frames_bad = 0;
   std::uint64_t dials = 0, handshakes = 0, handshakes_refused = 0, versions_refused = 0;
+  std::uint64_t connections_refused = 0;  // there was no room for them
   std::uint64_t links_up = 0, links_down = 0, peers_dead = 0;
 };
 

@@ -92,12 +92,6 @@ Result<SocketAddress> local_address(int fd) {
   return address;
 }
 
-std::optional<UniqueFd> accept_from(int fd) {
-  UniqueFd accepted(::accept4(fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!accepted.is_open()) return std::nullopt;
-  return accepted;
-}
-
 Dial dial(const SocketAddress& to, const SocketAddress& source) {
   UniqueFd fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.is_open()) return {};

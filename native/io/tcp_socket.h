@@ -25,8 +25,6 @@ struct SocketAddress {
 
 [[nodiscard]] Result<UniqueFd> listen_on(const SocketAddress& address);
 [[nodiscard]] Result<SocketAddress> local_address(int fd);
-// nullopt when nobody waits.
-[[nodiscard]] std::optional<UniqueFd> accept_from(int fd);
 
 enum class DialState : std::uint8_t { kPending, kOpen, kRefused, kFailed };
 struct Dial {

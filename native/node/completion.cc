@@ -45,6 +45,7 @@ std::map<std::string, std::uint64_t> by_name(const NodeStats& stats) {
       {"link_handshakes", l.handshakes},
       {"link_handshakes_refused", l.handshakes_refused},
       {"link_versions_refused", l.versions_refused},
+      {"link_connections_refused", l.connections_refused},
       {"links_up", l.links_up},
       {"links_down", l.links_down},
       {"peers_dead", l.peers_dead},

@@ -1,0 +1,446 @@
+"""What strangers, broken peers and broken clients may send to a live node: it costs them their
+connection, a counter says so, and the node serves on with the descriptors and threads it had."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import random
+import resource
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hoplite_ray.control.client import ControlClient
+from hoplite_ray.launch import NodeProcess
+from hoplite_ray.store import Store, new_id
+from tests.process.nodes import MIB, WAIT_S, Nodes, numbers
+
+HELLO, WELCOME, PROOF, CLAIM, CREDIT, BLOCK = 1, 2, 3, 32, 47, 16
+ATTACH, GET, DELETE, REDUCE, WROTE, RELEASE, CANCEL = 1, 18, 20, 21, 17, 19, 23
+FETCHED, DONE, ERROR = 33, 35, 36
+MEETING_MAX = 256  # connections that have not proven themselves
+POOLS_MAX = 8  # threads by which the pools of gRPC and of the event loop may grow meanwhile
+
+
+# ---- a few lines of the wire (docs/wire.md) ----
+
+
+def frame(kind: int, body: bytes = b"", *, version: int = 1, size: int | None = None) -> bytes:
+    """A frame between nodes, without payload."""
+    size = len(body) if size is None else size
+    return struct.pack("<IHBBIIQQQ", 0x46504F48, version, kind, 0, size, 0, 0, 0, 0) + body
+
+
+def local(kind: int, body: bytes = b"", *, request: int = 0, payload: int = 0) -> bytes:
+    """A frame between a client and its node."""
+    return struct.pack("<IHBBQII", 0x4C504F48, 1, kind, 0, request, len(body), payload) + body
+
+
+class Peer:
+    """The dialling side of a handshake, by the book but for what a test changes."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        rank: int,
+        *,
+        as_node: NodeProcess | None = None,
+        kind: int = 0,
+        attempt: int = 1,
+    ) -> None:
+        node = nodes.processes[rank]
+        self.secret = node.secret
+        self.socket = dial(nodes, rank)
+        self.node_id = as_node.node_id if as_node else 1
+        self.to = node.node_id
+        life = as_node.incarnation if as_node else 1
+        identity = struct.pack("<QIQI", self.node_id, life, self.to, node.incarnation)
+        place = struct.pack("<BBI", kind, 0, attempt)
+        self.hello = frame(HELLO, struct.pack("<HQ", 1, 0) + identity + place + os.urandom(16))
+
+    def mac(self, label: bytes, *said: bytes) -> bytes:
+        """A proof over what was said."""
+        pair = struct.pack("<QQ", *sorted((self.node_id, self.to)))
+        ticket = hmac.digest(self.secret, b"hoplite ticket" + pair, hashlib.sha256)
+        return hmac.digest(ticket, label + b"".join(said), hashlib.sha256)
+
+    def meet(self, and_then: bytes = b"") -> None:
+        """Say Hello, hear Welcome, say Proof and whatever follows."""
+        self.socket.sendall(self.hello)
+        welcome = hear(self.socket, 40 + 62)
+        unproven = welcome[:-32] + bytes(32)
+        assert welcome[-32:] == self.mac(b"hoplite welcome", self.hello, unproven)
+        self.socket.sendall(
+            frame(PROOF, self.mac(b"hoplite proof", self.hello, welcome)) + and_then
+        )
+
+
+def dial(nodes: Nodes, rank: int) -> socket.socket:
+    """A connection to the data port of a node."""
+    host, port = nodes.processes[rank].rails[0].rsplit(":", 1)
+    return socket.create_connection((host, int(port)), WAIT_S)
+
+
+def attach(nodes: Nodes, rank: int, *, silent: bool = False) -> socket.socket:
+    """A connection to the local socket of a node, attached unless `silent`."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.settimeout(WAIT_S)
+    client.connect(nodes.processes[rank].socket)
+    if not silent:
+        client.sendall(local(ATTACH, struct.pack("<HQ", 1, os.getpid())))
+        hear(client, 24 + 28)
+    return client
+
+
+def hear(stream: socket.socket, size: int) -> bytes:
+    """Exactly so many bytes."""
+    heard = b""
+    while len(heard) < size:
+        more = stream.recv(size - len(heard))
+        assert more, f"closed after {len(heard)} of {size} bytes"
+        heard += more
+    return heard
+
+
+def answer(client: socket.socket) -> tuple[int, int, bytes]:
+    """The next frame from the node: type, request, body and payload."""
+    _, _, kind, _, request, body, payload = struct.unpack("<IHBBQII", hear(client, 24))
+    return kind, request, hear(client, body + payload)
+
+
+def is_closed(stream: socket.socket) -> bool:
+    """Wait until the other side closes; False if it says something new first."""
+    with suppress(ConnectionError):
+        return stream.recv(1 << 16) == b""
+    return True
+
+
+# ---- the nodes, and what must hold after each attack ----
+
+
+def threads(node: NodeProcess) -> int:
+    """How many it has."""
+    return len(list(Path(f"/proc/{node.process.pid}/task").iterdir()))
+
+
+def descriptors(node: NodeProcess) -> int:
+    """How many it has open, in whichever thread's table."""
+    tasks = Path(f"/proc/{node.process.pid}/task").iterdir()
+    return max(len(list((task / "fd").iterdir())) for task in tasks)
+
+
+def counters(nodes: Nodes, rank: int) -> dict[str, int]:
+    """All that a node publishes."""
+    return nodes.call(rank, lambda calls: calls.stats(nodes.processes[rank].control))
+
+
+def until(nodes: Nodes, rank: int, holds: Callable[[dict[str, int]], bool]) -> None:
+    """Return once it holds of a node's counters; the test's limit ends it else."""
+
+    async def poll(calls: ControlClient) -> None:
+        while not holds(await calls.stats(nodes.processes[rank].control)):
+            continue
+
+    nodes.call(rank, poll)
+
+
+def counted(nodes: Nodes, rank: int, name: str, least: int) -> None:
+    """Return once a counter is that high."""
+    until(nodes, rank, lambda now: now[name] >= least)
+
+
+def serves(nodes: Nodes) -> None:
+    """Small and large objects still go both ways."""
+    for size_bytes in (100, MIB):
+        for rank in (0, 1):
+            array = numbers(size_bytes, seed=rank)
+            object_id = nodes.put(rank, array)
+            np.testing.assert_array_equal(nodes.get(1 - rank, object_id), array)
+            nodes[rank].delete(object_id, timeout_s=WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Nodes]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    nodes = Nodes(0)
+    try:
+        nodes.add()
+        nodes.add()
+        nodes.view(0, size=2)
+        serves(nodes)
+        yield nodes
+    finally:
+        nodes.end()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def pair(made: Nodes) -> Iterator[Nodes]:
+    """Two nodes, which every test here must leave alive, serving, and as small as they were."""
+    serves(made)
+    before = [(threads(node), descriptors(node)) for node in made.processes]
+    yield made
+    serves(made)
+    for node, (had_threads, had_descriptors) in zip(made.processes, before, strict=True):
+        assert node.process.poll() is None
+        assert threads(node) <= had_threads + POOLS_MAX
+        while descriptors(node) > had_descriptors:
+            made[0].delete(new_id(), timeout_s=WAIT_S)  # until the kernel and gRPC closed theirs
+
+
+# ---- the data port ----
+
+STRANGE = {
+    "random bytes": random.Random(7).randbytes(4096),
+    "a web browser": b"GET / HTTP/1.1\r\nHost: node\r\n\r\n" + bytes(40),
+    "a frame of 4 GiB": frame(HELLO, size=0xFFFFFFFF),
+    "a body of 16 MiB": frame(CLAIM, size=16 * MIB),
+    "another wire version": frame(HELLO, bytes(69), version=2),
+    "an unknown type": frame(250),
+    "a message before the handshake": frame(CREDIT, struct.pack("<I", 1)),
+    "a block before the handshake": frame(BLOCK, bytes(48)),
+    "a proof before the hello": frame(PROOF, bytes(32)),
+    "a hello of zeros": frame(HELLO, bytes(59)),
+}
+
+
+@pytest.mark.parametrize("what", STRANGE)
+def test_strange_bytes_cost_their_connection(pair: Nodes, what: str) -> None:
+    before = counters(pair, 0)
+    with dial(pair, 0) as stranger:
+        stranger.sendall(STRANGE[what])
+        assert is_closed(stranger)
+    version = what == "another wire version"
+    name = "link_versions_refused" if version else "link_handshakes_refused"
+    counted(pair, 0, name, before[name] + 1)
+
+
+@pytest.mark.parametrize("size", [0, 20, 60])
+def test_half_a_hello_and_silence_is_closed_in_time(pair: Nodes, size: int) -> None:
+    peer = Peer(pair, 0)
+    with peer.socket as stranger:
+        stranger.sendall(peer.hello[:size])
+        assert is_closed(stranger)
+
+
+def test_wrong_secret_gets_no_further_and_is_said(pair: Nodes) -> None:
+    before = counters(pair, 0)["link_handshakes_refused"]
+    peer = Peer(pair, 0)
+    with peer.socket as stranger:
+        stranger.sendall(peer.hello)
+        welcome = hear(stranger, 40 + 62)
+        peer.secret = b"guessed"
+        assert welcome[-32:] != peer.mac(b"hoplite welcome", peer.hello, welcome[:-32] + bytes(32))
+        stranger.sendall(frame(PROOF, peer.mac(b"hoplite proof", peer.hello, welcome)))
+        assert is_closed(stranger)
+    counted(pair, 0, "link_handshakes_refused", before + 1)
+    log = (pair.processes[0].directory / "node.log").read_text()
+    assert "refused: the dialling node has another cluster's secret" in log
+
+
+def test_proof_of_another_connection_does_not_fit(pair: Nodes) -> None:
+    first, second = Peer(pair, 0), Peer(pair, 0)
+    with first.socket, second.socket:
+        first.socket.sendall(first.hello)
+        overheard = hear(first.socket, 40 + 62)
+        second.socket.sendall(first.hello)
+        hear(second.socket, 40 + 62)
+        second.socket.sendall(frame(PROOF, first.mac(b"hoplite proof", first.hello, overheard)))
+        assert is_closed(second.socket)
+
+
+def test_member_that_goes_mad_costs_its_link_and_not_the_node(pair: Nodes) -> None:
+    small, large = sorted((0, 1), key=lambda rank: pair.processes[rank].node_id)
+    before = counters(pair, large)["link_frames_bad"]
+    madness = random.Random(3).randbytes(4096)
+    for attempt in range(10, 100, 10):  # lives of the link that the real member has yet to come to
+        control = Peer(pair, large, as_node=pair.processes[small], attempt=attempt)
+        bulk = Peer(pair, large, as_node=pair.processes[small], attempt=attempt, kind=1)
+        with control.socket, bulk.socket, suppress(ConnectionError, AssertionError):
+            bulk.meet()
+            control.meet(and_then=madness)
+            while not is_closed(control.socket):
+                continue  # what the node still says to its member
+        if counters(pair, large)["link_frames_bad"] > before:
+            break  # else the real member was quicker
+    counted(pair, large, "link_frames_bad", before + 1)
+    serves(pair)  # over the link's next life, which the real member has dialled
+
+
+def test_thousand_silent_connections_leave_room_for_work(pair: Nodes) -> None:
+    before = counters(pair, 0)["link_connections_refused"]
+    with ExitStack() as flood:
+        silent = [flood.enter_context(dial(pair, 0)) for _ in range(1000)]
+        serves(pair)
+        counted(pair, 0, "link_connections_refused", before + 1000 - MEETING_MAX)
+        assert all(is_closed(each) for each in silent)
+
+
+def test_resets_by_the_hundred_are_nothing(pair: Nodes) -> None:
+    peer = Peer(pair, 0)
+    with peer.socket:
+        for turn in range(500):
+            with dial(pair, 0) as stranger:
+                stranger.sendall(peer.hello[: turn % 100])
+                stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+# ---- the local socket ----
+
+ILL_MANNERED = {
+    "random bytes": random.Random(11).randbytes(4096),
+    "a frame between nodes": frame(CREDIT, struct.pack("<I", 1)),
+    "a get before attaching": local(GET, bytes(29), request=1),
+    "an attach of another version": local(ATTACH, struct.pack("<HQ", 1, 1)).replace(
+        b"L\x01\x00", b"L\x02\x00", 1
+    ),
+}
+ILL_SPOKEN = {
+    "random bytes": random.Random(13).randbytes(4096),
+    "a second attach": local(ATTACH, struct.pack("<HQ", 1, 1)),
+    "a get of half an id": local(GET, bytes(14), request=1),
+    "a get with a payload": local(GET, bytes(29), request=1, payload=8) + bytes(8),
+    "a reply": local(DONE, request=1),
+    "a flag of 2": local(GET, bytes(28) + b"\2", request=1),
+    "an operation that there is not": local(REDUCE, bytes(28) + b"\xff" + bytes(8), request=1),
+}
+
+
+@pytest.mark.parametrize("what", ILL_MANNERED)
+def test_strangers_on_the_local_socket_are_closed(pair: Nodes, what: str) -> None:
+    before = counters(pair, 0)["client_frames_bad"]
+    with attach(pair, 0, silent=True) as client:
+        client.sendall(ILL_MANNERED[what])
+        assert is_closed(client)
+    counted(pair, 0, "client_frames_bad", before + 1)
+
+
+@pytest.mark.parametrize("what", ILL_SPOKEN)
+def test_clients_that_say_what_is_no_command_are_closed(pair: Nodes, what: str) -> None:
+    before = counters(pair, 0)
+    with attach(pair, 0) as client:
+        client.sendall(ILL_SPOKEN[what])
+        assert is_closed(client)
+    counted(pair, 0, "client_frames_bad", before["client_frames_bad"] + 1)
+    counted(pair, 0, "client_losses", before["client_losses"] + 1)
+
+
+def test_commands_that_make_no_sense_are_answered_and_harm_nobody(pair: Nodes) -> None:
+    array = numbers(100)
+    known = pair.put(0, array)
+    unknown = new_id()
+    senseless = [
+        local(WROTE, known + struct.pack("<Q", 1 << 62), request=1),
+        local(WROTE, unknown + struct.pack("<Q", 0), request=2),
+        local(REDUCE, unknown + struct.pack("<BII", 0, 4, 0), request=3),
+        local(REDUCE, unknown + struct.pack("<BII", 0, 0xFFFFFFFF, 0xFFFFFFFF), request=4),
+        local(REDUCE, known + struct.pack("<BII", 0, 2, 1), request=5),
+    ]
+    with attach(pair, 0) as client:
+        client.sendall(local(RELEASE, known + struct.pack("<I", 1), request=90))
+        client.sendall(local(RELEASE, unknown + struct.pack("<I", 7), request=91))
+        client.sendall(local(CANCEL, request=92))
+        for request, said in enumerate(senseless, 1):
+            client.sendall(said)
+            kind, answered, body = answer(client)
+            assert (kind, answered) == (ERROR, request), body
+        client.sendall(local(DELETE, unknown + struct.pack("<I", 0), request=6))
+        assert answer(client)[:2] == (DONE, 6)
+        client.sendall(local(GET, known + b"\1", request=7))
+        kind, request, body = answer(client)
+        assert (kind, request, body[-100:]) == (FETCHED, 7, array.tobytes())
+    pair[0].delete(known, timeout_s=WAIT_S)
+
+
+def test_client_that_never_reads_is_not_listened_to(pair: Nodes) -> None:
+    array = numbers(60_000)
+    known = pair.put(0, array)
+    before = counters(pair, 0)
+    with attach(pair, 0) as client:
+        client.settimeout(0.5)
+        with pytest.raises(TimeoutError):  # the node has stopped reading: its buffer fills
+            for request in range(1, 1 << 20):
+                client.sendall(local(GET, known + b"\1", request=request))
+        serves(pair)
+        after = counters(pair, 0)
+        assert after["client_replies"] - before["client_replies"] < 10_000
+    counted(pair, 0, "client_losses", before["client_losses"] + 1)
+    pair[0].delete(known, timeout_s=WAIT_S)
+
+
+def test_clients_that_die_at_any_byte_leave_nothing(pair: Nodes) -> None:
+    whole = local(ATTACH, struct.pack("<HQ", 1, 1)) + local(GET, new_id() + b"\0", request=1)
+    for size in range(len(whole) + 1):
+        with attach(pair, 0, silent=True) as client:
+            client.sendall(whole[:size])
+    until(pair, 0, lambda now: now["waiters"] == 0 and now["clients"] == 1)
+
+
+AS_NOBODY = """
+import os, socket, sys
+client = socket.socket(socket.AF_UNIX)
+os.setgid(65534)
+os.setuid(65534)
+try:
+    client.connect(sys.argv[1])
+    print("closed" if client.recv(1) == b"" else "served")
+except PermissionError:
+    print("no way in")
+except ConnectionError:
+    print("closed")
+"""
+
+
+def test_other_users_are_refused(pair: Nodes) -> None:
+    node = pair.processes[0]
+    assert node.directory.stat().st_mode & 0o077 == 0
+    if os.geteuid() != 0:
+        return  # only root can try the rest
+    before = counters(pair, 0)["client_refusals"]
+    program = [sys.executable, "-c", AS_NOBODY, node.socket]
+
+    def attempt() -> str:
+        done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=WAIT_S)
+        return done.stdout.strip()
+
+    assert attempt() == "no way in"
+    sock = Path(node.socket)
+    try:
+        node.directory.chmod(0o755)  # as a careless administrator might
+        sock.chmod(0o777)
+        assert attempt() == "closed"
+    finally:
+        sock.chmod(0o700)
+        node.directory.chmod(0o700)
+    counted(pair, 0, "client_refusals", before + 1)
+
+
+def test_node_without_descriptors_sends_newcomers_away(pair: Nodes) -> None:
+    node = pair.processes[0].process.pid
+    before = resource.prlimit(node, resource.RLIMIT_NOFILE)
+    numbers_open = {int(each.name) for each in Path(f"/proc/{node}/fd").iterdir()}
+    free = next(n for n in range(1 << 16) if n not in numbers_open)
+    refused = counters(pair, 0)["client_refusals"]
+    try:
+        resource.prlimit(node, resource.RLIMIT_NOFILE, (free, before[1]))
+        with attach(pair, 0, silent=True) as client:
+            assert is_closed(client)
+        with dial(pair, 0) as stranger:
+            assert is_closed(stranger)
+        array = numbers(MIB)  # whoever is attached and linked already is served
+        np.testing.assert_array_equal(pair.get(1, pair.put(0, array)), array)
+    finally:
+        resource.prlimit(node, resource.RLIMIT_NOFILE, before)
+    counted(pair, 0, "client_refusals", refused + 1)
+    with Store.attach(pair.processes[0].socket) as store:
+        assert store.node_id == pair.processes[0].node_id
