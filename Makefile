@@ -15,7 +15,7 @@ export VIRTUAL_ENV := $(venv)
 export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_AUTH_MODE ?= disabled
 
-.PHONY: demo test bench fix fast install tests-built clean
+.PHONY: demo test bench fix fast simulate fuzz install tests-built clean
 
 # The main job: asynchronous SGD with a parameter server. Options by ARGS, as in ARGS=--plain.
 demo: $(ready)/package $(if $(findstring --torch,$(ARGS)),$(venv)/.torch)
@@ -32,6 +32,14 @@ fast: tests-built
 # The canonical benchmark: two numbers.
 bench: $(ready)/package
 	python benchmarks/canonical.py $(ARGS)
+
+# 10,000 random lives of a cluster; each that fails prints its seed.
+simulate: tests-built
+	$(tree)/hoplite_sim --seed 1 --seeds 10000
+
+# A minute of hostile bytes into every decoder.
+fuzz: tests-built
+	.ci/run fuzz
 
 # Format everything and renew the stub of the extension module.
 fix: tests-built
