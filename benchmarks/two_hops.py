@@ -80,7 +80,7 @@ def _two_hops_s(a: Store, b: Store, c: Store, size_bytes: int) -> tuple[float, f
         second = c.begin_get(object_id)
         delay_s = time.perf_counter() - started_s
         waits = [threads.submit(pending.result) for pending in (first, second)]
-        received = [wait.result().array for wait in waits]
+        received = [wait.result().value for wait in waits]
         taken_s = time.perf_counter() - started_s
     _check_and_delete(a, object_id, array, received)
     return taken_s, delay_s

@@ -36,6 +36,7 @@ from hoplite_ray.plugin.flag import install as _install
 
 if TYPE_CHECKING:
     from hoplite_ray.config import Config
+    from hoplite_ray.pending import Reduction
     from hoplite_ray.plugin.api import (
         Array,
         array,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     )
     from hoplite_ray.refs import Layout
     from hoplite_ray.stats import NodeStats
-    from hoplite_ray.store import Reduction, Store, new_id
+    from hoplite_ray.store import Store, new_id
 
 __all__ = [
     "Array",
@@ -92,10 +93,11 @@ _HOMES = {
         ("Array", "array", "delete", "get", "put", "reduce", "runtime_env", "sources", "wait"),
         "hoplite_ray.plugin.api",
     ),
-    **dict.fromkeys(("Reduction", "Store", "new_id"), "hoplite_ray.store"),
+    **dict.fromkeys(("Store", "new_id"), "hoplite_ray.store"),
     "Config": "hoplite_ray.config",
     "Layout": "hoplite_ray.refs",
     "NodeStats": "hoplite_ray.stats",
+    "Reduction": "hoplite_ray.pending",
 }
 
 

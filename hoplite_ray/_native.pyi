@@ -56,9 +56,6 @@ class Fetched:
     def incarnation(self) -> int: ...
 
     @property
-    def dtype(self) -> int: ...
-
-    @property
     def size_bytes(self) -> int: ...
 
     @property
@@ -85,9 +82,9 @@ class Client:
 
     def __init__(self, socket_path: str) -> None: ...
 
-    def put(self, object_id: bytes, incarnation: int, layout: bytes, dtype: int, data: Buffer) -> Request:
+    def put(self, object_id: bytes, incarnation: int, layout: bytes, parts: Sequence[tuple[int, int]], data: Buffer) -> Request:
         """
-        Put an object; above INLINE_BYTES_MAX the request ends when write() may be called.
+        Put an object of (dtype, bytes) parts; above INLINE_BYTES_MAX the request ends when write() may be called.
         """
 
     def write(self, request: Request, data: Buffer) -> None:
@@ -103,7 +100,7 @@ class Client:
         Delete an object everywhere; with `upto`, its incarnations up to that one.
         """
 
-    def reduce(self, target: bytes, *, op: int, source_count: int, count: int) -> Request:
+    def reduce(self, target: bytes, *, op: int, source_count: int, count: int, everywhere: bool = False) -> Request:
         """Combine the first `count` confirmed sources into `target`."""
 
     def reduce_source(self, target: bytes, index: int, object_id: bytes, incarnation: int = 0, confirmed: bool = True) -> None:

@@ -1,68 +1,86 @@
-"""A Python value as one layout and one contiguous buffer, and back. Only numpy arrays so far."""
+"""A Python value as one layout and the bytes of its arrays, and back."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from hoplite_ray.dtypes import imported, numpy_dtype, torch_dtype
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.refs import Layout
+from hoplite_ray.refs import ALIGNMENT_BYTES, Layout
+from hoplite_ray.values import Leaf, Parts, put_together
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on
 
-# The numbers of native/plan/types.h: what the kernels can add. All else travels as opaque bytes.
-_OPAQUE = 0
-_NATIVE_DTYPES = {np.dtype("<f4"): 1, np.dtype("<f8"): 2, np.dtype("<i8"): 3}
+_PADDING = memoryview(bytes(ALIGNMENT_BYTES))
 
 
 class Encoded(NamedTuple):
-    """What a put needs: layout bytes, native dtype, and the elements as contiguous bytes."""
+    """What a put needs: the layout, and the object's bytes as consecutive buffers."""
 
-    layout: bytes
-    dtype: int
-    data: memoryview
+    layout: Layout
+    data: list[memoryview]
 
 
-def encode(array: npt.NDArray[Any] | np.generic) -> Encoded:
-    """Take an array apart without copying it, unless it is not in C order: then it is copied once.
+def encode(value: Any) -> Encoded:
+    """Take a value apart without copying it; only an array that is not in C order is copied, once.
 
-    Raises:  InvalidArgumentError for anything that is not an array of plain bytes.
+    Raises:  InvalidArgumentError naming the part of the value that no object can hold.
     """
-    if not isinstance(array, (np.ndarray, np.generic)) or isinstance(array, np.ma.MaskedArray):
-        kind = type(array).__name__
-        raise InvalidArgumentError(f"a {kind} is no plain numpy array; pass np.asarray(value)")
-    if array.dtype.hasobject:
-        raise InvalidArgumentError(
-            f"an array of dtype {array.dtype} holds Python objects, not bytes; "
-            "convert it with .astype(), or use ray.put"
-        )
-    layout = Layout(array.dtype, array.shape)
-    if layout.size_bytes == 0:
-        data = np.empty(0, np.uint8)
-    else:
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    exporter: Any = data  # numpy's types say so from Python 3.12 on
-    return Encoded(
-        layout.to_bytes(), _NATIVE_DTYPES.get(array.dtype, _OPAQUE), memoryview(exporter)
-    )
+    parts = Parts(value)
+    layout = Layout(parts.tree, tuple(parts.leaves))
+    data: list[memoryview] = []
+    end = 0
+    for index, leaf in layout.in_place():
+        if leaf.offset > end:
+            data.append(_PADDING[: leaf.offset - end])
+        data.append(_bytes_of(parts.arrays[index], leaf))
+        end = leaf.offset + leaf.size_bytes
+    return Encoded(layout, data)
 
 
-def decode(layout: bytes, buffer: Buffer) -> npt.NDArray[Any]:
-    """Put an array together over `buffer`, which it keeps alive; nothing is copied.
+def decode(layout: bytes, buffer: Buffer) -> Any:
+    """Put a value together over `buffer`, which its arrays keep alive; nothing is copied.
 
-    Raises:  InvalidArgumentError if the layout does not describe the buffer.
+    Raises:  InvalidArgumentError if the layout does not describe the buffer; HopliteError if the
+             value needs torch or ml_dtypes and it is not installed here.
     """
     decoded = Layout.from_bytes(layout)
     size_bytes = memoryview(buffer).nbytes
     if size_bytes != decoded.size_bytes:
         raise InvalidArgumentError(
-            f"layout {layout!r} describes {decoded.size_bytes} bytes, the object has {size_bytes}; "
-            "put it again"
+            f"layout {layout[:60]!r} describes {decoded.size_bytes} bytes, the object has "
+            f"{size_bytes}; put it again"
         )
-    if size_bytes == 0:
-        return np.empty(decoded.shape, decoded.dtype)
-    exporter: Any = buffer  # numpy's types name the buffers they know; it takes every one
-    return np.ndarray(decoded.shape, decoded.dtype, buffer=exporter)
+    return put_together(decoded.tree, [_array(leaf, buffer) for leaf in decoded.leaves])
+
+
+def _bytes_of(array: Any, leaf: Leaf) -> memoryview:
+    """The elements of an array in C order."""
+    if leaf.kind == "torch":
+        flat = array.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        plain = flat.view(imported("torch").uint8).numpy()
+    else:
+        plain = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    exporter: Any = plain  # numpy's types say so from Python 3.12 on
+    return memoryview(exporter)
+
+
+def _array(leaf: Leaf, buffer: Buffer) -> Any:
+    """The array that `leaf` describes, over its part of the buffer."""
+    if leaf.kind == "torch":
+        torch, dtype = imported("torch"), torch_dtype(leaf.dtype)
+        if not leaf.size_bytes:
+            return torch.empty(0, dtype=torch.uint8).view(dtype).reshape(leaf.shape)
+        count = math.prod(leaf.shape)
+        flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=leaf.offset)
+        return flat.reshape(leaf.shape)
+    exporter: Any = buffer if leaf.size_bytes else None  # numpy's types name those they know
+    array: npt.NDArray[Any] = np.ndarray(
+        leaf.shape, numpy_dtype(leaf.dtype), buffer=exporter, offset=leaf.offset
+    )
+    return array

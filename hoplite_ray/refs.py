@@ -1,41 +1,118 @@
-"""What an object is, as Python sees it: its dtype, shape and size, and their bytes on the wire."""
+"""What an object is, as Python sees it: a tree of arrays, where each lies, and its bytes' length.
+
+The arrays of a value are the leaves of its layout. In the object's bytes they stand in order of
+dtype, each at a multiple of 64 bytes, so that the native core sees a few parts of one dtype each.
+"""
 
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import groupby
 from typing import Any, Literal
 
-import numpy as np
-
+from hoplite_ray.dtypes import NATIVE, OPAQUE, Kind, numpy_dtype, torch_dtype
 from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.values import CONTAINERS, DEPTH_MAX, Branch, Container, Leaf, Parts, names
 
-ReduceOp = Literal["sum", "max"]
-REDUCE_OPS: dict[str, int] = {"sum": 0, "max": 1}  # the numbers of native/plan/types.h
+ReduceOp = Literal["sum", "prod", "min", "max", "mean"]
+# The numbers of native/plan/dtypes.h.
+REDUCE_OPS: dict[str, int] = {"sum": 0, "max": 1, "min": 2, "prod": 3, "mean": 4}
+_FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 OBJECT_ID_BYTES = 28  # as Ray's, so that a reference's id is an object's id
 
+LAYOUT_BYTES_MAX = 256 << 10  # kLayoutBytesMax of native/base/limits.h: thousands of arrays
+ALIGNMENT_BYTES = 64  # of every leaf: a cache line, and the widest vector register
+_SIZE_BYTES_MAX = 1 << 62  # more than any arena, less than the native core counts
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Dtype and shape of one array in C order.
+    """The tree of a value and its leaves, with their offsets in the object.
 
-    Its bytes are the same for equal layouts, whichever process made them: a reduce compares them.
+    Equal layouts have equal bytes, whichever process made them: a reduce compares them.
     """
 
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    tree: int | Branch
+    leaves: tuple[Leaf, ...]
+    _encoded: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "leaves", _placed(self.leaves))
+        object.__setattr__(self, "_encoded", _encoded(self.tree, self.leaves))
+
+    @staticmethod
+    def of(value: Any) -> Layout:
+        """Describe a value; nothing is copied.
+
+        Raises:  InvalidArgumentError naming the part of the value that no object can hold.
+        """
+        parts = Parts(value)
+        return Layout(parts.tree, tuple(parts.leaves))
+
+    @property
+    def kind(self) -> Kind | Container:
+        """What the value is: an array, a tensor, or which container."""
+        return self.tree.kind if isinstance(self.tree, Branch) else self.leaves[0].kind
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the value is one array or tensor, not a container."""
+        return not isinstance(self.tree, Branch)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array.
+
+        Raises:  InvalidArgumentError for a container.
+        """
+        return self._only.shape
+
+    @property
+    def dtype(self) -> Any:
+        """Dtype of the array: a numpy.dtype or a torch.dtype.
+
+        Raises:  InvalidArgumentError for a container; HopliteError without torch or ml_dtypes.
+        """
+        leaf = self._only
+        return numpy_dtype(leaf.dtype) if leaf.kind == "numpy" else torch_dtype(leaf.dtype)
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the array's dtype; needs neither torch nor ml_dtypes.
+
+        Raises:  InvalidArgumentError for a container.
+        """
+        return self._only.dtype
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the array's elements."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        """Bytes of the object: of the leaves, and of what aligns them."""
+        return max((leaf.offset + leaf.size_bytes for leaf in self.leaves), default=0)
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """(native dtype, bytes) of the runs of one dtype that the object's bytes consist of."""
+        starts = [
+            (dtype, next(run).offset)
+            for dtype, run in groupby(
+                (leaf for _, leaf in self.in_place()), key=lambda leaf: _native(leaf.dtype)
+            )
+        ]
+        ends = [*(start for _, start in starts[1:]), self.size_bytes]
+        return [(dtype, end - start) for (dtype, start), end in zip(starts, ends, strict=False)]
+
+    def in_place(self) -> list[tuple[int, Leaf]]:
+        """Return the leaves that have bytes, each with its number, in the order of these."""
+        leaves = [each for each in enumerate(self.leaves) if each[1].size_bytes]
+        return sorted(leaves, key=lambda each: each[1].offset)
 
     def to_bytes(self) -> bytes:
         """Encode for the wire; see `from_bytes`."""
-        descr = np.lib.format.dtype_to_descr(self.dtype)
-        return json.dumps([descr, self.shape], separators=(",", ":")).encode()
+        return self._encoded
 
     @classmethod
     def from_bytes(cls, encoded: bytes) -> Layout:
@@ -43,28 +120,159 @@ class Layout:
 
         Raises:  InvalidArgumentError if the bytes are no layout.
         """
-        try:
-            descr, shape = json.loads(encoded)
-            dtype = np.lib.format.descr_to_dtype(_with_tuples(descr))
-            dims = tuple(int(extent) for extent in shape)
-            if dtype.hasobject or any(extent < 0 for extent in dims):
-                raise ValueError("it names Python objects or a negative extent")
-        except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        return _decoded_before(encoded) if len(encoded) <= _CACHED_BYTES_MAX else _decoded(encoded)
+
+    @property
+    def _only(self) -> Leaf:
+        if isinstance(self.tree, Branch):
             raise InvalidArgumentError(
-                f"layout {encoded[:60]!r} is not one that codec.encode made ({error}); "
-                "put the object with this version of hoplite_ray"
-            ) from error
-        return cls(dtype, dims)
+                f"a {self.tree.kind} of {len(self.leaves)} arrays has no one shape and dtype; "
+                "look at the arrays in it"
+            )
+        return self.leaves[0]
+
+    def difference(self, other: Layout) -> str:
+        """Say where the layouts differ first; empty if they are equal."""
+        if self == other:
+            return ""
+        mine = list(zip(names(self.tree), self.leaves, strict=True))
+        theirs = zip(names(other.tree), other.leaves, strict=True)
+        for (name, leaf), (other_name, other_leaf) in zip(mine, theirs, strict=False):
+            if name != other_name:
+                return f"one has {name} where the other has {other_name}"
+            if str(leaf) != str(other_leaf):
+                return f"{name} is {leaf} in one and {other_leaf} in the other"
+        return f"one is a {self} and the other a {other}, of other containers"
+
+    def __str__(self) -> str:
+        if isinstance(self.tree, Branch):
+            return f"{self.tree.kind} of {len(self.leaves)} arrays"
+        return str(self.leaves[0])
+
+    def __eq__(self, other: object) -> bool:
+        return self._encoded == other._encoded if isinstance(other, Layout) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._encoded)
 
 
-def _with_tuples(descr: Any) -> Any:
-    """Give a dtype description back the tuples that JSON has turned into lists."""
-    if not isinstance(descr, list):
-        return descr
-    return [
-        (tuple(name) if isinstance(name, list) else name, _with_tuples(kind), *map(tuple, shape))
-        for name, kind, *shape in descr
-    ]
+def _native(dtype: str) -> int:
+    return NATIVE.get(dtype, OPAQUE)
+
+
+def _placed(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
+    """Give the leaves their offsets: by native dtype, then as the value names them."""
+    placed = list(leaves)
+    end = 0
+    for index, leaf in sorted(enumerate(leaves), key=lambda each: _native(each[1].dtype)):
+        size_bytes = leaf.size_bytes
+        start = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES if size_bytes else 0
+        if start != leaf.offset:
+            placed[index] = replace(leaf, offset=start)
+        end = max(end, start + size_bytes)
+    if end > _SIZE_BYTES_MAX:
+        raise InvalidArgumentError(f"a value of {end} bytes is more than any store holds")
+    return tuple(placed)
+
+
+# The bytes are compact JSON: [[[kind, dtype], ...], tree], where a leaf is [number of its dtype,
+# *shape] and a container {kind: [child, ...]}, with the keys of a dict between: [key, child, ...].
+# There is one spelling of each layout; any other is refused.
+
+
+def _encoded(tree: int | Branch, leaves: Sequence[Leaf]) -> bytes:
+    numbers: dict[tuple[str, str], int] = {}
+
+    def spelled(node: int | Branch) -> Any:
+        if isinstance(node, Branch):
+            children = [spelled(child) for child in node.children]
+            if node.kind in ("dict", "OrderedDict"):
+                children = [each for pair in zip(node.keys, children, strict=True) for each in pair]
+            return {node.kind: children}
+        leaf = leaves[node]
+        number = numbers.setdefault((leaf.kind, leaf.dtype), len(numbers))
+        return [number, *leaf.shape]
+
+    spelling = spelled(tree)
+    text = json.dumps([list(numbers), spelling], separators=(",", ":"))
+    if len(text) > LAYOUT_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"the layout of {len(leaves)} arrays takes {len(text)} bytes, at most "
+            f"{LAYOUT_BYTES_MAX} fit; put the value as several objects, or with shorter keys"
+        )
+    return text.encode()
+
+
+_CACHED_BYTES_MAX = 512  # of a few arrays; larger ones cost little beside their arrays' bytes
+
+
+def _decoded(encoded: bytes) -> Layout:
+    try:
+        dtypes, spelling = json.loads(encoded)
+        leaves: list[Leaf] = []
+        tree = _read(spelling, dtypes, leaves, 0)
+        layout = Layout(tree, tuple(leaves))
+        if layout.to_bytes() != encoded:
+            raise ValueError("it is not how to_bytes spells it")
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        raise InvalidArgumentError(
+            f"layout {encoded[:60]!r} is not one that this version of hoplite_ray makes "
+            f"({error}); put the object with this version"
+        ) from error
+    return layout
+
+
+_decoded_before = lru_cache(maxsize=1024)(_decoded)
+
+
+def _read(node: Any, dtypes: Any, leaves: list[Leaf], depth: int) -> int | Branch:
+    if depth > DEPTH_MAX:
+        raise ValueError(f"it nests deeper than {DEPTH_MAX}")
+    if isinstance(node, list):
+        number, *shape = node
+        if any(type(extent) is not int or extent < 0 for extent in node):
+            raise ValueError(f"{node!r} is no leaf")
+        kind, dtype = dtypes[number]
+        if kind not in ("numpy", "torch") or not isinstance(dtype, str):
+            raise ValueError(f"{dtypes[number]!r} is no dtype")
+        leaves.append(Leaf(kind, dtype, tuple(shape)))
+        return len(leaves) - 1
+    if not isinstance(node, dict) or len(node) != 1:
+        raise ValueError(f"{node!r} is no container")
+    ((kind, items),) = node.items()
+    keys: tuple[Any, ...] = ()
+    if kind in ("dict", "OrderedDict"):
+        keys = tuple(_with_tuples(key) for key in items[::2])
+        items = items[1::2]
+        if len(set(keys)) != len(keys):
+            raise ValueError("it has a key twice")
+    elif kind not in CONTAINERS:
+        raise ValueError(f"{kind!r} is no container")
+    return Branch(kind, keys, tuple(_read(each, dtypes, leaves, depth + 1) for each in items))
+
+
+def _with_tuples(key: Any) -> Any:
+    """Give a key back the tuples that JSON has turned into lists."""
+    return tuple(map(_with_tuples, key)) if isinstance(key, list) else key
+
+
+def check_reducible(layout: Layout, op: ReduceOp) -> None:
+    """Let pass what the reduce kernels can combine, leaf by leaf.
+
+    Raises:  InvalidArgumentError naming the operation, the leaf, its dtype, and the next step.
+    """
+    if op not in REDUCE_OPS:
+        raise InvalidArgumentError(f"op is {op!r}; it takes {', '.join(REDUCE_OPS)}")
+    for name, leaf in zip(names(layout.tree), layout.leaves, strict=True):
+        if leaf.dtype not in NATIVE:
+            step = f"convert it to one of {', '.join(NATIVE)}"
+        elif leaf.dtype == "bool" and op not in ("min", "max"):
+            step = 'use "max" (any) or "min" (all), or convert it to int64'
+        elif op == "mean" and leaf.dtype not in _FLOATS:
+            step = 'use "sum" and divide, or convert it to float32'
+        else:
+            continue
+        raise InvalidArgumentError(f"{op} does not take {name}, which is {leaf}; {step}")
 
 
 def short_name(object_id: bytes) -> str:

@@ -7,116 +7,43 @@ are written with this class.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Self
 
 from hoplite_ray import _native, codec
 from hoplite_ray.errors import (
-    GetTimeoutError,
     HopliteError,
     InvalidArgumentError,
+    NodeLostError,
     UnusableAfterForkError,
 )
 from hoplite_ray.launch import NodeProcess
+from hoplite_ray.pending import (
+    Listener,
+    Pending,
+    PendingPut,
+    PendingReduce,
+    Reduction,
+    detach,
+    results,
+    results_async,
+)
 from hoplite_ray.refs import OBJECT_ID_BYTES, REDUCE_OPS, ReduceOp, checked_id, short_name
-
-T = TypeVar("T")
-
-_STEP_S = 0.1  # Python handles signals between two waits, so Ctrl-C is answered within this
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A received object: its array, and which attempt's bytes they are."""
+    """A received object: its value, and which attempt's bytes they are."""
 
-    array: npt.NDArray[Any]
+    value: Any
     incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """A committed reduce: where the result is, and which sources went in, by order of arrival."""
-
-    target: bytes
-    members: tuple[int, ...]
 
 
 def new_id() -> bytes:
     """Return an object id that nobody else has."""
     return os.urandom(OBJECT_ID_BYTES)
-
-
-class Pending(Generic[T]):
-    """One operation under way. Whoever waits for it, and however, waits for this one completion."""
-
-    def __init__(
-        self, request: _native.Request, *, what: str, hint: str, decode: Callable[[Any], T]
-    ) -> None:
-        self._request = request
-        self._what = what  # for error texts: "get of object 7f3a09c1..01000000"
-        self._hint = hint  # why it may take so long, and what to do
-        self._decode = decode
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the operation has ended, well or badly; False if it has not in `timeout_s`."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            left_s = _STEP_S if deadline_s is None else deadline_s - time.monotonic()
-            if self._request.wait(min(_STEP_S, max(0.0, left_s))):
-                return True
-            if left_s <= 0:
-                return False
-
-    def result(self, timeout_s: float | None = None) -> T:
-        """Wait for the operation and return what it ended with; may be taken once.
-
-        Raises:  GetTimeoutError after `timeout_s`; the operation is then taken back, as it is by
-                 Ctrl-C. Otherwise what the operation itself failed with.
-        """
-        try:
-            finished = self.wait(timeout_s)
-        except BaseException:
-            self._request.cancel()
-            raise
-        if not finished:
-            self._request.cancel()
-            raise GetTimeoutError(f"{self._what} has not ended after {timeout_s} s: {self._hint}")
-        return self._decode(self._request.result())
-
-    def cancel(self) -> None:
-        """Take the operation back; a waiting `result` raises RequestCancelledError."""
-        self._request.cancel()
-
-
-class PendingReduce(Pending[Reduction]):
-    """A reduce under way, which takes its sources in the order in which they are confirmed."""
-
-    def __init__(self, client: _native.Client, target: bytes, request: _native.Request) -> None:
-        super().__init__(
-            request,
-            what=f"reduce into object {short_name(target)}",
-            hint="too few of its sources are there yet; raise timeout_s or lower count",
-            decode=lambda members: Reduction(target, tuple(members)),
-        )
-        self._client = client
-        self._target = target
-
-    def confirm(self, index: int, object_id: bytes, *, incarnation: int = 0) -> None:
-        """Say that source `index` is `object_id` and exists; earlier ones go in first."""
-        self._client.reduce_source(self._target, index, checked_id(object_id), incarnation)
-
-    def await_source(self, index: int, object_id: bytes) -> None:
-        """Say that source `index` is `object_id`: it goes in when some node has it."""
-        self._client.reduce_source(self._target, index, checked_id(object_id), confirmed=False)
-
-    def fail(self, index: int) -> None:
-        """Say that source `index` will never come; the others go in without it."""
-        self._client.reduce_source_failed(self._target, index)
 
 
 class Store:
@@ -129,6 +56,8 @@ class Store:
         self._client = client
         self._node = node
         self._pid = os.getpid()
+        self._listener = Listener(client)
+        self._detach = weakref.finalize(self, detach, self._pid, client, self._listener)
 
     @classmethod
     def attach(cls, socket: str | os.PathLike[str]) -> Self:
@@ -164,51 +93,73 @@ class Store:
     def put(
         self,
         object_id: bytes,
-        array: npt.NDArray[Any] | np.generic,
+        value: Any,
         *,
         incarnation: int = 1,
         timeout_s: float | None = None,
     ) -> None:
-        """Put a copy of `array` under `object_id`, on this node, until it is deleted.
+        """Put a copy of `value` under `object_id`, on this node, until it is deleted.
 
-        Receivers on other nodes stream while the copy is still being made. `incarnation` is the
-        attempt: a higher one replaces the bytes of a lower one.
+        A value is a numpy array, a torch tensor on the CPU, or a dict, list or tuple of values; or
+        what codec.encode made of one. Receivers on other nodes stream while the copy is still being
+        made. `incarnation` is the attempt: a higher one replaces the bytes of a lower one.
 
-        Raises:  StoreFullError, DuplicateObjectError, GetTimeoutError while it waits for memory.
-        Cost:    one copy of the bytes; two if the array is not in C order.
+        Raises:  InvalidArgumentError naming the part of the value that no object can hold;
+                 StoreFullError, DuplicateObjectError, GetTimeoutError while it waits for memory.
+        Cost:    one copy of the bytes; two of an array that is not in C order.
         """
-        encoded = codec.encode(array)
+        self._begin_put(object_id, value, incarnation).result(timeout_s)
+
+    async def put_async(
+        self,
+        object_id: bytes,
+        value: Any,
+        *,
+        incarnation: int = 1,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Await what `put` does; the value must not change meanwhile."""
+        await self._begin_put(object_id, value, incarnation).result_async(timeout_s)
+
+    def _begin_put(self, object_id: bytes, value: Any, incarnation: int) -> PendingPut:
         object_id = checked_id(object_id)
-        request = self._usable().put(object_id, incarnation, *encoded)
-        pending = Pending[None](
-            request,
-            what=f"put of object {short_name(object_id)} ({encoded.data.nbytes} bytes)",
-            hint="the arena is full; delete objects, drop received arrays, or raise arena_bytes",
-            decode=lambda nothing: None,
+        layout, data = value if isinstance(value, codec.Encoded) else codec.encode(value)
+        joined = data[0] if len(data) == 1 else memoryview(b"".join(data))
+        request = self._usable().put(
+            object_id, incarnation, layout.to_bytes(), layout.parts, joined
         )
-        pending.result(timeout_s)
-        if encoded.data.nbytes > _native.INLINE_BYTES_MAX:
-            self._client.write(request, encoded.data)
-            pending.result(timeout_s)
+        return PendingPut(
+            self._listener,
+            self._client,
+            request,
+            what=f"put of object {short_name(object_id)} ({layout.size_bytes} bytes)",
+            size_bytes=layout.size_bytes,
+            data=joined,
+        )
 
-    def get(
-        self, object_id: bytes, *, exists: bool = False, timeout_s: float | None = None
-    ) -> npt.NDArray[Any]:
-        """Return the array of `object_id`; waits until somebody has put it.
+    def get(self, object_id: bytes, *, exists: bool = False, timeout_s: float | None = None) -> Any:
+        """Return what was put under `object_id`; waits until somebody has done so.
 
-        The array is this process's own: writing into it changes nobody else's, nor the next get's.
-        With `exists`, for a caller who knows that it was put, an object that nobody holds is lost
-        instead of waited for.
+        Its arrays are this process's own: writing into them changes nobody else's, nor the next
+        get's. With `exists`, for a caller who knows that it was put, an object that nobody holds is
+        lost instead of waited for.
 
         Raises:  GetTimeoutError, ObjectLostError, StoreFullError, NodeLostError.
-        Cost:    nothing is copied above 64 KiB; memory is this node's arena until the array dies.
+        Cost:    nothing is copied above 64 KiB; memory is this node's arena until the arrays die.
         """
-        return self.begin_get(object_id, exists=exists).result(timeout_s).array
+        return self.begin_get(object_id, exists=exists).result(timeout_s).value
+
+    async def get_async(
+        self, object_id: bytes, *, exists: bool = False, timeout_s: float | None = None
+    ) -> Any:
+        """Await what `get` returns."""
+        return (await self.begin_get(object_id, exists=exists).result_async(timeout_s)).value
 
     def begin_get(self, object_id: bytes, *, exists: bool = False) -> Pending[Received]:
         """Start what `get` waits for."""
         object_id = checked_id(object_id)
         return Pending(
+            self._listener,
             self._usable().get(object_id, exists),
             what=f"get of object {short_name(object_id)}",
             hint="nobody has put it yet, or its bytes are still coming; raise timeout_s",
@@ -216,6 +167,26 @@ class Store:
                 codec.decode(fetched.layout, fetched), fetched.incarnation
             ),
         )
+
+    def gather(
+        self, object_ids: Sequence[bytes], *, exists: bool = False, timeout_s: float | None = None
+    ) -> list[Any]:
+        """Return the values of all objects, in this order; they come in any order, all at once.
+
+        Raises:  as `get`, of the first that fails; the others are then taken back.
+        """
+        return [each.value for each in results(self._begin_gets(object_ids, exists), timeout_s)]
+
+    async def gather_async(
+        self, object_ids: Sequence[bytes], *, exists: bool = False, timeout_s: float | None = None
+    ) -> list[Any]:
+        """Await what `gather` returns."""
+        pending = self._begin_gets(object_ids, exists)
+        return [each.value for each in await results_async(pending, timeout_s)]
+
+    def _begin_gets(self, object_ids: Sequence[bytes], exists: bool) -> list[Pending[Received]]:
+        checked = [checked_id(each) for each in object_ids]
+        return [self.begin_get(each, exists=exists) for each in checked]
 
     def reduce(
         self,
@@ -231,18 +202,56 @@ class Store:
         Sources need not be put yet; they go in as they arrive, whatever their order in the list.
         With `begin_reduce` the caller confirms them one by one.
 
-        Shapes:  all sources share dtype (float32, float64 or int64) and shape; so does the result.
-        Raises:  ReduceError if fewer than `count` sources are left; LayoutMismatchError.
+        Shapes:  all sources share one layout, and so does the result: dicts and lists are combined
+                 array by array. Integers wrap around; bool takes "max" (any), "min" (all); "mean"
+                 takes floats; 16-bit floats are added up in 32 bits and rounded once.
+        Raises:  ReduceError if fewer than `count` sources are left; LayoutMismatchError;
+                 InvalidArgumentError for a dtype that the operation does not take.
         Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; docs/design.md.
         """
-        pending = self.begin_reduce(target, source_count=len(sources), op=op, count=count)
-        try:
-            for index, source in enumerate(sources):
-                pending.await_source(index, source)
-        except BaseException:
-            pending.cancel()
-            raise
+        return self._begin_reduce_of(target, sources, op, count).result(timeout_s)
+
+    async def reduce_async(
+        self,
+        target: bytes,
+        sources: Sequence[bytes],
+        *,
+        op: ReduceOp = "sum",
+        count: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Reduction:
+        """Await what `reduce` returns."""
+        return await self._begin_reduce_of(target, sources, op, count).result_async(timeout_s)
+
+    def allreduce(
+        self,
+        target: bytes,
+        sources: Sequence[bytes],
+        *,
+        op: ReduceOp = "sum",
+        count: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Reduction:
+        """Combine as `reduce` does, for a result that every node will get.
+
+        Every node folds its share of the result, this one too, so that the gets that follow carry
+        2 (n - 1) / n times the object over each of n nodes' links, which is the least there is.
+        """
+        pending = self._begin_reduce_of(target, sources, op, count, everywhere=True)
         return pending.result(timeout_s)
+
+    async def allreduce_async(
+        self,
+        target: bytes,
+        sources: Sequence[bytes],
+        *,
+        op: ReduceOp = "sum",
+        count: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Reduction:
+        """Await what `allreduce` returns."""
+        pending = self._begin_reduce_of(target, sources, op, count, everywhere=True)
+        return await pending.result_async(timeout_s)
 
     def begin_reduce(
         self,
@@ -251,20 +260,49 @@ class Store:
         source_count: int,
         op: ReduceOp = "sum",
         count: int | None = None,
+        everywhere: bool = False,
     ) -> PendingReduce:
         """Start a reduce of the first `count` of `source_count` sources that are confirmed."""
         count = source_count if count is None else count
         if op not in REDUCE_OPS:
-            raise InvalidArgumentError(f"op is {op!r}; it takes {' or '.join(REDUCE_OPS)}")
-        if not 1 <= count <= source_count:
+            raise InvalidArgumentError(f"op is {op!r}; it takes {', '.join(REDUCE_OPS)}")
+        if source_count < 1:
+            raise InvalidArgumentError("a reduce takes at least one source, not none")
+        if type(count) is not int or not 1 <= count <= source_count:
             raise InvalidArgumentError(
-                f"count is {count}; it takes 1 to {source_count}, the number of sources"
+                f"count is {count!r}; it takes 1 to {source_count}, the number of sources"
             )
         target = checked_id(target)
         request = self._usable().reduce(
-            target, op=REDUCE_OPS[op], source_count=source_count, count=count
+            target,
+            op=REDUCE_OPS[op],
+            source_count=source_count,
+            count=count,
+            everywhere=everywhere,
         )
-        return PendingReduce(self._client, target, request)
+        return PendingReduce(self._listener, self._client, target, request)
+
+    def _begin_reduce_of(
+        self,
+        target: bytes,
+        sources: Sequence[bytes],
+        op: ReduceOp,
+        count: int | None,
+        *,
+        everywhere: bool = False,
+    ) -> PendingReduce:
+        """Start a reduce whose sources go in when some node has them."""
+        checked = [checked_id(source) for source in sources]
+        pending = self.begin_reduce(
+            target, source_count=len(checked), op=op, count=count, everywhere=everywhere
+        )
+        try:
+            for index, source in enumerate(checked):
+                pending.await_source(index, source)
+        except BaseException:
+            pending.cancel()
+            raise
+        return pending
 
     def delete(self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None) -> None:
         """Free the object on every node; arrays that were received stay valid.
@@ -273,13 +311,23 @@ class Store:
 
         Returns: when this node has passed it on; the others follow within a round trip or two.
         """
+        self._begin_delete(object_id, upto).result(timeout_s)
+
+    async def delete_async(
+        self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None
+    ) -> None:
+        """Await what `delete` does."""
+        await self._begin_delete(object_id, upto).result_async(timeout_s)
+
+    def _begin_delete(self, object_id: bytes, upto: int) -> Pending[None]:
         object_id = checked_id(object_id)
-        Pending[None](
+        return Pending(
+            self._listener,
             self._usable().delete(object_id, upto),
             what=f"delete of object {short_name(object_id)}",
             hint="the node that keeps its directory entry does not answer; raise timeout_s",
             decode=lambda nothing: None,
-        ).result(timeout_s)
+        )
 
     @property
     def node_id(self) -> int:
@@ -308,10 +356,8 @@ class Store:
 
     def close(self) -> None:
         """Detach from the node; what is under way fails. A node that `start` started ends."""
-        if os.getpid() != self._pid:
-            return
-        self._client.close()
-        if self._node is not None:
+        self._detach()
+        if self._node is not None and os.getpid() == self._pid:
             self._node.stop()
 
     def __enter__(self) -> Self:
@@ -326,4 +372,6 @@ class Store:
                 f"process {os.getpid()} was forked from {self._pid}, which attached this store; "
                 "attach a new one after the fork"
             )
+        if not self._detach.alive:
+            raise NodeLostError("this store was closed; attach or start a new one")
         return self._client

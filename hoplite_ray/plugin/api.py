@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, get_args, overload
 import numpy.typing as npt
 import ray
 
-from hoplite_ray.codec import decode, encode
+from hoplite_ray.codec import encode
 from hoplite_ray.errors import GetTimeoutError, HopliteError, InvalidArgumentError
 from hoplite_ray.plugin import array as arrays
 from hoplite_ray.plugin import ids, seams
@@ -17,7 +17,7 @@ from hoplite_ray.plugin.array import Array, PutHandle
 from hoplite_ray.plugin.attachment import PendingArray, attachment, left_s
 from hoplite_ray.plugin.flag import runtime_env
 from hoplite_ray.plugin.seams import Ref
-from hoplite_ray.refs import Layout, ReduceOp
+from hoplite_ray.refs import ReduceOp
 
 __all__ = ["Array", "array", "delete", "get", "put", "reduce", "runtime_env", "sources", "wait"]
 
@@ -32,13 +32,13 @@ def put(value: npt.NDArray[Any], *, timeout_s: float | None = None) -> Ref:
     Raises:  InvalidArgumentError for what is no array of plain bytes; StoreFullError;
              GetTimeoutError if the store had no room within `timeout_s`.
     """
-    value = _contiguous(value)
+    encoded = encode(value)
     here = attachment()
     incarnation = ids.incarnation(here.began_s)
-    ref = ray.put(PutHandle(incarnation, Layout(value.dtype, value.shape)))
+    ref = ray.put(PutHandle(incarnation, encoded.layout))
     here.journal.owned(ref.binary(), incarnation)
     try:
-        here.put(ref.binary(), value, incarnation=incarnation, timeout_s=timeout_s)
+        here.put(ref.binary(), encoded, incarnation=incarnation, timeout_s=timeout_s)
     except BaseException:
         here.journal.released(ref.binary())
         raise
@@ -53,13 +53,7 @@ def array(value: npt.NDArray[Any], *, timeout_s: float | None = None) -> Array:
     executes again makes the same objects again.
     Raises: as `put`.
     """
-    return arrays.make(_contiguous(value), timeout_s=timeout_s)
-
-
-def _contiguous(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """`value` in C order, copied only if it isn't; raises for what can't travel."""
-    encoded = encode(value)
-    return decode(encoded.layout, encoded.data)
+    return arrays.make(value, timeout_s=timeout_s)
 
 
 @overload

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hoplite_ray.codec import encode
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import ids, seams
 from hoplite_ray.plugin.attachment import PendingArray, attachment
@@ -54,7 +55,8 @@ class Array:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self._layout.dtype
+        dtype: np.dtype[Any] = self._layout.dtype
+        return dtype
 
     @property
     def ndim(self) -> int:
@@ -80,7 +82,7 @@ class Array:
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        array = self.begin().result(None)
+        array: npt.NDArray[Any] = self.begin().result(None)
         if dtype is None or np.dtype(dtype) == array.dtype:
             return array  # nobody else has it: that is a copy
         if copy is False:
@@ -119,14 +121,14 @@ class PutHandle:
 
 def make(value: npt.NDArray[Any], *, timeout_s: float | None = None) -> Array:
     """Put `value` as the running task's next array; an anchor of the steward keeps it alive."""
+    encoded = encode(value)
     here = attachment()
     anchor = here.anchors.take()
     object_id = ids.next_array_id()
     incarnation = ids.incarnation(here.began_s)
     here.journal.anchored(object_id, anchor.binary(), incarnation)
-    here.put(object_id, value, incarnation=incarnation, timeout_s=timeout_s)
-    layout = Layout(value.dtype, value.shape)
-    return Array(object_id, incarnation, layout, anchor, made_by=seams.task_id())
+    here.put(object_id, encoded, incarnation=incarnation, timeout_s=timeout_s)
+    return Array(object_id, incarnation, encoded.layout, anchor, made_by=seams.task_id())
 
 
 def _unpickled(

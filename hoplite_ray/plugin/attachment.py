@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-import numpy.typing as npt
 import ray
 
 from hoplite_ray.errors import (
@@ -107,13 +106,13 @@ class Attachment:
     def put(
         self,
         object_id: bytes,
-        array: npt.NDArray[Any],
+        value: Any,
         *,
         incarnation: int,
         timeout_s: float | None,
     ) -> None:
         self._retried(
-            lambda store: store.put(object_id, array, incarnation=incarnation, timeout_s=timeout_s)
+            lambda store: store.put(object_id, value, incarnation=incarnation, timeout_s=timeout_s)
         )
 
     def delete(self, object_id: bytes, *, upto: int = 0) -> None:
@@ -148,8 +147,8 @@ class PendingArray:
         self._incarnation = incarnation
         self._pending = attachment().store.begin_get(object_id, exists=True)
 
-    def result(self, timeout_s: float | None) -> npt.NDArray[Any]:
-        """The array, once; its bytes are those of the handle's attempt or of a later one.
+    def result(self, timeout_s: float | None) -> Any:
+        """The value, once; its bytes are those of the handle's attempt or of a later one.
 
         Raises: GetTimeoutError, ObjectLostError, and NodeLostError if the node does not come back.
         """
@@ -159,7 +158,7 @@ class PendingArray:
             try:
                 received = self._pending.result(left_s(deadline))
                 if received.incarnation >= self._incarnation:
-                    return received.array
+                    return received.value
                 if deadline is not None and time.monotonic() >= deadline:
                     raise GetTimeoutError(
                         f"object {short_name(self._object_id)} has only an earlier attempt's bytes "

@@ -16,11 +16,12 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hoplite_ray.errors import LayoutMismatchError, ReduceError
+from hoplite_ray.pending import PendingReduce
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.array import PADDED_BYTES, Array, make
 from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.refs import Layout, ReduceOp
-from hoplite_ray.store import PendingReduce, Store
+from hoplite_ray.store import Store
 
 DTYPES = ("float32", "float64", "int64")
 

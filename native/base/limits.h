@@ -17,8 +17,8 @@ inline constexpr std::uint16_t kWireVersion = 1;
 // Objects up to this size travel inside control frames and are copied out, never mapped (design
 // decision 7; one page-table operation costs more than copying 64 KiB).
 inline constexpr std::uint64_t kInlineBytesMax = 64_KiB;
-inline constexpr std::size_t kLayoutBytesMax = 4_KiB;  // dtype, shape and offsets of some 50 leaves
-inline constexpr std::uint64_t kControlFrameBytesMax = 256_KiB;
+inline constexpr std::size_t kLayoutBytesMax = 256_KiB;  // a state_dict of thousands of leaves
+inline constexpr std::uint64_t kControlFrameBytesMax = 512_KiB;
 static_assert(kControlFrameBytesMax >= kInlineBytesMax + kLayoutBytesMax + 4_KiB,
               "an inline object, its layout and a forwarding list fit into one frame");
 
@@ -30,8 +30,15 @@ inline constexpr std::uint64_t kBlockBytesMax = 1_MiB;
 inline constexpr std::uint64_t kObjectBytesMax = 1024_GiB;  // block indices stay below 2^21
 static_assert(kObjectBytesMax / kBlockBytesMax <= (1ULL << 31), "a BlockIndex holds every block");
 
+// An object is at most this many runs of one dtype each: its leaves are ordered by dtype, and there
+// are 14. Each run but the last fills whole cache lines, which no element and no block straddles.
+inline constexpr std::size_t kPartsMax = 16;
+inline constexpr std::uint64_t kPartAlignBytes = 64;
+
 inline constexpr std::uint16_t kStripesMax = 64;  // stripes of one operation; one word of bitmap
 inline constexpr std::uint32_t kReduceSourcesMax = 4096;
+static_assert(kControlFrameBytesMax >= kLayoutBytesMax + kReduceSourcesMax * 37 + 4_KiB,
+              "a reduce's result and all of its members fit into one frame");
 inline constexpr std::size_t kViewMembersMax = 1024;
 inline constexpr std::size_t kForwardListMax = 8;  // decision 7: pushes above it are forwarded
 inline constexpr std::size_t kRailsMax = 8;

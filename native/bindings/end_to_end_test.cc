@@ -97,7 +97,7 @@ class Cluster : public ::testing::Test {
   Result<Outcome> put(std::size_t rank, ObjectId id, const std::vector<std::byte>& data,
                       DType dtype = DType::kOpaque) {
     Client& client = *clients_[rank];
-    auto request = client.put(id, Incarnation{1}, "layout", dtype, data);
+    auto request = client.put(id, Incarnation{1}, "layout", {{dtype, data.size()}}, data);
     auto outcome = finish(request);
     if (!outcome || !std::holds_alternative<Reserved>(*outcome)) return outcome;
     return finish(client.write(**request, data));

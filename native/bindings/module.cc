@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -99,13 +100,17 @@ struct PyClient {
   }
 
   PyRequest put(const nb::bytes& object_id, std::uint32_t incarnation, const nb::bytes& layout,
-                int dtype, nb::handle data) {
+                const std::vector<std::pair<int, std::uint64_t>>& parts, nb::handle data) {
     const ObjectId object = to_object_id(object_id);
-    const auto kind = to_enum<DType>(dtype, kDTypeCount, "dtype");
+    std::vector<Part> runs;
+    for (const auto& [dtype, size_bytes] : parts) {
+      runs.push_back({to_enum<DType>(dtype, kDTypeCount, "dtype"), size_bytes});
+    }
     std::string description(layout.c_str(), layout.size());
     const BorrowedBytes bytes(data);
     return wrap(released([&](Client& c) {
-      return c.put(object, Incarnation{incarnation}, std::move(description), kind, bytes.span());
+      return c.put(object, Incarnation{incarnation}, std::move(description), std::move(runs),
+                   bytes.span());
     }));
   }
 
@@ -125,12 +130,12 @@ struct PyClient {
     return wrap(released([&](Client& c) { return c.remove(object, Incarnation{upto}); }));
   }
 
-  PyRequest reduce(const nb::bytes& target, int op, std::uint32_t source_count,
-                   std::uint32_t count) {
+  PyRequest reduce(const nb::bytes& target, int op, std::uint32_t source_count, std::uint32_t count,
+                   bool everywhere) {
     const ObjectId object = to_object_id(target);
     const auto operation = to_enum<ReduceOp>(op, kReduceOpCount, "op");
-    return wrap(
-        released([&](Client& c) { return c.reduce(object, operation, source_count, count); }));
+    return wrap(released(
+        [&](Client& c) { return c.reduce(object, operation, source_count, count, everywhere); }));
   }
 
   void watch(PyRequest& request) {
@@ -280,7 +285,6 @@ void bind_request(nb::module_& m) {
                         "A received object; a writable buffer that is private to this process.")
       .def_prop_ro("layout", [](PyFetched& self) { return to_bytes(self.view.layout()); })
       .def_prop_ro("incarnation", [](PyFetched& self) { return self.view.incarnation().value; })
-      .def_prop_ro("dtype", [](PyFetched& self) { return static_cast<int>(self.view.dtype()); })
       .def_prop_ro("size_bytes", [](PyFetched& self) { return self.view.bytes().size(); })
       .def_prop_ro("is_mapped", [](PyFetched& self) { return self.view.is_mapped(); });
   nb::class_<PyRequest>(m, "Request", "One pending operation of a client.")
@@ -297,10 +301,14 @@ void bind_request(nb::module_& m) {
 void bind_client(nb::module_& m) {
   nb::class_<PyClient>(m, "Client", "This process's attachment to its own node.")
       .def(nb::init<const std::string&>(), "socket_path"_a)
-      .def("put", &PyClient::put, "object_id"_a, "incarnation"_a, "layout"_a, "dtype"_a, "data"_a,
-           nb::sig("def put(self, object_id: bytes, incarnation: int, layout: bytes, dtype: int, "
-                   "data: typing_extensions.Buffer) -> Request"),
-           "Put an object; above INLINE_BYTES_MAX the request ends when write() may be called.")
+      .def("put", &PyClient::put, "object_id"_a, "incarnation"_a, "layout"_a, "parts"_a, "data"_a,
+           nb::sig(
+               "def put(self, object_id: bytes, incarnation: int, layout: bytes, "
+               "parts: collections.abc.Sequence[tuple[int, int]], data: typing_extensions.Buffer) "
+               "-> Request"),
+           "Put an object of (dtype, bytes) parts; above INLINE_BYTES_MAX the request ends when "
+           "write() "
+           "may be called.")
       .def("write", &PyClient::write, "request"_a, "data"_a,
            nb::sig("def write(self, request: Request, data: typing_extensions.Buffer) -> None"),
            "Write a reserved object; `request` then ends when it is sealed.")
@@ -309,7 +317,8 @@ void bind_client(nb::module_& m) {
       .def("delete", &PyClient::remove, "object_id"_a, "upto"_a = 0,
            "Delete an object everywhere; with `upto`, its incarnations up to that one.")
       .def("reduce", &PyClient::reduce, "target"_a, nb::kw_only(), "op"_a, "source_count"_a,
-           "count"_a, "Combine the first `count` confirmed sources into `target`.")
+           "count"_a, "everywhere"_a = false,
+           "Combine the first `count` confirmed sources into `target`.")
       .def("reduce_source", &PyClient::reduce_source, "target"_a, "index"_a, "object_id"_a,
            "incarnation"_a = 0, "confirmed"_a = true,
            "Confirm a source, in the order of arrival; or let the node do so once it is there.")

@@ -43,19 +43,16 @@ Result<std::unique_ptr<Client>> Client::attach(const std::string& socket_path) {
 }
 
 Result<RequestHandle> Client::put(ObjectId object, Incarnation incarnation, std::string layout,
-                                  DType dtype, std::span<const std::byte> data) {
-  if (layout.size() > kLayoutBytesMax || data.size() > kObjectBytesMax) {
-    return Error{Code::kInvalidArgument,
-                 "object " + short_name(object) + ": a layout has at most " +
-                     std::to_string(kLayoutBytesMax) + " bytes, an object " +
-                     std::to_string(kObjectBytesMax)};
-  }
+                                  std::vector<Part> parts, std::span<const std::byte> data) {
   PutCommand put;
   put.object = object;
   put.incarnation = incarnation;
   put.meta.size_bytes = data.size();
-  put.meta.dtype = dtype;
+  put.meta.parts = std::move(parts);
   put.meta.layout = std::move(layout);
+  if (const char* fault = fault_of(put.meta)) {
+    return Error{Code::kInvalidArgument, "put of object " + short_name(object) + ": " + fault};
+  }
   if (data.size() <= kInlineBytesMax) put.payload.assign(data.begin(), data.end());
   return attachment_->ask(object, std::move(put), incarnation, data.size());
 }
@@ -95,14 +92,14 @@ Result<RequestHandle> Client::remove(ObjectId object, Incarnation upto) {
 }
 
 Result<RequestHandle> Client::reduce(ObjectId target, ReduceOp op, std::uint32_t source_count,
-                                     std::uint32_t count) {
+                                     std::uint32_t count, bool everywhere) {
   if (count == 0 || count > source_count || source_count > kReduceSourcesMax) {
     return Error{
         Code::kInvalidArgument,
         "reduce of " + std::to_string(count) + " out of " + std::to_string(source_count) +
             " sources: 1 <= count <= source_count <= " + std::to_string(kReduceSourcesMax)};
   }
-  return attachment_->ask(target, ReduceCommand{target, op, source_count, count});
+  return attachment_->ask(target, ReduceCommand{target, op, source_count, count, everywhere});
 }
 
 Result<void> Client::reduce_source(ObjectId target, std::uint32_t index, ObjectId object,

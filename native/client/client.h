@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "client/request.h"
@@ -31,7 +32,7 @@ class Client {
   // Of a large one only the size is looked at: the request ends with Reserved, then write() must
   // follow.
   [[nodiscard]] Result<RequestHandle> put(ObjectId object, Incarnation incarnation,
-                                          std::string layout, DType dtype,
+                                          std::string layout, std::vector<Part> parts,
                                           std::span<const std::byte> data);
   // Writes a reserved object with pwrite(2), a part at a time, and tells the node after each, so
   // that receivers stream while it is written; the last part seals the object. Returns the request
@@ -45,9 +46,11 @@ class Client {
   // Deletes this incarnation and older ones everywhere; 0: whatever there is. Ends with Done.
   [[nodiscard]] Result<RequestHandle> remove(ObjectId object, Incarnation upto = Incarnation{0});
 
-  // Ends with Reduced when `count` of `source_count` sources are in and committed.
+  // Ends with Reduced when `count` of `source_count` sources are in and committed. `everywhere`:
+  // all nodes fold, this one too, because all will read it.
   [[nodiscard]] Result<RequestHandle> reduce(ObjectId target, ReduceOp op,
-                                             std::uint32_t source_count, std::uint32_t count);
+                                             std::uint32_t source_count, std::uint32_t count,
+                                             bool everywhere = false);
   // Source `index` of that reduce is confirmed now; the order of these calls is the order of
   // arrival. Or not `confirmed`: it is, by the node, as soon as some node has it.
   [[nodiscard]] Result<void> reduce_source(ObjectId target, std::uint32_t index, ObjectId object,

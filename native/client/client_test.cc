@@ -21,6 +21,10 @@
 namespace hoplite {
 namespace {
 
+std::vector<Part> one_part(DType dtype, const std::vector<std::byte>& data) {
+  return {{dtype, data.size()}};
+}
+
 class ClientTest : public ::testing::Test {
  protected:
   ClientTest() {
@@ -66,7 +70,8 @@ TEST_F(ClientTest, WithoutANodeAttachingFailsAndNamesTheSocket) {
 TEST_F(ClientTest, ASmallPutCarriesItsBytes) {
   node_->script([](const Command&) { return Done{}; });
   const std::vector<std::byte> data(kInlineBytesMax, std::byte{5});
-  auto outcome = finish(client_->put(object_id(1), Incarnation{4}, "l", DType::kFloat32, data));
+  auto outcome = finish(
+      client_->put(object_id(1), Incarnation{4}, "l", one_part(DType::kFloat32, data), data));
   ASSERT_TRUE(outcome);
   EXPECT_TRUE(std::holds_alternative<Done>(*outcome));
   const auto put = std::get<PutCommand>(node_->heard<PutCommand>().at(0).body);
@@ -84,7 +89,8 @@ TEST_F(ClientTest, ALargePutIsReservedThenWrittenInPartsThatAreAnnounced) {
   });
   std::vector<std::byte> data(3'000'000);
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i >> 10);
-  auto put = must(client_->put(object_id(1), Incarnation{1}, "", DType::kOpaque, data));
+  auto put =
+      must(client_->put(object_id(1), Incarnation{1}, "", one_part(DType::kOpaque, data), data));
   ASSERT_TRUE(put->wait(kSoon));
   EXPECT_TRUE(std::holds_alternative<Reserved>(must(put->take())));
   ASSERT_TRUE(finish(client_->write(*put, data)));
@@ -106,7 +112,8 @@ TEST_F(ClientTest, ALargePutIsReservedThenWrittenInPartsThatAreAnnounced) {
 TEST_F(ClientTest, AReservedPutThatIsDroppedUnwrittenIsTakenBack) {
   node_->script([](const Command&) { return Reserved{{0, 200'000}}; });
   const std::vector<std::byte> data(200'000);
-  auto put = must(client_->put(object_id(1), Incarnation{1}, "", DType::kOpaque, data));
+  auto put =
+      must(client_->put(object_id(1), Incarnation{1}, "", one_part(DType::kOpaque, data), data));
   ASSERT_TRUE(put->wait(kSoon));
   const RequestId id = put->id();
   put.reset();
@@ -117,7 +124,8 @@ TEST_F(ClientTest, AReservedPutThatIsDroppedUnwrittenIsTakenBack) {
 TEST_F(ClientTest, WritingSomethingElseThanWasReservedIsRefused) {
   node_->script([](const Command&) { return Reserved{{0, 200'000}}; });
   const std::vector<std::byte> data(200'000);
-  auto put = must(client_->put(object_id(1), Incarnation{1}, "", DType::kOpaque, data));
+  auto put =
+      must(client_->put(object_id(1), Incarnation{1}, "", one_part(DType::kOpaque, data), data));
   auto early = client_->write(*put, data);
   ASSERT_TRUE(put->wait(kSoon));
   auto wrong = client_->write(*put, std::span(data).first(100));

@@ -109,6 +109,7 @@ inline Fetched large(std::uint64_t offset, std::uint64_t size) {
   Fetched fetched;
   fetched.incarnation = Incarnation{3};
   fetched.meta.size_bytes = size;
+  if (size > 0) fetched.meta.parts = {{DType::kOpaque, size}};
   fetched.meta.layout = "layout";
   fetched.extent = {offset, size};
   fetched.mapped = true;

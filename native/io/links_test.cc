@@ -125,6 +125,7 @@ TEST_F(LinksTest, AMessageArrivesWithItsPayloadAndInOrder) {
   }
   Push push;
   push.meta.size_bytes = 5000;
+  push.meta.parts = {{DType::kOpaque, 5000}};
   Message with_payload{Epoch{1}, TransferId{0}, TraceId{3}, push};
   b.links.send(SendMessage{a.member.node, with_payload, Extent{0, 5000}});
   ASSERT_TRUE(run({&a, &b}, [&] { return a.count<MessageIn>() == 101; }));

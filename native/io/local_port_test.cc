@@ -159,6 +159,7 @@ TEST_F(LocalPortTest, CommandsComeInOrderAndWithTheirPayload) {
   Bytes bytes = command(1, GetCommand{});
   PutCommand put;
   put.meta.size_bytes = 5;
+  put.meta.parts = {{DType::kOpaque, put.meta.size_bytes}};
   put.payload = Bytes(5, std::byte{3});
   const Bytes second = command(2, put);
   bytes.insert(bytes.end(), second.begin(), second.end());
@@ -184,6 +185,7 @@ TEST_F(LocalPortTest, ASmallObjectGoesBackWithItsBytes) {
   std::fill(bytes.begin(), bytes.end(), std::byte{8});
   Fetched fetched;
   fetched.meta.size_bytes = 100;
+  fetched.meta.parts = {{DType::kOpaque, fetched.meta.size_bytes}};
   fetched.extent = {64, 100};
   port_->reply({taken[0].client, taken[0].request, fetched});
   const Bytes answer = hear(fd);
@@ -231,6 +233,7 @@ TEST_F(LocalPortTest, AClientThatDoesNotReadIsNotListenedToUntilItDoes) {
   const ClientId client = commands(1).at(0).client;
   Fetched fetched;
   fetched.meta.size_bytes = 60'000;
+  fetched.meta.parts = {{DType::kOpaque, fetched.meta.size_bytes}};
   fetched.extent = {0, 60'000};
   for (int i = 0; i < 20; ++i) port_->reply({client, RequestId{1}, fetched});
   for (int i = 0; i < 20; ++i) turn();
@@ -249,6 +252,7 @@ TEST_F(LocalPortTest, AClientThatNeverReadsIsCutOff) {
   const ClientId client = commands(1).at(0).client;
   Fetched fetched;
   fetched.meta.size_bytes = 60'000;
+  fetched.meta.parts = {{DType::kOpaque, fetched.meta.size_bytes}};
   fetched.extent = {0, 60'000};
   for (int i = 0; i < 40; ++i) port_->reply({client, RequestId{1}, fetched});
   port_->flush();

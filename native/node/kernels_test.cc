@@ -41,7 +41,7 @@ std::vector<T> folded(ReduceOp op, std::vector<T> into, const std::vector<T>& fr
     std::memcpy(a.data() + shift, into.data(), size);
     std::memcpy(b.data() + shift, from.data(), size);
   }
-  fold(op, dtype_of<T>(), std::span(a).subspan(shift),
+  fold(op, dtype_of<T>(), false, std::span(a).subspan(shift),
        std::span<const std::byte>(b).subspan(shift));
   if (size > 0) std::memcpy(into.data(), a.data() + shift, size);
   return into;
@@ -94,9 +94,9 @@ TEST(KernelsInt64, SumsWrapAround) {
 TEST(KernelsCheck, WrongSizesAreAProgrammersError) {
   std::vector<std::byte> a(8);
   std::vector<std::byte> b(12);
-  EXPECT_DEATH(fold(ReduceOp::kSum, DType::kFloat32, a, b), "check failed");
-  EXPECT_DEATH(fold(ReduceOp::kSum, DType::kFloat64, b, b), "check failed");
-  EXPECT_DEATH(fold(ReduceOp::kSum, DType::kOpaque, a, a), "check failed");
+  EXPECT_DEATH(fold(ReduceOp::kSum, DType::kFloat32, false, a, b), "check failed");
+  EXPECT_DEATH(fold(ReduceOp::kSum, DType::kFloat64, false, b, b), "check failed");
+  EXPECT_DEATH(fold(ReduceOp::kSum, DType::kOpaque, false, a, a), "check failed");
 }
 
 }  // namespace

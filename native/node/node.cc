@@ -215,12 +215,7 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
                    const auto into = arena.at(a.into);
                    const auto from = arena.at(a.from);
                    budget.take(into.size());
-                   if (a.first) {
-                     HOPLITE_CHECK(into.size() == from.size());
-                     std::memcpy(into.data(), from.data(), into.size());
-                   } else {
-                     fold(a.op, a.dtype, into, from);
-                   }
+                   fold(a.op, a.dtype, a.first, into, from);
                  },
                  [&](const WriteInline& a) {
                    HOPLITE_CHECK(a.payload.size() <= a.extent.size_bytes);

@@ -26,7 +26,7 @@ constexpr Option kOptions[] = {
      [](NodeConfig& c, std::int64_t v) { c.engine.admission_grace = ms(v); }},
     {"block_bytes_max", 1, kBlockBytesMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.block_bytes_max = count(v); }},
-    {"block_bytes_min", 1, kBlockBytesMax,
+    {"block_bytes_min", kPartAlignBytes, kBlockBytesMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.block_bytes_min = count(v); }},
     {"broadcast_stripes", 1, kStripesMax,
      [](NodeConfig& c, std::int64_t v) {
@@ -101,6 +101,10 @@ Result<NodeConfig> configure(const NodeOptions& options) {
     return invalid(
         "block_bytes_min=" + std::to_string(config.engine.block_bytes_min) +
         " is more than block_bytes_max=" + std::to_string(config.engine.block_bytes_max));
+  }
+  if (config.engine.block_bytes_min % kPartAlignBytes != 0) {
+    return invalid("block_bytes_min=" + std::to_string(config.engine.block_bytes_min) +
+                   " is no multiple of " + std::to_string(kPartAlignBytes));
   }
   return config;
 }

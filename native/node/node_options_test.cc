@@ -29,7 +29,7 @@ TEST(NodeOptions, EveryOptionHasAnEffect) {
   ASSERT_EQ(bytes_of(*plain), bytes_of(*same));  // or the comparison below would show nothing
   for (const std::string& name : option_names()) {
     NodeOptions options = good();
-    options.overrides[name] = name == "block_bytes_max" ? 65'536 : name == "trace" ? 1 : 7;
+    options.overrides[name] = name.starts_with("block_bytes") ? 65'536 : name == "trace" ? 1 : 7;
     const auto changed = configure(options);
     ASSERT_TRUE(changed) << name << ": " << changed.error().text;
     EXPECT_NE(bytes_of(*plain), bytes_of(*changed)) << name;
@@ -49,8 +49,9 @@ TEST(NodeOptions, WhatIsWrongIsNamed) {
       {[](NodeOptions& o) { o.overrides["nonsense"] = 1; }, "there are: admission_grace_ms"},
       {[](NodeOptions& o) { o.overrides["broadcast_stripes"] = 65; }, "1 to 64"},
       {[](NodeOptions& o) { o.overrides["link_down_max_ms"] = -1; }, "link_down_max_ms"},
-      {[](NodeOptions& o) { o.overrides = {{"block_bytes_min", 9}, {"block_bytes_max", 8}}; },
+      {[](NodeOptions& o) { o.overrides = {{"block_bytes_min", 128}, {"block_bytes_max", 64}}; },
        "is more than"},
+      {[](NodeOptions& o) { o.overrides["block_bytes_min"] = 100; }, "multiple of 64"},
   };
   for (const auto& [change, text] : cases) {
     NodeOptions options = good();

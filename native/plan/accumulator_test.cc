@@ -13,7 +13,7 @@ ReduceSource source(std::uint32_t index) {
 ReduceOwn own(std::uint32_t epoch, const std::vector<std::uint32_t>& members, bool sealed = true) {
   ReduceOwn own;
   own.target_epoch = TargetEpoch{epoch};
-  own.meta = {4096, 1024, DType::kFloat32, ""};
+  own.meta = {4096, 1024, {{DType::kFloat32, 4096}}, ""};
   own.stripe_count = 2;
   own.owned = {StripeIndex{1}};  // blocks 1 and 3
   for (const std::uint32_t index : members) own.members.push_back(source(index));

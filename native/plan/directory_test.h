@@ -26,7 +26,7 @@ inline const ObjectId kObject = [] {
   while (ok && view.home_of(id) != kHome) ++id.bytes[0];
   return id;
 }();
-inline const ObjectMeta kMeta{4096, 1024, DType::kFloat32, "float32"};
+inline const ObjectMeta kMeta{4096, 1024, {{DType::kFloat32, 4096}}, "float32"};
 
 class DirectoryTest : public ::testing::Test {
  protected:

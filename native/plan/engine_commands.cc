@@ -11,11 +11,11 @@ void Engine::State::on(const Command& command, const PutCommand& put) {
   const Waiter waiter{command.client, command.request};
   const std::string name = short_name(put.object);
   const bool small = put.meta.size_bytes <= config_.inline_bytes_max;
-  if (put.incarnation.value == 0 || put.meta.layout.size() > kLayoutBytesMax ||
-      put.meta.size_bytes > kObjectBytesMax ||
-      (small && put.payload.size() != put.meta.size_bytes)) {
-    return reply(waiter, Error{Code::kInvalidArgument,
-                               "put of object " + name + ": incarnation, layout or size is wrong"});
+  const char* fault = fault_of(put.meta);
+  if (put.incarnation.value == 0) fault = "its incarnation is 0; they start at 1";
+  if (small && put.payload.size() != put.meta.size_bytes) fault = "its bytes didn't come with it";
+  if (fault != nullptr) {
+    return reply(waiter, Error{Code::kInvalidArgument, "put of object " + name + ": " + fault});
   }
   const auto tombstone = tombstones_.find(put.object);
   if (tombstone != tombstones_.end() && put.incarnation <= tombstone->second.upto) {
@@ -130,6 +130,7 @@ void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
   call.want.op = reduce.op;
   call.want.source_count = reduce.source_count;
   call.want.count = reduce.count;
+  call.want.everywhere = reduce.everywhere;
   send(view_.home_of(reduce.target), call.want);
 }
 

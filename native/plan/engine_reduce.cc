@@ -161,12 +161,9 @@ bool Engine::State::fold_local(const ObjectId& target, Folding& folding,
         dirty_folds_.insert(target);
         return true;
       }
-      const auto first = folding.accumulator.take(member.source.index, block);
-      const Extent range = into.block_in_arena(block);
-      actions_.emplace_back(
-          Fold{range, source.block_in_arena(block), own.meta.dtype, own.op, *first});
-      ++stats_.blocks_folded;
-      fold_bytes_left_ -= std::min(fold_bytes_left_, range.size_bytes);
+      const Extent from = source.block_in_arena(block);
+      fold_block(into, folding, member.source.index, block, from.offset);
+      fold_bytes_left_ -= std::min(fold_bytes_left_, from.size_bytes);
     }
   }
   return true;
@@ -200,6 +197,23 @@ void Engine::State::pull_member(const ObjectId& target, Folding& folding,
     open_pull(transfer, std::move(pull), receive);
     if (!member.located) return;  // its sender is dead already
   }
+}
+
+// Books the member's block, which lies at `from`: one fold for each part that it has bytes of.
+void Engine::State::fold_block(const LocalObject& target, Folding& folding, std::uint32_t member,
+                               BlockIndex block, std::uint64_t from) {
+  const auto first = folding.accumulator.take(member, block);
+  if (!first) return;
+  const ReduceOwn& own = folding.accumulator.own();
+  const Extent range = block_extent(own.meta, block);
+  const std::uint64_t into = target.block_in_arena(block).offset;
+  for (const Run& run : runs_of(own.meta, range)) {
+    const std::uint64_t at = run.range.offset - range.offset;
+    const std::uint64_t size = run.range.size_bytes;
+    actions_.emplace_back(Fold{{into + at, size}, {from + at, size}, run.dtype, own.op, *first});
+  }
+  ++stats_.blocks_folded;
+  dirty_folds_.insert(own.target);
 }
 
 // Blocks that hold every sealed member can be read on; stripes that have them all are reported.

@@ -116,6 +116,8 @@ class Engine::State : private EngineTables {
   void locate_member(const ObjectId& target, Accumulator::Member& member);
   bool fold_local(const ObjectId& target, Folding& folding, Accumulator::Member& member);
   void pull_member(const ObjectId& target, Folding& folding, Accumulator::Member& member);
+  void fold_block(const LocalObject& target, Folding& folding, std::uint32_t member,
+                  BlockIndex block, std::uint64_t from);
   void publish_folded(const ObjectId& target, Folding& folding);
   void member_lost(const ObjectId& source);
   void commit_target(const ReduceState& state, LocalObject& object);

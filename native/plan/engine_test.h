@@ -26,7 +26,7 @@ namespace hoplite {
 inline constexpr std::uint32_t kTestBlock = 1024;
 
 inline ObjectMeta floats_meta(std::uint64_t size_bytes) {
-  return {size_bytes, 0, DType::kFloat32, "float32"};
+  return {size_bytes, 0, {{DType::kFloat32, size_bytes}}, "float32"};
 }
 
 // `blocks` blocks of one float, so that sums can be told at a glance.

@@ -176,15 +176,9 @@ void Engine::State::land_in_fold(Pull& pull, const Pull::Landed& landed) {
   Folding& folding = folds_.at(pull.fold->target);
   const LocalObject& target = objects_.at(pull.fold->target);
   const BlockIndex block = stripe_block(pull.goal().stripe_count, pull.goal().stripe, landed.n);
-  const auto first = folding.accumulator.take(pull.fold->source_index, block);
-  if (!first) return;
-  const Extent into = target.block_in_arena(block);
-  const Extent from{
-      pull.slots.offset + std::uint64_t{landed.n % pull.window()} * pull.goal().meta.block_bytes,
-      into.size_bytes};
-  actions_.emplace_back(Fold{into, from, target.meta.dtype, folding.accumulator.own().op, *first});
-  ++stats_.blocks_folded;
-  dirty_folds_.insert(pull.fold->target);
+  const std::uint64_t slot = landed.n % pull.window();
+  fold_block(target, folding, pull.fold->source_index, block,
+             pull.slots.offset + slot * pull.goal().meta.block_bytes);
 }
 
 void Engine::State::on(const BlockSent& event) {

@@ -12,7 +12,7 @@ const ObjectId kId{{1}};
 LocalObject in_stripes(StripeState first, StripeState second) {
   LocalObject object;
   object.incarnation = Incarnation{1};
-  object.meta = {3500, 1000, DType::kOpaque, ""};
+  object.meta = {3500, 1000, {{DType::kOpaque, 3500}}, ""};
   object.extent = Extent{10'000, 3500};
   object.stripes.resize(2);
   object.stripes[0].state = first;

@@ -71,6 +71,7 @@ struct ReduceWant {  // the caller of a reduce, to the target's home; repeated w
   std::vector<ReduceSource> confirmed;  // in the order of arrival
   TargetEpoch seen;                     // highest target epoch the caller knows
   bool cancelled = false;
+  bool everywhere = false;  // the caller's node owns stripes too: the result is wanted on all
   bool operator==(const ReduceWant&) const = default;
 };
 struct ReduceReport {  // an owner, to the target's home

@@ -20,7 +20,8 @@ EngineConfig config_with_window(std::uint32_t blocks) {
 }
 PullGoal goal(std::uint32_t blocks, std::uint16_t stripes = 1, std::uint16_t stripe = 0) {
   PullGoal goal;
-  goal.meta = {std::uint64_t{blocks} * 1024, 1024, DType::kFloat32, ""};
+  goal.meta = {
+      std::uint64_t{blocks} * 1024, 1024, {{DType::kFloat32, std::uint64_t{blocks} * 1024}}, ""};
   goal.stripe_count = stripes;
   goal.stripe = StripeIndex{stripe};
   return goal;

@@ -6,6 +6,23 @@
 #include "base/check.h"
 
 namespace hoplite {
+namespace {
+
+std::string refusal(const ObjectId& source, DType dtype, ReduceOp op) {
+  std::string text = "source " + short_name(source) + " is " +
+                     kDTypeNames[static_cast<std::size_t>(dtype)] + ", which has no " +
+                     kReduceOpNames[static_cast<std::size_t>(op)] + "; use ";
+  bool is_first = true;
+  for (int other = 0; other < kReduceOpCount; ++other) {
+    if (!can_reduce(dtype, static_cast<ReduceOp>(other))) continue;
+    text += (is_first ? "op=" : " or op=") + std::string(kReduceOpNames[other]);
+    is_first = false;
+  }
+  return is_first ? text + "get and add the values yourself, or put arrays of numbers"
+                  : text + ", or convert it before it is put";
+}
+
+}  // namespace
 
 void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membership& view) {
   if (want.cancelled) {
@@ -18,6 +35,7 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
   plan.op = want.op;
   plan.source_count = want.source_count;
   plan.count = want.count;
+  plan.everywhere = want.everywhere;
   plan.target_epoch = std::max(plan.target_epoch, want.seen);
   for (const ReduceSource& source : want.confirmed) {
     if (source.index >= want.source_count || !plan.arrived.insert(source.index).second) continue;
@@ -73,6 +91,13 @@ void ReduceTree::handle_located(const Located& located, const Membership& view) 
     if (plan.locating != located.object) continue;
     plan.locating.reset();
     plan.meta = located.meta;
+    const auto refused =
+        std::find_if(located.meta.parts.begin(), located.meta.parts.end(),
+                     [&](const Part& part) { return !can_reduce(part.dtype, plan.op); });
+    if (refused != located.meta.parts.end()) {
+      fail(target, plan, Code::kInvalidArgument, refusal(located.object, refused->dtype, plan.op));
+      continue;
+    }
     advance(target, plan, view);
   }
 }
@@ -191,12 +216,13 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
   publish(target, plan);
 }
 
-// One stripe per owner: all nodes but the caller's, which will receive the result; a small result
-// is folded where it will be read.
+// One stripe per owner: all nodes but the caller's, which will receive the result, or really all
+// when all will read it; a small result is folded where it will be read.
 void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Membership& view) {
   std::vector<NodeId> able;
   for (const Member& member : view.members()) {
-    if (view.is_live(member.node) && member.node != plan.caller) able.push_back(member.node);
+    const bool meant = plan.everywhere || member.node != plan.caller;
+    if (meant && view.is_live(member.node)) able.push_back(member.node);
   }
   const bool small = plan.meta->size_bytes <= config_.inline_bytes_max;
   if (able.empty() || small) able = {plan.caller};

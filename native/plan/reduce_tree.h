@@ -47,6 +47,7 @@ class ReduceTree {
     NodeId caller;
     ReduceOp op = ReduceOp::kSum;
     std::uint32_t source_count = 0, count = 0;
+    bool everywhere = false;
     std::vector<ReduceSource> arrivals;
     std::set<std::uint32_t> arrived;
     std::map<std::uint32_t, std::string> lost;  // index -> why

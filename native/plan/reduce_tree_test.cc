@@ -21,7 +21,7 @@ const ObjectId kTarget = [] {
   while (ok && view.home_of(id) != kHome) ++id.bytes[0];
   return id;
 }();
-const ObjectMeta kMeta{4096, 1024, DType::kFloat32, "float32"};
+const ObjectMeta kMeta{4096, 1024, {{DType::kFloat32, 4096}}, "float32"};
 
 class ReduceTreeTest : public ::testing::Test {
  protected:
@@ -364,7 +364,7 @@ TEST_F(ReduceTreeTest, TellsAnOwnerEverythingAgainAfterItsLinkBroke) {
 TEST_F(ReduceTreeTest, FoldsASmallResultWhereItWillBeRead) {
   want(1, 1);
   confirm(0);
-  locate(0, {100, 100, DType::kFloat32, ""});
+  locate(0, {100, 100, {{DType::kFloat32, 100}}, ""});
   ASSERT_EQ(own_.size(), 1U);
   EXPECT_TRUE(own_.contains(kCaller));
 }

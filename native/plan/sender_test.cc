@@ -21,7 +21,8 @@ class SenderTest : public ::testing::Test {
   void add(const ObjectId& id, std::uint32_t blocks) {
     LocalObject& object = objects_[id];
     object.incarnation = Incarnation{1};
-    object.meta = {std::uint64_t{blocks} * 1024, 1024, DType::kOpaque, ""};
+    object.meta = {
+        std::uint64_t{blocks} * 1024, 1024, {{DType::kOpaque, std::uint64_t{blocks} * 1024}}, ""};
     object.extent = Extent{std::uint64_t{id.bytes[0]} * 65536, object.meta.size_bytes};
     object.stripes.resize(1);
     object.stripes[0].state = StripeState::kComplete;

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/ids.h"
 #include "base/limits.h"
+#include "plan/dtypes.h"
 
 namespace hoplite {
 
@@ -25,22 +26,20 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-enum class DType : std::uint8_t { kOpaque = 0, kFloat32 = 1, kFloat64 = 2, kInt64 = 3 };
-inline constexpr int kDTypeCount = 4;
-enum class ReduceOp : std::uint8_t { kSum = 0, kMax = 1 };
-inline constexpr int kReduceOpCount = 2;
+// A run of an object's bytes that are all of one dtype.
+struct Part {
+  DType dtype = DType::kOpaque;
+  std::uint64_t size_bytes = 0;
+  bool operator==(const Part&) const = default;
+};
 
-constexpr std::uint64_t element_bytes(DType dtype) {
-  return dtype == DType::kFloat32 ? 4 : dtype == DType::kOpaque ? 1 : 8;
-}
-
-// What an object is. `layout` belongs to the caller (dtype, shape, offsets of the leaves): it
-// travels and is compared, never read. All nodes cut an object by the `block_bytes` of its first
-// put.
+// What an object is: consecutive parts, empty if it has no bytes. `layout` belongs to the caller
+// (shape and offsets of the leaves): it travels and is compared, never read. All nodes cut an
+// object by the `block_bytes` of its first put.
 struct ObjectMeta {
   std::uint64_t size_bytes = 0;
   std::uint32_t block_bytes = 0;  // 0: not known yet
-  DType dtype = DType::kOpaque;
+  std::vector<Part> parts;
   std::string layout;
   bool operator==(const ObjectMeta&) const = default;
 
@@ -51,11 +50,50 @@ struct ObjectMeta {
   }
 };
 
+// What is wrong with it, for an error's text; nullptr when a node can take it. Asked of every meta
+// that a client or a peer sends. No element straddles two parts or two blocks.
+inline const char* fault_of(const ObjectMeta& meta) {
+  if (meta.size_bytes > kObjectBytesMax) return "it is larger than any object may be";
+  if (meta.layout.size() > kLayoutBytesMax) return "its layout is too long";
+  if (meta.parts.size() > kPartsMax) return "it has too many parts";
+  if (meta.block_bytes > kBlockBytesMax) return "its blocks are too large";
+  if (meta.block_bytes % kPartAlignBytes != 0 && meta.block_bytes < meta.size_bytes) {
+    return "its blocks would cut elements in two";
+  }
+  std::uint64_t left = meta.size_bytes;
+  for (const Part& part : meta.parts) {
+    if (part.size_bytes == 0 || part.size_bytes > left) return "its parts don't add up to its size";
+    left -= part.size_bytes;
+    if (part.size_bytes % (left > 0 ? kPartAlignBytes : element_bytes(part.dtype)) != 0) {
+      return "a part of it ends inside an element or off the 64-byte grid";
+    }
+  }
+  return left == 0 ? nullptr : "its parts don't add up to its size";
+}
+
 // The bytes of block `index`; the last block of an object may be short.
 inline Extent block_extent(const ObjectMeta& meta, BlockIndex index) {
   const std::uint64_t offset = std::uint64_t{index.value} * meta.block_bytes;
   const std::uint64_t left = meta.size_bytes - offset;
   return {offset, left < meta.block_bytes ? left : meta.block_bytes};
+}
+
+// The bytes of `range` by dtype, in order.
+struct Run {
+  DType dtype = DType::kOpaque;
+  Extent range;  // in the object
+};
+inline std::vector<Run> runs_of(const ObjectMeta& meta, Extent range) {
+  std::vector<Run> runs;
+  std::uint64_t start = 0;
+  for (const Part& part : meta.parts) {
+    const std::uint64_t begin = start > range.offset ? start : range.offset;
+    start += part.size_bytes;
+    const std::uint64_t range_end = range.offset + range.size_bytes;
+    const std::uint64_t end = start < range_end ? start : range_end;
+    if (begin < end) runs.push_back({part.dtype, {begin, end - begin}});
+  }
+  return runs;
 }
 
 // How many of `block_count` blocks are = stripe (mod stripe_count), and the n-th of them.

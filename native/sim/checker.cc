@@ -18,7 +18,7 @@ std::string name_of(const Request& request) {
 // ---- puts and copies ----
 
 void Checker::put_started(const Request& put) {
-  objects_[put.object].puts.insert_or_assign(put.incarnation, std::pair(put.dtype, put.bytes));
+  objects_[put.object].puts.insert_or_assign(put.incarnation, std::pair(put.parts, put.bytes));
 }
 
 void Checker::put_sealed(const Request& put, Instant now) {
@@ -75,8 +75,8 @@ void Checker::fetched(const Request& get, Instant) {
     fail("a wrong value: " + name_of(get) + ", " + std::to_string(get.bytes.size()) + " of " +
          std::to_string(right.size()) + " bytes, first difference at " +
          std::to_string(differ.first - right.begin()));
-  } else if (get.fetched.meta.layout != "layout" || get.fetched.meta.dtype != put->second.first) {
-    fail("a wrong layout or dtype: " + name_of(get));
+  } else if (get.fetched.meta.layout != "layout" || get.fetched.meta.parts != put->second.first) {
+    fail("a wrong layout or parts: " + name_of(get));
   }
 }
 
@@ -155,7 +155,7 @@ bool Checker::has_equal_sources(const Request& reduce) const {
 }
 
 // What a source is: its put's bytes, or the fold that another reduce reported.
-std::optional<std::pair<DType, Bytes>> Checker::value_of(const ObjectId& object) const {
+std::optional<Checker::Value> Checker::value_of(const ObjectId& object) const {
   const auto known = objects_.find(object);
   if (known == objects_.end()) return std::nullopt;
   const Request* reduce = known->second.reduce;
@@ -178,9 +178,9 @@ void Checker::reduced(const Request& reduce) {
   }
 }
 
-std::optional<std::pair<DType, Bytes>> Checker::folded(
-    const Request& reduce, const std::vector<std::uint32_t>& members) const {
-  std::optional<std::pair<DType, Bytes>> result;
+std::optional<Checker::Value> Checker::folded(const Request& reduce,
+                                              const std::vector<std::uint32_t>& members) const {
+  std::optional<Value> result;
   for (const std::uint32_t index : members) {
     const auto source = std::find_if(reduce.sources.begin(), reduce.sources.end(),
                                      [&](const auto& s) { return s.index == index && !s.failed; });

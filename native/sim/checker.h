@@ -51,14 +51,14 @@ class Checker {
     Incarnation incarnation;
     Instant sealed;
   };
+  using Value = std::pair<std::vector<Part>, Bytes>;
   struct Known {
-    std::map<Incarnation, std::pair<DType, Bytes>> puts;  // what each attempt put
-    std::vector<Copy> copies;                             // sealed, on nodes that live
+    std::map<Incarnation, Value> puts;  // what each attempt put
+    std::vector<Copy> copies;           // sealed, on nodes that live
     std::optional<Instant> deleted;
     const Request* reduce = nullptr;  // the object is its target
   };
   static bool is_taken_back(const Known& known);
-  using Value = std::pair<DType, Bytes>;
   [[nodiscard]] std::optional<Value> value_of(const ObjectId& object) const;
   [[nodiscard]] std::optional<Value> folded(const Request& reduce,
                                             const std::vector<std::uint32_t>& members) const;

@@ -55,13 +55,15 @@ void Cluster::command(std::size_t index, Incarnation life, Command said) {
 Request& Cluster::put(std::size_t node, const ObjectId& object, const PutOptions& options) {
   Request& put = ask(Verb::kPut, node, options.client, object);
   put.incarnation = options.incarnation;
-  put.dtype = options.dtype;
+  put.parts = options.parts;
+  if (put.parts.empty() && options.size_bytes > 0)
+    put.parts = {{options.dtype, options.size_bytes}};
   put.maps = options.maps && options.size_bytes > config_.engine.inline_bytes_max;
-  put.bytes = content_of(object, options.incarnation, options.dtype, options.size_bytes);
+  put.bytes = content_of(object, options.incarnation, put.parts);
   checker_.put_started(put);
   PutCommand body{object, options.incarnation, {}, {}};
   body.meta.size_bytes = options.size_bytes;
-  body.meta.dtype = options.dtype;
+  body.meta.parts = put.parts;
   body.meta.layout = "layout";
   if (options.size_bytes <= config_.engine.inline_bytes_max) body.payload = put.bytes;
   command(put, std::move(body));
@@ -89,7 +91,8 @@ Request& Cluster::reduce(std::size_t node, const ObjectId& target, const ReduceO
   reduce.source_count = options.source_count;
   reduce.count = options.count;
   checker_.reduce_started(reduce);
-  command(reduce, ReduceCommand{target, options.op, options.source_count, options.count});
+  command(reduce, ReduceCommand{target, options.op, options.source_count, options.count,
+                                options.everywhere});
   return reduce;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "plan/types.h"
 #include "sim/network.h"
@@ -40,6 +41,7 @@ struct ClusterConfig {
 struct PutOptions {
   std::uint64_t size_bytes = 64_KiB;
   DType dtype = DType::kOpaque;
+  std::vector<Part> parts = {};  // empty: all of it is `dtype`
   Incarnation incarnation{1};
   ClientId client{1};
   bool maps = false;  // the writer keeps a mapping, as of empty(): the seal pins it
@@ -49,6 +51,7 @@ struct ReduceOptions {
   std::uint32_t count = 0;
   ReduceOp op = ReduceOp::kSum;
   ClientId client{1};
+  bool everywhere = false;
 };
 
 }  // namespace hoplite::sim

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <vector>
 
 #include "base/prng.h"
 #include "plan/messages.h"
@@ -43,36 +44,57 @@ void fold(std::span<std::byte> into, std::span<const std::byte> from, ReduceOp o
 }
 }  // namespace detail
 
+// Calls `visit` with a value of the type that `dtype` names. 16-bit floats and opaque bytes have
+// none here.
+template <typename Visit>
+void with_type(DType dtype, Visit visit) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return visit(float{});
+    case DType::kFloat64:
+      return visit(double{});
+    case DType::kInt64:
+      return visit(std::int64_t{});
+    case DType::kInt32:
+      return visit(std::int32_t{});
+    case DType::kUint64:
+      return visit(std::uint64_t{});
+    default:
+      return visit(std::uint8_t{});
+  }
+}
+
 // The bytes that attempt `incarnation` puts as `id`: no two attempts and no two objects agree.
-inline Bytes content_of(const ObjectId& id, Incarnation incarnation, DType dtype,
-                        std::uint64_t size_bytes) {
+inline Bytes content_of(const ObjectId& id, Incarnation incarnation,
+                        const std::vector<Part>& parts) {
   std::uint64_t number = 0;
   std::memcpy(&number, id.bytes.data(), sizeof number);
   Prng prng(mix64(number) + incarnation.value);
-  Bytes bytes(size_bytes);
-  switch (dtype) {
-    case DType::kFloat32:
-      detail::fill<float>(bytes, prng);
-      break;
-    case DType::kFloat64:
-      detail::fill<double>(bytes, prng);
-      break;
-    case DType::kInt64:
-      detail::fill<std::int64_t>(bytes, prng);
-      break;
-    case DType::kOpaque:
+  Bytes all;
+  for (const Part& part : parts) {
+    Bytes bytes(part.size_bytes);
+    if (part.dtype == DType::kOpaque) {
       for (auto& byte : bytes) byte = static_cast<std::byte>(prng.next());
-      break;
+    } else {
+      with_type(part.dtype, [&](auto zero) { detail::fill<decltype(zero)>(bytes, prng); });
+    }
+    all.insert(all.end(), bytes.begin(), bytes.end());
   }
-  return bytes;
+  return all;
 }
 
 // into = op(into, from), element by element. REQUIRES: equal sizes.
 inline void fold_into(std::span<std::byte> into, std::span<const std::byte> from, DType dtype,
                       ReduceOp op) {
-  if (dtype == DType::kFloat32) detail::fold<float>(into, from, op);
-  if (dtype == DType::kFloat64) detail::fold<double>(into, from, op);
-  if (dtype == DType::kInt64) detail::fold<std::int64_t>(into, from, op);
+  with_type(dtype, [&](auto zero) { detail::fold<decltype(zero)>(into, from, op); });
+}
+inline void fold_into(std::span<std::byte> into, std::span<const std::byte> from,
+                      const std::vector<Part>& parts, ReduceOp op) {
+  std::size_t at = 0;
+  for (const Part& part : parts) {
+    fold_into(into.subspan(at, part.size_bytes), from.subspan(at, part.size_bytes), part.dtype, op);
+    at += part.size_bytes;
+  }
 }
 
 }  // namespace hoplite::sim

@@ -116,7 +116,7 @@ TEST_P(Reduces, OneSourceIsACopy) {
   expect_members(reduce, {0});
   Request& get = cluster.get(2, kTarget);
   expect_value(get);
-  EXPECT_EQ(get.bytes, content_of(source(0), Incarnation{1}, DType::kFloat32, 50'000));
+  EXPECT_EQ(get.bytes, content_of(source(0), Incarnation{1}, {{DType::kFloat32, 50'000}}));
 }
 
 TEST_P(Reduces, WorksOnOneNodeAlone) {

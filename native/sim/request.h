@@ -22,8 +22,8 @@ struct Request {
   RequestId sealing;        // of a large put: the id of its last WroteCommand, which Done answers
   ObjectId object;          // of a reduce: the target
   Incarnation incarnation;  // of a put: the attempt; of a delete: up to which
-  DType dtype = DType::kOpaque;
-  bool exists = false;  // a get that knows that the object was put
+  std::vector<Part> parts;  // of a put
+  bool exists = false;      // a get that knows that the object was put
   Instant asked;
   std::optional<Instant> answered;
   bool abandoned = false;  // the client or its node is gone: no answer is owed

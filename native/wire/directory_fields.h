@@ -62,6 +62,7 @@ void fields(A& a, Of<A, ReduceWant> m) {
   each(a, m.confirmed, kReduceSourcesMax, kReduceSourceBytes, [&](auto& s) { fields(a, s); });
   id(a, m.seen);
   a.flag(m.cancelled);
+  a.flag(m.everywhere);
   a.require(m.source_count <= kReduceSourcesMax && m.count <= m.source_count);
   a.require(m.first <= kReduceSourcesMax);
 }

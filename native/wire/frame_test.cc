@@ -20,7 +20,8 @@ ObjectId object(std::uint8_t first) {
     id.bytes[i] = static_cast<std::uint8_t>(first + i);
   return id;
 }
-const ObjectMeta kMeta{100001, 8192, DType::kFloat64, "layout of two leaves"};
+const ObjectMeta kMeta{
+    100001, 8192, {{DType::kFloat64, 64000}, {DType::kBool, 36001}}, "layout of two leaves"};
 const ReduceSource kSource{3, object(9), Incarnation{2}, true};
 
 // One of every message, every field different from its default.
@@ -41,7 +42,7 @@ std::vector<PeerMessage> one_of_each() {
              {StripeIndex{2}, StripeState::kComplete, LeaseId{9}, kNoNode, 4}}},
       Delete{id, life},
       Locate{id, life, NodeId{3}},
-      ReduceWant{id, ReduceOp::kMax, 8, 4, 1, {kSource, kSource}, target_epoch, true},
+      ReduceWant{id, ReduceOp::kMax, 8, 4, 1, {kSource, kSource}, target_epoch, true, true},
       ReduceReport{
           id, target_epoch, kMeta, {StripeIndex{1}}, {7, 9}, {1, 4}, Code::kStoreFull, "full"},
       ResyncDone{},

@@ -60,6 +60,7 @@ void fields(A& a, Of<A, ReduceCommand> m) {
   a.enumeration(m.op, kReduceOpCount);
   a.number(m.source_count);
   a.number(m.count);
+  a.flag(m.everywhere);
 }
 template <typename A>
 void fields(A& a, Of<A, ReduceSourceCommand> m) {

@@ -18,7 +18,7 @@ ObjectId object(std::uint8_t first) {
   id.bytes.fill(first);
   return id;
 }
-const ObjectMeta kMeta{70000, 8192, DType::kInt64, "layout"};
+const ObjectMeta kMeta{70000, 8192, {{DType::kInt64, 70000}}, "layout"};
 
 std::vector<ByteVector> all_encoded() {
   std::vector<ByteVector> all;
@@ -36,7 +36,7 @@ std::vector<ByteVector> all_encoded() {
   add_command(GetCommand{object(1), true});
   add_command(ReleaseCommand{object(1), Incarnation{3}});
   add_command(DeleteCommand{object(1), Incarnation{3}});
-  add_command(ReduceCommand{object(1), ReduceOp::kMax, 8, 4});
+  add_command(ReduceCommand{object(1), ReduceOp::kMean, 8, 4, true});
   add_command(ReduceSourceCommand{object(1), {3, object(2), Incarnation{4}, true}});
   add_command(CancelCommand{});
   add_reply(Reserved{{4096, 70000}});

@@ -38,13 +38,17 @@ template <typename A>
 void fields(A& a, Of<A, ObjectId> object) {
   a.array(object.bytes);
 }
+inline constexpr std::size_t kPartBytes = 1 + 8;
 template <typename A>
 void fields(A& a, Of<A, ObjectMeta> meta) {
   a.number(meta.size_bytes);
   a.number(meta.block_bytes);
-  a.enumeration(meta.dtype, kDTypeCount);
+  each(a, meta.parts, kPartsMax, kPartBytes, [&](auto& part) {
+    a.enumeration(part.dtype, kDTypeCount);
+    a.number(part.size_bytes);
+  });
   a.text(meta.layout, kLayoutBytesMax);
-  a.require(meta.size_bytes <= kObjectBytesMax && meta.block_bytes <= kBlockBytesMax);
+  a.require(fault_of(meta) == nullptr);
   // A BlockIndex counts every block, however small a peer says they are.
   a.require(meta.block_bytes == 0 || meta.size_bytes / meta.block_bytes < (1ULL << 31));
 }

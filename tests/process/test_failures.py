@@ -30,7 +30,7 @@ def test_the_origin_dies_while_another_holder_lives(cluster: MakeNodes) -> None:
     pending = nodes[2].begin_get(object_id)
     is_under_way(nodes, 2)
     nodes.kill(0)
-    np.testing.assert_array_equal(pending.result(WAIT_S).array, array)
+    np.testing.assert_array_equal(pending.result(WAIT_S).value, array)
 
 
 def test_a_relay_dies_in_the_middle(cluster: MakeNodes) -> None:
@@ -42,7 +42,7 @@ def test_a_relay_dies_in_the_middle(cluster: MakeNodes) -> None:
     pending = nodes[2].begin_get(object_id)  # fed by node 1, which has a part of it
     is_under_way(nodes, 2)
     nodes.kill(1)
-    np.testing.assert_array_equal(pending.result(WAIT_S).array, array)
+    np.testing.assert_array_equal(pending.result(WAIT_S).value, array)
     with pytest.raises(NodeLostError):
         relay.result(WAIT_S)
 
@@ -55,7 +55,7 @@ def test_a_relay_takes_its_own_get_back(cluster: MakeNodes) -> None:
     is_under_way(nodes, 1)
     pending = nodes[2].begin_get(object_id)
     relay.cancel()
-    np.testing.assert_array_equal(pending.result(WAIT_S).array, array)
+    np.testing.assert_array_equal(pending.result(WAIT_S).value, array)
 
 
 def test_the_only_holder_dies_in_the_middle(cluster: MakeNodes) -> None:
@@ -98,7 +98,7 @@ def test_nodes_join_while_objects_move(cluster: MakeNodes) -> None:
     nodes.add()
     nodes.add()
     for each, array in zip(pending, arrays.values(), strict=True):
-        np.testing.assert_array_equal(each.result(WAIT_S).array, array)
+        np.testing.assert_array_equal(each.result(WAIT_S).value, array)
     for rank in (2, 3):
         for object_id, array in arrays.items():
             np.testing.assert_array_equal(nodes.get(rank, object_id), array)
@@ -123,7 +123,7 @@ object_id = bytes.fromhex(sys.argv[2])
 if sys.argv[3] == "get":
     held = store.get(object_id)
 else:
-    held = store._client.put(object_id, 1, b"", 0, bytearray(20 << 20))
+    held = store._client.put(object_id, 1, b"", [(0, 20 << 20)], bytearray(20 << 20))
     assert held.wait(10)
 print("ready", flush=True)
 sys.stdin.read()

@@ -1,0 +1,291 @@
+"""Operations under way. A thread waits for one, a task awaits it: both for the one completion."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from hoplite_ray import _native
+from hoplite_ray.errors import GetTimeoutError, NodeLostError
+from hoplite_ray.refs import checked_id, short_name
+
+T = TypeVar("T")
+
+_STEP_S = 0.1  # Python handles signals between two waits, so Ctrl-C is answered within this
+_LISTEN_S = 3600.0  # closing the client ends the wait at once; this is only not for ever
+
+
+class Listener:
+    """One thread that hears of every operation that somebody awaits, and calls them back.
+
+    It starts with the first of these and ends when the client is closed or the node is gone. Any
+    thread may use it; callbacks run on its own.
+    """
+
+    def __init__(self, client: _native.Client) -> None:
+        self._client = client
+        self._changing = threading.Lock()
+        self._callbacks: dict[int, list[Callable[[], None]]] = {}
+        self._thread: threading.Thread | None = None
+
+    def on_end(self, request: _native.Request, callback: Callable[[], None]) -> None:
+        """Call `callback` when `request` has ended, well or badly; at once if it has."""
+        with self._changing:
+            awaited = self._callbacks.get(request.id)
+            if awaited is not None:
+                awaited.append(callback)
+                return
+            self._callbacks[request.id] = [callback]
+            if self._thread is None:
+                name = "hoplite_ray listener"
+                self._thread = threading.Thread(target=self._listen, name=name, daemon=True)
+                self._thread.start()
+        try:
+            self._client.watch(request)
+        except NodeLostError:  # then it has ended, and nobody will tell
+            self._tell(request.id)
+
+    def join(self) -> None:
+        """Wait for the thread's end, after the client was closed."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _listen(self) -> None:
+        with suppress(NodeLostError):
+            while True:
+                ended = self._client.next_finished(_LISTEN_S)
+                if ended is not None:
+                    self._tell(ended)
+
+    def _tell(self, request_id: int) -> None:
+        with self._changing:
+            callbacks = self._callbacks.pop(request_id, [])
+        for callback in callbacks:
+            callback()
+
+
+class Pending(Generic[T]):
+    """One operation under way, which is taken back by whoever gives up waiting for its result."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        request: _native.Request,
+        *,
+        what: str,
+        hint: str,
+        decode: Callable[[Any], T],
+    ) -> None:
+        self._listener = listener
+        self._request = request
+        self._what = what  # for error texts: "get of object 7f3a09c1..01000000"
+        self._hint = hint  # why it may take so long, and what to do
+        self._decode = decode
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the operation has ended, well or badly; False if it has not in `timeout_s`."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = _STEP_S if deadline_s is None else deadline_s - time.monotonic()
+            if self._request.wait(min(_STEP_S, max(0.0, left_s))):
+                return True
+            if left_s <= 0:
+                return False
+
+    def result(self, timeout_s: float | None = None) -> T:
+        """Wait for the operation and return what it ended with; may be taken once.
+
+        Raises:  GetTimeoutError after `timeout_s`; the operation is then taken back, as it is by
+                 Ctrl-C. Otherwise what the operation itself failed with.
+        """
+        try:
+            finished = self.wait(timeout_s)
+        except BaseException:
+            self._request.cancel()
+            raise
+        if not finished:
+            raise self._too_late(timeout_s)
+        return self._decode(self._request.result())
+
+    async def result_async(self, timeout_s: float | None = None) -> T:
+        """Await what `result` waits for; any event loop may, and several at once.
+
+        Raises:  as `result`; a task that is cancelled takes the operation back.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ended()
+        except TimeoutError:
+            raise self._too_late(timeout_s) from None
+        except asyncio.CancelledError:
+            self._request.cancel()
+            raise
+        return self._decode(self._request.result())
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Call `callback`, on a thread of the store's, when the operation has ended."""
+        self._listener.on_end(self._request, callback)
+
+    def cancel(self) -> None:
+        """Take the operation back; a waiting `result` raises RequestCancelledError."""
+        self._request.cancel()
+
+    async def _ended(self) -> None:
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(ended.set)
+
+        self._listener.on_end(self._request, tell)
+        await ended.wait()
+
+    def _too_late(self, timeout_s: float | None) -> GetTimeoutError:
+        self._request.cancel()
+        return GetTimeoutError(f"{self._what} has not ended after {timeout_s} s: {self._hint}")
+
+
+class PendingPut(Pending[None]):
+    """A put under way: a large one is given its range first, then written, then sealed."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        client: _native.Client,
+        request: _native.Request,
+        *,
+        what: str,
+        size_bytes: int,
+        data: memoryview,
+    ) -> None:
+        super().__init__(
+            listener,
+            request,
+            what=what,
+            hint="the arena is full; delete objects, drop received arrays, or raise arena_bytes",
+            decode=lambda nothing: None,
+        )
+        self._client = client
+        self._is_large = size_bytes > _native.INLINE_BYTES_MAX
+        self._data = data
+
+    def result(self, timeout_s: float | None = None) -> None:
+        """Wait for memory, at most `timeout_s`; write; wait until the object is sealed. Once."""
+        super().result(timeout_s)
+        if self._is_large:
+            self._write()
+            super().result(timeout_s)
+
+    async def result_async(self, timeout_s: float | None = None) -> None:
+        """As `result`; another thread writes."""
+        await super().result_async(timeout_s)
+        if not self._is_large:
+            return
+        written = asyncio.ensure_future(asyncio.to_thread(self._write))
+        try:
+            await asyncio.shield(written)
+        except asyncio.CancelledError:
+            # The range must not be another object's while that thread writes into it.
+            written.add_done_callback(lambda _: self._request.cancel())
+            raise
+        await super().result_async(timeout_s)
+
+    def _write(self) -> None:
+        try:
+            self._client.write(self._request, self._data)
+        except BaseException:  # Ctrl-C comes between two parts
+            self._request.cancel()
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A committed reduce: where the result is, and which sources went in, by order of arrival."""
+
+    target: bytes
+    members: tuple[int, ...]
+
+
+class PendingReduce(Pending[Reduction]):
+    """A reduce under way, which takes its sources in the order in which they are confirmed."""
+
+    def __init__(
+        self, listener: Listener, client: _native.Client, target: bytes, request: _native.Request
+    ) -> None:
+        super().__init__(
+            listener,
+            request,
+            what=f"reduce into object {short_name(target)}",
+            hint="too few of its sources are there yet; raise timeout_s or lower count",
+            decode=lambda members: Reduction(target, tuple(members)),
+        )
+        self._client = client
+        self._target = target
+
+    def confirm(self, index: int, object_id: bytes, *, incarnation: int = 0) -> None:
+        """Say that source `index` is `object_id` and exists; earlier ones go in first."""
+        self._client.reduce_source(self._target, index, checked_id(object_id), incarnation)
+
+    def await_source(self, index: int, object_id: bytes) -> None:
+        """Say that source `index` is `object_id`: it goes in when some node has it."""
+        self._client.reduce_source(self._target, index, checked_id(object_id), confirmed=False)
+
+    def fail(self, index: int) -> None:
+        """Say that source `index` will never come; the others go in without it."""
+        self._client.reduce_source_failed(self._target, index)
+
+
+def results(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> list[T]:
+    """Wait for all of them, and return their results in this order.
+
+    Raises:  as `Pending.result`, of the first that fails; the others are then taken back.
+    """
+    ended: SimpleQueue[int] = SimpleQueue()
+    for index, each in enumerate(pending):
+        each.on_end(partial(ended.put, index))
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    found: dict[int, T] = {}
+    try:
+        while len(found) < len(pending):
+            left_s = _STEP_S if deadline_s is None else deadline_s - time.monotonic()
+            try:
+                index = ended.get(timeout=min(_STEP_S, max(0.0, left_s)))
+            except Empty:
+                if left_s <= 0:
+                    late = next(n for n in range(len(pending)) if n not in found)
+                    raise pending[late]._too_late(timeout_s) from None
+            else:
+                found[index] = pending[index].result()
+    except BaseException:
+        for each in pending:
+            each.cancel()
+        raise
+    return [found[index] for index in range(len(pending))]
+
+
+async def results_async(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> list[T]:
+    """Await what `results` returns."""
+    tasks = [asyncio.ensure_future(each.result_async(timeout_s)) for each in pending]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def detach(pid: int, client: _native.Client, listener: Listener) -> None:
+    """Let go of the node; what is under way fails. Not in a child that was forked from `pid`."""
+    if os.getpid() == pid:
+        client.close()
+        listener.join()

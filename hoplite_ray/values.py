@@ -1,0 +1,186 @@
+"""What can be put: an array, or containers of arrays; taken apart into a tree and its leaves.
+
+A value is a numpy array, a torch tensor on the CPU, or a dict, OrderedDict, list or tuple of
+values. Torch is not imported for it: a tensor exists only where somebody has done so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from hoplite_ray.dtypes import Kind, element_bytes, numpy_name, torch_name
+from hoplite_ray.errors import InvalidArgumentError
+
+Container = Literal["dict", "OrderedDict", "list", "tuple"]
+CONTAINERS: dict[str, Callable[[Iterable[Any]], Any]] = {
+    "dict": dict,
+    "OrderedDict": OrderedDict,
+    "list": list,
+    "tuple": tuple,
+}
+
+DEPTH_MAX = 64  # of nested containers: more than anybody nests, and the stack takes it
+_NODES_MAX = 128 << 10  # each takes two bytes of a layout or more, so that more of them never fit
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A container: its kind, the keys if it is a dict, and what it holds: branches and leaves.
+
+    A leaf is its number, in the order in which the value names them.
+    """
+
+    kind: Container
+    keys: tuple[Any, ...]
+    children: tuple[int | Branch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One array: whose it is, its dtype's name, its shape, and where its bytes begin."""
+
+    kind: Kind
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its elements."""
+        return math.prod(self.shape) * element_bytes(self.kind, self.dtype)
+
+    def __str__(self) -> str:
+        whose = "torch " if self.kind == "torch" else ""
+        return f"{whose}{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class Parts:
+    """A value taken apart: its tree, and for each leaf what it is and the array itself."""
+
+    __slots__ = ("_above", "_nodes", "_steps", "arrays", "leaves", "tree")
+
+    def __init__(self, value: Any) -> None:
+        """Raises InvalidArgumentError naming the part of the value that no object can hold."""
+        self.arrays: list[Any] = []
+        self.leaves: list[Leaf] = []
+        self._above: set[int] = set()  # the containers that we are in
+        self._steps: list[Any] = []  # the indices and keys by which we came here
+        self._nodes = 0
+        self.tree = self._take(value)
+
+    def _take(self, value: Any) -> int | Branch:
+        self._nodes += 1
+        if self._nodes > _NODES_MAX:
+            raise self._refused("part of a value that is too large; put it as several objects")
+        kind = type(value).__name__
+        if type(value) is not CONTAINERS.get(kind):
+            self.leaves.append(self._leaf(value))
+            self.arrays.append(value)
+            return len(self.leaves) - 1
+        if id(value) in self._above:
+            raise self._refused("a container that holds itself; break the cycle")
+        if len(self._above) == DEPTH_MAX:
+            raise self._refused(f"nested deeper than {DEPTH_MAX} containers; flatten it")
+        self._above.add(id(value))
+        keys = tuple(value) if isinstance(value, dict) else ()
+        children = []
+        for key in keys or range(len(value)):
+            if keys and not _is_key(key):
+                raise self._refused(
+                    f"a {kind} with a key of type {_type_name(key)}; keys are str, int of 64 bits, "
+                    "float, bool, None and tuples of these"
+                )
+            self._steps.append(key)
+            children.append(self._take(value[key]))
+            self._steps.pop()
+        self._above.remove(id(value))
+        return Branch(kind, keys, tuple(children))
+
+    def _leaf(self, value: Any) -> Leaf:
+        if isinstance(value, (np.ndarray, np.generic)):
+            return self._numpy_leaf(value)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            return self._torch_leaf(value, torch)
+        step = "np.asarray(it)" if isinstance(value, (bool, int, float, complex)) else "an array"
+        raise self._refused(
+            f"{_type_name(value)}; an object holds numpy arrays, torch tensors on the CPU, and "
+            f"dicts, lists and tuples of these: put {step} there"
+        )
+
+    def _numpy_leaf(self, value: Any) -> Leaf:
+        if isinstance(value, np.ma.MaskedArray):
+            raise self._refused("a masked array; put its .data and .mask as two arrays")
+        try:
+            return Leaf("numpy", numpy_name(value.dtype), value.shape)
+        except ValueError as error:
+            raise self._refused(f"an array whose dtype {value.dtype} {error}") from error
+
+    def _torch_leaf(self, value: Any, torch: Any) -> Leaf:
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            raise self._refused(f"{_type_name(value)}, not a plain tensor; convert it to one")
+        if value.requires_grad:
+            raise self._refused("a tensor that requires grad; put its .detach()")
+        if value.device.type != "cpu":
+            raise self._refused(f"a tensor on {value.device}; put its .cpu()")
+        if value.is_quantized:
+            raise self._refused("a quantised tensor; put its .dequantize(), or its .int_repr()")
+        if value.is_nested or value.layout is not torch.strided:
+            raise self._refused(f"a tensor of layout {value.layout}; put its .to_dense()")
+        try:
+            return Leaf("torch", torch_name(value.dtype), tuple(value.shape))
+        except ValueError as error:
+            raise self._refused(f"a tensor whose dtype {value.dtype} {error}") from error
+
+    def _refused(self, what: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"value{''.join(map(_step, self._steps))} is {what}")
+
+
+def put_together(node: int | Branch, arrays: list[Any]) -> Any:
+    """Give back the value that `Parts` took apart, with these arrays as its leaves."""
+    if not isinstance(node, Branch):
+        return arrays[node]
+    children = [put_together(child, arrays) for child in node.children]
+    if node.kind in ("dict", "OrderedDict"):
+        children = list(zip(node.keys, children, strict=True))
+    return CONTAINERS[node.kind](children)
+
+
+def names(node: int | Branch, name: str = "value") -> list[str]:
+    """Name every leaf by how it is reached: `value["layers"][3]`."""
+    if not isinstance(node, Branch):
+        return [name]
+    steps = map(_step, node.keys or range(len(node.children)))
+    return [
+        each
+        for step, child in zip(steps, node.children, strict=True)
+        for each in names(child, name + step)
+    ]
+
+
+def _step(key: Any) -> str:
+    return f"[{json.dumps(key) if isinstance(key, str) else repr(key)}]"
+
+
+def _is_key(key: Any) -> bool:
+    """Whether the key is one of those that come back as they were."""
+    if type(key) is tuple:
+        return all(map(_is_key, key))
+    if type(key) is float:
+        return not math.isnan(key)  # which does not even equal itself
+    if type(key) is int:
+        return key.bit_length() <= 64
+    return key is None or type(key) in (str, bool)
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"

@@ -1,0 +1,139 @@
+"""Torch tensors: every plain dtype and memory order comes back; all else says what to do."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hoplite_ray import codec, dtypes
+from hoplite_ray.errors import HopliteError, InvalidArgumentError
+from hoplite_ray.refs import Layout
+
+torch: Any = pytest.importorskip("torch", reason="torch is not installed")
+
+
+def there_and_back(value: Any) -> Any:
+    encoded = codec.encode(value)
+    return codec.decode(encoded.layout.to_bytes(), bytearray(b"".join(encoded.data)))
+
+
+def assert_same(back: Any, tensor: Any) -> None:
+    assert (back.dtype, back.shape) == (tensor.dtype, tensor.shape)
+    assert back.is_contiguous()
+    plain = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    assert torch.equal(back.reshape(-1).view(torch.uint8), plain.view(torch.uint8))
+
+
+DTYPES = [dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)]
+PLAIN = [name for name in dtypes._TORCH_BYTES if hasattr(torch, name)]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("shape", [(), (0, 3), (5, 7)], ids=str)
+def test_a_tensor_of_every_dtype_comes_back(name: str, shape: tuple[int, ...]) -> None:
+    dtype = getattr(torch, name)
+    numbers = np.random.default_rng(0).integers(0, 2, (*shape, dtype.itemsize), np.uint8)
+    tensor = torch.tensor(numbers.reshape(-1)).view(dtype).reshape(shape)
+    assert_same(there_and_back(tensor), tensor)
+    layout = Layout.of(tensor)
+    assert (layout.dtype, layout.dtype_name, layout.shape) == (dtype, name, shape)
+    assert layout.kind == "torch"
+    assert layout.size_bytes == tensor.nbytes
+
+
+def test_every_dtype_is_plain_or_refused() -> None:
+    refused = set()
+    for dtype in DTYPES:
+        try:
+            dtypes.torch_name(dtype)
+        except ValueError:
+            refused.add(dtype)
+    assert {str(dtype)[6:] for dtype in {*DTYPES} - refused} == {*PLAIN}
+
+
+ORDERS = {
+    "transposed": torch.arange(12.0).reshape(3, 4).T,
+    "every other": torch.arange(24).reshape(4, 6)[:, ::2],
+    "expanded": torch.arange(3.0).expand(5, 3),
+    "channels last": torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    "conjugated": torch.randn(3, 2, dtype=torch.complex64).conj(),
+    "negative of a part": torch.randn(3, dtype=torch.complex64).conj().imag,
+}
+
+
+@pytest.mark.parametrize("tensor", ORDERS.values(), ids=ORDERS.keys())
+def test_a_tensor_in_another_order_arrives_in_c_order(tensor: Any) -> None:
+    assert_same(there_and_back(tensor), tensor)
+
+
+def test_a_tensor_is_neither_copied_on_its_way_in_nor_out() -> None:
+    tensor = torch.arange(12, dtype=torch.bfloat16)
+    encoded = codec.encode(tensor)
+    assert np.asarray(encoded.data[0]).ctypes.data == tensor.data_ptr()
+    buffer = bytearray(encoded.data[0])
+    back = codec.decode(encoded.layout.to_bytes(), buffer)
+    back[0] = 7
+    assert buffer[:2] == b"\xe0\x40"
+
+
+def test_the_state_of_a_model_comes_back() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    state = model.state_dict()
+    back = there_and_back({"model": state, "mean": np.zeros(3), "more": [state["0.weight"]]})
+    assert type(back["model"]) is OrderedDict
+    assert list(back["model"]) == list(state)
+    for name, tensor in state.items():
+        assert_same(back["model"][name], tensor)
+    assert isinstance(back["mean"], np.ndarray)
+    model.load_state_dict(back["model"])
+
+
+def test_bfloat16_of_torch_and_of_numpy_are_one_to_the_kernels() -> None:
+    value = [torch.zeros(3, dtype=torch.bfloat16), np.zeros(3, ml_dtypes.bfloat16)]
+    layout = Layout.of(value)
+    assert layout.parts == [(dtypes.NATIVE["bfloat16"], 70)]
+    assert Layout.of(value[0]) != Layout.of(value[1])
+
+
+class Own(torch.Tensor):  # type: ignore[misc]
+    pass
+
+
+def quantised() -> Any:
+    with warnings.catch_warnings(action="ignore"):  # a later torch will not have them
+        return torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.qint8)
+
+
+REFUSED = {
+    "requires grad": ({"w": torch.zeros(2, requires_grad=True)}, r'^value\["w"\] .*\.detach\(\)'),
+    "parameter": (torch.nn.Parameter(torch.zeros(2)), r"requires grad; put its \.detach\(\)"),
+    "device": (torch.zeros(2, device="meta"), r"a tensor on meta; put its \.cpu\(\)"),
+    "sparse": (torch.eye(3).to_sparse(), r"layout torch\.sparse_coo; put its \.to_dense\(\)"),
+    "quantised": (quantised(), r"a quantised tensor; put its \.dequantize\(\)"),
+    "subclass": (torch.zeros(2).as_subclass(Own), r"Own, not a plain tensor"),
+    "half bytes": (torch.empty(2, dtype=torch.uint4), r"whole numbers of bytes"),
+}
+
+
+@pytest.mark.parametrize(("value", "why"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_no_plain_tensor_on_the_cpu_says_what_to_do(value: Any, why: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=why):
+        codec.encode(value)
+
+
+def test_a_frozen_parameter_is_a_tensor() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    back = there_and_back(parameter)
+    assert type(back) is torch.Tensor
+    assert_same(back, parameter.detach())
+
+
+def test_a_dtype_that_this_torch_lacks_is_named() -> None:
+    layout = Layout.from_bytes(b'[[["torch","float8_e3m4"]],[0,2]]')
+    with pytest.raises(HopliteError, match=r"torch\.float8_e3m4, which this torch lacks"):
+        codec.decode(layout.to_bytes(), bytes(2))
