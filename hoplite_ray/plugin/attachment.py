@@ -22,7 +22,7 @@ from hoplite_ray.errors import (
     ObjectLostError,
     UnusableAfterForkError,
 )
-from hoplite_ray.plugin import flag
+from hoplite_ray.plugin import flag, seams
 from hoplite_ray.plugin.anchors import AnchorSupply
 from hoplite_ray.plugin.journal import Journal
 from hoplite_ray.plugin.lifetime import Reaper
@@ -52,6 +52,7 @@ class Attachment:
 
     def __init__(self, place: NodePlace) -> None:
         self.pid = os.getpid()
+        self.connection = seams.connection()
         flag.refuse_raw(ray.get_runtime_context().runtime_env)
         self.place = place
         self.began_s = began_s()
@@ -86,7 +87,7 @@ class Attachment:
     def reaper(self) -> Reaper:
         """Deletes the objects that this process has put, when their refs are gone."""
         _ = self.steward  # which reaps them if this process dies first
-        return Reaper(self._release)
+        return Reaper(self._release, ray_ended=self.journal.close)
 
     @cached_property
     def abandoned(self) -> Reaper:
@@ -213,14 +214,14 @@ def attachment() -> Attachment:
     refuse_fork()
     if not ray.is_initialized():
         raise HopliteError("Ray is not running in this process: call ray.init() first")
-    place = NodePlace.of_this_process()
+    connection = seams.connection()
     current = _current
-    if current is not None and current.place == place:
+    if current is not None and current.connection == connection:
         return current
     with _changing:
-        if _current is None or _current.place != place:  # else another thread has made it
+        if _current is None or _current.connection != connection:  # else another thread made it
             if _current is not None:
                 _current.close()  # of a Ray that was shut down in this process
             _current = None
-            _current = Attachment(place)
+            _current = Attachment(NodePlace.of_this_process())
         return _current
