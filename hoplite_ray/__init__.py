@@ -2,9 +2,13 @@
 
     import hoplite_ray as hop
 
-`put`, `array`, `get`, `reduce`, `sources`, `wait` and `delete` take and return Ray's references;
-`Store` does the same with ids, without Ray. Every name is loaded at its first use, so that this
-import costs nothing and needs neither Ray nor numpy.
+put array empty get wait delete               objects: numpy arrays, torch tensors, dicts of them
+reduce allreduce gather allgather sources     many objects into one, as their tasks end
+put_async array_async get_async wait_async    the same, awaited; also `await array`
+delete_async sources_async
+
+They take and return Ray's references; `Store` does the same with ids, without Ray. Every name is
+loaded at its first use, so that this import costs nothing and needs neither Ray nor numpy.
 """
 
 from __future__ import annotations
@@ -37,17 +41,18 @@ from hoplite_ray.plugin.flag import install as _install
 if TYPE_CHECKING:
     from hoplite_ray.config import Config
     from hoplite_ray.pending import Reduction
-    from hoplite_ray.plugin.api import (
-        Array,
-        array,
-        delete,
-        get,
-        put,
-        reduce,
-        runtime_env,
-        sources,
-        wait,
+    from hoplite_ray.plugin.api import array, delete, empty, get, put, wait
+    from hoplite_ray.plugin.array import Array
+    from hoplite_ray.plugin.awaiting import (
+        array_async,
+        delete_async,
+        get_async,
+        put_async,
+        sources_async,
+        wait_async,
     )
+    from hoplite_ray.plugin.combining import allgather, allreduce, gather, reduce, sources
+    from hoplite_ray.plugin.flag import runtime_env
     from hoplite_ray.refs import Layout
     from hoplite_ray.stats import NodeStats
     from hoplite_ray.store import Store, new_id
@@ -77,22 +82,40 @@ __all__ = [
     "WireError",
     "WireVersionMismatchError",
     "WrongTypeError",
+    "allgather",
+    "allreduce",
     "array",
+    "array_async",
     "delete",
+    "delete_async",
+    "empty",
+    "gather",
     "get",
+    "get_async",
     "new_id",
     "put",
+    "put_async",
     "reduce",
     "runtime_env",
     "sources",
+    "sources_async",
     "wait",
+    "wait_async",
 ]
 
-_HOMES = {
-    **dict.fromkeys(
-        ("Array", "array", "delete", "get", "put", "reduce", "runtime_env", "sources", "wait"),
-        "hoplite_ray.plugin.api",
+_PLUGIN = {
+    "api": ("array", "delete", "empty", "get", "put", "wait"),
+    "array": ("Array",),
+    "awaiting": (
+        *("array_async", "delete_async", "get_async", "put_async"),
+        *("sources_async", "wait_async"),
     ),
+    "combining": ("allgather", "allreduce", "gather", "reduce", "sources"),
+    "flag": ("runtime_env",),
+}
+
+_HOMES = {
+    **{name: f"hoplite_ray.plugin.{home}" for home, names in _PLUGIN.items() for name in names},
     **dict.fromkeys(("Store", "new_id"), "hoplite_ray.store"),
     "Config": "hoplite_ray.config",
     "Layout": "hoplite_ray.refs",

@@ -4,12 +4,21 @@ flag        ray.init(runtime_env={"hoplite": {...}}) and the workers' setup hook
 start       exactly one node process per Ray node
 attachment  this process's client of its node
 array       the handle that travels in Ray's objects
+operators   what an operand can do: Python's, numpy's and torch's operators
+leaves      the arrays in a value, converted
+writable    the memory of an `empty` until it is sealed
+fetching    transfers that begin again when the node dies under them
 ids         which object and which incarnation an array is
 anchors     refs whose end of life is an array's end of life
 journal     what a process owns, written down before it exists
 lifetime    deletes what nobody refers to any more
-steward     the actor of each Ray node: anchors, pending reduces
+steward     the actor of each Ray node: anchors, pending reduces and gathers
+source      one source of those: from a ref to a handle
 reducing    one pending reduce
-api         the functions users call
+collecting  one pending gather
+arguments   what users may pass
+api         put, array, empty, get, wait, delete
+combining   reduce, allreduce, gather, allgather, sources
+awaiting    the awaitable twins
 seams       private names of Ray, each behind one function
 """

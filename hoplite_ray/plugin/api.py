@@ -1,155 +1,193 @@
-"""The functions users call; `hoplite_ray` exports them."""
+"""put, array, empty, get, wait and delete, as users call them; `hoplite_ray` exports them."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from typing import Any, TypeAlias, get_args, overload
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, overload
 
-import numpy.typing as npt
 import ray
 
-from hoplite_ray.codec import encode
-from hoplite_ray.errors import GetTimeoutError, HopliteError, InvalidArgumentError
+from hoplite_ray.codec import Encoded, encode
+from hoplite_ray.errors import (
+    GetTimeoutError,
+    HopliteError,
+    InvalidArgumentError,
+    WrongTypeError,
+)
 from hoplite_ray.plugin import array as arrays
-from hoplite_ray.plugin import ids, seams
+from hoplite_ray.plugin import ids
+from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables
 from hoplite_ray.plugin.array import Array, PutHandle
-from hoplite_ray.plugin.attachment import PendingArray, attachment, left_s
-from hoplite_ray.plugin.flag import runtime_env
+from hoplite_ray.plugin.attachment import Attachment, attachment, is_attached, left_s
+from hoplite_ray.plugin.collecting import Gathered
+from hoplite_ray.plugin.fetching import PendingValue, PendingValues
 from hoplite_ray.plugin.seams import Ref
-from hoplite_ray.refs import ReduceOp
-
-__all__ = ["Array", "array", "delete", "get", "put", "reduce", "runtime_env", "sources", "wait"]
-
-_Gettable: TypeAlias = "Ref | Array"
+from hoplite_ray.refs import Layout
 
 
-def put(value: npt.NDArray[Any], *, timeout_s: float | None = None) -> Ref:
-    """Put an array into the store once, for any number of readers.
+def put(value: Any, *, timeout_s: float | None = None) -> Ref:
+    """Put a value into the store once, for any number of readers.
 
+    A value is a numpy array, a torch tensor on the CPU, or a dict, list or tuple of values, which
+    is one object. An Array, sealed if it is an `empty`, becomes a ref of the same object.
     Returns: an ordinary ref; as a task's argument it becomes an `Array`. The object goes when the
              last ref and the last Array of it do, or with this process.
-    Raises:  InvalidArgumentError for what is no array of plain bytes; StoreFullError;
-             GetTimeoutError if the store had no room within `timeout_s`.
+    Raises:  InvalidArgumentError naming the part of `value` that is no array of plain bytes;
+             StoreFullError; GetTimeoutError if the store had no room within `timeout_s`.
+    Cost:    one copy of the bytes, on this node.
     """
-    encoded = encode(value)
+    deadline_of(timeout_s)
+    if isinstance(value, Array):
+        return ray.put(value)
+    encoded = encoded_of(value)
     here = attachment()
-    incarnation = ids.incarnation(here.began_s)
-    ref = ray.put(PutHandle(incarnation, encoded.layout))
-    here.journal.owned(ref.binary(), incarnation)
-    try:
+    with owned(here, encoded.layout) as (ref, incarnation):
         here.put(ref.binary(), encoded, incarnation=incarnation, timeout_s=timeout_s)
-    except BaseException:
-        here.journal.released(ref.binary())
-        raise
-    here.reaper.watch(ref)
     return ref
 
 
-def array(value: npt.NDArray[Any], *, timeout_s: float | None = None) -> Array:
-    """Put an array into the store and return its handle, as a task's result or part of it.
+@contextmanager
+def owned(here: Attachment, layout: Layout) -> Iterator[tuple[Ref, int]]:
+    """A new ref for an object that this process puts in the body, and its incarnation."""
+    incarnation = ids.incarnation(here.began_s)
+    ref = ray.put(PutHandle(incarnation, layout))
+    here.journal.owned(ref.binary(), incarnation)
+    try:
+        yield ref, incarnation
+    except BaseException:
+        here.journal.released(ref.binary())
+        raise
+    here.remember_put(ref.binary(), incarnation)
+    here.reaper.watch(ref)
+
+
+def encoded_of(value: Any) -> Encoded:
+    """What is put of a value."""
+    if isinstance(value, ray.ObjectRef):
+        raise WrongTypeError(
+            "a ref is no value: pass the ref itself on, or put hoplite_ray.get(it)"
+        )
+    return encode(value)
+
+
+def array(value: Any, *, timeout_s: float | None = None) -> Array:
+    """Put a value into the store and return its handle, as a task's result or part of it.
 
     The object goes when the last handle does; it outlives the process that made it. A task that Ray
     executes again makes the same objects again.
     Raises: as `put`.
     """
-    return arrays.make(value, timeout_s=timeout_s)
+    deadline_of(timeout_s)
+    if isinstance(value, Array):
+        value._seal()
+        return value
+    return arrays.make(encoded_of(value), timeout_s=timeout_s)
 
 
-@overload
-def get(refs: _Gettable, *, timeout_s: float | None = None) -> Any: ...
-@overload
-def get(refs: Sequence[_Gettable], *, timeout_s: float | None = None) -> list[Any]: ...
-def get(refs: _Gettable | Sequence[_Gettable], *, timeout_s: float | None = None) -> Any:
-    """Wait for results and return their arrays; what is no array comes as ray.get returns it.
+def empty(
+    shape: int | Sequence[int],
+    dtype: Any = "float32",
+    kind: Literal["numpy", "torch"] = "numpy",
+    *,
+    timeout_s: float | None = None,
+) -> Array:
+    """Make an object in the store's own memory, to be written in place and without a copy.
 
-    Each array is the caller's own: writing into it changes nothing else. Inside a task the wait
-    gives the task's CPU back until the result exists. Ctrl-C and ray.cancel end it.
-    Raises: GetTimeoutError naming the object and its state; what the task raised; ObjectLostError.
+    Write by a[...] = x, or into np.asarray(a), or with kind="torch" into a.torch(), until the Array
+    is sealed: by its first pickling, `put`, `array` or `get`. From then on it is as any other, and
+    writing raises; tensors and views that were taken before still can be written, which nobody
+    else sees. The bytes are undefined at first. What is never sealed goes with its handle.
+    Raises: InvalidArgumentError for a wrong shape, dtype or kind; else as `put`.
     """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    if isinstance(refs, (ray.ObjectRef, Array)):
-        return _arrays([refs], deadline, timeout_s)[0]
-    for each in refs:
-        if not isinstance(each, (ray.ObjectRef, Array)):
-            raise TypeError(f"get takes refs and Arrays, not {type(each).__name__}")
-    return _arrays(list(refs), deadline, timeout_s)
+    deadline_of(timeout_s)
+    return arrays.make_empty(shape, dtype, kind, timeout_s)
 
 
-def _arrays(items: list[_Gettable], deadline: float | None, timeout_s: float | None) -> list[Any]:
-    refs = [each for each in items if isinstance(each, ray.ObjectRef)]
-    values = iter(_values(refs, deadline, timeout_s))
-    handles = [next(values) if isinstance(each, ray.ObjectRef) else each for each in items]
-    pending = [each.begin() if isinstance(each, Array) else each for each in handles]  # all at once
-    return [
-        each.result(left_s(deadline)) if isinstance(each, PendingArray) else each
+@overload
+def get(refs: Gettable, *, timeout_s: float | None = None) -> Any: ...
+@overload
+def get(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> list[Any]: ...
+def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> Any:
+    """Wait for results and return their values; what is no Array comes as ray.get returns it.
+
+    Each value is the caller's own: writing into it changes nothing else. A gather's result is the
+    list of its values. Inside a task the wait gives the task's CPU back until the result exists.
+    Ctrl-C and ray.cancel end it.
+    Raises: GetTimeoutError naming the object and its state; what the task raised; ObjectLostError.
+    Cost:   nothing is copied above 64 KiB; memory is this node's arena until the value dies.
+    """
+    deadline = deadline_of(timeout_s)
+    pending = begun(gettables(refs, "get"))
+    awaited = [each for each in pending if isinstance(each, ray.ObjectRef)]
+    pending = filled(pending, ray_values(awaited, deadline, timeout_s))
+    values = [
+        each.result(left_s(deadline)) if isinstance(each, PendingValue | PendingValues) else each
         for each in pending
     ]
+    return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
 
 
-def _values(refs: list[Ref], deadline: float | None, timeout_s: float | None) -> list[Any]:
+def ray_values(refs: list[Ref], deadline: float | None, timeout_s: float | None) -> list[Any]:
     """Ray's values of `refs`: handles, for objects of the store."""
     try:
         return list(ray.get(refs, timeout=left_s(deadline))) if refs else []
     except ray.exceptions.GetTimeoutError:
-        _, pending = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-        names = ", ".join(f"{ref.hex()[:12]}.." for ref in pending[:3])
-        state = "its task has not ended" if pending else "its handle is still on its way"
-        raise GetTimeoutError(
-            f"object {names or refs[0].hex()[:12]} is not there after {timeout_s} s: {state}; "
-            f"{len(pending)} of {len(refs)} are pending; wait longer, or see the task's log"
-        ) from None
+        raise late(refs, timeout_s) from None
     except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, HopliteError):
-            raise error.cause from getattr(error.cause, "first_failure", error)
+        raise_ours(error)
         raise
 
 
-def reduce(refs: Sequence[Ref], *, op: ReduceOp = "sum", count: int | None = None) -> Ref:
-    """Combine the arrays of `count` of `refs`, whichever are ready first, element by element.
-
-    Sources are refs of `put`, of tasks that return an `array`, or of tasks that return a bare numpy
-    array (it is put into the store where it is). float32, float64 and int64; "sum" and "max".
-    Returns: at once, a pending ref: ready when the reduce has committed.
-    Raises:  on get: ReduceError with the fate of every source when fewer than `count` can come;
-             with `count=None` (all of them) what the first failing source raised.
-    """
-    refs = list(refs)
-    for index, ref in enumerate(refs):
-        if not isinstance(ref, ray.ObjectRef):
-            raise TypeError(f"source {index} is {type(ref).__name__}; reduce takes object refs")
-    if op not in get_args(ReduceOp):
-        raise InvalidArgumentError(f"op={op!r}: reduce has {' and '.join(get_args(ReduceOp))}")
-    if not refs:
-        raise InvalidArgumentError("reduce needs at least one source")
-    if count is not None and not 1 <= count <= len(refs):
-        raise InvalidArgumentError(
-            f"count={count} of {len(refs)} sources; ask for 1 to {len(refs)}"
-        )
-    here = attachment()
-    result: Ref = here.steward.reduce.remote(refs, op, count, here.journal.process)
-    here.abandoned.watch(result)
-    return result
+def late(refs: list[Ref], timeout_s: float | None) -> GetTimeoutError:
+    """What to raise when `refs` are not there in time."""
+    _, pending = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+    names = ", ".join(f"{ref.hex()[:12]}.." for ref in pending[:3])
+    state = "its task has not ended" if pending else "its handle is still on its way"
+    return GetTimeoutError(
+        f"object {names or refs[0].hex()[:12]} is not there after {timeout_s} s: {state}; "
+        f"{len(pending)} of {len(refs)} {'is' if len(pending) == 1 else 'are'} pending; "
+        "wait longer, or see the task's log"
+    )
 
 
-def sources(ref: Ref, *, timeout_s: float | None = None) -> list[Ref]:
-    """The refs that went into a reduce's result, in source order; waits until it has committed.
+def raise_ours(error: ray.exceptions.RayTaskError) -> None:
+    """Raise the error of this package that a task, or the steward, has ended with, if it has."""
+    if isinstance(error.cause, HopliteError):
+        raise error.cause from getattr(error.cause, "first_failure", error)
 
-    Raises: ValueError if `ref` is no reduce's result; ReduceError as `get`; HopliteError if this
-            process no longer holds one of those refs.
-    """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    (handle,) = _values([ref], deadline, timeout_s)
-    if not isinstance(handle, Array) or handle._members is None:
-        raise InvalidArgumentError(f"object {ref.hex()[:12]}.. is not the result of a reduce")
-    known = seams.known_refs()
-    for member in handle._members:
-        if member not in known:
-            raise HopliteError(
-                f"source {member.hex()[:12]}.. went in, but this process has dropped its ref; "
-                "keep the source refs as long as sources() is to return them"
-            )
-    return [seams.ref_of(member) for member in handle._members]
+
+def begun(items: list[Gettable]) -> list[Ref | PendingValue]:
+    """Starts to fetch what needs no answer of Ray's: Arrays, and refs of puts that are known."""
+    known = attachment().known_puts if is_attached() else {}
+    pending: list[Ref | PendingValue] = []
+    for each in items:
+        if isinstance(each, Array):
+            pending.append(each.begin())
+        elif (incarnation := known.get(each.binary())) is not None:
+            pending.append(PendingValue(each.binary(), incarnation))
+        else:
+            pending.append(each)
+    return pending
+
+
+def filled(pending: list[Ref | PendingValue], values: list[Any]) -> list[Any]:
+    """`pending` with Ray's values in place of its refs, and what they lead to begun."""
+    rest = iter(values)
+    return [
+        _begun_value(each, rest) if isinstance(each, ray.ObjectRef) else each for each in pending
+    ]
+
+
+def _begun_value(ref: Ref, values: Iterator[Any]) -> Any:
+    value = next(values)
+    if isinstance(value, Gathered):
+        return PendingValues(each.begin() for each in value)
+    if not isinstance(value, Array):
+        return value
+    if value._object_id == ref.binary() and value._members is None:
+        attachment().remember_put(value._object_id, value._incarnation)
+    return value.begin()
 
 
 def wait(
@@ -159,29 +197,36 @@ def wait(
 
     A reduce's result is ready when it has committed. Fetches nothing.
     """
+    deadline_of(timeout_s)
     ready, pending = ray.wait(
         list(refs), num_returns=num_returns, timeout=timeout_s, fetch_local=False
     )
     return list(ready), list(pending)
 
 
-def delete(refs: _Gettable | Sequence[_Gettable]) -> None:
+def delete(refs: Gettable | Sequence[Gettable]) -> None:
     """Free objects now, whoever still refers to them: a later get raises ObjectLostError.
 
-    Raises: InvalidArgumentError for a ref that is still pending, or that holds no array.
+    Raises: InvalidArgumentError for a ref that is still pending, or that holds no Array.
     """
     here = attachment()
-    for each in [refs] if isinstance(refs, (ray.ObjectRef, Array)) else refs:
-        handle = each if isinstance(each, Array) else _ready_value(each)
-        if not isinstance(handle, Array):
-            raise InvalidArgumentError(f"{each!r} holds no array of the store")
-        here.delete(handle._object_id)
+    for each in gettables(refs, "delete"):
+        value = each
+        if isinstance(each, ray.ObjectRef):
+            refuse_pending(each)
+            (value,) = ray_values([each], None, None)
+        here.delete(stored(value, each)._object_id)
 
 
-def _ready_value(ref: Ref) -> Any:
+def refuse_pending(ref: Ref) -> None:
     ready, _ = ray.wait([ref], timeout=0, fetch_local=False)
     if not ready:
         raise InvalidArgumentError(
             f"object {ref.hex()[:12]}.. is still pending: wait for it, or ray.cancel it"
         )
-    return ray.get(ref)
+
+
+def stored(value: Any, ref: Gettable) -> Array:
+    if not isinstance(value, Array):
+        raise InvalidArgumentError(f"{ref!r} holds no array of the store")
+    return value

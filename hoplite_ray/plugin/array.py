@@ -1,36 +1,61 @@
-"""hop.Array: the small handle that travels inside Ray's objects instead of an array's bytes."""
+"""hop.Array: the small handle that travels inside Ray's objects instead of a value's bytes."""
 
 from __future__ import annotations
 
+import asyncio
 import math
+import weakref
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hoplite_ray.codec import encode
+from hoplite_ray.codec import Encoded
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import ids, seams
-from hoplite_ray.plugin.attachment import PendingArray, attachment
+from hoplite_ray.plugin.attachment import Attachment, attachment
+from hoplite_ray.plugin.fetching import PendingValue, put_async_of
+from hoplite_ray.plugin.leaves import converted, copied, read_only, to_numpy, to_tensor
+from hoplite_ray.plugin.operators import Operators
 from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.writable import Writable
 from hoplite_ray.refs import Layout, short_name
 
 # Ray keeps task results above 100 KB on the node that made them and re-executes the task when that
 # copy is lost; smaller ones live with the task's caller, and their loss would go unnoticed.
 PADDED_BYTES = 101 << 10
-_PADDED_FROM_BYTES = 64 << 10  # smaller arrays cost less to keep twice than this padding costs
+_PADDED_FROM_BYTES = 64 << 10  # smaller values cost less to keep twice than this padding costs
+
+_DLPACK_CPU = (1, 0)  # kDLCPU of dlpack.h, and its only device
 
 
-class Array:
-    """An immutable array in the store; its bytes are fetched when they are asked for.
+class Array(Operators):
+    """An immutable value in the store; its bytes are fetched when they are asked for.
 
-    Shape, dtype, size and repr fetch nothing. np.asarray(a) fetches, and so does anything in numpy
-    that takes an array; each fetch is an array of its own, so writing into one changes nothing
-    else. Inside Ray (arguments, results, ray.put) only this handle travels; plain pickle and
-    copy.deepcopy take the bytes.
+    Shape, dtype, size and repr fetch nothing. Operators, indexing, len, iteration and numpy's and
+    torch's functions fetch once and keep what came, read-only, as long as this handle lives; it
+    occupies arena so long. np.asarray(a), a.copy(), a.numpy(), a.torch(), DLPack and `await a`
+    give the caller a value of his own: writing into it changes nothing else.
+
+    A value that is a dict, list or tuple has no shape and dtype: take what is in it by a["w"], or
+    all with hop.get(a). Two Arrays are compared element by element, so they have no hash.
+    Inside Ray (arguments, results, ray.put) only this handle travels; plain pickle, copy.copy and
+    copy.deepcopy take the bytes. Any thread may use it.
     """
 
-    __slots__ = ("_anchor", "_incarnation", "_layout", "_made_by", "_members", "_object_id")
+    __slots__ = (
+        "__weakref__",
+        "_anchor",
+        "_fetched",
+        "_incarnation",
+        "_layout",
+        "_made_by",
+        "_members",
+        "_object_id",
+        "_prefetch",
+        "_writing",
+    )
 
     def __init__(
         self,
@@ -41,6 +66,7 @@ class Array:
         *,
         made_by: bytes | None = None,
         members: tuple[bytes, ...] | None = None,
+        writing: Writable | None = None,
     ) -> None:
         self._object_id = object_id
         self._incarnation = incarnation
@@ -48,15 +74,21 @@ class Array:
         self._anchor = anchor  # keeps the object alive
         self._made_by = made_by  # the task that made it, if that is this process
         self._members = members  # of a reduce's result: ids of the source refs that went in
+        self._writing = writing  # of `empty`, until it is sealed
+        self._fetched: Any = None  # the value that operators work on
+        self._prefetch: weakref.finalize[Any, Any] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Extents; of a dict, list or tuple there are none."""
+        self._need_one("shape", AttributeError)
         return self._layout.shape
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = self._layout.dtype
-        return dtype
+    def dtype(self) -> Any:
+        """numpy's dtype of a numpy array, torch's of a tensor."""
+        self._need_one("dtype", AttributeError)
+        return self._layout.dtype
 
     @property
     def ndim(self) -> int:
@@ -68,34 +100,144 @@ class Array:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the object, with what aligns the arrays of a container."""
         return self._layout.size_bytes
 
+    @property
+    def T(self) -> Any:
+        self._need_one("T", AttributeError)
+        return self._shown().T
+
     def __len__(self) -> int:
+        if not self._layout.is_array:
+            return len(self._shown())
         if not self.shape:
             raise TypeError("len() of an array without dimensions")
         return self.shape[0]
 
     def __repr__(self) -> str:
-        extents = ", ".join(map(str, self.shape))
-        return f"<hoplite_ray.Array {self.dtype}[{extents}] {short_name(self._object_id)}>"
+        state = "" if self._writing is None else " not sealed"
+        name = short_name(self._object_id)
+        return f"<hoplite_ray.Array {self._layout} {name}{state}>"
+
+    def item(self, *index: int) -> Any:
+        """One element as a Python number; without `index` the only one."""
+        self._need_one("item", TypeError)
+        return self._shown()[index].item() if index else self._only("item")
+
+    def tolist(self) -> Any:
+        """All elements as Python numbers in nested lists; containers stay what they are."""
+        return converted(self._shown(), lambda leaf: leaf.tolist())
+
+    def copy(self) -> Any:
+        """The value, the caller's own: what hop.get(a) returns."""
+        value = self._own()
+        return value if self._writing is None else converted(value, copied)
+
+    def numpy(self) -> Any:
+        """The value, the caller's own, with numpy arrays in place of tensors.
+
+        Raises: WrongTypeError for a tensor whose dtype numpy lacks; HopliteError without ml_dtypes,
+                which has bfloat16.
+        """
+        return converted(self._own(), to_numpy)
+
+    def torch(self) -> Any:
+        """The value, the caller's own, with tensors in place of numpy arrays.
+
+        Raises: WrongTypeError for an array whose dtype torch lacks; HopliteError without torch.
+        """
+        return converted(self._own(), to_tensor)
+
+    def prefetch(self) -> None:
+        """Start to fetch the bytes to this node, so that the next use finds them here.
+
+        Returns at once. What has come stays in the arena until its room is needed; failures, as
+        of a full arena, show at the next use. Ends with this handle.
+        """
+        is_under_way = self._prefetch is not None and self._prefetch.alive
+        if is_under_way or self._fetched is not None or self._writing is not None:
+            return
+        pending = attachment().store.begin_get(self._object_id, exists=True)
+        prefetch = self._prefetch = weakref.finalize(self, pending.cancel)
+
+        def unpin() -> None:
+            prefetch.detach()  # `pending` goes, and its pin with it
+
+        pending.on_end(unpin)
 
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        array: npt.NDArray[Any] = self.begin().result(None)
-        if dtype is None or np.dtype(dtype) == array.dtype:
-            return array  # nobody else has it: that is a copy
-        if copy is False:
-            raise ValueError(f"{self!r} can't become {np.dtype(dtype)} without a copy")
-        return array.astype(dtype)
+        self._need_one("numpy array", TypeError)
+        array: npt.NDArray[Any] = to_numpy(self._own())
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(f"{self!r} can't become {np.dtype(dtype)} without a copy")
+            return array.astype(dtype)
+        is_shared = self._writing is not None  # else nobody else has it: that is a copy
+        return array.copy() if copy and is_shared else array
 
-    def begin(self) -> PendingArray:
-        """Start to fetch; the bytes are taken by the result's `result(timeout_s)`."""
-        return PendingArray(self._object_id, self._incarnation)
+    def __dlpack__(self, **options: Any) -> Any:
+        self._need_one("DLPack", BufferError)
+        value = self._own()
+        return value.__dlpack__(**{**options, "copy": None} if options.get("copy") else options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _DLPACK_CPU
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """The value, the caller's own: what hop.get(a) returns."""
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> Any:
+        pending = await asyncio.to_thread(self.begin)
+        return await pending.result_async(None)
+
+    def begin(self) -> PendingValue:
+        """Start to fetch; the value is taken by the result's `result(timeout_s)`."""
+        self._seal()
+        return PendingValue(self._object_id, self._incarnation)
+
+    def _own(self) -> Any:
+        """A value that nobody else has; the one being written, of an unsealed `empty`."""
+        writing = self._writing
+        return self.begin().result(None) if writing is None else writing.value
+
+    def _shown(self) -> Any:
+        writing = self._writing
+        if writing is not None:
+            return writing.value
+        if self._fetched is None:  # two threads may both fetch: either's is right
+            self._fetched = converted(self._own(), read_only)
+        return self._fetched
+
+    def _writable(self) -> Any:
+        writing = self._writing
+        if writing is None:
+            raise TypeError(
+                f"{self!r} is immutable; write into a copy: np.asarray(a), a.torch() or a.copy()"
+            )
+        return writing.value
+
+    def _need_one(self, wanted: str, kind: type[Exception]) -> None:
+        if not self._layout.is_array:
+            raise kind(
+                f"{self!r} is no single array and has no {wanted}; take one that is in it by "
+                "indexing, or the whole with hoplite_ray.get"
+            )
+
+    def _seal(self) -> None:
+        """End the writing of an `empty`; the object is then as any other."""
+        writing = self._writing
+        if writing is not None:
+            writing.seal()
+            self._writing = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         if not seams.is_ray_pickling():
-            return np.asarray, (self.__array__(),)
+            return _taken, (self.copy(),)
+        self._seal()
         fields = (self._object_id, self._incarnation, self._layout.to_bytes(), self._anchor)
         return _unpickled, (*fields, self._members, self._padding())
 
@@ -104,6 +246,11 @@ class Array:
         if self._made_by is None or self.nbytes < _PADDED_FROM_BYTES:
             return b""
         return bytes(PADDED_BYTES) if self._made_by == seams.task_id() else b""
+
+
+def _taken(value: Any) -> Any:
+    """What plain pickle makes of an Array: its value."""
+    return value
 
 
 class PutHandle:
@@ -119,16 +266,40 @@ class PutHandle:
         return _unpickled_put, (self._incarnation, self._layout.to_bytes())
 
 
-def make(value: npt.NDArray[Any], *, timeout_s: float | None = None) -> Array:
-    """Put `value` as the running task's next array; an anchor of the steward keeps it alive."""
-    encoded = encode(value)
+def make(encoded: Encoded, *, timeout_s: float | None = None) -> Array:
+    """Put a value as the running task's next array; an anchor of the steward keeps it alive."""
     here = attachment()
     anchor = here.anchors.take()
+    object_id, incarnation = _named(here, anchor)
+    here.put(object_id, encoded, incarnation=incarnation, timeout_s=timeout_s)
+    return Array(object_id, incarnation, encoded.layout, anchor, made_by=seams.task_id())
+
+
+async def make_async(
+    here: Attachment, anchor: Ref, encoded: Encoded, *, timeout_s: float | None
+) -> Array:
+    """`make`, awaited, with an anchor that was taken before."""
+    object_id, incarnation = _named(here, anchor)
+    await put_async_of(object_id, encoded, incarnation, timeout_s)
+    return Array(object_id, incarnation, encoded.layout, anchor, made_by=seams.task_id())
+
+
+def make_empty(shape: int | Sequence[int], dtype: Any, kind: str, timeout_s: float | None) -> Array:
+    """The running task's next array, to be written until it is sealed."""
+    here = attachment()
+    anchor = here.anchors.take()
+    object_id, incarnation = _named(here, anchor)
+    writing = Writable(here, object_id, incarnation, shape, dtype, kind=kind, timeout_s=timeout_s)
+    made_by = seams.task_id()
+    return Array(object_id, incarnation, writing.layout, anchor, made_by=made_by, writing=writing)
+
+
+def _named(here: Attachment, anchor: Ref) -> tuple[bytes, int]:
+    """Id and incarnation of the running task's next array, in the journal before it exists."""
     object_id = ids.next_array_id()
     incarnation = ids.incarnation(here.began_s)
     here.journal.anchored(object_id, anchor.binary(), incarnation)
-    here.put(object_id, encoded, incarnation=incarnation, timeout_s=timeout_s)
-    return Array(object_id, incarnation, encoded.layout, anchor, made_by=seams.task_id())
+    return object_id, incarnation
 
 
 def _unpickled(

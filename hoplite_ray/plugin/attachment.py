@@ -9,14 +9,15 @@ import atexit
 import os
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import ray
 
+from hoplite_ray.codec import Encoded
 from hoplite_ray.errors import (
-    GetTimeoutError,
     HopliteError,
     NodeLostError,
     ObjectLostError,
@@ -27,11 +28,10 @@ from hoplite_ray.plugin.anchors import AnchorSupply
 from hoplite_ray.plugin.journal import Journal
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.start import NodePlace, RunningNode, began_s, ensure_node
-from hoplite_ray.refs import short_name
 from hoplite_ray.store import Store
 
-_TRIES = 3  # of an operation whose node dies under it; each waits for a new life of the node
-_STALE_S = 0.02  # between looks for the bytes of a later attempt
+_PUTS_KNOWN_MAX = 16_384  # each takes some 200 bytes
+TRIES = 3  # of an operation whose node dies under it; each waits for a new life of the node
 
 
 class RayObjectLostError(ObjectLostError, ray.exceptions.ObjectLostError):
@@ -60,6 +60,7 @@ class Attachment:
         self._node: RunningNode = ensure_node(place, flag.asked())
         self._store = Store.attach(self._node.socket)
         self.journal = Journal(place.journals)
+        self.known_puts: OrderedDict[bytes, int] = OrderedDict()  # ids and incarnations; the newest
 
     @property
     def store(self) -> Store:
@@ -107,7 +108,7 @@ class Attachment:
     def put(
         self,
         object_id: bytes,
-        value: Any,
+        value: Encoded,
         *,
         incarnation: int,
         timeout_s: float | None,
@@ -124,7 +125,7 @@ class Attachment:
 
     def _retried(self, operation: Callable[[Store], None]) -> None:
         """Do it, again in the node's next life if that one ends under it."""
-        for tries_left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(TRIES)):
             try:
                 return operation(self.store)
             except NodeLostError:
@@ -132,47 +133,18 @@ class Attachment:
                     raise
         raise AssertionError("unreachable")
 
+    def remember_put(self, object_id: bytes, incarnation: int) -> None:
+        """The next get of that ref needn't ask Ray for its handle."""
+        self.known_puts[object_id] = incarnation
+        if len(self.known_puts) > _PUTS_KNOWN_MAX:
+            self.known_puts.popitem(last=False)
+
     def close(self) -> None:
         for name in ("reaper", "abandoned"):
             if name in self.__dict__:
                 getattr(self, name).close()
         self._store.close()
         self.journal.close()
-
-
-class PendingArray:
-    """A fetch under way; begun again when the node dies under it."""
-
-    def __init__(self, object_id: bytes, incarnation: int) -> None:
-        self._object_id = object_id
-        self._incarnation = incarnation
-        self._pending = attachment().store.begin_get(object_id, exists=True)
-
-    def result(self, timeout_s: float | None) -> Any:
-        """The value, once; its bytes are those of the handle's attempt or of a later one.
-
-        Raises: GetTimeoutError, ObjectLostError, and NodeLostError if the node does not come back.
-        """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        tries_left = _TRIES
-        while True:
-            try:
-                received = self._pending.result(left_s(deadline))
-                if received.incarnation >= self._incarnation:
-                    return received.value
-                if deadline is not None and time.monotonic() >= deadline:
-                    raise GetTimeoutError(
-                        f"object {short_name(self._object_id)} has only an earlier attempt's bytes "
-                        f"after {timeout_s} s; wait longer, or get the ref again"
-                    )
-                time.sleep(_STALE_S)  # a later attempt's are on their way
-            except NodeLostError:
-                tries_left -= 1
-                if not tries_left:
-                    raise
-            except ObjectLostError as error:
-                raise RayObjectLostError(str(error), self._object_id.hex()) from None
-            self._pending = attachment().store.begin_get(self._object_id, exists=True)
 
 
 def left_s(deadline: float | None) -> float | None:
@@ -202,6 +174,11 @@ def refuse_fork() -> None:
             f"process {os.getpid()} was forked from {_current.pid}, which is attached to Ray and "
             "to its node; neither works in the child: use Ray tasks, or multiprocessing's 'spawn'"
         )
+
+
+def is_attached() -> bool:
+    """Whether this process has used the store."""
+    return _current is not None
 
 
 def attachment() -> Attachment:

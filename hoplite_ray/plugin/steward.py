@@ -1,9 +1,9 @@
 """The steward: one actor per Ray node that outlives the processes for which it keeps things.
 
-It owns the anchors of arrays, runs the pending reduces of its node's processes as coroutines, and
-finds what the dead have left: their pending reduces end, their objects are orphaned. It uses no
-CPU, and Ray restarts it when it dies: pending reduces then begin again, and what its last life's
-anchors held is orphaned, because nobody hears any more when they go.
+It owns the anchors of arrays, runs the pending reduces and gathers of its node's processes as
+coroutines, and finds what the dead have left: their pending calls end, their objects are orphaned.
+It uses no CPU, and Ray restarts it when it dies: pending calls then begin again, and what its last
+life's anchors held is orphaned, because nobody hears any more when they go.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import asyncio
 import gc
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -23,6 +24,7 @@ from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.anchors import StewardLife
 from hoplite_ray.plugin.array import Array
 from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.collecting import Gathered, run_gather
 from hoplite_ray.plugin.journal import Journals
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.reducing import ReduceRun
@@ -30,6 +32,8 @@ from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.plugin.start import NodePlace
 from hoplite_ray.refs import ReduceOp
 from hoplite_ray.store import new_id
+
+T = TypeVar("T")
 
 _NAMESPACE = "hoplite_ray"
 _CALLS_AT_ONCE = 10_000  # pending reduces of one Ray node
@@ -65,7 +69,7 @@ class Steward:
         return self._life.number, [self._anchor() for _ in range(count)]
 
     async def reduce(
-        self, refs: list[Ref], op: ReduceOp, count: int | None, caller: str
+        self, refs: list[Ref], op: ReduceOp, count: int | None, everywhere: bool, caller: str
     ) -> Array | None:
         """The handle of the reduce's result, once it has committed.
 
@@ -73,26 +77,43 @@ class Steward:
         death of the last one has cancelled what it had begun. `caller`: the process that has the
         answer, by its journal; with its death the reduce ends.
         """
-        task = seams.task_id()
-        current = asyncio.current_task()
-        assert task is not None and current is not None
-        answer = seams.return_id(task)
-        target = answer if self._life.number == 1 else new_id()
-        self._pending[answer] = _Pending(current, caller, asyncio.get_running_loop())
-        try:
-            if await asyncio.to_thread(self._journals.is_dead, caller):
-                return None
+
+        async def reduced(answer: bytes) -> Array:
+            target = answer if self._life.number == 1 else new_id()
             for tries_left in reversed(range(_TRIES)):
                 anchor = self._anchor()
                 self._here.journal.anchored(target, anchor.binary(), 0)
                 try:
                     store = await asyncio.to_thread(lambda: self._here.store)
-                    layout, members = await ReduceRun.of(refs, count, store, target, op).run()
+                    run = ReduceRun.of(
+                        refs, store, target, op=op, count=count, everywhere=everywhere
+                    )
+                    layout, members = await run.run()
                     return Array(target, 0, layout, anchor, members=members)
                 except NodeLostError:
                     if not tries_left:
                         raise
                     target = new_id()  # in the next life of the node
+            raise AssertionError("unreachable")
+
+        return await self._answered(refs, caller, reduced)
+
+    async def gather(self, refs: list[Ref], caller: str) -> Gathered | None:
+        """The handles of all sources, once they are there; `caller` as in `reduce`."""
+        return await self._answered(refs, caller, lambda answer: run_gather(refs))
+
+    async def _answered(
+        self, refs: list[Ref], caller: str, run: Callable[[bytes], Awaitable[T]]
+    ) -> T | None:
+        """What `run` returns, given the answer's id; nothing once nobody waits for it."""
+        task = seams.task_id()
+        current = asyncio.current_task()
+        assert task is not None and current is not None
+        answer = seams.return_id(task)
+        self._pending[answer] = _Pending(current, caller, asyncio.get_running_loop())
+        try:
+            if not await asyncio.to_thread(self._journals.is_dead, caller):
+                return await run(answer)
         except Exception:
             self._collect = True
             raise

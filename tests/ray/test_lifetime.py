@@ -167,7 +167,7 @@ def test_a_reduce_that_nobody_waits_for_lets_its_sources_go(cluster: RayCluster)
 def test_a_failed_reduce_lets_its_sources_go(cluster: RayCluster) -> None:
     keeper = Keeper.remote()
     array, object_id = ray.get(keeper.array.remote())
-    total = hop.reduce([ray.put(array), ray.put({})])
+    total = hop.reduce([ray.put(array), ray.put("text")])
     del array
     with pytest.raises(TypeError, match="source 1 returned dict"):
         hop.get(total, timeout_s=60)

@@ -113,7 +113,7 @@ def test_bare_arrays_are_taken_where_they_are(cluster: RayCluster) -> None:
 
 
 def test_a_source_that_raises_is_skipped(cluster: RayCluster) -> None:
-    refs = [fails.remote(), filled.remote(1), returns.remote({}), filled.remote(2)]
+    refs = [fails.remote(), filled.remote(1), returns.remote("none"), filled.remote(2)]
     total = hop.reduce(refs, count=2)
     assert hop.get(total, timeout_s=60)[0] == 3
     assert hop.sources(total) == [refs[1], refs[3]]
@@ -121,16 +121,15 @@ def test_a_source_that_raises_is_skipped(cluster: RayCluster) -> None:
 
 def test_too_few_left_fails_at_once_with_every_fate(cluster: RayCluster) -> None:
     never = Never.remote()
-    refs = [filled.remote(1), fails.remote("no data"), returns.remote({}), never.ends.remote()]
+    refs = [filled.remote(1), fails.remote("no data"), returns.remote("a"), never.ends.remote()]
     total = hop.reduce(refs, count=3)
     with pytest.raises(hop.ReduceError, match="needs 3 of 4 sources, only 2 are left") as caught:
         hop.get(total, timeout_s=60)
     fates = caught.value.fates
-    assert [fate.split(": ", 1)[1] for fate in fates[1:]] == [
-        "ValueError: no data",
-        "TypeError: source 2 returned dict; return hoplite_ray.array(value) or a numpy array",
-        "pending",
-    ]
+    said = [fate.split(": ", 1)[1] for fate in fates[1:]]
+    assert said[0] == "ValueError: no data"
+    assert said[1].startswith("WrongTypeError: source 2 returned str, which can't be put: ")
+    assert said[2] == "pending"
     assert fates[0].startswith(f"source 0 ({refs[0].hex()[:12]}..): ")
     assert isinstance(caught.value.__cause__, (ValueError, TypeError))
     with pytest.raises(hop.ReduceError):  # by Ray itself, too
@@ -140,8 +139,9 @@ def test_too_few_left_fails_at_once_with_every_fate(cluster: RayCluster) -> None
 def test_without_a_count_the_first_failure_is_raised_as_by_ray(cluster: RayCluster) -> None:
     with pytest.raises(ValueError, match="no data"):
         hop.get(hop.reduce([filled.remote(1), fails.remote("no data")]), timeout_s=60)
-    with pytest.raises(TypeError, match="source 1 returned dict"):
-        hop.get(hop.reduce([filled.remote(1), returns.remote({})]), timeout_s=60)
+    with pytest.raises(TypeError, match="source 1 returned str") as caught:
+        hop.get(hop.reduce([filled.remote(1), returns.remote("a")]), timeout_s=60)
+    assert not isinstance(caught.value, ray.exceptions.RayTaskError)  # of the steward, that is
 
 
 def test_a_cancelled_and_a_dead_source_are_failures(cluster: RayCluster) -> None:
@@ -157,15 +157,15 @@ def test_a_cancelled_and_a_dead_source_are_failures(cluster: RayCluster) -> None
     assert "WorkerCrashedError" in caught.value.fates[1]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int32", ">f4"])
+@pytest.mark.parametrize("dtype", ["complex64", "<U3", ">f4"])
 def test_other_dtypes_are_refused_by_name(cluster: RayCluster, dtype: str) -> None:
-    with pytest.raises(TypeError, match="reduce takes float32, float64, int64"):
+    with pytest.raises(hop.InvalidArgumentError, match=r"source [01]: sum does not take"):
         hop.get(hop.reduce([filled.remote(1, dtype), filled.remote(2, dtype)]), timeout_s=60)
 
 
 def test_sources_of_another_shape_or_dtype_do_not_fit(cluster: RayCluster) -> None:
     first = hop.put(np.zeros(4))
-    with pytest.raises(hop.LayoutMismatchError, match="sources need one dtype and shape"):
+    with pytest.raises(hop.LayoutMismatchError, match="all sources need the same"):
         hop.get(hop.reduce([first, filled.remote(1)]), timeout_s=60)
 
 
@@ -207,8 +207,8 @@ def test_bad_calls_are_refused_at_once(cluster: RayCluster) -> None:
         hop.reduce([])
     with pytest.raises(ValueError, match="ask for 1 to 1"):
         hop.reduce([ref], count=2)
-    with pytest.raises(ValueError, match="sum and max"):
-        hop.reduce([ref], op="mean")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="op is 'median'; reduce has sum, "):
+        hop.reduce([ref], op="median")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="source 1 is ndarray; reduce takes object refs"):
         hop.reduce([ref, np.zeros(4)])  # type: ignore[list-item]
 

@@ -1,0 +1,147 @@
+"""The awaitable twins: for coroutines of async actors and for asyncio programs.
+
+None blocks the event loop. Cancelling one takes its operation back: a put gives its memory back, a
+get stops its transfer unless somebody else waits for it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, overload
+
+import ray
+
+from hoplite_ray.plugin import array as arrays
+from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.api import (
+    begun,
+    encoded_of,
+    filled,
+    late,
+    owned,
+    put,
+    raise_ours,
+    refuse_pending,
+    stored,
+    wait,
+)
+from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables
+from hoplite_ray.plugin.array import Array
+from hoplite_ray.plugin.attachment import Attachment, attachment, left_s
+from hoplite_ray.plugin.combining import members_of
+from hoplite_ray.plugin.fetching import PendingValue, PendingValues, delete_async_of, put_async_of
+from hoplite_ray.plugin.seams import Ref
+
+
+async def put_async(value: Any, *, timeout_s: float | None = None) -> Ref:
+    """`put`, awaited."""
+    if isinstance(value, Array):
+        return await asyncio.to_thread(put, value, timeout_s=timeout_s)
+    deadline_of(timeout_s)
+    encoded = await asyncio.to_thread(encoded_of, value)
+    here = await _attached()
+    with owned(here, encoded.layout) as (ref, incarnation):
+        await put_async_of(ref.binary(), encoded, incarnation, timeout_s)
+    return ref
+
+
+async def array_async(value: Any, *, timeout_s: float | None = None) -> Array:
+    """`array`, awaited."""
+    deadline_of(timeout_s)
+    if isinstance(value, Array):
+        await asyncio.to_thread(value._seal)
+        return value
+    encoded = await asyncio.to_thread(encoded_of, value)
+    here = await _attached()
+    anchor = await asyncio.to_thread(here.anchors.take)
+    return await arrays.make_async(here, anchor, encoded, timeout_s=timeout_s)
+
+
+@overload
+async def get_async(refs: Gettable, *, timeout_s: float | None = None) -> Any: ...
+@overload
+async def get_async(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> list[Any]: ...
+async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> Any:
+    """`get`, awaited."""
+    deadline = deadline_of(timeout_s)
+    pending = await asyncio.to_thread(begun, gettables(refs, "get_async"))
+    awaited = [each for each in pending if isinstance(each, ray.ObjectRef)]
+    found = await _ray_values(awaited, deadline, timeout_s)
+    pending = await asyncio.to_thread(filled, pending, found)
+    values = [
+        await each.result_async(left_s(deadline))
+        if isinstance(each, PendingValue | PendingValues)
+        else each
+        for each in pending
+    ]
+    return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
+
+
+async def delete_async(refs: Gettable | Sequence[Gettable]) -> None:
+    """`delete`, awaited."""
+    for each in gettables(refs, "delete_async"):
+        value = each
+        if isinstance(each, ray.ObjectRef):
+            refuse_pending(each)
+            (value,) = await _ray_values([each], None, None)
+        await delete_async_of(stored(value, each)._object_id)
+
+
+async def wait_async(
+    refs: Sequence[Ref], *, num_returns: int = 1, timeout_s: float | None = None
+) -> tuple[list[Ref], list[Ref]]:
+    """`wait`, awaited."""
+    deadline = deadline_of(timeout_s)
+    refs = list(refs)
+    ready, pending = wait(refs, num_returns=num_returns, timeout_s=0)  # also refuses bad arguments
+    if len(ready) == num_returns:
+        return ready, pending
+    waits = [asyncio.ensure_future(seams.ready(ref)) for ref in refs]
+    try:
+        while sum(each.done() for each in waits) < num_returns:
+            unfinished = [each for each in waits if not each.done()]
+            done, _ = await asyncio.wait(
+                unfinished, timeout=left_s(deadline), return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                break
+        ready = [ref for ref, each in zip(refs, waits, strict=True) if each.done()][:num_returns]
+    finally:
+        for each in waits:
+            each.cancel()
+    return ready, [ref for ref in refs if ref not in ready]
+
+
+async def sources_async(ref: Ref, *, timeout_s: float | None = None) -> list[Ref]:
+    """`sources`, awaited."""
+    (handle,) = await _ray_values([ref], deadline_of(timeout_s), timeout_s)
+    return members_of(ref, handle)
+
+
+async def _attached() -> Attachment:
+    """This process's attachment, with all that starts at the first put."""
+
+    def attached() -> Attachment:
+        here = attachment()
+        _ = here.reaper
+        return here
+
+    return await asyncio.to_thread(attached)
+
+
+async def _ray_values(
+    refs: list[Ref], deadline: float | None, timeout_s: float | None
+) -> list[Any]:
+    """Ray's values of `refs`: handles, for objects of the store."""
+    scope = asyncio.timeout(left_s(deadline))
+    try:
+        async with scope:
+            return list(await asyncio.gather(*refs))
+    except TimeoutError:
+        if not scope.expired():
+            raise  # a task's own
+        raise late(refs, timeout_s) from None
+    except ray.exceptions.RayTaskError as error:
+        raise_ours(error)
+        raise

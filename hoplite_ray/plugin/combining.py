@@ -1,0 +1,102 @@
+"""reduce, allreduce, gather, allgather and sources, as users call them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hoplite_ray.errors import HopliteError, InvalidArgumentError
+from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.api import ray_values
+from hoplite_ray.plugin.arguments import checked_count, checked_op, deadline_of, source_refs
+from hoplite_ray.plugin.array import Array
+from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.refs import ReduceOp
+
+
+def reduce(refs: Sequence[Ref], *, op: ReduceOp = "sum", count: int | None = None) -> Ref:
+    """Combine the values of `count` of `refs`, whichever are ready first, element by element.
+
+    Sources are refs of `put`, of tasks that return an `array`, or of tasks that return a bare value
+    (it is put into the store where it is). Dicts, lists and tuples are combined array by array.
+    `op` is "sum", "prod", "min", "max" or "mean"; float16 and bfloat16 are summed in float32 and
+    rounded once; integers wrap around; "mean" takes floats, bool only "min" and "max".
+    Shapes:  all sources have the same arrays: dtypes, shapes, keys; so does the result.
+    Returns: at once, a pending ref: ready when the reduce has committed.
+    Raises:  on get: ReduceError with the fate of every source when fewer than `count` can come;
+             with `count=None` (all of them) what the first failing source raised.
+    Cost:    every other node folds a share of the bytes; the caller's receives the result.
+    Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; docs/design.md decision 5.
+    """
+    return _reduced(refs, op, count, everywhere=False)
+
+
+def allreduce(refs: Sequence[Ref], *, op: ReduceOp = "sum", count: int | None = None) -> Ref:
+    """`reduce` for a result that every node will read: all nodes fold, the caller's too.
+
+    Returns: at once, a pending ref of one value; each node fetches it when it first reads it.
+    Raises:  as `reduce`.
+    Cost:    with n nodes that read, 2 (n - 1) / n of the bytes through each.
+    """
+    return _reduced(refs, op, count, everywhere=True)
+
+
+def gather(refs: Sequence[Ref]) -> Ref:
+    """One ref for the values of all `refs`, in their order; it is ready when they are.
+
+    Returns: at once, a pending ref of a list: hop.get of it gives the values, a task that it is
+             passed to gets the Arrays, which fetch nothing until they are used. Sources as `reduce`
+             takes them, of any dtypes and shapes.
+    Raises:  on get: what the first failing source raised.
+    Cost:    the reader's node receives each source once.
+    """
+    return _gathered(refs, "gather")
+
+
+def allgather(refs: Sequence[Ref]) -> Ref:
+    """`gather` for a result that every node will read: each source goes down a broadcast tree.
+
+    Which nodes read is decided by who gets it, as they come, so that the two differ in name only.
+    """
+    return _gathered(refs, "allgather")
+
+
+def _reduced(refs: Sequence[Ref], op: Any, count: Any, *, everywhere: bool) -> Ref:
+    sources = source_refs(refs, "allreduce" if everywhere else "reduce")
+    op, count = checked_op(op), checked_count(count, len(sources))
+    here = attachment()
+    result: Ref = here.steward.reduce.remote(sources, op, count, everywhere, here.journal.process)
+    here.abandoned.watch(result)
+    return result
+
+
+def _gathered(refs: Sequence[Ref], taker: str) -> Ref:
+    sources = source_refs(refs, taker)
+    here = attachment()
+    result: Ref = here.steward.gather.remote(sources, here.journal.process)
+    here.abandoned.watch(result)
+    return result
+
+
+def sources(ref: Ref, *, timeout_s: float | None = None) -> list[Ref]:
+    """The refs that went into a reduce's result, in source order; waits until it has committed.
+
+    Raises: ValueError if `ref` is no reduce's result; ReduceError as `get`; HopliteError if this
+            process no longer holds one of those refs.
+    """
+    (handle,) = ray_values([ref], deadline_of(timeout_s), timeout_s)
+    return members_of(ref, handle)
+
+
+def members_of(ref: Ref, value: Any) -> list[Ref]:
+    if not isinstance(value, Array) or value._members is None:
+        raise InvalidArgumentError(f"object {ref.hex()[:12]}.. is not the result of a reduce")
+    known = seams.known_refs()
+    for member in value._members:
+        if member not in known:
+            raise HopliteError(
+                f"source {member.hex()[:12]}.. went in, but this process has dropped its ref; "
+                "keep the source refs as long as sources() is to return them"
+            )
+    return [seams.ref_of(member) for member in value._members]

@@ -1,0 +1,119 @@
+"""Transfers between the store and this process that begin again when the node dies under them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from hoplite_ray.codec import Encoded
+from hoplite_ray.errors import GetTimeoutError, NodeLostError, ObjectLostError
+from hoplite_ray.plugin.attachment import TRIES, RayObjectLostError, attachment, left_s
+from hoplite_ray.refs import short_name
+from hoplite_ray.store import Received, Store
+
+T = TypeVar("T")
+
+_STALE_S = 0.02  # between looks for the bytes of a later attempt
+
+
+async def retried(operation: Callable[[Store], Awaitable[T]]) -> T:
+    """Do it, again in the node's next life if that one ends under it."""
+    for tries_left in reversed(range(TRIES)):
+        store = await asyncio.to_thread(lambda: attachment().store)
+        try:
+            return await operation(store)
+        except NodeLostError:
+            if not tries_left:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def put_async_of(
+    object_id: bytes, encoded: Encoded, incarnation: int, timeout_s: float | None
+) -> None:
+    """Attachment.put, awaited."""
+    await retried(
+        lambda store: store.put_async(
+            object_id, encoded, incarnation=incarnation, timeout_s=timeout_s
+        )
+    )
+
+
+async def delete_async_of(object_id: bytes) -> None:
+    """Attachment.delete, awaited."""
+    await retried(lambda store: store.delete_async(object_id))
+
+
+class PendingValue:
+    """A fetch under way. One of `result` and `result_async` is called, once."""
+
+    def __init__(self, object_id: bytes, incarnation: int) -> None:
+        self._object_id = object_id
+        self._incarnation = incarnation
+        self._tries_left = TRIES
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pending = attachment().store.begin_get(self._object_id, exists=True)
+
+    def result(self, timeout_s: float | None) -> Any:
+        """The value, which nobody else has: the handle's attempt's, or that of a later one.
+
+        Raises: GetTimeoutError, ObjectLostError, and NodeLostError if the node does not come back.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._another_try():
+                received = self._pending.result(left_s(deadline))
+                if self._is_new(received, deadline, timeout_s):
+                    return received.value
+                time.sleep(_STALE_S)
+            self._begin()
+
+    async def result_async(self, timeout_s: float | None) -> Any:
+        """`result`, awaited; cancelling takes the fetch back."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._another_try():
+                received = await self._pending.result_async(left_s(deadline))
+                if self._is_new(received, deadline, timeout_s):
+                    return received.value
+                await asyncio.sleep(_STALE_S)
+            await asyncio.to_thread(self._begin)
+
+    @contextmanager
+    def _another_try(self) -> Iterator[None]:
+        try:
+            yield
+        except NodeLostError:
+            self._tries_left -= 1
+            if not self._tries_left:
+                raise
+        except ObjectLostError as error:
+            raise RayObjectLostError(str(error), self._object_id.hex()) from None
+
+    def _is_new(self, received: Received, deadline: float | None, timeout_s: float | None) -> bool:
+        """Whether the bytes are not those of an earlier attempt, whose successors are coming."""
+        if received.incarnation >= self._incarnation:
+            return True
+        if deadline is not None and time.monotonic() >= deadline:
+            raise GetTimeoutError(
+                f"object {short_name(self._object_id)} has only an earlier attempt's bytes "
+                f"after {timeout_s} s; wait longer, or get the ref again"
+            )
+        return False
+
+
+class PendingValues(list[PendingValue]):
+    """The fetches of a gather's result."""
+
+    def result(self, timeout_s: float | None) -> list[Any]:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        return [each.result(left_s(deadline)) for each in self]
+
+    async def result_async(self, timeout_s: float | None) -> list[Any]:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        return [await each.result_async(left_s(deadline)) for each in self]

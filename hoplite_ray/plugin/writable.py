@@ -1,0 +1,56 @@
+"""The memory of a `hop.empty` while it is written, until it is sealed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hoplite_ray.codec import encode
+from hoplite_ray.errors import NodeLostError
+from hoplite_ray.plugin.attachment import Attachment
+
+
+class Writable:
+    """An object that is being written in place. Any thread may seal it; the first one does."""
+
+    def __init__(
+        self,
+        here: Attachment,
+        object_id: bytes,
+        incarnation: int,
+        shape: int | Sequence[int],
+        dtype: Any,
+        *,
+        kind: str,
+        timeout_s: float | None,
+    ) -> None:
+        self._here = here
+        self._name = (object_id, incarnation)
+        self._sealing = threading.Lock()
+        self._unsealed: Any = here.store.empty(
+            object_id, shape, dtype, kind=kind, incarnation=incarnation, timeout_s=timeout_s
+        )
+        self.layout = self._unsealed.layout
+        self.value = self._unsealed.value  # one array, so that sealing can make it read-only
+
+    def seal(self) -> None:
+        """End the writing: numpy then refuses to write through `value`.
+
+        Views that were taken of `value` before, and tensors, can still be written: that changes
+        pages of this process alone.
+        """
+        with self._sealing:
+            if self._unsealed is None:
+                return
+            try:
+                self._unsealed.seal()
+            except NodeLostError:  # this process still has the memory: put it into the next life
+                object_id, incarnation = self._name
+                encoded = encode(self.value)
+                self._here.put(object_id, encoded, incarnation=incarnation, timeout_s=None)
+            self._unsealed = None
+            if isinstance(self.value, np.ndarray):
+                self.value.flags.writeable = False

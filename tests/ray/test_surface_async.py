@@ -1,0 +1,169 @@
+"""The awaitable twins: event loops go on, cancelling takes back, and sync calls still work."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import hoplite_ray as hop
+from tests.ray.raycluster import LARGE, RayCluster
+
+
+@ray.remote(num_cpus=0)
+class Gate:
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+
+    async def open(self) -> None:
+        self.opened.set()
+
+    async def passed(self) -> hop.Array:
+        await self.opened.wait()
+        return await hop.array_async(np.ones(LARGE))
+
+
+@ray.remote(num_cpus=0)
+class Reader:
+    """Its calls share one event loop: a call that blocked it would stop all others."""
+
+    def __init__(self) -> None:
+        self.entered = 0
+        self.is_entered = asyncio.Condition()
+
+    async def awaits(self, nested: list[ray.ObjectRef]) -> float:
+        await self.enter()
+        return float((await hop.get_async(nested[0])).sum())
+
+    async def awaits_gathered(self, nested: list[ray.ObjectRef]) -> list[float]:
+        await self.enter()
+        values = await hop.get_async(hop.gather(nested))
+        return [float(each.sum()) for each in values]
+
+    async def blocks(self, nested: list[ray.ObjectRef]) -> float:
+        return float(hop.get(nested[0]).sum())
+
+    async def enter(self) -> None:
+        async with self.is_entered:
+            self.entered += 1
+            self.is_entered.notify_all()
+
+    async def has_entered(self, count: int) -> bool:
+        async with self.is_entered:
+            return await self.is_entered.wait_for(lambda: self.entered >= count)
+
+
+def test_many_calls_await_on_one_loop(cluster: RayCluster) -> None:
+    gate, reader = Gate.remote(), Reader.options(**cluster.on(1)).remote()
+    pending = gate.passed.remote()
+    sums = [reader.awaits.remote([pending]) for _ in range(20)]
+    total = reader.awaits_gathered.remote([pending, hop.put(np.ones(3))])
+    assert ray.get(reader.has_entered.remote(21), timeout=60)
+    ray.get(gate.open.remote())
+    assert ray.get(sums, timeout=60) == [LARGE] * 20
+    assert ray.get(total, timeout=60) == [LARGE, 3]
+
+
+def test_a_sync_get_in_a_coroutine_is_as_ray_get(cluster: RayCluster) -> None:
+    reader = Reader.options(**cluster.on(1)).remote()
+    refs = [hop.put(np.ones(LARGE)), hop.reduce([hop.put(np.ones(3)), hop.put(np.ones(3))])]
+    sums = [reader.blocks.remote([ref]) for ref in refs]
+    assert ray.get(sums, timeout=60) == [LARGE, 6]
+
+
+def _run(program: Any) -> None:
+    asyncio.run(asyncio.wait_for(program, 60))
+
+
+def test_a_limit_names_what_is_pending(cluster: RayCluster) -> None:
+    async def program() -> None:
+        pending = Gate.remote().passed.remote()
+        with pytest.raises(hop.GetTimeoutError, match=f"{pending.hex()[:12]}.* 1 of 1 is pending"):
+            await hop.get_async(pending, timeout_s=0.2)
+        with pytest.raises(hop.GetTimeoutError):
+            await hop.sources_async(hop.reduce([pending]), timeout_s=0.2)
+        assert await hop.wait_async([pending], timeout_s=0.1) == ([], [pending])
+
+    _run(program())
+
+
+def test_a_task_s_own_timeout_error_is_not_ours(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    def late() -> None:
+        raise TimeoutError("its own")
+
+    async def program() -> None:
+        with pytest.raises(TimeoutError, match="its own") as caught:
+            await hop.get_async(late.remote(), timeout_s=60)
+        assert not isinstance(caught.value, hop.GetTimeoutError)
+
+    _run(program())
+
+
+def test_wait_counts_and_keeps_the_order(cluster: RayCluster) -> None:
+    async def program() -> None:
+        gate = Gate.remote()
+        never = Gate.remote().passed.remote()
+        late, there = gate.passed.remote(), hop.put(np.ones(3))
+        refs = [late, never, there]
+        assert await hop.wait_async(refs) == ([there], [late, never])
+        waiting = asyncio.create_task(hop.wait_async(refs, num_returns=2))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        gate.open.remote()
+        assert await waiting == ([late, there], [never])
+        with pytest.raises(ValueError, match="num_returns"):
+            await hop.wait_async(refs, num_returns=4)
+
+    _run(program())
+
+
+def test_a_cancelled_get_is_taken_back(cluster: RayCluster) -> None:
+    async def program() -> None:
+        gate = Gate.remote()
+        pending = gate.passed.remote()
+        waiting = asyncio.create_task(hop.get_async([pending, hop.put(np.ones(LARGE))]))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await gate.open.remote()
+        assert (await hop.get_async(pending)).sum() == LARGE
+
+    _run(program())
+
+
+def test_a_put_that_waits_for_room_is_taken_back(cluster: RayCluster) -> None:
+    held = [hop.put(np.zeros(20 << 20, np.uint8)) for _ in range(3)]  # of 96 MiB
+
+    async def program() -> None:
+        waiting = asyncio.create_task(hop.put_async(np.zeros(40 << 20, np.uint8)))
+        done, _ = await asyncio.wait({waiting}, timeout=0.3)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert waiting.cancelled() or isinstance(waiting.exception(), hop.StoreFullError)
+        assert not done or waiting.exception() is not None
+
+    _run(program())
+    held.clear()
+    ref = hop.put(np.zeros(60 << 20, np.uint8), timeout_s=30)  # nothing of it is left behind
+    hop.delete(ref)
+
+
+def test_errors_come_out_of_the_twins_as_they_do_elsewhere(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    def fails() -> None:
+        raise KeyError("lost key")
+
+    async def program() -> None:
+        with pytest.raises(KeyError, match="lost key"):
+            await hop.get_async(fails.remote())
+        with pytest.raises(hop.ReduceError, match="needs 2 of 2 sources, only 1 is left"):
+            await hop.get_async(hop.reduce([fails.remote(), hop.put(np.ones(1))], count=2))
+        with pytest.raises(hop.InvalidArgumentError, match="value is str"):
+            await hop.put_async("text")
+
+    _run(program())

@@ -1,0 +1,143 @@
+"""Every kind of value along every way that Ray has for a value."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import hoplite_ray as hop
+from tests.ray.raycluster import LARGE, RayCluster
+from tests.ray.surface_values import KINDS, assert_same, needs_torch, value_of
+
+
+@ray.remote(num_cpus=0)
+class Maker:
+    """Makes and reads values; one process, so that torch is imported once."""
+
+    def make(self, kind: str, scale: int = 1) -> hop.Array:
+        return hop.array(value_of(kind, scale))
+
+    def pair(self, kind: str) -> tuple[hop.Array, hop.Array]:
+        return hop.array(value_of(kind)), hop.array(value_of(kind, 2))
+
+    def stream(self, kind: str) -> Iterator[hop.Array]:
+        for scale in (1, 2, 3):
+            yield hop.array(value_of(kind, scale))
+
+    def put(self, kind: str) -> list[ray.ObjectRef]:
+        self.kept = hop.put(value_of(kind))
+        return [self.kept]
+
+    def is_whole(
+        self, kind: str, array: hop.Array, *, nested: dict[str, Any], keyword: hop.Array
+    ) -> bool:
+        several = [hop.get(array), hop.get(nested["ref"]), hop.get(keyword), hop.get(nested["a"])]
+        for each in several:
+            assert_same(each, value_of(kind))
+        return all(isinstance(each, hop.Array) for each in (array, keyword, nested["a"]))
+
+
+@ray.remote(num_cpus=0)
+class AsyncMaker:
+    async def make(self, kind: str) -> hop.Array:
+        return await hop.array_async(value_of(kind))
+
+    async def is_whole(self, kind: str, array: hop.Array, *, nested: list[Any]) -> bool:
+        values = [await array, *await hop.get_async(nested)]
+        for each in values:
+            assert_same(each, value_of(kind))
+        return True
+
+
+@pytest.fixture(scope="module")
+def maker(cluster: RayCluster) -> Any:
+    return Maker.options(**cluster.on(1)).remote()
+
+
+@pytest.fixture(scope="module")
+def reader(cluster: RayCluster) -> Any:
+    return Maker.options(**cluster.on(2)).remote()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_value_comes_back_from_every_way_through_ray(maker: Any, reader: Any, kind: str) -> None:
+    put = hop.put(value_of(kind))
+    assert_same(hop.get(put, timeout_s=60), value_of(kind))
+    made = maker.make.remote(kind)
+    (nested,) = ray.get(maker.put.remote(kind))
+    for ref in (put, made, nested):
+        assert_same(hop.get(ref, timeout_s=60), value_of(kind))
+    whole = reader.is_whole.remote(
+        kind, made, nested={"ref": nested, "a": ray.get(put)}, keyword=put
+    )
+    assert ray.get(whole, timeout=60)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_returns_and_streams(maker: Any, kind: str) -> None:
+    first, second = maker.pair.options(num_returns=2).remote(kind)
+    assert_same(hop.get([second, first]), [value_of(kind, 2), value_of(kind)])
+    streamed = maker.stream.options(num_returns="streaming").remote(kind)
+    for scale, ref in zip((1, 2, 3), streamed, strict=True):
+        assert_same(hop.get(ref), value_of(kind, scale))
+
+
+@pytest.mark.parametrize("kind", ["dict", pytest.param("state", marks=needs_torch)])
+def test_async_actors_make_and_await(cluster: RayCluster, kind: str) -> None:
+    actor = AsyncMaker.options(**cluster.on(0)).remote()
+    made = [actor.make.remote(kind) for _ in range(3)]
+    whole = actor.is_whole.remote(kind, made[0], nested=[made[1], hop.put(value_of(kind))])
+    assert ray.get(whole, timeout=80)
+    assert_same(hop.get(made[2]), value_of(kind))
+
+
+def test_tasks_take_and_return_containers(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    def doubled(parameters: hop.Array) -> hop.Array:
+        return hop.array({name: 2 * parameters[name] for name in parameters})
+
+    parameters = hop.put({"w": np.ones((3, 4)), "b": np.arange(LARGE)})
+    received = hop.get(doubled.options(**cluster.on(2)).remote(parameters), timeout_s=60)
+    assert received["w"].tolist() == [[2.0] * 4] * 3
+    np.testing.assert_array_equal(received["b"], 2 * np.arange(LARGE))
+
+
+def test_every_dtype_comes_back(cluster: RayCluster) -> None:
+    names = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+    value = {name: np.arange(9).astype(name) for name in [*names, "float16", "bool", "<U3", ">i4"]}
+    assert_same(hop.get(hop.put(value)), value)
+
+
+def test_a_put_of_an_array_is_another_ref_of_the_same_object(cluster: RayCluster) -> None:
+    array = hop.array(np.arange(LARGE))
+    ref = hop.put(array)
+    assert ray.get(ref)._object_id == array._object_id
+    assert hop.array(array) is array
+    del array
+    assert hop.get(ref)[-1] == LARGE - 1
+
+
+def test_the_twins_do_the_same_in_a_plain_program(cluster: RayCluster) -> None:
+    async def program() -> None:
+        ref = await hop.put_async({"w": np.arange(LARGE)})
+        array = await hop.array_async(np.ones(3))
+        ready, pending = await hop.wait_async([ref], timeout_s=30)
+        assert (ready, pending) == ([ref], [])
+        received = await hop.get_async([ref, array], timeout_s=30)
+        assert received[0]["w"][-1] == LARGE - 1
+        assert received[1].tolist() == [1, 1, 1]
+        assert (await array).tolist() == [1, 1, 1]
+        total = hop.reduce([await hop.put_async(array), await hop.put_async(np.ones(3))])
+        assert (await hop.get_async(total)).tolist() == [2, 2, 2]
+        again = hop.reduce([ref, ref])
+        assert await hop.sources_async(again, timeout_s=30) == [ref, ref]
+        await hop.delete_async([ref])
+        with pytest.raises(hop.ObjectLostError):
+            await hop.get_async(ref, timeout_s=30)
+
+    asyncio.run(program())
