@@ -75,7 +75,8 @@ LocalPort::LocalPort(std::string path, UniqueFd listener, NodeId node, Incarnati
       limits_(limits),
       poller_(&poller),
       arena_(&arena),
-      next_token_(token + 1) {}
+      next_token_(token + 1),
+      read_(kReadBytes) {}
 
 Result<LocalPort> LocalPort::open(const std::string& path, NodeId node, Incarnation incarnation,
                                   const LocalLimits& limits, Poller& poller, const Arena& arena,
@@ -145,13 +146,8 @@ void LocalPort::accept_all() {
 }
 
 void LocalPort::receive(std::uint64_t token, Attachment& client) {
-  const std::size_t at = client.input.size();
-  client.input.resize(at + kReadBytes);
-  const ssize_t got = ::recv(client.fd.value(), client.input.data() + at, kReadBytes, MSG_DONTWAIT);
-  const int error = errno;
-  client.input.resize(at + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  const ssize_t got = ::recv(client.fd.value(), read_.data(), read_.size(), MSG_DONTWAIT);
   if (got < 0) {
-    errno = error;
     if (!would_block()) lose(token);
     return;
   }
@@ -159,33 +155,39 @@ void LocalPort::receive(std::uint64_t token, Attachment& client) {
     lose(token);
     return;
   }
-  if (!parse(token, client)) {
+  const auto arrived = std::span<const std::byte>(read_).first(static_cast<std::size_t>(got));
+  const bool is_continued = !client.input.empty();  // part of a frame is here already
+  if (is_continued) client.input.insert(client.input.end(), arrived.begin(), arrived.end());
+  const auto whole = is_continued ? std::span<const std::byte>(client.input) : arrived;
+  auto used = parse(token, client, whole);
+  if (!used) {
     ++counters_.frames_bad;
     lose(token);
+    return;
   }
+  const auto rest = whole.subspan(*used);
+  client.input = Bytes(rest.begin(), rest.end());
 }
 
-Result<void> LocalPort::parse(std::uint64_t token, Attachment& client) {
+Result<std::size_t> LocalPort::parse(std::uint64_t token, Attachment& client,
+                                     std::span<const std::byte> bytes) {
   std::size_t read = 0;
   for (;;) {
-    const std::span<const std::byte> here = std::span(client.input).subspan(read);
-    if (here.size() < kLocalHeaderBytes) break;
+    const std::span<const std::byte> here = bytes.subspan(read);
+    if (here.size() < kLocalHeaderBytes) return read;
     auto header = decode_local_header(here);
     if (!header) return header.error();
     const std::size_t body_end = kLocalHeaderBytes + header->body_bytes;
     const std::size_t whole = body_end + header->payload_bytes;
-    if (here.size() < whole) break;
+    if (here.size() < whole) return read;
     auto frame = decode_local_body(*header, here.subspan(kLocalHeaderBytes, header->body_bytes));
     if (!frame) return frame.error();
     const auto payload = here.subspan(body_end, header->payload_bytes);
     auto handled =
         handle_frame(token, client, std::move(*frame), Bytes(payload.begin(), payload.end()));
-    if (!handled) return handled;
+    if (!handled) return handled.error();
     read += whole;
   }
-  client.input.erase(client.input.begin(),
-                     client.input.begin() + static_cast<std::ptrdiff_t>(read));
-  return {};
 }
 
 Result<void> LocalPort::handle_frame(std::uint64_t token, Attachment& client, LocalFrame frame,

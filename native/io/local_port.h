@@ -60,7 +60,7 @@ class LocalPort {
     UniqueFd fd;
     bool is_attached = false;
     bool passes_descriptors = false;  // with the first bytes that go out
-    std::vector<std::byte> input;
+    std::vector<std::byte> input;     // the part of a frame that has come
     std::deque<Bytes> output;
     std::size_t output_sent = 0;  // of output.front()
     std::uint64_t queued_bytes = 0;
@@ -72,8 +72,10 @@ class LocalPort {
 
   void accept_all();
   void receive(std::uint64_t token, Attachment& client);
-  // Takes whole frames out of the input; an error means: close.
-  [[nodiscard]] Result<void> parse(std::uint64_t token, Attachment& client);
+  // Takes in the whole frames at the front of `bytes`, and returns how many bytes they were; an
+  // error means: close.
+  [[nodiscard]] Result<std::size_t> parse(std::uint64_t token, Attachment& client,
+                                          std::span<const std::byte> bytes);
   [[nodiscard]] Result<void> handle_frame(std::uint64_t token, Attachment& client, LocalFrame frame,
                                           Bytes payload);
   [[nodiscard]] Result<bool> send(Attachment& client);  // false: the socket is full
@@ -90,6 +92,7 @@ class LocalPort {
   Poller* poller_;
   const Arena* arena_;
   std::uint64_t next_token_;
+  std::vector<std::byte> read_;                  // what one recv(2) brings
   std::map<std::uint64_t, Attachment> clients_;  // by token, which is also the ClientId
   std::vector<std::uint64_t> dirty_;
   std::deque<Command> commands_;
