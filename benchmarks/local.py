@@ -1,0 +1,254 @@
+"""One Ray node: put and get beside Ray's own object store and a plain memcpy, in the same run.
+
+    python benchmarks/local.py
+
+A fresh process puts a large array into a store whose memory is warm, and gets it back as a view;
+small objects are put, and got on their own node and on a second one of this machine. Contenders
+take turns. Bounds: a warm memcpy for bytes; what the task of this benchmark asks for elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import ray
+from ray.cluster_utils import Cluster
+
+import hoplite_ray as hop
+from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.store import new_id
+
+KIB, MIB = 1 << 10, 1 << 20
+SMALL = {"1 KB": 1 * KIB, "64 KB": 64 * KIB}
+COPY_SHARE_MIN = 0.4  # of a warm memcpy
+BATCH = 20  # small objects of one kind in a row, while the contenders take turns
+PUT_RATIO_MAX = 1.2  # of ray.put
+LIMITS_S = {"view": 1e-3, "local": 60e-6, "remote": 250e-6}
+
+
+@dataclass
+class Times:
+    """Seconds of each contender, by what was measured."""
+
+    taken: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, what: str, seconds: float | list[float]) -> None:
+        self.taken[what] += seconds if isinstance(seconds, list) else [seconds]
+
+    def median(self, what: str) -> float:
+        return statistics.median(self.taken[what])
+
+
+def main() -> None:
+    options = parse_options()
+    times = Times()
+    cluster = start_cluster(options.size_bytes)
+    try:
+        measure_large(times, options)
+        measure_small(times, options)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    report(times, options)
+    if options.json:
+        print(
+            json.dumps({"cores": os.cpu_count(), "size_bytes": options.size_bytes, **times.taken})
+        )
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--size-mib", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=3, help="fresh processes per contender")
+    parser.add_argument("--small", type=int, default=400, help="small objects of each kind")
+    parser.add_argument("--json", action="store_true", help="add one line with every time taken")
+    parser.add_argument("--toy", action="store_true", help="sizes that only prove that it runs")
+    options = parser.parse_args()
+    if options.toy:
+        options.size_mib, options.rounds, options.small = 16, 1, 20
+    options.size_bytes = options.size_mib * MIB
+    return options
+
+
+def start_cluster(size_bytes: int) -> Cluster:
+    """Two Ray nodes, each with a store of its own for either contender."""
+    room = size_bytes + size_bytes // 2 + 256 * MIB
+    common = {"num_cpus": 2, "include_dashboard": False}
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={**common, "object_store_memory": room, "resources": {"near": 9}},
+    )
+    cluster.add_node(num_cpus=2, object_store_memory=256 * MIB, resources={"far": 9})
+    ray.init(
+        address=cluster.address,
+        runtime_env={"hoplite": {"arena_bytes": room}},
+        log_to_driver=False,
+    )
+    return cluster
+
+
+# ---- large ----
+
+
+@ray.remote(num_cpus=0)
+class Fresh:
+    """A process that has put nothing large yet."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.data = np.ones(size_bytes, np.uint8)
+        hop.get(hop.put(self.data[:1]))  # attached, as a worker is that has been handed anything
+        ray.get(ray.put(self.data[:1]))
+
+    def copy_s(self) -> float:
+        """A memcpy of it, both sides warm."""
+        copy = np.ones_like(self.data)
+        return min(timed(lambda: np.copyto(copy, self.data)) for _ in range(3))
+
+    def hop_s(self) -> tuple[float, float]:
+        """The first put, and a get of it."""
+        started = time.perf_counter()
+        ref = hop.put(self.data)
+        put_s = time.perf_counter() - started
+        started = time.perf_counter()
+        view = hop.get(ref)
+        get_s = time.perf_counter() - started
+        assert view[-1] == 1 and view.nbytes == self.data.nbytes
+        del view
+        hop.delete(ref)
+        return put_s, get_s
+
+    def ray_s(self) -> tuple[float, float]:
+        started = time.perf_counter()
+        ref = ray.put(self.data)
+        put_s = time.perf_counter() - started
+        started = time.perf_counter()
+        view = ray.get(ref)
+        get_s = time.perf_counter() - started
+        assert view[-1] == 1 and view.nbytes == self.data.nbytes
+        return put_s, get_s
+
+
+def measure_large(times: Times, options: argparse.Namespace) -> None:
+    for number in range(options.rounds + 1):
+        for contender in ("hop", "ray"):
+            fresh = Fresh.options(resources={"near": 0.001}).remote(options.size_bytes)
+            copy_s = ray.get(fresh.copy_s.remote())
+            put_s, get_s = ray.get(getattr(fresh, f"{contender}_s").remote())
+            ray.kill(fresh)
+            if number == 0:
+                continue  # it has warmed both stores
+            times.add("memcpy", copy_s)
+            times.add(f"{contender} large put", put_s)
+            times.add(f"{contender} large get", get_s)
+
+
+# ---- small ----
+
+
+@ray.remote(num_cpus=0)
+class Far:
+    """A process on the other node, which has none of the objects yet."""
+
+    def ids_s(self, ids: list[bytes]) -> list[float]:
+        store = attachment().store
+        return [timed(partial(store.get, each, exists=True)) for each in ids]
+
+    def hop_s(self, refs: list[Any]) -> list[float]:
+        ray.get(refs)  # which puts these are is known
+        return [timed(partial(hop.get, each)) for each in refs]
+
+    def ray_s(self, refs: list[Any]) -> list[float]:
+        return [timed(partial(ray.get, each)) for each in refs]
+
+
+def measure_small(times: Times, options: argparse.Namespace) -> None:
+    far = Far.options(resources={"far": 0.001}).remote()
+    for name, size_bytes in SMALL.items():
+        array = np.zeros(size_bytes, np.uint8)
+        for number in range(options.small // BATCH + 1):
+            measured = small_batch(array, far)
+            if number == 0:
+                continue  # attaching, importing
+            for what, seconds in measured.items():
+                times.add(f"{what.format(name)}", seconds)
+
+
+def small_batch(array: np.ndarray, far: Any) -> dict[str, list[float]]:
+    """Times of a few puts and of the first gets of them here and there, contenders in turns."""
+    store = attachment().store
+    ids = [new_id() for _ in range(BATCH)]
+    refs: list[Any] = []
+    theirs: list[Any] = []
+    measured = defaultdict(list)
+    for each in ids:
+        measured["id {} put"].append(timed(partial(store.put, each, array)))
+        measured["hop {} put"].append(timed(lambda: refs.append(hop.put(array))))
+        measured["ray {} put"].append(timed(lambda: theirs.append(ray.put(array))))
+    for mine, ref, other in zip(ids, refs, theirs, strict=True):
+        measured["id {} get local"].append(timed(partial(store.get, mine)))
+        measured["hop {} get local"].append(timed(partial(hop.get, ref)))
+        measured["ray {} get local"].append(timed(partial(ray.get, other)))
+    measured["id {} get remote"] = ray.get(far.ids_s.remote(ids))
+    measured["hop {} get remote"] = ray.get(far.hop_s.remote(refs))
+    measured["ray {} get remote"] = ray.get(far.ray_s.remote(theirs))
+    for each in ids:
+        store.delete(each)
+    return measured
+
+
+def timed(deed: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    deed()
+    return time.perf_counter() - started
+
+
+# ---- what came of it ----
+
+
+def report(times: Times, options: argparse.Namespace) -> None:
+    size = f"{options.size_mib} MiB"
+    copy_s, hop_s, ray_s = (times.median(w) for w in ("memcpy", "hop large put", "ray large put"))
+    line(f"memcpy of {size}, warm", options.size_bytes / copy_s / 1e9, "GB/s")
+    line(
+        f"first put of {size}",
+        options.size_bytes / hop_s / 1e9,
+        f"GB/s: {copy_s / hop_s:.2f} of the memcpy (at least {COPY_SHARE_MIN}); "
+        f"ray.put {options.size_bytes / ray_s / 1e9:.2f}; "
+        f"{hop_s / ray_s:.2f} x ray.put's time (at most {PUT_RATIO_MAX})",
+    )
+    get_us = {who: times.median(f"{who} large get") * 1e6 for who in ("hop", "ray")}
+    line("get of it as a view", get_us["hop"], f"us {at_most('view')}; ray.get {get_us['ray']:.0f}")
+    for name in SMALL:
+        for place in ("local", "remote"):
+            us = small_us(times, f"{name} get {place}")
+            others = f"{us['hop']:.0f} by ref {at_most(place)}; ray.get {us['ray']:.0f}"
+            line(f"get of {name}, {place}", us["id"], f"us by id, {others}")
+        us = small_us(times, f"{name} put")
+        ratio = f"{us['hop'] / us['ray']:.2f} x ray.put's {us['ray']:.0f} (at most {PUT_RATIO_MAX})"
+        line(f"put of {name}", us["hop"], f"us: {ratio}; by id {us['id']:.0f}")
+
+
+def small_us(times: Times, what: str) -> dict[str, float]:
+    return {who: times.median(f"{who} {what}") * 1e6 for who in ("id", "hop", "ray")}
+
+
+def at_most(what: str) -> str:
+    return f"(at most {LIMITS_S[what] * 1e6:.0f})"
+
+
+def line(what: str, figure: float, rest: str) -> None:
+    print(f"{what:<26}{figure:8.2f} {rest}")
+
+
+if __name__ == "__main__":
+    main()
