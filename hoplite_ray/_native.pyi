@@ -77,18 +77,41 @@ class Request:
     def id(self) -> int:
         """Its number among the client's requests; write() begins another one."""
 
+class Unsealed:
+    """
+    The range of a reserved object; a writable buffer, and shared with the node until it is sealed. Dropped unsealed, the put is cancelled.
+    """
+
+    def seal(self) -> Request:
+        """
+        Let everybody get the object: the request ends when they may. What is written from now on stays in this process.
+        """
+
+    @property
+    def size_bytes(self) -> int: ...
+
 class Client:
     """This process's attachment to its own node."""
 
     def __init__(self, socket_path: str) -> None: ...
 
-    def put(self, object_id: bytes, incarnation: int, layout: bytes, parts: Sequence[tuple[int, int]], data: Buffer) -> Request:
+    def put(self, object_id: bytes, incarnation: int, layout: bytes, parts: Sequence[tuple[int, int]], data: Sequence[Buffer]) -> Request:
         """
-        Put an object of (dtype, bytes) parts; above INLINE_BYTES_MAX the request ends when write() may be called.
+        Put an object of (dtype, bytes) parts, whose bytes are those of `data` one after the other; above INLINE_BYTES_MAX the request ends when write() may be called.
         """
 
-    def write(self, request: Request, data: Buffer) -> None:
-        """Write a reserved object; `request` then ends when it is sealed."""
+    def write(self, request: Request, data: Sequence[Buffer]) -> None:
+        """
+        Write a reserved object; `request` then ends when it is sealed. Answers signals; if their handler raises, the put is cancelled.
+        """
+
+    def reserve(self, object_id: bytes, incarnation: int, layout: bytes, parts: Sequence[tuple[int, int]], size_bytes: int) -> Request:
+        """
+        Reserve the range of a large object; the request ends when map() may be called.
+        """
+
+    def map(self, request: Request) -> Unsealed:
+        """Map the range that was reserved, to write into it."""
 
     def get(self, object_id: bytes, exists: bool = False) -> Request:
         """

@@ -165,7 +165,7 @@ class PendingPut(Pending[None]):
         *,
         what: str,
         size_bytes: int,
-        data: memoryview,
+        data: Sequence[memoryview],
     ) -> None:
         super().__init__(
             listener,

@@ -124,17 +124,14 @@ class Store:
     def _begin_put(self, object_id: bytes, value: Any, incarnation: int) -> PendingPut:
         object_id = checked_id(object_id)
         layout, data = value if isinstance(value, codec.Encoded) else codec.encode(value)
-        joined = data[0] if len(data) == 1 else memoryview(b"".join(data))
-        request = self._usable().put(
-            object_id, incarnation, layout.to_bytes(), layout.parts, joined
-        )
+        request = self._usable().put(object_id, incarnation, layout.to_bytes(), layout.parts, data)
         return PendingPut(
             self._listener,
             self._client,
             request,
             what=f"put of object {short_name(object_id)} ({layout.size_bytes} bytes)",
             size_bytes=layout.size_bytes,
-            data=joined,
+            data=data,
         )
 
     def get(self, object_id: bytes, *, exists: bool = False, timeout_s: float | None = None) -> Any:

@@ -23,7 +23,7 @@ from hoplite_ray.errors import (
     ObjectLostError,
     UnusableAfterForkError,
 )
-from hoplite_ray.plugin import flag, seams
+from hoplite_ray.plugin import flag
 from hoplite_ray.plugin.anchors import AnchorSupply
 from hoplite_ray.plugin.journal import Journal
 from hoplite_ray.plugin.lifetime import Reaper
@@ -52,7 +52,6 @@ class Attachment:
 
     def __init__(self, place: NodePlace) -> None:
         self.pid = os.getpid()
-        self.connection = seams.connection()
         flag.refuse_raw(ray.get_runtime_context().runtime_env)
         self.place = place
         self.began_s = began_s()
@@ -88,7 +87,7 @@ class Attachment:
     def reaper(self) -> Reaper:
         """Deletes the objects that this process has put, when their refs are gone."""
         _ = self.steward  # which reaps them if this process dies first
-        return Reaper(self._release, ray_ended=self.journal.close)
+        return Reaper(self._release)
 
     @cached_property
     def abandoned(self) -> Reaper:
@@ -191,14 +190,14 @@ def attachment() -> Attachment:
     refuse_fork()
     if not ray.is_initialized():
         raise HopliteError("Ray is not running in this process: call ray.init() first")
-    connection = seams.connection()
+    place = NodePlace.of_this_process()
     current = _current
-    if current is not None and current.connection == connection:
+    if current is not None and current.place == place:
         return current
     with _changing:
-        if _current is None or _current.connection != connection:  # else another thread made it
+        if _current is None or _current.place != place:  # else another thread has made it
             if _current is not None:
                 _current.close()  # of a Ray that was shut down in this process
             _current = None
-            _current = Attachment(NodePlace.of_this_process())
+            _current = Attachment(place)
         return _current

@@ -16,18 +16,12 @@ from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.seams import Ref
 
-_LOOKS_S = 5.0  # whether Ray still runs in this process: with ray.shutdown its refs are dead
-
 
 class Reaper:
     """Calls `release(id)` some time after the ref of that id has gone out of scope everywhere."""
 
-    def __init__(
-        self, release: Callable[[bytes], None], *, ray_ended: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, release: Callable[[bytes], None]) -> None:
         self._release = release
-        self._ray_ended = ray_ended
-        self._connection = seams.connection()
         self._gone: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="hoplite-reaper", daemon=True)
         self._thread.start()
@@ -42,16 +36,7 @@ class Reaper:
         self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
-        while True:
-            try:
-                object_id = self._gone.get(timeout=_LOOKS_S)
-            except queue.Empty:
-                if seams.connection() == self._connection:
-                    continue
-                self._ray_ended()
-                return
-            if object_id is None:
-                return
+        while (object_id := self._gone.get()) is not None:
             try:
                 self._release(object_id)
             except (HopliteError, ray.exceptions.RayError):

@@ -31,14 +31,6 @@ def _worker() -> Any:
 # Where this process is.
 
 
-def connection() -> tuple[str, str]:
-    """Names this process's connection to Ray: another one after each ray.init. None: ("", "")."""
-    if not ray.is_initialized():
-        return "", ""
-    context = ray.get_runtime_context()  # a driver's own id says only which job it is
-    return context.get_worker_id(), context.get_node_id()
-
-
 def ray_directory() -> str:
     """The directory of this Ray session, the same for every process of one host."""
     return str(_worker().node.get_session_dir_path())

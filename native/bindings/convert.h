@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -96,6 +98,19 @@ class BorrowedBytes {
 
  private:
   Py_buffer buffer_{};
+};
+
+// The buffers of a sequence of Python objects, borrowed together.
+class BorrowedBuffers {
+ public:
+  explicit BorrowedBuffers(const nb::sequence& owners) {
+    for (const nb::handle owner : owners) spans_.push_back(borrowed_.emplace_back(owner).span());
+  }
+  [[nodiscard]] std::span<const std::span<const std::byte>> spans() const { return spans_; }
+
+ private:
+  std::deque<BorrowedBytes> borrowed_;
+  std::vector<std::span<const std::byte>> spans_;
 };
 
 }  // namespace hoplite

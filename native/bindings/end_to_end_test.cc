@@ -4,10 +4,12 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -97,10 +99,11 @@ class Cluster : public ::testing::Test {
   Result<Outcome> put(std::size_t rank, ObjectId id, const std::vector<std::byte>& data,
                       DType dtype = DType::kOpaque) {
     Client& client = *clients_[rank];
-    auto request = client.put(id, Incarnation{1}, "layout", {{dtype, data.size()}}, data);
+    const std::array<std::span<const std::byte>, 1> buffers{data};
+    auto request = client.put(id, Incarnation{1}, "layout", {{dtype, data.size()}}, buffers);
     auto outcome = finish(request);
     if (!outcome || !std::holds_alternative<Reserved>(*outcome)) return outcome;
-    return finish(client.write(**request, data));
+    return finish(client.write(**request, buffers));
   }
 
   void expect_bytes(Result<Outcome> outcome, const std::vector<std::byte>& expected) {
@@ -207,6 +210,30 @@ TEST_F(Cluster, ADeletedObjectIsLostToLaterGets) {
   auto got = finish(clients_[1]->get(object_id(6), true));
   ASSERT_FALSE(got);
   EXPECT_EQ(got.error().code, Code::kObjectLost);
+}
+
+TEST_F(Cluster, AnObjectThatIsWrittenInPlaceIsGotOnAll) {
+  start(2);
+  const auto data = pattern(3'000'001, 8);
+  Client& client = *clients_[0];
+  auto early = clients_[1]->get(object_id(8));
+  auto reserved = client.reserve(object_id(8), Incarnation{1}, "layout",
+                                 {{DType::kOpaque, data.size()}}, data.size());
+  ASSERT_TRUE(finish(reserved));
+  auto unsealed = client.map(*reserved);
+  ASSERT_TRUE(unsealed) << unsealed.error().text;
+  std::copy(data.begin(), data.end(), (*unsealed)->bytes().begin());
+  auto sealed = finish((*unsealed)->seal());
+  ASSERT_TRUE(sealed) << sealed.error().text;
+  expect_bytes(finish(early), data);
+  expect_bytes(finish(client.get(object_id(8))), data);
+  // What its writer does from now on is its own affair, and so is what becomes of the range.
+  (*unsealed)->bytes()[0] = ~data[0];
+  expect_bytes(finish(client.get(object_id(8))), data);
+  ASSERT_TRUE(finish(client.remove(object_id(8))));
+  ASSERT_TRUE(put(0, object_id(9), pattern(3'000'001, 9)));
+  const auto mine = (*unsealed)->bytes();
+  EXPECT_TRUE(std::equal(data.begin() + 1, data.end(), mine.begin() + 1));
 }
 
 TEST_F(Cluster, ANodeThatStopsFailsItsClientsRequestsAndLeavesTheirViews) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "bindings/convert.h"
+#include "bindings/handles.h"
 #include "client/client.h"
 #include "node/node.h"
 
@@ -27,59 +28,17 @@ namespace {
 
 using namespace nb::literals;
 
-// ---- Fetched: a received object as a buffer
-
-struct PyFetched {
-  View view;
-};
-
-int export_buffer(PyObject* self, Py_buffer* buffer, int flags) {
-  const auto bytes = nb::inst_ptr<PyFetched>(nb::handle(self))->view.bytes();
-  static std::byte nothing{};  // an empty object has no address, and a buffer must have one
-  return PyBuffer_FillInfo(buffer, self, bytes.empty() ? &nothing : bytes.data(),
-                           static_cast<Py_ssize_t>(bytes.size()), 0, flags);
-}
-
-PyType_Slot fetched_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_buffer)},
-                               {0, nullptr}};
-
-nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
-
-// ---- Request
-
-struct PyRequest {
-  RequestHandle handle;  // of a large put: first its reservation, from write() on its sealing
-
-  bool wait(double timeout_s) {
-    const RequestHandle waited = handle;  // another thread may write() meanwhile
-    const Duration timeout = to_duration(timeout_s);
-    const nb::gil_scoped_release released;
-    return waited->wait(timeout);
-  }
-
-  // None for what only ends, Fetched for a get, the members' indices for a reduce.
-  nb::object result() {
-    auto outcome = [&] {
-      const RequestHandle taken = handle;
-      const nb::gil_scoped_release released;  // it maps the object
-      return taken->take();
-    }();
-    if (!outcome) raise_error(outcome.error());
-    if (auto* view = std::get_if<View>(&*outcome)) return nb::cast(PyFetched{std::move(*view)});
-    if (auto* reduced = std::get_if<Reduced>(&*outcome)) return nb::cast(reduced->members);
-    return nb::none();
-  }
-
-  void cancel() {
-    const RequestHandle cancelled = handle;
-    const nb::gil_scoped_release released;
-    cancelled->cancel();
-  }
-};
-
-PyRequest wrap(Result<RequestHandle> handle) { return {unwrap(std::move(handle))}; }
-
 // ---- Client
+
+using PyParts = std::vector<std::pair<int, std::uint64_t>>;
+
+std::vector<Part> to_parts(const PyParts& parts) {
+  std::vector<Part> converted;
+  for (const auto& [dtype, size_bytes] : parts) {
+    converted.push_back({to_enum<DType>(dtype, kDTypeCount, "dtype"), size_bytes});
+  }
+  return converted;
+}
 
 struct PyClient {
   std::unique_ptr<Client> client;
@@ -100,24 +59,45 @@ struct PyClient {
   }
 
   PyRequest put(const nb::bytes& object_id, std::uint32_t incarnation, const nb::bytes& layout,
-                const std::vector<std::pair<int, std::uint64_t>>& parts, nb::handle data) {
+                const PyParts& parts, const nb::sequence& data) {
     const ObjectId object = to_object_id(object_id);
-    std::vector<Part> runs;
-    for (const auto& [dtype, size_bytes] : parts) {
-      runs.push_back({to_enum<DType>(dtype, kDTypeCount, "dtype"), size_bytes});
-    }
+    std::vector<Part> runs = to_parts(parts);
     std::string description(layout.c_str(), layout.size());
-    const BorrowedBytes bytes(data);
+    const BorrowedBuffers buffers(data);
     return wrap(released([&](Client& c) {
       return c.put(object, Incarnation{incarnation}, std::move(description), std::move(runs),
-                   bytes.span());
+                   buffers.spans());
     }));
   }
 
-  void write(PyRequest& request, nb::handle data) {
-    const BorrowedBytes bytes(data);
+  void write(PyRequest& request, const nb::sequence& data) {
+    const BorrowedBuffers buffers(data);
     const RequestHandle put = request.handle;
-    request.handle = unwrap(released([&](Client& c) { return c.write(*put, bytes.span()); }));
+    bool is_interrupted = false;  // by a signal whose Python handler has raised
+    auto sealing = released([&](Client& c) {
+      return c.write(*put, buffers.spans(), [&is_interrupted] {
+        const nb::gil_scoped_acquire gil;
+        return is_interrupted = PyErr_CheckSignals() != 0;
+      });
+    });
+    if (is_interrupted) throw nb::python_error();
+    request.handle = unwrap(std::move(sealing));
+  }
+
+  PyRequest reserve(const nb::bytes& object_id, std::uint32_t incarnation, const nb::bytes& layout,
+                    const PyParts& parts, std::uint64_t size_bytes) {
+    const ObjectId object = to_object_id(object_id);
+    std::vector<Part> runs = to_parts(parts);
+    std::string description(layout.c_str(), layout.size());
+    return wrap(released([&](Client& c) {
+      return c.reserve(object, Incarnation{incarnation}, std::move(description), std::move(runs),
+                       size_bytes);
+    }));
+  }
+
+  PyUnsealed map(PyRequest& request) {
+    const RequestHandle put = request.handle;
+    return PyUnsealed(unwrap(released([&](Client& c) { return c.map(put); })));
   }
 
   PyRequest get(const nb::bytes& object_id, bool exists) {
@@ -280,38 +260,24 @@ void bind_node(nb::module_& m) {
       .def("stop", &PyNode::stop, "Say goodbye to all peers and join the thread. Idempotent.");
 }
 
-void bind_request(nb::module_& m) {
-  nb::class_<PyFetched>(m, "Fetched", nb::type_slots(fetched_slots),
-                        "A received object; a writable buffer that is private to this process.")
-      .def_prop_ro("layout", [](PyFetched& self) { return to_bytes(self.view.layout()); })
-      .def_prop_ro("incarnation", [](PyFetched& self) { return self.view.incarnation().value; })
-      .def_prop_ro("size_bytes", [](PyFetched& self) { return self.view.bytes().size(); })
-      .def_prop_ro("is_mapped", [](PyFetched& self) { return self.view.is_mapped(); });
-  nb::class_<PyRequest>(m, "Request", "One pending operation of a client.")
-      .def("wait", &PyRequest::wait, "timeout_s"_a,
-           "Wait; True when the request is finished, either way.")
-      .def("result", &PyRequest::result, nb::sig("def result(self) -> None | Fetched | list[int]"),
-           "Return how it ended, or raise. A Fetched can be taken once.")
-      .def("cancel", &PyRequest::cancel, "Give blocks, waits and an unwritten range back.")
-      .def_prop_ro(
-          "id", [](PyRequest& self) { return self.handle->id().value; },
-          "Its number among the client's requests; write() begins another one.");
-}
-
 void bind_client(nb::module_& m) {
   nb::class_<PyClient>(m, "Client", "This process's attachment to its own node.")
       .def(nb::init<const std::string&>(), "socket_path"_a)
       .def("put", &PyClient::put, "object_id"_a, "incarnation"_a, "layout"_a, "parts"_a, "data"_a,
-           nb::sig(
-               "def put(self, object_id: bytes, incarnation: int, layout: bytes, "
-               "parts: collections.abc.Sequence[tuple[int, int]], data: typing_extensions.Buffer) "
-               "-> Request"),
-           "Put an object of (dtype, bytes) parts; above INLINE_BYTES_MAX the request ends when "
-           "write() "
-           "may be called.")
+           nb::sig("def put(self, object_id: bytes, incarnation: int, layout: bytes, "
+                   "parts: collections.abc.Sequence[tuple[int, int]], "
+                   "data: collections.abc.Sequence[typing_extensions.Buffer]) -> Request"),
+           "Put an object of (dtype, bytes) parts, whose bytes are those of `data` one after the "
+           "other; above INLINE_BYTES_MAX the request ends when write() may be called.")
       .def("write", &PyClient::write, "request"_a, "data"_a,
-           nb::sig("def write(self, request: Request, data: typing_extensions.Buffer) -> None"),
-           "Write a reserved object; `request` then ends when it is sealed.")
+           nb::sig("def write(self, request: Request, "
+                   "data: collections.abc.Sequence[typing_extensions.Buffer]) -> None"),
+           "Write a reserved object; `request` then ends when it is sealed. Answers signals; if "
+           "their handler raises, the put is cancelled.")
+      .def("reserve", &PyClient::reserve, "object_id"_a, "incarnation"_a, "layout"_a, "parts"_a,
+           "size_bytes"_a,
+           "Reserve the range of a large object; the request ends when map() may be called.")
+      .def("map", &PyClient::map, "request"_a, "Map the range that was reserved, to write into it.")
       .def("get", &PyClient::get, "object_id"_a, "exists"_a = false,
            "Get an object, which need not exist yet unless the caller knows that it `exists`.")
       .def("delete", &PyClient::remove, "object_id"_a, "upto"_a = 0,
@@ -348,6 +314,6 @@ NB_MODULE(_native, m) {
   m.def("error_classes", &hoplite::error_classes, "Return the exception class of each Code.");
   m.def("option_names", &hoplite::option_names, "Return the names that NativeNode options take.");
   hoplite::bind_node(m);
-  hoplite::bind_request(m);
+  hoplite::bind_handles(m);
   hoplite::bind_client(m);
 }

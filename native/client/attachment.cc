@@ -67,14 +67,19 @@ bool Attachment::is_alive() {
 }
 
 Result<std::shared_ptr<Request>> Attachment::ask(ObjectId object, CommandBody body,
-                                                 Incarnation incarnation,
-                                                 std::uint64_t size_bytes) {
-  if (auto usable = check(); !usable) return usable.error();
+                                                 Incarnation incarnation, std::uint64_t size_bytes,
+                                                 Pin pin) {
+  if (auto usable = check(); !usable) {
+    pin.forget();
+    return usable.error();
+  }
   std::shared_ptr<Request> request;
   {
     const std::lock_guard guard(mutex_);
     const RequestId id{next_request_++};
     request = std::make_shared<Request>(shared_from_this(), id, object, incarnation, size_bytes);
+    request->is_seal_ = pin.is_held();
+    request->answer_.pin = std::move(pin);
     pending_.emplace(id, request.get());
   }
   release_orphans();
@@ -131,12 +136,11 @@ void Attachment::close() {
     const std::lock_guard guard(mutex_);
     if (end_) return;
     for (const auto& [id, request] : pending_) pending.push_back(id);
+    die({Code::kNodeLost, "the client was closed"});  // before an answer to a cancel can come in
   }
   for (const RequestId id : pending) {
-    [[maybe_unused]] const auto told = tell(id, CancelCommand{});  // it fails only if the node died
+    [[maybe_unused]] const auto sent = send({ClientId{0}, id, CancelCommand{}});
   }
-  const std::lock_guard guard(mutex_);
-  die({Code::kNodeLost, "the client was closed"});
 }
 
 // ---- for Request ----
@@ -153,7 +157,7 @@ Result<Request::Answer> Attachment::take(Request& request) {
   if (!request.is_finished_) {
     return Error{Code::kInvalidArgument, "the request is not finished; wait for it first"};
   }
-  if (!std::holds_alternative<Fetched>(request.answer_.reply)) {
+  if (!std::holds_alternative<Fetched>(request.answer_.reply) || request.is_seal_) {
     return Request::Answer{request.answer_.reply, {}, {}};
   }
   if (std::exchange(request.is_taken_, true)) {
@@ -162,32 +166,25 @@ Result<Request::Answer> Attachment::take(Request& request) {
   return std::move(request.answer_);
 }
 
-Result<Extent> Attachment::reservation(const Request& put) {
-  if (auto usable = check(); !usable) return usable.error();
-  const std::lock_guard guard(mutex_);
-  const auto* reserved = std::get_if<Reserved>(&put.answer_.reply);
-  if (!put.is_finished_ || !put.is_unwritten_ || reserved == nullptr) {
-    return Error{Code::kInvalidArgument, "write() wants a large put that has ended with Reserved"};
-  }
-  return Extent{reserved->extent.offset, put.size_bytes_};
-}
-
-void Attachment::mark_written(Request& put) {
-  const std::lock_guard guard(mutex_);
-  put.is_unwritten_ = false;
-}
-
 void Attachment::cancel(Request& request) {
+  if (!request.is_seal_) take_back(request);
+}
+
+void Attachment::forget(Request& request) { take_back(request); }
+
+void Attachment::take_back(Request& request) {
   if (is_forked_) return;
-  bool was_pending = false;
   {
     const std::lock_guard guard(mutex_);
-    was_pending = pending_.erase(request.id_) > 0;
-    if (was_pending) {
+    using Range = Request::Range;
+    if (pending_.erase(request.id_) > 0) {
       cancelled_.emplace(request.id_, request.object_);
       finish(request, Error{Code::kCancelled, "the request was cancelled"}, {});
       wake(waiter_);
-    } else if (!std::exchange(request.is_unwritten_, false)) {
+    } else if (request.range_ == Range::kReserved) {
+      request.range_ = Range::kNone;
+    } else {
+      if (request.range_ == Range::kTaken) request.range_ = Range::kUnwelcome;
       return;
     }
     progress_.notify_all();
@@ -195,7 +192,45 @@ void Attachment::cancel(Request& request) {
   [[maybe_unused]] const auto told = tell(request.id_, CancelCommand{});  // fails if the node died
 }
 
-void Attachment::forget(Request& request) { cancel(request); }
+// ---- for who fills a reserved range ----
+
+Result<Extent> Attachment::take_range(Request& put, std::uint64_t size_bytes) {
+  if (auto usable = check(); !usable) return usable.error();
+  const std::lock_guard guard(mutex_);
+  const auto* reserved = std::get_if<Reserved>(&put.answer_.reply);
+  if (put.range_ != Request::Range::kReserved || reserved == nullptr) {
+    return Error{Code::kInvalidArgument,
+                 "only a large put that has ended with a reservation can be written, and once"};
+  }
+  if (size_bytes != put.size_bytes_) {
+    return Error{Code::kInvalidArgument, "write() of " + std::to_string(size_bytes) +
+                                             " bytes into a put of " +
+                                             std::to_string(put.size_bytes_)};
+  }
+  put.range_ = Request::Range::kTaken;
+  return Extent{reserved->extent.offset, put.size_bytes_};
+}
+
+bool Attachment::is_welcome(const Request& put) {
+  if (is_forked_) return false;
+  const std::lock_guard guard(mutex_);
+  return put.range_ != Request::Range::kUnwelcome;
+}
+
+void Attachment::give_back(Request& put) {
+  if (is_forked_) return;
+  {
+    const std::lock_guard guard(mutex_);
+    put.range_ = Request::Range::kNone;
+  }
+  [[maybe_unused]] const auto told = tell(put.id_, CancelCommand{});  // fails if the node died
+}
+
+bool Attachment::has_pin(const Request& seal) {
+  if (is_forked_) return true;
+  const std::lock_guard guard(mutex_);
+  return seal.is_finished_ && seal.answer_.pin.is_held();
+}
 
 // ---- pins and forks ----
 

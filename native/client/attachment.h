@@ -39,11 +39,13 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   [[nodiscard]] int writable_fd() const { return writable_.value(); }
   [[nodiscard]] int readonly_fd() const { return readonly_.value(); }
   [[nodiscard]] bool is_alive();
+  [[nodiscard]] Result<void> check();  // an error when forked, closed, or when the node is gone
 
-  // Registers a request for `object`, then sends its command. The rest: of a put.
+  // Registers a request for `object`, then sends its command. Incarnation and size: of a put.
+  // `pin`: of a seal, which is answered with it.
   [[nodiscard]] Result<std::shared_ptr<Request>> ask(ObjectId object, CommandBody body,
                                                      Incarnation incarnation = {},
-                                                     std::uint64_t size_bytes = 0);
+                                                     std::uint64_t size_bytes = 0, Pin pin = {});
   // Sends a command that is not answered.
   [[nodiscard]] Result<void> tell(RequestId request, CommandBody body);
   void close();  // pending requests end with kNodeLost; views keep the socket open
@@ -55,14 +57,21 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   [[nodiscard]] bool wait(Request& request, Duration timeout);
   [[nodiscard]] bool is_finished(const Request& request);
   [[nodiscard]] Result<Request::Answer> take(Request& request);
-  [[nodiscard]] Result<Extent> reservation(const Request& put);
-  void mark_written(Request& put);
   void cancel(Request& request);
   void forget(Request& request);  // its last handle is gone
+
+  // ---- for who fills a reserved range ----
+  // Its range, to be given back by give_back() or sealed; once, and only if `size_bytes` is its
+  // own.
+  [[nodiscard]] Result<Extent> take_range(Request& put, std::uint64_t size_bytes);
+  [[nodiscard]] bool is_welcome(const Request& put);  // false once it was cancelled
+  void give_back(Request& put);                       // REQUIRES: nobody writes into it any more
+  [[nodiscard]] bool has_pin(const Request& seal);
 
   // ---- for Pin ----
   [[nodiscard]] std::uint64_t count_pin();  // returns the fork count that release() wants
   void release(ObjectId object, Incarnation incarnation, std::uint64_t fork_count);
+  void uncount_pin() { --pins_; }
 
   // ---- around fork(2), under the list's mutex ----
   void before_fork();
@@ -75,7 +84,6 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
     bool is_taken = false;
   };
   [[nodiscard]] static Error forked_error();
-  [[nodiscard]] Result<void> check();  // an error when forked, closed, or when the node is gone
   [[nodiscard]] Result<void> send(const Command& command);
   [[nodiscard]] Result<void> wait_until_writable();
   // Waits on `seat` for one of `events` (of poll(2)), then hands out whatever answers have come.
@@ -84,6 +92,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   static void wake(const Seat& seat);
   [[nodiscard]] Result<void> read();
   [[nodiscard]] Result<void> parse();
+  void take_back(Request& request);
   void hand_out(LocalReply arrived, Bytes payload);
   void finish(Request& request, Reply reply, Bytes payload);
   void announce(const Request& request);

@@ -189,9 +189,11 @@ void Attachment::hand_out(LocalReply arrived, Bytes payload) {
 
 void Attachment::finish(Request& request, Reply reply, Bytes payload) {
   request.is_finished_ = true;
-  request.is_unwritten_ = std::holds_alternative<Reserved>(reply);
+  if (std::holds_alternative<Reserved>(reply)) request.range_ = Request::Range::kReserved;
   const auto* fetched = std::get_if<Fetched>(&reply);
-  if (fetched != nullptr && fetched->mapped) {
+  if (request.is_seal_) {
+    if (fetched == nullptr) request.answer_.pin.forget();
+  } else if (fetched != nullptr && fetched->mapped) {
     request.answer_.pin = Pin(shared_from_this(), request.object_, fetched->incarnation);
   }
   request.answer_.reply = std::move(reply);

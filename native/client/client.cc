@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/client.h"
 
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "client/attachment.h"
+#include "client/fork_guard.h"
 #include "io/system_error.h"
 
 namespace hoplite {
@@ -18,16 +22,56 @@ namespace {
 constexpr std::uint64_t kWriteBytesMax = 1_MiB;
 constexpr std::uint64_t kWriteBytesMin = 256_KiB;
 constexpr std::uint64_t kWriteParts = 16;
+constexpr std::size_t kBuffersPerWrite = 64;  // of a state_dict's many small leaves, per pwritev(2)
+// Ctrl-C is answered within twice that.
+constexpr std::chrono::milliseconds kStopAskedEvery{50};
 
-Result<void> write_at(int fd, std::span<const std::byte> data, std::uint64_t offset) {
-  while (!data.empty()) {
-    const ssize_t written = ::pwrite(fd, data.data(), data.size(), static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return system_error("writing into the arena");
-    data = data.subspan(static_cast<std::size_t>(written));
-    offset += static_cast<std::uint64_t>(written);
+using SteadyClock = std::chrono::steady_clock;
+
+// The bytes of several buffers as one sequence, taken from the front.
+class Sequence {
+ public:
+  explicit Sequence(Buffers buffers) : buffers_(buffers) { skip(0); }
+
+  // Writes the next `size_bytes` of them at `offset`.  REQUIRES: so many are left.
+  Result<void> write(int fd, std::uint64_t size_bytes, std::uint64_t offset) {
+    while (size_bytes > 0) {
+      std::array<iovec, kBuffersPerWrite> parts{};
+      std::size_t count = 0;
+      std::uint64_t gathered = 0;
+      for (std::size_t i = next_; count < parts.size() && gathered < size_bytes; ++i) {
+        const auto here = buffers_[i].subspan(i == next_ ? at_ : 0);
+        const auto take = std::min<std::uint64_t>(here.size(), size_bytes - gathered);
+        parts[count++] = {const_cast<std::byte*>(here.data()), take};
+        gathered += take;
+      }
+      const ssize_t written =
+          ::pwritev(fd, parts.data(), static_cast<int>(count), static_cast<off_t>(offset));
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return system_error("writing into the arena");
+      skip(static_cast<std::size_t>(written));
+      size_bytes -= static_cast<std::uint64_t>(written);
+      offset += static_cast<std::uint64_t>(written);
+    }
+    return {};
   }
-  return {};
+
+ private:
+  void skip(std::size_t bytes) {
+    at_ += bytes;
+    while (next_ < buffers_.size() && at_ >= buffers_[next_].size()) {
+      at_ -= buffers_[next_++].size();
+    }
+  }
+  Buffers buffers_;
+  std::size_t next_ = 0;  // the first one that is not used up, from `at_` on
+  std::size_t at_ = 0;
+};
+
+std::uint64_t total_bytes(Buffers data) {
+  std::uint64_t total = 0;
+  for (const auto& each : data) total += each.size();
+  return total;
 }
 
 }  // namespace
@@ -43,44 +87,90 @@ Result<std::unique_ptr<Client>> Client::attach(const std::string& socket_path) {
 }
 
 Result<RequestHandle> Client::put(ObjectId object, Incarnation incarnation, std::string layout,
-                                  std::vector<Part> parts, std::span<const std::byte> data) {
+                                  std::vector<Part> parts, Buffers data) {
+  const std::uint64_t size_bytes = total_bytes(data);
+  Bytes payload;
+  if (size_bytes <= kInlineBytesMax) {
+    payload.reserve(size_bytes);
+    for (const auto& each : data) payload.insert(payload.end(), each.begin(), each.end());
+  }
+  return ask_put(object, incarnation, std::move(layout), std::move(parts), size_bytes,
+                 std::move(payload));
+}
+
+Result<RequestHandle> Client::reserve(ObjectId object, Incarnation incarnation, std::string layout,
+                                      std::vector<Part> parts, std::uint64_t size_bytes) {
+  if (size_bytes <= kInlineBytesMax) {
+    return Error{Code::kInvalidArgument, "only an object of more than " +
+                                             std::to_string(kInlineBytesMax) +
+                                             " bytes is written in place; put() this one"};
+  }
+  return ask_put(object, incarnation, std::move(layout), std::move(parts), size_bytes, {});
+}
+
+Result<RequestHandle> Client::ask_put(ObjectId object, Incarnation incarnation, std::string layout,
+                                      std::vector<Part> parts, std::uint64_t size_bytes,
+                                      Bytes payload) {
   PutCommand put;
   put.object = object;
   put.incarnation = incarnation;
-  put.meta.size_bytes = data.size();
+  put.meta.size_bytes = size_bytes;
   put.meta.parts = std::move(parts);
   put.meta.layout = std::move(layout);
+  put.payload = std::move(payload);
   if (const char* fault = fault_of(put.meta)) {
     return Error{Code::kInvalidArgument, "put of object " + short_name(object) + ": " + fault};
   }
-  if (data.size() <= kInlineBytesMax) put.payload.assign(data.begin(), data.end());
-  return attachment_->ask(object, std::move(put), incarnation, data.size());
+  return attachment_->ask(object, std::move(put), incarnation, size_bytes);
 }
 
-Result<RequestHandle> Client::write(Request& put, std::span<const std::byte> data) {
-  auto extent = attachment_->reservation(put);
+Result<RequestHandle> Client::write(Request& put, Buffers data, const StopAsked& stop_asked) {
+  const std::uint64_t size_bytes = total_bytes(data);
+  auto extent = attachment_->take_range(put, size_bytes);
   if (!extent) return extent.error();
-  if (data.size() != extent->size_bytes) {
-    return Error{Code::kInvalidArgument, "write() of " + std::to_string(data.size()) +
-                                             " bytes into a put of " +
-                                             std::to_string(extent->size_bytes)};
+  auto written = write_parts(put, data, *extent, stop_asked);
+  if (!written) {
+    attachment_->give_back(put);
+    return written.error();
   }
+  return attachment_->ask(put.object(),
+                          WroteCommand{put.object(), put.incarnation(), size_bytes, false});
+}
+
+Result<void> Client::write_parts(Request& put, Buffers data, Extent extent,
+                                 const StopAsked& stop_asked) {
   const std::uint64_t part_bytes =
-      std::clamp(data.size() / kWriteParts, kWriteBytesMin, kWriteBytesMax);
-  for (std::uint64_t done = 0; done < data.size();) {
-    const std::uint64_t size = std::min(part_bytes, data.size() - done);
-    auto written =
-        write_at(attachment_->writable_fd(), data.subspan(done, size), extent->offset + done);
+      std::clamp(extent.size_bytes / kWriteParts, kWriteBytesMin, kWriteBytesMax);
+  const Error cancelled{Code::kCancelled,
+                        "the put of object " + short_name(put.object()) + " was cancelled"};
+  Sequence bytes(data);
+  auto asked = SteadyClock::now();
+  for (std::uint64_t done = 0;;) {
+    const std::uint64_t size = std::min(part_bytes, extent.size_bytes - done);
+    auto written = bytes.write(attachment_->writable_fd(), size, extent.offset + done);
     if (!written) return written.error();
     done += size;
-    if (done == data.size()) break;  // the last part is asked, for it is answered
+    if (!attachment_->is_welcome(put)) return cancelled;
+    if (done == extent.size_bytes) return {};  // the last part is asked, for it is answered
     auto told =
         attachment_->tell(RequestId{0}, WroteCommand{put.object(), put.incarnation(), done, false});
     if (!told) return told.error();
+    const auto now = SteadyClock::now();
+    if (!stop_asked || now - asked < kStopAskedEvery) continue;
+    asked = now;
+    if (stop_asked()) return cancelled;
   }
-  attachment_->mark_written(put);
-  return attachment_->ask(put.object(),
-                          WroteCommand{put.object(), put.incarnation(), data.size(), false});
+}
+
+Result<std::unique_ptr<Unsealed>> Client::map(RequestHandle put) {
+  auto extent = attachment_->take_range(*put, put->size_bytes());
+  if (!extent) return extent.error();
+  auto mapping = map_shared(attachment_->writable_fd(), extent->offset, extent->size_bytes);
+  if (!mapping) {
+    attachment_->give_back(*put);
+    return mapping.error();
+  }
+  return std::make_unique<Unsealed>(attachment_, std::move(put), *extent, std::move(*mapping));
 }
 
 Result<RequestHandle> Client::get(ObjectId object, bool exists) {

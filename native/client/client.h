@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,11 +17,14 @@
 
 #include "base/result.h"
 #include "client/request.h"
+#include "client/unsealed.h"
 #include "plan/messages.h"
 
 namespace hoplite {
 
 using RequestHandle = std::shared_ptr<Request>;
+using Buffers = std::span<const std::span<const std::byte>>;  // one after the other, never joined
+using StopAsked = std::function<bool()>;
 
 class Client {
  public:
@@ -33,12 +37,21 @@ class Client {
   // follow.
   [[nodiscard]] Result<RequestHandle> put(ObjectId object, Incarnation incarnation,
                                           std::string layout, std::vector<Part> parts,
-                                          std::span<const std::byte> data);
+                                          Buffers data);
   // Writes a reserved object with pwrite(2), a part at a time, and tells the node after each, so
   // that receivers stream while it is written; the last part seals the object. Returns the request
-  // that ends with Done when the node has sealed it. REQUIRES: `put` ended with Reserved, `data`
-  // has its size. Cost: about 2.3 x a warm memcpy.
-  [[nodiscard]] Result<RequestHandle> write(Request& put, std::span<const std::byte> data);
+  // that ends with Done when the node has sealed it. Between parts it asks `stop_asked` now and
+  // then; when that is so, or `put` was cancelled, or on any error, the range is given back.
+  // REQUIRES: `put` ended with Reserved, `data` has its size. Cost: about 2.3 x a warm memcpy.
+  [[nodiscard]] Result<RequestHandle> write(Request& put, Buffers data,
+                                            const StopAsked& stop_asked = {});
+
+  // A large object whose bytes are written in place: the request ends with Reserved, then map()
+  // must follow, once.  REQUIRES: size_bytes > kInlineBytesMax.
+  [[nodiscard]] Result<RequestHandle> reserve(ObjectId object, Incarnation incarnation,
+                                              std::string layout, std::vector<Part> parts,
+                                              std::uint64_t size_bytes);
+  [[nodiscard]] Result<std::unique_ptr<Unsealed>> map(RequestHandle put);
 
   // Ends with a View. May be asked before the object exists; with `exists` (the caller knows that
   // it was put) it ends with kObjectLost when nobody has it.
@@ -73,6 +86,11 @@ class Client {
 
  private:
   explicit Client(std::shared_ptr<Attachment> attachment);
+  [[nodiscard]] Result<RequestHandle> ask_put(ObjectId object, Incarnation incarnation,
+                                              std::string layout, std::vector<Part> parts,
+                                              std::uint64_t size_bytes, Bytes payload);
+  [[nodiscard]] Result<void> write_parts(Request& put, Buffers data, Extent extent,
+                                         const StopAsked& stop_asked);
   std::shared_ptr<Attachment> attachment_;
 };
 

@@ -70,8 +70,8 @@ TEST_F(ClientTest, WithoutANodeAttachingFailsAndNamesTheSocket) {
 TEST_F(ClientTest, ASmallPutCarriesItsBytes) {
   node_->script([](const Command&) { return Done{}; });
   const std::vector<std::byte> data(kInlineBytesMax, std::byte{5});
-  auto outcome = finish(
-      client_->put(object_id(1), Incarnation{4}, "l", one_part(DType::kFloat32, data), data));
+  auto outcome = finish(client_->put(object_id(1), Incarnation{4}, "l",
+                                     one_part(DType::kFloat32, data), OneBuffer{data}));
   ASSERT_TRUE(outcome);
   EXPECT_TRUE(std::holds_alternative<Done>(*outcome));
   const auto put = std::get<PutCommand>(node_->heard<PutCommand>().at(0).body);
@@ -89,11 +89,11 @@ TEST_F(ClientTest, ALargePutIsReservedThenWrittenInPartsThatAreAnnounced) {
   });
   std::vector<std::byte> data(3'000'000);
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i >> 10);
-  auto put =
-      must(client_->put(object_id(1), Incarnation{1}, "", one_part(DType::kOpaque, data), data));
+  auto put = must(client_->put(object_id(1), Incarnation{1}, "", one_part(DType::kOpaque, data),
+                               OneBuffer{data}));
   ASSERT_TRUE(put->wait(kSoon));
   EXPECT_TRUE(std::holds_alternative<Reserved>(must(put->take())));
-  ASSERT_TRUE(finish(client_->write(*put, data)));
+  ASSERT_TRUE(finish(client_->write(*put, OneBuffer{data})));
   const auto place = node_->arena().at({8192, data.size()});
   EXPECT_TRUE(std::equal(data.begin(), data.end(), place.begin()));
   std::uint64_t upto = 0;
@@ -104,7 +104,7 @@ TEST_F(ClientTest, ALargePutIsReservedThenWrittenInPartsThatAreAnnounced) {
     upto = std::get<WroteCommand>(each.body).upto_bytes;
   }
   EXPECT_EQ(upto, data.size());
-  EXPECT_FALSE(client_->write(*put, data));  // once only
+  EXPECT_FALSE(client_->write(*put, OneBuffer{data}));  // once only
   put.reset();
   EXPECT_TRUE(node_->heard<CancelCommand>().empty());
 }
@@ -112,8 +112,8 @@ TEST_F(ClientTest, ALargePutIsReservedThenWrittenInPartsThatAreAnnounced) {
 TEST_F(ClientTest, AReservedPutThatIsDroppedUnwrittenIsTakenBack) {
   node_->script([](const Command&) { return Reserved{{0, 200'000}}; });
   const std::vector<std::byte> data(200'000);
-  auto put =
-      must(client_->put(object_id(1), Incarnation{1}, "", one_part(DType::kOpaque, data), data));
+  auto put = must(client_->put(object_id(1), Incarnation{1}, "", one_part(DType::kOpaque, data),
+                               OneBuffer{data}));
   ASSERT_TRUE(put->wait(kSoon));
   const RequestId id = put->id();
   put.reset();
@@ -124,11 +124,11 @@ TEST_F(ClientTest, AReservedPutThatIsDroppedUnwrittenIsTakenBack) {
 TEST_F(ClientTest, WritingSomethingElseThanWasReservedIsRefused) {
   node_->script([](const Command&) { return Reserved{{0, 200'000}}; });
   const std::vector<std::byte> data(200'000);
-  auto put =
-      must(client_->put(object_id(1), Incarnation{1}, "", one_part(DType::kOpaque, data), data));
-  auto early = client_->write(*put, data);
+  auto put = must(client_->put(object_id(1), Incarnation{1}, "", one_part(DType::kOpaque, data),
+                               OneBuffer{data}));
+  auto early = client_->write(*put, OneBuffer{data});
   ASSERT_TRUE(put->wait(kSoon));
-  auto wrong = client_->write(*put, std::span(data).first(100));
+  auto wrong = client_->write(*put, OneBuffer{std::span(data).first(100)});
   ASSERT_FALSE(wrong);
   EXPECT_EQ(wrong.error().code, Code::kInvalidArgument);
 }

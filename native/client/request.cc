@@ -29,6 +29,7 @@ Result<Outcome> Request::take() {
   auto answer = attachment_->take(*this);
   if (!answer) return answer.error();
   if (const auto* error = std::get_if<Error>(&answer->reply)) return *error;
+  if (is_seal_) return Outcome{Done{}};
   if (const auto* reserved = std::get_if<Reserved>(&answer->reply)) return Outcome{*reserved};
   if (auto* reduced = std::get_if<Reduced>(&answer->reply)) return Outcome{std::move(*reduced)};
   if (std::holds_alternative<Done>(answer->reply)) return Outcome{Done{}};

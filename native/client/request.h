@@ -34,15 +34,23 @@ class Request {
   [[nodiscard]] Result<Outcome> take();
 
   // Gives blocks, waits and a large put's unwritten range back; the request is finished with
-  // kCancelled if it wasn't finished yet. Doesn't wait for the node.
+  // kCancelled if it wasn't finished yet. Doesn't wait for the node. Who is writing the range stops
+  // first; a seal can't be taken back: no deed then.
   void cancel();
 
   [[nodiscard]] RequestId id() const { return id_; }
   [[nodiscard]] const ObjectId& object() const { return object_; }
   [[nodiscard]] Incarnation incarnation() const { return incarnation_; }
+  [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
 
  private:
   friend class Attachment;
+  enum class Range : std::uint8_t {
+    kNone,
+    kReserved,   // a large put has its range, and nobody writes it yet
+    kTaken,      // write() or an Unsealed fills it
+    kUnwelcome,  // so it does, but the put is cancelled: whoever fills it gives it back
+  };
   struct Answer {
     Reply reply;
     Bytes payload;
@@ -56,7 +64,8 @@ class Request {
   bool is_finished_ = false;  // guarded by the attachment, like all below
   bool is_watched_ = false;   // next_finished() tells of it
   bool is_taken_ = false;
-  bool is_unwritten_ = false;  // a large put, from its reservation to its last byte
+  bool is_seal_ = false;  // of a mapped range: its pin is here from the beginning
+  Range range_ = Range::kNone;
   Answer answer_;
 };
 

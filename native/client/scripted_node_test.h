@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -31,6 +33,8 @@ T must(Result<T> result) {
   HOPLITE_CHECK(result.has_value());
   return std::move(*result);
 }
+
+using OneBuffer = std::array<std::span<const std::byte>, 1>;
 
 inline ObjectId object_id(std::uint8_t number) {
   ObjectId id;

@@ -24,6 +24,10 @@ Pin& Pin::operator=(Pin&& other) noexcept {
   return *this;
 }
 
+void Pin::forget() noexcept {
+  if (attachment_ != nullptr) std::exchange(attachment_, nullptr)->uncount_pin();
+}
+
 void Pin::release() noexcept {
   if (attachment_ == nullptr) return;
   const auto attachment = std::exchange(attachment_, nullptr);

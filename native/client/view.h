@@ -28,7 +28,8 @@ class Pin {
   Pin(Pin&& other) noexcept = default;
   Pin& operator=(Pin&& other) noexcept;
   ~Pin() { release(); }
-  [[nodiscard]] const std::shared_ptr<Attachment>& attachment() const { return attachment_; }
+  [[nodiscard]] bool is_held() const { return attachment_ != nullptr; }
+  void forget() noexcept;  // the node never took it
 
  private:
   void release() noexcept;
@@ -50,7 +51,7 @@ class View {
   [[nodiscard]] std::span<std::byte> bytes() { return bytes_; }
   [[nodiscard]] const std::string& layout() const { return fetched_.meta.layout; }
   [[nodiscard]] Incarnation incarnation() const { return fetched_.incarnation; }
-  [[nodiscard]] bool is_mapped() const { return fetched_.mapped; }
+  [[nodiscard]] bool is_mapped() const { return !mapping_.bytes().empty(); }
 
  private:
   Fetched fetched_;

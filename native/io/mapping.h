@@ -37,6 +37,15 @@ class Mapping {
   }
   ~Mapping() { reset(); }
 
+  // Puts another mapping of the same length in its place; nobody sees a hole. As open().
+  [[nodiscard]] Result<void> replace(int fd, std::uint64_t offset, int protection, int flags) {
+    if (::mmap(data_, size_bytes_, protection, flags | MAP_FIXED, fd, static_cast<off_t>(offset)) ==
+        MAP_FAILED) {
+      return system_error("mmap");
+    }
+    return {};
+  }
+
   [[nodiscard]] std::span<std::byte> bytes() const { return {data_, size_bytes_}; }
   void reset() {
     if (data_ != nullptr) ::munmap(data_, size_bytes_);

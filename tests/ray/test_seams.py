@@ -13,17 +13,6 @@ from hoplite_ray.plugin import seams
 from tests.ray.raycluster import RayCluster, eventually
 
 
-def test_connection_names_a_process_of_a_ray_node(cluster: RayCluster) -> None:
-    @ray.remote
-    def name() -> tuple[str, str]:
-        return seams.connection()
-
-    driver, worker = seams.connection(), ray.get(name.options(**cluster.on(0)).remote())
-    assert driver == seams.connection()
-    assert driver[1] == worker[1] == ray.get_runtime_context().get_node_id()
-    assert driver[0] != worker[0]
-
-
 def test_ray_directory_holds_the_raylets_sockets(cluster: RayCluster) -> None:
     assert (Path(seams.ray_directory()) / "sockets" / "raylet").exists()
 

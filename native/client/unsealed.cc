@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/unsealed.h"
+
+#include <utility>
+
+#include "client/attachment.h"
+#include "client/fork_guard.h"
+
+namespace hoplite {
+
+Unsealed::Unsealed(std::shared_ptr<Attachment> attachment, std::shared_ptr<Request> put,
+                   Extent extent, Mapping mapping)
+    : attachment_(std::move(attachment)),
+      put_(std::move(put)),
+      extent_(extent),
+      mapping_(std::move(mapping)) {}
+
+Unsealed::~Unsealed() {
+  unmap_shared(mapping_);
+  const bool is_kept = sealing_ != nullptr && attachment_->has_pin(*sealing_);
+  sealing_.reset();  // releases the pin, where it has one
+  if (!is_kept) attachment_->give_back(*put_);
+}
+
+Result<std::shared_ptr<Request>> Unsealed::seal() {
+  if (auto usable = attachment_->check(); !usable) return usable.error();
+  if (is_sealed_.exchange(true)) {
+    return Error{Code::kInvalidArgument,
+                 "object " + short_name(put_->object()) + " is sealed already"};
+  }
+  if (!attachment_->is_welcome(*put_)) {
+    return Error{Code::kCancelled, "the put of object " + short_name(put_->object()) +
+                                       " was cancelled; make a new empty one"};
+  }
+  // Counted before the mapping is private, so that a child forked in between keeps the pin alive.
+  Pin pin(attachment_, put_->object(), put_->incarnation());
+  if (auto mapped = make_private(mapping_, attachment_->readonly_fd(), extent_.offset); !mapped) {
+    pin.forget();
+    return mapped.error();
+  }
+  const WroteCommand whole{put_->object(), put_->incarnation(), extent_.size_bytes, true};
+  auto sealing = attachment_->ask(put_->object(), whole, {}, 0, std::move(pin));
+  if (sealing) sealing_ = *sealing;
+  return sealing;
+}
+
+}  // namespace hoplite

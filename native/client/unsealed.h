@@ -1,0 +1,44 @@
+// The range of a reserved put as memory to write into, for empty(). Owns a shared mapping of it and
+// the put; sealing turns the mapping, in place, into a private one like a View's. The node's pin is
+// taken by the seal itself, so no deletion can come in between. Destroying it unmaps first; then
+// the pin goes or, unsealed, the put is cancelled. Any thread; writing through bytes() while
+// another thread seals ends up in the object or stays private, byte by byte. In a forked child an
+// unsealed range reads as zeros. Design decision 3. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+#include "client/request.h"
+#include "io/mapping.h"
+
+namespace hoplite {
+
+class Unsealed {
+ public:
+  Unsealed(std::shared_ptr<Attachment> attachment, std::shared_ptr<Request> put, Extent extent,
+           Mapping mapping);
+  ~Unsealed();
+  Unsealed(const Unsealed&) = delete;
+  Unsealed& operator=(const Unsealed&) = delete;
+
+  [[nodiscard]] std::span<std::byte> bytes() { return mapping_.bytes(); }
+
+  // Returns the request that ends with Done when everybody may get the object. What is written into
+  // bytes() from now on is seen by this process only. kInvalidArgument the second time; kCancelled
+  // when the put was cancelled; the request fails with kObjectLost when the object was deleted.
+  [[nodiscard]] Result<std::shared_ptr<Request>> seal();
+
+ private:
+  std::shared_ptr<Attachment> attachment_;
+  std::shared_ptr<Request> put_;
+  Extent extent_;
+  std::atomic<bool> is_sealed_{false};
+  std::shared_ptr<Request> sealing_;  // keeps the pin
+  Mapping mapping_;
+};
+
+}  // namespace hoplite
