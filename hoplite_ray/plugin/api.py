@@ -19,11 +19,18 @@ from hoplite_ray.plugin import array as arrays
 from hoplite_ray.plugin import ids
 from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables
 from hoplite_ray.plugin.array import Array, PutHandle
-from hoplite_ray.plugin.attachment import Attachment, attachment, is_attached, left_s
+from hoplite_ray.plugin.attachment import (
+    Attachment,
+    RayObjectLostError,
+    attachment,
+    is_attached,
+    left_s,
+    refuse_fork,
+)
 from hoplite_ray.plugin.collecting import Gathered
 from hoplite_ray.plugin.fetching import PendingValue, PendingValues
 from hoplite_ray.plugin.seams import Ref
-from hoplite_ray.refs import Layout
+from hoplite_ray.refs import Layout, short_name
 
 
 def put(value: Any, *, timeout_s: float | None = None) -> Ref:
@@ -129,14 +136,30 @@ def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) 
 
 
 def ray_values(refs: list[Ref], deadline: float | None, timeout_s: float | None) -> list[Any]:
-    """Ray's values of `refs`: handles, for objects of the store."""
+    """Ray's values of `refs`: handles, for objects of the store; of an orphan its pending fetch."""
+    refuse_fork()
     try:
         return list(ray.get(refs, timeout=left_s(deadline))) if refs else []
+    except ray.exceptions.ObjectLostError as error:
+        if len(refs) > 1:
+            return [ray_values([ref], deadline, timeout_s)[0] for ref in refs]
+        return [orphan(refs[0], error)]
     except ray.exceptions.GetTimeoutError:
         raise late(refs, timeout_s) from None
     except ray.exceptions.RayTaskError as error:
         raise_ours(error)
         raise
+
+
+def orphan(ref: Ref, error: ray.exceptions.ObjectLostError) -> PendingValue:
+    """The fetch of a dead owner's put: its handle is lost, but its id is the ref's own.
+
+    Raises: ObjectLostError if Ray has lost what it held otherwise, and why.
+    """
+    if isinstance(error, ray.exceptions.OwnerDiedError):
+        return PendingValue(ref.binary(), 0, why="the process that owned its ref has died")
+    why = str(error).strip().splitlines()[0].partition(". To see")[0]
+    raise RayObjectLostError(f"object {short_name(ref.binary())} is lost: {why}", ref.hex())
 
 
 def late(refs: list[Ref], timeout_s: float | None) -> GetTimeoutError:
@@ -198,6 +221,7 @@ def wait(
     A reduce's result is ready when it has committed. Fetches nothing.
     """
     deadline_of(timeout_s)
+    refuse_fork()
     ready, pending = ray.wait(
         list(refs), num_returns=num_returns, timeout=timeout_s, fetch_local=False
     )

@@ -23,9 +23,9 @@ from hoplite_ray.plugin.writable import Writable
 from hoplite_ray.refs import Layout, short_name
 
 # Ray keeps task results above 100 KB on the node that made them and re-executes the task when that
-# copy is lost; smaller ones live with the task's caller, and their loss would go unnoticed.
+# copy is lost; smaller ones live with the task's caller, and carry their bytes.
 PADDED_BYTES = 101 << 10
-_PADDED_FROM_BYTES = 64 << 10  # smaller values cost less to keep twice than this padding costs
+_PADDED_FROM_BYTES = 64 << 10  # smaller values cost less to carry than this padding costs
 
 _DLPACK_CPU = (1, 0)  # kDLCPU of dlpack.h, and its only device
 
@@ -54,6 +54,7 @@ class Array(Operators):
         "_members",
         "_object_id",
         "_prefetch",
+        "_spare",
         "_writing",
     )
 
@@ -67,6 +68,7 @@ class Array(Operators):
         made_by: bytes | None = None,
         members: tuple[bytes, ...] | None = None,
         writing: Writable | None = None,
+        spare: bytes | None = None,
     ) -> None:
         self._object_id = object_id
         self._incarnation = incarnation
@@ -75,6 +77,7 @@ class Array(Operators):
         self._made_by = made_by  # the task that made it, if that is this process
         self._members = members  # of a reduce's result: ids of the source refs that went in
         self._writing = writing  # of `empty`, until it is sealed
+        self._spare = spare  # a task's small result: its bytes, for when the object is lost
         self._fetched: Any = None  # the value that operators work on
         self._prefetch: weakref.finalize[Any, Any] | None = None
 
@@ -197,7 +200,8 @@ class Array(Operators):
     def begin(self) -> PendingValue:
         """Start to fetch; the value is taken by the result's `result(timeout_s)`."""
         self._seal()
-        return PendingValue(self._object_id, self._incarnation)
+        spare = None if self._spare is None else Encoded(self._layout, [memoryview(self._spare)])
+        return PendingValue(self._object_id, self._incarnation, spare=spare)
 
     def _own(self) -> Any:
         """A value that nobody else has; the one being written, of an unsealed `empty`."""
@@ -239,13 +243,20 @@ class Array(Operators):
             return _taken, (self.copy(),)
         self._seal()
         fields = (self._object_id, self._incarnation, self._layout.to_bytes(), self._anchor)
-        return _unpickled, (*fields, self._members, self._padding())
+        return _unpickled, (*fields, self._members, self._spare, self._padding())
 
     def _padding(self) -> bytes:
         """Makes a task's own large result large for Ray too."""
         if self._made_by is None or self.nbytes < _PADDED_FROM_BYTES:
             return b""
         return bytes(PADDED_BYTES) if self._made_by == seams.task_id() else b""
+
+
+def _spare_of(encoded: Encoded) -> bytes | None:
+    """The bytes of a task's small value: they live with its caller then, as the handle does."""
+    if seams.task_id() is None or encoded.layout.size_bytes >= _PADDED_FROM_BYTES:
+        return None
+    return b"".join(encoded.data)
 
 
 def _taken(value: Any) -> Any:
@@ -272,7 +283,10 @@ def make(encoded: Encoded, *, timeout_s: float | None = None) -> Array:
     anchor = here.anchors.take()
     object_id, incarnation = _named(here, anchor)
     here.put(object_id, encoded, incarnation=incarnation, timeout_s=timeout_s)
-    return Array(object_id, incarnation, encoded.layout, anchor, made_by=seams.task_id())
+    spare = _spare_of(encoded)
+    return Array(
+        object_id, incarnation, encoded.layout, anchor, made_by=seams.task_id(), spare=spare
+    )
 
 
 async def make_async(
@@ -281,7 +295,10 @@ async def make_async(
     """`make`, awaited, with an anchor that was taken before."""
     object_id, incarnation = _named(here, anchor)
     await put_async_of(object_id, encoded, incarnation, timeout_s)
-    return Array(object_id, incarnation, encoded.layout, anchor, made_by=seams.task_id())
+    spare = _spare_of(encoded)
+    return Array(
+        object_id, incarnation, encoded.layout, anchor, made_by=seams.task_id(), spare=spare
+    )
 
 
 def make_empty(shape: int | Sequence[int], dtype: Any, kind: str, timeout_s: float | None) -> Array:
@@ -308,9 +325,11 @@ def _unpickled(
     layout: bytes,
     anchor: Ref | None,
     members: tuple[bytes, ...] | None,
+    spare: bytes | None,
     padding: bytes,
 ) -> Array:
-    return Array(object_id, incarnation, Layout.from_bytes(layout), anchor, members=members)
+    decoded = Layout.from_bytes(layout)
+    return Array(object_id, incarnation, decoded, anchor, members=members, spare=spare)
 
 
 def _unpickled_put(incarnation: int, layout: bytes) -> Array:

@@ -22,13 +22,14 @@ from hoplite_ray.plugin.api import (
     owned,
     put,
     raise_ours,
+    ray_values,
     refuse_pending,
     stored,
     wait,
 )
 from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables
 from hoplite_ray.plugin.array import Array
-from hoplite_ray.plugin.attachment import Attachment, attachment, left_s
+from hoplite_ray.plugin.attachment import Attachment, attachment, left_s, refuse_fork
 from hoplite_ray.plugin.combining import members_of
 from hoplite_ray.plugin.fetching import PendingValue, PendingValues, delete_async_of, put_async_of
 from hoplite_ray.plugin.seams import Ref
@@ -134,6 +135,7 @@ async def _ray_values(
     refs: list[Ref], deadline: float | None, timeout_s: float | None
 ) -> list[Any]:
     """Ray's values of `refs`: handles, for objects of the store."""
+    refuse_fork()
     scope = asyncio.timeout(left_s(deadline))
     try:
         async with scope:
@@ -142,6 +144,8 @@ async def _ray_values(
         if not scope.expired():
             raise  # a task's own
         raise late(refs, timeout_s) from None
+    except ray.exceptions.ObjectLostError:
+        return await asyncio.to_thread(ray_values, refs, deadline, timeout_s)
     except ray.exceptions.RayTaskError as error:
         raise_ours(error)
         raise

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from hoplite_ray.codec import Encoded
+from hoplite_ray.codec import Encoded, decode
 from hoplite_ray.errors import GetTimeoutError, NodeLostError, ObjectLostError
 from hoplite_ray.plugin.attachment import TRIES, RayObjectLostError, attachment, left_s
 from hoplite_ray.refs import short_name
@@ -48,11 +47,18 @@ async def delete_async_of(object_id: bytes) -> None:
 
 
 class PendingValue:
-    """A fetch under way. One of `result` and `result_async` is called, once."""
+    """A fetch under way. One of `result` and `result_async` is called, once.
 
-    def __init__(self, object_id: bytes, incarnation: int) -> None:
+    `spare`: what to return instead when the object is lost; `why`: what is known of a loss.
+    """
+
+    def __init__(
+        self, object_id: bytes, incarnation: int, *, spare: Encoded | None = None, why: str = ""
+    ) -> None:
         self._object_id = object_id
         self._incarnation = incarnation
+        self._spare = spare
+        self._why = why
         self._tries_left = TRIES
         self._begin()
 
@@ -66,34 +72,42 @@ class PendingValue:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            with self._another_try():
+            try:
                 received = self._pending.result(left_s(deadline))
                 if self._is_new(received, deadline, timeout_s):
                     return received.value
                 time.sleep(_STALE_S)
+            except NodeLostError as error:
+                self._count_try(error)
+            except ObjectLostError as error:
+                return self._spared(error)
             self._begin()
 
     async def result_async(self, timeout_s: float | None) -> Any:
         """`result`, awaited; cancelling takes the fetch back."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            with self._another_try():
+            try:
                 received = await self._pending.result_async(left_s(deadline))
                 if self._is_new(received, deadline, timeout_s):
                     return received.value
                 await asyncio.sleep(_STALE_S)
+            except NodeLostError as error:
+                self._count_try(error)
+            except ObjectLostError as error:
+                return self._spared(error)
             await asyncio.to_thread(self._begin)
 
-    @contextmanager
-    def _another_try(self) -> Iterator[None]:
-        try:
-            yield
-        except NodeLostError:
-            self._tries_left -= 1
-            if not self._tries_left:
-                raise
-        except ObjectLostError as error:
-            raise RayObjectLostError(str(error), self._object_id.hex()) from None
+    def _count_try(self, error: NodeLostError) -> None:
+        self._tries_left -= 1
+        if not self._tries_left:
+            raise error
+
+    def _spared(self, error: ObjectLostError) -> Any:
+        if self._spare is None:
+            text = f"{error}; {self._why}" if self._why else str(error)
+            raise RayObjectLostError(text, self._object_id.hex()) from None
+        return decode(self._spare.layout.to_bytes(), bytearray().join(self._spare.data))
 
     def _is_new(self, received: Received, deadline: float | None, timeout_s: float | None) -> bool:
         """Whether the bytes are not those of an earlier attempt, whose successors are coming."""

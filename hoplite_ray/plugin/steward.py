@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -34,6 +35,8 @@ from hoplite_ray.refs import ReduceOp
 from hoplite_ray.store import new_id
 
 T = TypeVar("T")
+
+_logger = logging.getLogger("hoplite_ray.steward")
 
 _NAMESPACE = "hoplite_ray"
 _CALLS_AT_ONCE = 10_000  # pending reduces of one Ray node
@@ -150,8 +153,13 @@ class Steward:
         while True:
             left = self._journals.of_the_dead()
             self._end_calls_of(left.processes)
-            if self._orphan(left.orphans):
+            try:
+                _ = self._here.store  # a node that has died alone begins its next life now
+                for object_id, incarnation in left.orphans.items():
+                    self._here.orphan(object_id, upto=incarnation)
                 self._journals.release(left)
+            except (HopliteError, OSError) as error:  # said again, so tried again
+                _logger.warning("orphans are left for later: %s", error)
             if self._collect:
                 self._collect = False
                 gc.collect()
@@ -161,15 +169,6 @@ class Steward:
         for answer, each in list(self._pending.items()):
             if each.caller in processes:
                 asyncio.run_coroutine_threadsafe(self.abandon(answer), each.loop)
-
-    def _orphan(self, orphans: dict[bytes, int]) -> bool:
-        """Whether all of them are orphans now, or gone."""
-        try:
-            for object_id, incarnation in orphans.items():
-                self._here.orphan(object_id, upto=incarnation)
-        except HopliteError:
-            return False  # the node does not come back now: it hears of them in its next life
-        return True
 
 
 def steward_of(place: NodePlace) -> Any:
