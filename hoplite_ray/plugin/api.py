@@ -165,12 +165,15 @@ def orphan(ref: Ref, error: ray.exceptions.ObjectLostError) -> PendingValue:
 def late(refs: list[Ref], timeout_s: float | None) -> GetTimeoutError:
     """What to raise when `refs` are not there in time."""
     _, pending = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-    names = ", ".join(f"{ref.hex()[:12]}.." for ref in pending[:3])
-    state = "its task has not ended" if pending else "its handle is still on its way"
+    many = len(pending) > 1
+    names = ", ".join(f"{ref.hex()[:12]}.." for ref in (pending or refs)[:3])
+    more = f" and {len(pending) - 3} more" if len(pending) > 3 else ""
+    state = "its handle is still on its way"
+    if pending:
+        state = "their tasks have not ended" if many else "its task has not ended"
     return GetTimeoutError(
-        f"object {names or refs[0].hex()[:12]} is not there after {timeout_s} s: {state}; "
-        f"{len(pending)} of {len(refs)} {'is' if len(pending) == 1 else 'are'} pending; "
-        "wait longer, or see the task's log"
+        f"object{'s' if many else ''} {names}{more} {'are' if many else 'is'} not there after "
+        f"{timeout_s} s: {state}; wait longer, or see the task's log"
     )
 
 

@@ -81,7 +81,9 @@ def _run(program: Any) -> None:
 def test_a_limit_names_what_is_pending(cluster: RayCluster) -> None:
     async def program() -> None:
         pending = Gate.remote().passed.remote()
-        with pytest.raises(hop.GetTimeoutError, match=f"{pending.hex()[:12]}.* 1 of 1 is pending"):
+        with pytest.raises(
+            hop.GetTimeoutError, match=f"{pending.hex()[:12]}.* its task has not ended"
+        ):
             await hop.get_async(pending, timeout_s=0.2)
         with pytest.raises(hop.GetTimeoutError):
             await hop.sources_async(hop.reduce([pending]), timeout_s=0.2)
