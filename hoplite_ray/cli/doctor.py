@@ -45,11 +45,10 @@ def _findings(asked: argparse.Namespace) -> Iterator[Finding]:
     try:
         cluster, seen = look(asked)
     except NoClusterError as error:
-        next_step = "start a job, or name a node by --directory or --address"
-        yield Finding("fail" if is_named else "warn", "cluster", str(error), next_step)
+        yield Finding("fail" if is_named else "warn", "cluster", str(error))
         return
     except ControlError as error:
-        yield Finding("fail", "cluster", str(error), "look at node.log in a node's directory")
+        yield Finding("fail", "cluster", str(error))
         return
     yield Finding("ok", "cluster", f"{cluster.name}, view {seen.view.epoch}")
     yield from members.checks(cluster, seen, _probes(cluster, seen, asked.timeout_s), _ROOT)

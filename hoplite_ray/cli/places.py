@@ -79,7 +79,8 @@ def find(
 ) -> Cluster:
     """Return the cluster that was named, or the Ray cluster that this machine is part of.
 
-    Raises:  NoClusterError saying where it was looked for, and the next step.
+    Raises:  NoClusterError saying where it was looked for, and the next step; ControlError if
+             there is one that does not answer.
     """
     if control is not None:
         return _by_control(control, secret_file)
@@ -146,8 +147,9 @@ def _ask_ray(address: str | None, timeout_s: float) -> dict[str, Any]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        raise NoClusterError(
-            f"Ray at {where} did not answer within {timeout_s:g} s; is its head node alive?"
+        raise ControlError(
+            f"Ray at {where} did not answer within {timeout_s:g} s; "
+            "look at its head node, or give the --directory of a node"
         ) from None
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,6 +154,17 @@ def test_the_doctor_needs_no_cluster() -> None:
     assert ran.status == (0 if ran.told["healthy"] else 1)
     named = hoplite_ray("doctor", "--json", "--address", "127.0.0.1:1")
     assert (named.status, named.told["healthy"]) == (1, False)
+
+
+def test_a_ray_that_takes_connections_and_says_nothing_is_a_failure() -> None:
+    with socket.create_server(("", 0)) as silent:  # Ray asks at another address of ours
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        began_s = time.monotonic()
+        ran = hoplite_ray("doctor", "--json", RAY_ADDRESS=address)
+        assert time.monotonic() - began_s < LIMIT_S
+    found = {each["about"]: each for each in ran.told["findings"]}
+    assert (ran.status, found["cluster"]["level"]) == (1, "fail")
+    assert f"Ray at {address} did not answer within 5 s" in found["cluster"]["cause"]
 
 
 def test_the_doctor_names_a_frozen_and_a_dead_node(kept: Nodes) -> None:
