@@ -1,0 +1,31 @@
+"""An object whose offsets need more than 32 bits. Two arenas of 5 GiB: 9 GiB of memory in all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hoplite_ray.store import new_id
+from tests.process.nodes import MakeNodes
+
+GIB = 1 << 30
+SIZE = 41 * GIB // 10 + 3
+MARKS = [0, 1, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 32) + 1, SIZE - 1]
+WAIT_S = 100.0
+
+
+@pytest.mark.timeout(150)  # it moves 4.1 GiB three times on one machine
+def test_more_than_four_gibibytes_arrive_byte_for_byte(cluster: MakeNodes) -> None:
+    nodes = cluster(2, arena_bytes=5 * GIB)
+    array = np.zeros(SIZE, np.uint8)  # takes memory only where a mark is
+    array[MARKS] = np.arange(1, len(MARKS) + 1)
+    object_id = new_id()
+    nodes[0].put(object_id, array, timeout_s=WAIT_S)
+    received = nodes[1].get(object_id, timeout_s=WAIT_S)
+    assert received.shape == array.shape
+    assert received[MARKS].tolist() == list(range(1, len(MARKS) + 1))
+    step = 64 << 20
+    assert all(
+        np.array_equal(received[at : at + step], array[at : at + step])
+        for at in range(0, SIZE, step)
+    )
