@@ -132,6 +132,19 @@ def torch_dtype(name: str) -> Any:
     return dtype
 
 
+def name_of(kind: Kind, dtype: Any) -> str:
+    """Name what a user gives as a dtype: a name, or one of numpy's or torch's.
+
+    Raises:  ValueError or TypeError if it is none.
+    """
+    if kind == "torch":
+        return torch_name(dtype)
+    if kind != "numpy":
+        raise ValueError(f"kind {kind!r} is unknown")
+    is_extra = isinstance(dtype, str) and dtype in _EXTRA_BYTES
+    return dtype if is_extra else numpy_name(np.dtype(dtype))
+
+
 @lru_cache(maxsize=1024)
 def element_bytes(kind: Kind, name: str) -> int:
     """Bytes of one element; needs neither torch nor ml_dtypes.

@@ -15,11 +15,12 @@ from typing import Any, Generic, TypeVar
 
 from hoplite_ray import _native
 from hoplite_ray.errors import GetTimeoutError, NodeLostError
-from hoplite_ray.refs import checked_id, short_name
+from hoplite_ray.refs import checked_id, checked_timeout, short_name
 
 T = TypeVar("T")
 
 _STEP_S = 0.1  # Python handles signals between two waits, so Ctrl-C is answered within this
+FULL_HINT = "the arena is full; delete objects, drop received arrays, or raise arena_bytes"
 _LISTEN_S = 3600.0  # closing the client ends the wait at once; this is only not for ever
 
 
@@ -92,6 +93,7 @@ class Pending(Generic[T]):
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the operation has ended, well or badly; False if it has not in `timeout_s`."""
+        timeout_s = checked_timeout(timeout_s)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = _STEP_S if deadline_s is None else deadline_s - time.monotonic()
@@ -121,11 +123,11 @@ class Pending(Generic[T]):
         Raises:  as `result`; a task that is cancelled takes the operation back.
         """
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(checked_timeout(timeout_s)):
                 await self._ended()
         except TimeoutError:
             raise self._too_late(timeout_s) from None
-        except asyncio.CancelledError:
+        except BaseException:
             self._request.cancel()
             raise
         return self._decode(self._request.result())
@@ -154,6 +156,14 @@ class Pending(Generic[T]):
         return GetTimeoutError(f"{self._what} has not ended after {timeout_s} s: {self._hint}")
 
 
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A received object: its value, and which attempt's bytes they are."""
+
+    value: Any
+    incarnation: int
+
+
 class PendingPut(Pending[None]):
     """A put under way: a large one is given its range first, then written, then sealed."""
 
@@ -171,7 +181,7 @@ class PendingPut(Pending[None]):
             listener,
             request,
             what=what,
-            hint="the arena is full; delete objects, drop received arrays, or raise arena_bytes",
+            hint=FULL_HINT,
             decode=lambda nothing: None,
         )
         self._client = client
@@ -249,6 +259,7 @@ def results(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> li
 
     Raises:  as `Pending.result`, of the first that fails; the others are then taken back.
     """
+    timeout_s = checked_timeout(timeout_s)
     ended: SimpleQueue[int] = SimpleQueue()
     for index, each in enumerate(pending):
         each.on_end(partial(ended.put, index))

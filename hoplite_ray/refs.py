@@ -7,13 +7,15 @@ dtype, each at a multiple of 64 bytes, so that the native core sees a few parts 
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
+from numbers import Integral, Real
 from typing import Any, Literal
 
-from hoplite_ray.dtypes import NATIVE, OPAQUE, Kind, numpy_dtype, torch_dtype
+from hoplite_ray.dtypes import NATIVE, OPAQUE, Kind, name_of, numpy_dtype, torch_dtype
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.values import CONTAINERS, DEPTH_MAX, Branch, Container, Leaf, Parts, names
 
@@ -52,6 +54,25 @@ class Layout:
         """
         parts = Parts(value)
         return Layout(parts.tree, tuple(parts.leaves))
+
+    @staticmethod
+    def of_array(shape: int | Sequence[int], dtype: Any, kind: Kind) -> Layout:
+        """Describe an array that is not there yet; `dtype` is a name or what `kind` has for one.
+
+        Raises:  InvalidArgumentError for no such shape, dtype or kind.
+        """
+        try:
+            given: Any = [shape] if isinstance(shape, Integral) else shape
+            extents = tuple(map(operator.index, given))
+            if any(extent < 0 for extent in extents):
+                raise ValueError(f"shape {extents} has a negative extent")
+            leaf = Leaf(kind, name_of(kind, dtype), extents)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"no array of kind {kind!r}, dtype {dtype!r} and shape {shape!r} can be put: "
+                f'{error}; kinds are "numpy" and "torch", dtypes as "float32"'
+            ) from error
+        return Layout(0, (leaf,))
 
     @property
     def kind(self) -> Kind | Container:
@@ -290,4 +311,30 @@ def checked_id(object_id: bytes) -> bytes:
     raise InvalidArgumentError(
         f"an object id is {OBJECT_ID_BYTES} bytes, not {object_id!r}; "
         "make one with hoplite_ray.store.new_id()"
+    )
+
+
+def checked_incarnation(incarnation: int, *, least: int = 1) -> int:
+    """Return `incarnation` as it is.
+
+    Raises:  InvalidArgumentError unless it is an attempt's number.
+    """
+    if type(incarnation) is int and least <= incarnation < 1 << 32:
+        return incarnation
+    raise InvalidArgumentError(
+        f"an incarnation is an int from {least} to {(1 << 32) - 1}, not {incarnation!r}; "
+        "a later attempt's is higher"
+    )
+
+
+def checked_timeout(timeout_s: float | None) -> float | None:
+    """Return `timeout_s` as it is.
+
+    Raises:  InvalidArgumentError unless it is a number of seconds, or None.
+    """
+    is_number = isinstance(timeout_s, Real) and not isinstance(timeout_s, bool)
+    if timeout_s is None or (is_number and timeout_s >= 0):
+        return timeout_s
+    raise InvalidArgumentError(
+        f"timeout_s is {timeout_s!r}; it takes seconds, or None to wait without a limit"
     )

@@ -9,36 +9,17 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from hoplite_ray import _native, codec
-from hoplite_ray.errors import (
-    HopliteError,
-    InvalidArgumentError,
-    NodeLostError,
-    UnusableAfterForkError,
-)
+from hoplite_ray.collectives import Collectives
+from hoplite_ray.dtypes import Kind
+from hoplite_ray.errors import HopliteError, NodeLostError, UnusableAfterForkError
 from hoplite_ray.launch import NodeProcess
-from hoplite_ray.pending import (
-    Listener,
-    Pending,
-    PendingPut,
-    PendingReduce,
-    Reduction,
-    detach,
-    results,
-    results_async,
-)
-from hoplite_ray.refs import OBJECT_ID_BYTES, REDUCE_OPS, ReduceOp, checked_id, short_name
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A received object: its value, and which attempt's bytes they are."""
-
-    value: Any
-    incarnation: int
+from hoplite_ray.pending import FULL_HINT, Listener, Pending, PendingPut, Received, detach
+from hoplite_ray.refs import OBJECT_ID_BYTES, Layout, checked_id, checked_incarnation, short_name
+from hoplite_ray.unsealed import Unsealed
 
 
 def new_id() -> bytes:
@@ -46,7 +27,7 @@ def new_id() -> bytes:
     return os.urandom(OBJECT_ID_BYTES)
 
 
-class Store:
+class Store(Collectives):
     """This process's part in the store of its node. Any thread may use it; a forked child may not.
 
     Close it, or use it as a context manager; arrays that it returned stay valid afterwards.
@@ -122,7 +103,7 @@ class Store:
         await self._begin_put(object_id, value, incarnation).result_async(timeout_s)
 
     def _begin_put(self, object_id: bytes, value: Any, incarnation: int) -> PendingPut:
-        object_id = checked_id(object_id)
+        object_id, incarnation = checked_id(object_id), checked_incarnation(incarnation)
         layout, data = value if isinstance(value, codec.Encoded) else codec.encode(value)
         request = self._usable().put(object_id, incarnation, layout.to_bytes(), layout.parts, data)
         return PendingPut(
@@ -132,6 +113,77 @@ class Store:
             what=f"put of object {short_name(object_id)} ({layout.size_bytes} bytes)",
             size_bytes=layout.size_bytes,
             data=data,
+        )
+
+    def empty(
+        self,
+        object_id: bytes,
+        shape: int | Sequence[int],
+        dtype: Any = "float32",
+        *,
+        kind: Kind = "numpy",
+        incarnation: int = 1,
+        timeout_s: float | None = None,
+    ) -> Unsealed:
+        """Return an array of the store to fill in place; sealed, it is the object.
+
+        With kind="torch" it is a tensor. Receivers get nothing of it before it is sealed.
+
+        Raises:  InvalidArgumentError for no such shape or dtype; as `put` otherwise.
+        Cost:    none of the bytes is copied above 64 KiB, where a put copies all of them.
+        """
+        begun = self._begin_empty(object_id, Layout.of_array(shape, dtype, kind), incarnation)
+        return begun if isinstance(begun, Unsealed) else begun.result(timeout_s)
+
+    async def empty_async(
+        self,
+        object_id: bytes,
+        shape: int | Sequence[int],
+        dtype: Any = "float32",
+        *,
+        kind: Kind = "numpy",
+        incarnation: int = 1,
+        timeout_s: float | None = None,
+    ) -> Unsealed:
+        """Await what `empty` returns."""
+        begun = self._begin_empty(object_id, Layout.of_array(shape, dtype, kind), incarnation)
+        return begun if isinstance(begun, Unsealed) else await begun.result_async(timeout_s)
+
+    def _begin_empty(
+        self, object_id: bytes, layout: Layout, incarnation: int
+    ) -> Unsealed | Pending[Unsealed]:
+        object_id, incarnation = checked_id(object_id), checked_incarnation(incarnation)
+        client = self._usable()
+        if layout.size_bytes <= _native.INLINE_BYTES_MAX:  # those are copied, never mapped
+            memory = bytearray(layout.size_bytes)
+            encoded = codec.Encoded(layout, [memoryview(memory)])
+            return Unsealed(
+                layout, memory, partial(self._begin_put, object_id, encoded, incarnation)
+            )
+        request = client.reserve(
+            object_id, incarnation, layout.to_bytes(), layout.parts, layout.size_bytes
+        )
+
+        def mapped(_: None) -> Unsealed:
+            memory: Any = client.map(request)  # a buffer, which its stub can't say
+            return Unsealed(layout, memory, lambda: self._begin_seal(object_id, memory))
+
+        return Pending(
+            self._listener,
+            request,
+            what=f"reservation for object {short_name(object_id)} ({layout.size_bytes} bytes)",
+            hint=FULL_HINT,
+            decode=mapped,
+        )
+
+    def _begin_seal(self, object_id: bytes, memory: _native.Unsealed) -> Pending[None]:
+        self._usable()
+        return Pending(
+            self._listener,
+            memory.seal(),
+            what=f"seal of object {short_name(object_id)}",
+            hint="this process's node does not answer; raise timeout_s",
+            decode=lambda nothing: None,
         )
 
     def get(self, object_id: bytes, *, exists: bool = False, timeout_s: float | None = None) -> Any:
@@ -165,142 +217,6 @@ class Store:
             ),
         )
 
-    def gather(
-        self, object_ids: Sequence[bytes], *, exists: bool = False, timeout_s: float | None = None
-    ) -> list[Any]:
-        """Return the values of all objects, in this order; they come in any order, all at once.
-
-        Raises:  as `get`, of the first that fails; the others are then taken back.
-        """
-        return [each.value for each in results(self._begin_gets(object_ids, exists), timeout_s)]
-
-    async def gather_async(
-        self, object_ids: Sequence[bytes], *, exists: bool = False, timeout_s: float | None = None
-    ) -> list[Any]:
-        """Await what `gather` returns."""
-        pending = self._begin_gets(object_ids, exists)
-        return [each.value for each in await results_async(pending, timeout_s)]
-
-    def _begin_gets(self, object_ids: Sequence[bytes], exists: bool) -> list[Pending[Received]]:
-        checked = [checked_id(each) for each in object_ids]
-        return [self.begin_get(each, exists=exists) for each in checked]
-
-    def reduce(
-        self,
-        target: bytes,
-        sources: Sequence[bytes],
-        *,
-        op: ReduceOp = "sum",
-        count: int | None = None,
-        timeout_s: float | None = None,
-    ) -> Reduction:
-        """Combine the first `count` of `sources` (all, if None) element by element into `target`.
-
-        Sources need not be put yet; they go in as they arrive, whatever their order in the list.
-        With `begin_reduce` the caller confirms them one by one.
-
-        Shapes:  all sources share one layout, and so does the result: dicts and lists are combined
-                 array by array. Integers wrap around; bool takes "max" (any), "min" (all); "mean"
-                 takes floats; 16-bit floats are added up in 32 bits and rounded once.
-        Raises:  ReduceError if fewer than `count` sources are left; LayoutMismatchError;
-                 InvalidArgumentError for a dtype that the operation does not take.
-        Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; docs/design.md.
-        """
-        return self._begin_reduce_of(target, sources, op, count).result(timeout_s)
-
-    async def reduce_async(
-        self,
-        target: bytes,
-        sources: Sequence[bytes],
-        *,
-        op: ReduceOp = "sum",
-        count: int | None = None,
-        timeout_s: float | None = None,
-    ) -> Reduction:
-        """Await what `reduce` returns."""
-        return await self._begin_reduce_of(target, sources, op, count).result_async(timeout_s)
-
-    def allreduce(
-        self,
-        target: bytes,
-        sources: Sequence[bytes],
-        *,
-        op: ReduceOp = "sum",
-        count: int | None = None,
-        timeout_s: float | None = None,
-    ) -> Reduction:
-        """Combine as `reduce` does, for a result that every node will get.
-
-        Every node folds its share of the result, this one too, so that the gets that follow carry
-        2 (n - 1) / n times the object over each of n nodes' links, which is the least there is.
-        """
-        pending = self._begin_reduce_of(target, sources, op, count, everywhere=True)
-        return pending.result(timeout_s)
-
-    async def allreduce_async(
-        self,
-        target: bytes,
-        sources: Sequence[bytes],
-        *,
-        op: ReduceOp = "sum",
-        count: int | None = None,
-        timeout_s: float | None = None,
-    ) -> Reduction:
-        """Await what `allreduce` returns."""
-        pending = self._begin_reduce_of(target, sources, op, count, everywhere=True)
-        return await pending.result_async(timeout_s)
-
-    def begin_reduce(
-        self,
-        target: bytes,
-        *,
-        source_count: int,
-        op: ReduceOp = "sum",
-        count: int | None = None,
-        everywhere: bool = False,
-    ) -> PendingReduce:
-        """Start a reduce of the first `count` of `source_count` sources that are confirmed."""
-        count = source_count if count is None else count
-        if op not in REDUCE_OPS:
-            raise InvalidArgumentError(f"op is {op!r}; it takes {', '.join(REDUCE_OPS)}")
-        if source_count < 1:
-            raise InvalidArgumentError("a reduce takes at least one source, not none")
-        if type(count) is not int or not 1 <= count <= source_count:
-            raise InvalidArgumentError(
-                f"count is {count!r}; it takes 1 to {source_count}, the number of sources"
-            )
-        target = checked_id(target)
-        request = self._usable().reduce(
-            target,
-            op=REDUCE_OPS[op],
-            source_count=source_count,
-            count=count,
-            everywhere=everywhere,
-        )
-        return PendingReduce(self._listener, self._client, target, request)
-
-    def _begin_reduce_of(
-        self,
-        target: bytes,
-        sources: Sequence[bytes],
-        op: ReduceOp,
-        count: int | None,
-        *,
-        everywhere: bool = False,
-    ) -> PendingReduce:
-        """Start a reduce whose sources go in when some node has them."""
-        checked = [checked_id(source) for source in sources]
-        pending = self.begin_reduce(
-            target, source_count=len(checked), op=op, count=count, everywhere=everywhere
-        )
-        try:
-            for index, source in enumerate(checked):
-                pending.await_source(index, source)
-        except BaseException:
-            pending.cancel()
-            raise
-        return pending
-
     def delete(self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None) -> None:
         """Free the object on every node; arrays that were received stay valid.
 
@@ -320,7 +236,7 @@ class Store:
         object_id = checked_id(object_id)
         return Pending(
             self._listener,
-            self._usable().delete(object_id, upto),
+            self._usable().delete(object_id, checked_incarnation(upto, least=0)),
             what=f"delete of object {short_name(object_id)}",
             hint="the node that keeps its directory entry does not answer; raise timeout_s",
             decode=lambda nothing: None,

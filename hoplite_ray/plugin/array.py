@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hoplite_ray.codec import Encoded
+from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import ids, seams
 from hoplite_ray.plugin.attachment import Attachment, attachment
@@ -301,7 +302,9 @@ async def make_async(
     )
 
 
-def make_empty(shape: int | Sequence[int], dtype: Any, kind: str, timeout_s: float | None) -> Array:
+def make_empty(
+    shape: int | Sequence[int], dtype: Any, kind: Kind, timeout_s: float | None
+) -> Array:
     """The running task's next array, to be written until it is sealed."""
     here = attachment()
     anchor = here.anchors.take()

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 from hoplite_ray.codec import Encoded, decode
 from hoplite_ray.errors import GetTimeoutError, NodeLostError, ObjectLostError
+from hoplite_ray.pending import Received
 from hoplite_ray.plugin.attachment import TRIES, RayObjectLostError, attachment, left_s
 from hoplite_ray.refs import short_name
-from hoplite_ray.store import Received, Store
+from hoplite_ray.store import Store
 
 T = TypeVar("T")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hoplite_ray.codec import encode
+from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import NodeLostError
 from hoplite_ray.plugin.attachment import Attachment
 
@@ -24,7 +25,7 @@ class Writable:
         shape: int | Sequence[int],
         dtype: Any,
         *,
-        kind: str,
+        kind: Kind,
         timeout_s: float | None,
     ) -> None:
         self._here = here

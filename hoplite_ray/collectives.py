@@ -1,0 +1,169 @@
+"""Reduce, allreduce and gather: what Store does with several objects at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hoplite_ray import _native
+from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.pending import (
+    Listener,
+    Pending,
+    PendingReduce,
+    Received,
+    Reduction,
+    results,
+    results_async,
+)
+from hoplite_ray.refs import REDUCE_OPS, ReduceOp, checked_id
+
+
+class Collectives:
+    """The part of Store that combines objects; see there."""
+
+    _client: _native.Client
+    _listener: Listener
+
+    def begin_get(self, object_id: bytes, *, exists: bool = False) -> Pending[Received]:
+        """Start what `get` waits for."""
+        raise NotImplementedError
+
+    def _usable(self) -> _native.Client:
+        raise NotImplementedError
+
+    def gather(
+        self, object_ids: Sequence[bytes], *, exists: bool = False, timeout_s: float | None = None
+    ) -> list[Any]:
+        """Return the values of all objects, in this order; they come in any order, all at once.
+
+        Raises:  as `get`, of the first that fails; the others are then taken back.
+        """
+        return [each.value for each in results(self._begin_gets(object_ids, exists), timeout_s)]
+
+    async def gather_async(
+        self, object_ids: Sequence[bytes], *, exists: bool = False, timeout_s: float | None = None
+    ) -> list[Any]:
+        """Await what `gather` returns."""
+        pending = self._begin_gets(object_ids, exists)
+        return [each.value for each in await results_async(pending, timeout_s)]
+
+    def _begin_gets(self, object_ids: Sequence[bytes], exists: bool) -> list[Pending[Received]]:
+        checked = [checked_id(each) for each in object_ids]
+        return [self.begin_get(each, exists=exists) for each in checked]
+
+    def reduce(
+        self,
+        target: bytes,
+        sources: Sequence[bytes],
+        *,
+        op: ReduceOp = "sum",
+        count: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Reduction:
+        """Combine the first `count` of `sources` (all, if None) element by element into `target`.
+
+        Sources need not be put yet; they go in as they arrive, whatever their order in the list.
+        With `begin_reduce` the caller confirms them one by one.
+
+        Shapes:  all sources share one layout, and so does the result: dicts and lists are combined
+                 array by array. Integers wrap around; bool takes "max" (any), "min" (all); "mean"
+                 takes floats; 16-bit floats are added up in 32 bits and rounded once.
+        Raises:  ReduceError if fewer than `count` sources are left; LayoutMismatchError;
+                 InvalidArgumentError for a dtype that the operation does not take.
+        Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; docs/design.md.
+        """
+        return self._begin_reduce_of(target, sources, op, count).result(timeout_s)
+
+    async def reduce_async(
+        self,
+        target: bytes,
+        sources: Sequence[bytes],
+        *,
+        op: ReduceOp = "sum",
+        count: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Reduction:
+        """Await what `reduce` returns."""
+        return await self._begin_reduce_of(target, sources, op, count).result_async(timeout_s)
+
+    def allreduce(
+        self,
+        target: bytes,
+        sources: Sequence[bytes],
+        *,
+        op: ReduceOp = "sum",
+        count: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Reduction:
+        """Combine as `reduce` does, for a result that every node will get.
+
+        Every node folds its share of the result, this one too, so that the gets that follow carry
+        2 (n - 1) / n times the object over each of n nodes' links, which is the least there is.
+        """
+        pending = self._begin_reduce_of(target, sources, op, count, everywhere=True)
+        return pending.result(timeout_s)
+
+    async def allreduce_async(
+        self,
+        target: bytes,
+        sources: Sequence[bytes],
+        *,
+        op: ReduceOp = "sum",
+        count: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Reduction:
+        """Await what `allreduce` returns."""
+        pending = self._begin_reduce_of(target, sources, op, count, everywhere=True)
+        return await pending.result_async(timeout_s)
+
+    def begin_reduce(
+        self,
+        target: bytes,
+        *,
+        source_count: int,
+        op: ReduceOp = "sum",
+        count: int | None = None,
+        everywhere: bool = False,
+    ) -> PendingReduce:
+        """Start a reduce of the first `count` of `source_count` sources that are confirmed."""
+        count = source_count if count is None else count
+        if op not in REDUCE_OPS:
+            raise InvalidArgumentError(f"op is {op!r}; it takes {', '.join(REDUCE_OPS)}")
+        if source_count < 1:
+            raise InvalidArgumentError("a reduce takes at least one source, not none")
+        if type(count) is not int or not 1 <= count <= source_count:
+            raise InvalidArgumentError(
+                f"count is {count!r}; it takes 1 to {source_count}, the number of sources"
+            )
+        target = checked_id(target)
+        request = self._usable().reduce(
+            target,
+            op=REDUCE_OPS[op],
+            source_count=source_count,
+            count=count,
+            everywhere=everywhere,
+        )
+        return PendingReduce(self._listener, self._client, target, request)
+
+    def _begin_reduce_of(
+        self,
+        target: bytes,
+        sources: Sequence[bytes],
+        op: ReduceOp,
+        count: int | None,
+        *,
+        everywhere: bool = False,
+    ) -> PendingReduce:
+        """Start a reduce whose sources go in when some node has them."""
+        checked = [checked_id(source) for source in sources]
+        pending = self.begin_reduce(
+            target, source_count=len(checked), op=op, count=count, everywhere=everywhere
+        )
+        try:
+            for index, source in enumerate(checked):
+                pending.await_source(index, source)
+        except BaseException:
+            pending.cancel()
+            raise
+        return pending
