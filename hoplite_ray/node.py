@@ -25,7 +25,9 @@ import shutil
 import signal
 import stat
 import sys
+import threading
 from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,6 +46,7 @@ _logger = logging.getLogger("hoplite_ray.node")
 
 _T = TypeVar("_T")
 
+_THREADS = 3  # one waits for events, one reads or writes the view in Ray's store, one lists objects
 _EVENT_WAIT_S = 1.0  # stop() wakes the wait, so this is no delay
 _LEAVE_S = 2.0  # then the others find out by themselves
 _GRACE_S = 1.0  # for watchers to receive the view in which we have left
@@ -73,6 +76,7 @@ async def _live(options: NodeOptions) -> int:
     """Live one life after the other until one of them is not ended by the other nodes."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(_threads())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     is_draining = False
@@ -85,6 +89,15 @@ async def _live(options: NodeOptions) -> int:
             is_draining = life.is_draining
             _logger.warning("the others hold incarnation %d for dead", options.incarnation)
             options = replace(options, incarnation=options.incarnation + 1, join=others)
+
+
+def _threads() -> ThreadPoolExecutor:
+    """Start all threads that calls may wait in, so that their number does not grow with work."""
+    threads = ThreadPoolExecutor(_THREADS)
+    all_started = threading.Barrier(_THREADS)
+    for _ in range(_THREADS):
+        threads.submit(all_started.wait)
+    return threads
 
 
 class Life:
