@@ -6,6 +6,7 @@ All parameters are one flat vector: the parameters are one object, and so is a g
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,10 @@ class Perceptron:
     def __init__(self, *widths: int) -> None:
         self.shapes = [(inputs + 1, outputs) for inputs, outputs in pairwise(widths)]
         self.size = sum(rows * columns for rows, columns in self.shapes)
+
+    def read(self, shared: Any) -> np.ndarray:
+        """What a worker is given: an array, or a handle of one."""
+        return np.asarray(shared)
 
     def layers(self, flat: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return weights and biases (the last row) of every layer, as views of the flat vector."""

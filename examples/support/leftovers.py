@@ -1,0 +1,79 @@
+"""What a run has left behind: bytes in the nodes' arenas, threads and open descriptors."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+
+STATUS = [sys.executable, "-m", "hoplite_ray.cli", "status", "--json"]
+GRPC_THREADS = ("event_engine", "grpc_global_tim")  # gRPC starts and ends these as it likes
+WAIT_S = 60.0  # the last gradients come and go by themselves, also those of a worker just killed
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Of all node processes together; two of them are equal if nothing was left behind."""
+
+    arena_bytes_used: int
+    threads: Counter[str]  # by name
+    descriptors: Counter[str]  # by kind
+
+    @classmethod
+    def read(cls) -> Leftovers:
+        command = [*STATUS, "--address", ray.get_runtime_context().gcs_address]
+        answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        nodes = json.loads(answer.stdout)["nodes"]
+        tasks = [task for node in nodes for task in Path(f"/proc/{node['pid']}/task").iterdir()]
+        files = {each for task in tasks for each in _descriptors(task)}
+        return cls(
+            sum(node["arena_bytes_used"] for node in nodes),
+            Counter(name for task in tasks if (name := _name(task)) not in GRPC_THREADS),
+            Counter(file.partition(":[")[0] for _, _, file in files),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.arena_bytes_used} bytes in arenas, {self.threads.total()} threads and "
+            f"{self.descriptors.total()} descriptors of node processes"
+        )
+
+
+def _name(task: Path) -> str:
+    with suppress(FileNotFoundError):  # it has just ended
+        return (task / "comm").read_text().strip()
+    return GRPC_THREADS[0]
+
+
+def _descriptors(task: Path) -> Iterator[tuple[str, str, str]]:
+    """Process, number and file of each; a thread may have a table of its own."""
+    for each in (task / "fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            yield task.parts[2], each.name, os.readlink(each)
+
+
+def settled(before: Leftovers) -> bool:
+    """Wait until the nodes are as they were `before`, say how they are, and whether they are so."""
+    deadline_s = time.monotonic() + WAIT_S
+    while True:
+        gc.collect()  # refs in cycles keep their objects
+        after = Leftovers.read()
+        if after == before or time.monotonic() > deadline_s:
+            break
+        time.sleep(0.5)
+    print(f"before: {before}\nafter:  {after}", flush=True)
+    for more, fewer in ((after, before), (before, after)):
+        differ = (more.threads - fewer.threads) + (more.descriptors - fewer.descriptors)
+        if differ:
+            print(f"only {'after' if more is after else 'before'}: {dict(differ)}", flush=True)
+    return after == before

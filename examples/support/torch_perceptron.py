@@ -1,0 +1,47 @@
+"""The network of `perceptron.py` in torch, for `async_sgd.py --torch`: tensors all the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from support.perceptron import Perceptron
+from torch.nn import functional
+
+import hoplite_ray as hop
+
+
+class TorchPerceptron:
+    """As `Perceptron`: all parameters, and so a gradient, are one flat tensor."""
+
+    def __init__(self, *widths: int) -> None:
+        self.numpy = Perceptron(*widths)
+
+    def initial(self, *, seed: int) -> torch.Tensor:
+        return torch.from_numpy(self.numpy.initial(seed=seed))
+
+    def read(self, shared: Any) -> torch.Tensor:
+        """What a worker is given: a tensor, or a handle of one."""
+        return shared.torch() if isinstance(shared, hop.Array) else shared
+
+    def scores(self, params: torch.Tensor, images: np.ndarray) -> torch.Tensor:
+        signal, start = torch.from_numpy(images), 0
+        for rows, columns in self.numpy.shapes:
+            table = params[start : start + rows * columns].view(rows, columns)
+            signal = signal if start == 0 else functional.relu(signal)
+            signal, start = signal @ table[:-1] + table[-1], start + rows * columns
+        return signal
+
+    def gradient(
+        self, params: torch.Tensor, images: np.ndarray, labels: np.ndarray
+    ) -> torch.Tensor:
+        params = params.requires_grad_()
+        functional.cross_entropy(self.scores(params, images), torch.from_numpy(labels)).backward()
+        assert params.grad is not None
+        return params.grad
+
+    def accuracy(self, params: torch.Tensor, images: np.ndarray, labels: np.ndarray) -> float:
+        with torch.no_grad():
+            best = self.scores(params, images).argmax(dim=1).numpy()
+        return float(np.mean(best == labels))
