@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import ray
 
 from hoplite_ray.codec import Encoded, encode
+from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import (
     GetTimeoutError,
     HopliteError,
@@ -95,7 +96,7 @@ def array(value: Any, *, timeout_s: float | None = None) -> Array:
 def empty(
     shape: int | Sequence[int],
     dtype: Any = "float32",
-    kind: Literal["numpy", "torch"] = "numpy",
+    kind: Kind = "numpy",
     *,
     timeout_s: float | None = None,
 ) -> Array:

@@ -42,7 +42,7 @@ class Source:
             cause = getattr(self.failure, "cause", None) or self.failure
             text = str(cause).strip().splitlines() or [""]
             return f"{name}: {type(cause).__name__}: {text[-1]}"
-        return f"{name}: {'ready' if self.handle is not None else 'pending'}"
+        return f"{name}: {'was ready' if self.handle is not None else 'pending'}"
 
     def let_go(self) -> None:
         """Drop refs now: the traceback of an error would keep them until Python collects it."""

@@ -6,12 +6,11 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from hoplite_ray.codec import encode
 from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import NodeLostError
 from hoplite_ray.plugin.attachment import Attachment
+from hoplite_ray.unsealed import Unsealed
 
 
 class Writable:
@@ -31,11 +30,11 @@ class Writable:
         self._here = here
         self._name = (object_id, incarnation)
         self._sealing = threading.Lock()
-        self._unsealed: Any = here.store.empty(
+        self._unsealed: Unsealed | None = here.store.empty(
             object_id, shape, dtype, kind=kind, incarnation=incarnation, timeout_s=timeout_s
         )
         self.layout = self._unsealed.layout
-        self.value = self._unsealed.value  # one array, so that sealing can make it read-only
+        self.value = self._unsealed.value  # always this one array: sealing makes it read-only
 
     def seal(self) -> None:
         """End the writing: numpy then refuses to write through `value`.
@@ -53,5 +52,3 @@ class Writable:
                 encoded = encode(self.value)
                 self._here.put(object_id, encoded, incarnation=incarnation, timeout_s=None)
             self._unsealed = None
-            if isinstance(self.value, np.ndarray):
-                self.value.flags.writeable = False
