@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from hoplite_ray.dtypes import imported, numpy_dtype, torch_dtype
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.refs import ALIGNMENT_BYTES, Layout
+from hoplite_ray.refs import ALIGNMENT_BYTES, Layout, layout_of
 from hoplite_ray.values import Leaf, Parts, put_together
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def encode(value: Any) -> Encoded:
     Raises:  InvalidArgumentError naming the part of the value that no object can hold.
     """
     parts = Parts(value)
-    layout = Layout(parts.tree, tuple(parts.leaves))
+    layout = layout_of(parts)
     data: list[memoryview] = []
     end = 0
     for index, leaf in layout.in_place():

@@ -192,7 +192,7 @@ class PendingPut(Pending[None]):
         """Wait for memory, at most `timeout_s`; write; wait until the object is sealed. Once."""
         super().result(timeout_s)
         if self._is_large:
-            self._write()
+            self._client.write(self._request, self._data)  # a Ctrl-C takes the put back
             super().result(timeout_s)
 
     async def result_async(self, timeout_s: float | None = None) -> None:
@@ -200,21 +200,15 @@ class PendingPut(Pending[None]):
         await super().result_async(timeout_s)
         if not self._is_large:
             return
-        written = asyncio.ensure_future(asyncio.to_thread(self._write))
+        write = asyncio.to_thread(self._client.write, self._request, self._data)
+        written = asyncio.ensure_future(write)
         try:
             await asyncio.shield(written)
         except asyncio.CancelledError:
-            # The range must not be another object's while that thread writes into it.
-            written.add_done_callback(lambda _: self._request.cancel())
+            self._request.cancel()  # the thread stops at its next part, and gives the range back
+            written.add_done_callback(lambda task: task.cancelled() or task.exception())
             raise
         await super().result_async(timeout_s)
-
-    def _write(self) -> None:
-        try:
-            self._client.write(self._request, self._data)
-        except BaseException:  # Ctrl-C comes between two parts
-            self._request.cancel()
-            raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,7 @@ class Layout:
 
         Raises:  InvalidArgumentError naming the part of the value that no object can hold.
         """
-        parts = Parts(value)
-        return Layout(parts.tree, tuple(parts.leaves))
+        return layout_of(Parts(value))
 
     @staticmethod
     def of_array(shape: int | Sequence[int], dtype: Any, kind: Kind) -> Layout:
@@ -72,7 +71,7 @@ class Layout:
                 f"no array of kind {kind!r}, dtype {dtype!r} and shape {shape!r} can be put: "
                 f'{error}; kinds are "numpy" and "torch", dtypes as "float32"'
             ) from error
-        return Layout(0, (leaf,))
+        return _of_array(leaf)
 
     @property
     def kind(self) -> Kind | Container:
@@ -117,6 +116,9 @@ class Layout:
     @property
     def parts(self) -> list[tuple[int, int]]:
         """(native dtype, bytes) of the runs of one dtype that the object's bytes consist of."""
+        if len(self.leaves) == 1:
+            size_bytes = self.size_bytes
+            return [(_native(self.leaves[0].dtype), size_bytes)] if size_bytes else []
         starts = [
             (dtype, next(run).offset)
             for dtype, run in groupby(
@@ -175,6 +177,18 @@ class Layout:
 
     def __hash__(self) -> int:
         return hash(self._encoded)
+
+
+def layout_of(parts: Parts) -> Layout:
+    """Return the layout of a value that was taken apart."""
+    if isinstance(parts.tree, Branch):
+        return Layout(parts.tree, tuple(parts.leaves))
+    return _of_array(parts.leaves[0])
+
+
+@lru_cache(maxsize=1024)
+def _of_array(leaf: Leaf) -> Layout:
+    return Layout(0, (leaf,))
 
 
 def _native(dtype: str) -> int:

@@ -82,15 +82,25 @@ def test_a_cancelled_task_takes_its_get_back(three: Nodes) -> None:
     run(cancelled())
 
 
-def test_a_cancelled_put_gives_its_memory_back(cluster: MakeNodes) -> None:
+@pytest.mark.parametrize("moment", ["asked", "written"])
+def test_a_cancelled_put_gives_its_memory_back(
+    cluster: MakeNodes, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nodes = cluster(1, arena_bytes=32 * MIB)
     array = numbers(20 * MIB)
+    real = asyncio.to_thread
 
     async def cancelled() -> None:
         for _ in range(5):  # more than the arena has, were it not given back
+            writing = asyncio.Event()
+
+            async def noted(act: Any, *arguments: Any, writing: asyncio.Event = writing) -> Any:
+                writing.set()
+                return await real(act, *arguments)
+
+            monkeypatch.setattr(asyncio, "to_thread", noted)
             task = asyncio.ensure_future(nodes[0].put_async(new_id(), array))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+            await (writing.wait() if moment == "written" else asyncio.sleep(0))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

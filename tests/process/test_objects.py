@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -189,6 +191,27 @@ def test_arguments_are_checked_at_the_edge(three: Nodes) -> None:
         three[0].get(b"short")
     with pytest.raises(InvalidArgumentError, match=r'^value\["step"\] is int; '):
         three[0].put(new_id(), {"step": 3})
+
+
+@pytest.mark.parametrize("timeout_s", [-1, float("nan"), "5", True])
+def test_a_limit_is_a_number_of_seconds(three: Nodes, timeout_s: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"timeout_s is .*; it takes seconds, or None"):
+        three[0].get(new_id(), timeout_s=timeout_s)
+    with pytest.raises(InvalidArgumentError, match=r"timeout_s is .*; it takes seconds, or None"):
+        three[0].gather([new_id()], timeout_s=timeout_s)
+    with pytest.raises(InvalidArgumentError, match=r"timeout_s is .*; it takes seconds, or None"):
+        asyncio.run(three[0].get_async(new_id(), timeout_s=timeout_s))
+
+
+@pytest.mark.parametrize("incarnation", [-1, 0, 1 << 32, 1.0, "1", None, True])
+def test_an_incarnation_is_a_number_of_32_bits(three: Nodes, incarnation: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"an incarnation is an int from 1 to .* higher"):
+        three[0].put(new_id(), np.zeros(1), incarnation=incarnation)
+    with pytest.raises(InvalidArgumentError, match=r"an incarnation is an int from 1 to .* higher"):
+        three[0].empty(new_id(), 1, incarnation=incarnation)
+    if incarnation != 0:
+        with pytest.raises(InvalidArgumentError, match=r"an incarnation is an int from 0 to "):
+            three[0].delete(new_id(), upto=incarnation)
 
 
 def test_a_closed_store_says_so(cluster: MakeNodes) -> None:

@@ -139,6 +139,17 @@ def test_an_unknown_operation_is_refused(three: Nodes) -> None:
         three[0].begin_reduce(new_id(), source_count=2, op="median")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("count", [1.0, "1", True])
+def test_a_count_that_is_no_number_is_refused(three: Nodes, count: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="it takes 1 to 2, the number of sources"):
+        three[0].begin_reduce(new_id(), source_count=2, count=count)
+
+
+def test_a_reduce_of_nothing_is_refused(three: Nodes) -> None:
+    with pytest.raises(InvalidArgumentError, match="at least one source"):
+        three[0].reduce(new_id(), [])
+
+
 def test_a_bad_source_id_takes_the_reduce_back(three: Nodes) -> None:
     with pytest.raises(InvalidArgumentError, match="28 bytes"):
         three[0].reduce(new_id(), [new_id(), b"short"])
