@@ -1,0 +1,38 @@
+"""docs/mistakes.md, without Ray and on the command line: each row is answered as it says."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mistakes import Mistake, answer_of, answer_of_command, section
+
+STORE, COMMANDS = section("Without Ray"), section("On the command line")
+
+
+@pytest.fixture(scope="module")
+def names() -> Iterator[dict[str, Any]]:
+    given: dict[str, Any] = {}
+    exec(STORE.given, given)
+    yield given
+    given["other"].close()
+    given["store"].close()
+
+
+@pytest.mark.parametrize("mistake", STORE.mistakes, ids=str)
+def test_the_store_answers(mistake: Mistake, names: dict[str, Any]) -> None:
+    answer = answer_of(mistake, names)
+    assert mistake.accepts(answer), answer
+
+
+@pytest.mark.parametrize("mistake", COMMANDS.mistakes, ids=str)
+def test_the_command_line_answers(mistake: Mistake, tmp_path: Path) -> None:
+    beside = os.path.dirname(sys.executable)
+    environment = os.environ | {"PATH": f"{beside}:{os.environ['PATH']}", "RAY_ADDRESS": ""}
+    answer = answer_of_command(mistake, cwd=tmp_path, env=environment)
+    assert mistake.accepts(answer), answer
