@@ -28,8 +28,7 @@ void Engine::State::on(const Command& command, const PutCommand& put) {
     return reply(waiter, Error{Code::kDuplicateObject,
                                "object " + name + " exists already; objects are immutable"});
   }
-  void_bytes(put.object, object);  // an older attempt's, or nothing
-  object.writing = false;
+  end_put(put.object, object, "put again by a later attempt");
   object.incarnation = put.incarnation;
   object.target_epoch = TargetEpoch{0};
   object.meta = cut(put.meta);
@@ -235,6 +234,12 @@ void Engine::State::on(const Command&, const SetViewCommand& view) {
   }
   if (!directory_.is_recovering()) reduces_.handle_recovered(view_);
   resync(std::nullopt);
+  // Our own claims first: who receives from us would pass for an orphan, and wait for ever.
+  while (!loop_.empty()) {
+    const Message message = std::move(loop_.front());
+    loop_.pop_front();
+    receive(config_.node, message, {});
+  }
   std::deque<MessageIn> parked = std::move(parked_);
   parked_.clear();
   for (MessageIn& event : parked) on(event);

@@ -95,7 +95,7 @@ void Engine::State::on(NodeId from, const Message& message, const Claim& claim) 
     LocalObject& object = objects_[claim.object];
     const bool has_bytes = object.extent || object.inbound || object.writing;
     if (!has_bytes || object.incarnation < claim.incarnation) {
-      void_bytes(claim.object, object);
+      end_put(claim.object, object, "put again by a later attempt");
       object.incarnation = claim.incarnation;
       object.target_epoch = claim.target_epoch;
       object.meta = claim.meta;

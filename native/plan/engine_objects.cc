@@ -187,6 +187,20 @@ void Engine::State::abandon(const ObjectId& id) {
   forget_if_empty(id);
 }
 
+// Other bytes, or none, take the place of those that were put or still are: a put that has its
+// range hears of it by its next word, one that waits for it now.
+void Engine::State::end_put(const ObjectId& id, LocalObject& object, const char* what_happened) {
+  if (object.put_request && !object.extent) {
+    reply(*object.put_request,
+          Error{Code::kObjectLost,
+                "object " + short_name(id) + " was " + what_happened + " while it was being put"});
+  }
+  void_bytes(id, object);
+  object.put_request.reset();
+  object.writing = false;
+  object.inbound.reset();
+}
+
 // The home says, or we decided: these bytes are to go.
 void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool deleted) {
   if (deleted) {
@@ -201,14 +215,7 @@ void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool delet
   if (object.incarnation > upto) return;
   const bool was_put = object.writing || object.inbound;
   end_fold(id);
-  if (object.put_request && !object.extent) {
-    reply(*object.put_request, Error{Code::kObjectLost, "object " + short_name(id) +
-                                                            " was deleted while it was being put"});
-  }
-  void_bytes(id, object);
-  object.put_request.reset();
-  object.writing = false;
-  object.inbound.reset();
+  end_put(id, object, "deleted");
   object.incarnation = Incarnation{0};
   object.target_epoch = TargetEpoch{0};
   object.meta = ObjectMeta{};

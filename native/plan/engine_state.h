@@ -87,6 +87,7 @@ class Engine::State : private EngineTables {
   void fail_waiters(LocalObject& object, Code code, const std::string& text);
   void store_small(const ObjectId& id, LocalObject& object, Bytes payload);
   void void_bytes(const ObjectId& id, LocalObject& object);
+  void end_put(const ObjectId& id, LocalObject& object, const char* what_happened);
   void forget_if_empty(const ObjectId& id);
   void abandon(const ObjectId& id);
   void drop_object(const ObjectId& id, Incarnation upto, bool deleted);

@@ -18,11 +18,16 @@ std::string name_of(const Request& request) {
 // ---- puts and copies ----
 
 void Checker::put_started(const Request& put) {
-  objects_[put.object].puts.insert_or_assign(put.incarnation, std::pair(put.parts, put.bytes));
+  Known& known = objects_[put.object];
+  known.puts.insert_or_assign(put.incarnation, std::pair(put.parts, put.bytes));
+  // From now on the older attempts' bytes may be replaced at any time.
+  std::erase_if(known.copies, [&](const Copy& c) { return c.incarnation < put.incarnation; });
 }
 
 void Checker::put_sealed(const Request& put, Instant now) {
-  objects_[put.object].copies.push_back({put.node, put.node_life, put.incarnation, now});
+  Known& known = objects_[put.object];
+  if (known.puts.rbegin()->first > put.incarnation) return;
+  known.copies.push_back({put.node, put.node_life, put.incarnation, now});
 }
 
 void Checker::delete_asked(const ObjectId& object, Instant now) {
@@ -60,29 +65,29 @@ void Checker::fetched(const Request& get, Instant) {
             std::mismatch(bytes.begin(), bytes.end(), get.bytes.begin(), get.bytes.end());
         where = ", first difference at byte " + std::to_string(differ.first - bytes.begin());
       }
-      fail("the value is no fold of " + std::to_string(known.reduce->count) +
-           " confirmed sources: " + name_of(get) + where);
+      judge("the value is no fold of " + std::to_string(known.reduce->count) +
+            " confirmed sources: " + name_of(get) + where);
     }
     return;
   }
   const auto put = known.puts.find(get.fetched.incarnation);
   if (put == known.puts.end()) {
-    fail("a value of an attempt that nobody put: " + name_of(get));
+    judge("a value of an attempt that nobody put: " + name_of(get));
   } else if (put->second.second != get.bytes) {
     const auto& right = put->second.second;
     const auto differ =
         std::mismatch(right.begin(), right.end(), get.bytes.begin(), get.bytes.end());
-    fail("a wrong value: " + name_of(get) + ", " + std::to_string(get.bytes.size()) + " of " +
-         std::to_string(right.size()) + " bytes, first difference at " +
-         std::to_string(differ.first - right.begin()));
+    judge("a wrong value: " + name_of(get) + ", " + std::to_string(get.bytes.size()) + " of " +
+          std::to_string(right.size()) + " bytes, first difference at " +
+          std::to_string(differ.first - right.begin()));
   } else if (get.fetched.meta.layout != "layout" || get.fetched.meta.parts != put->second.first) {
-    fail("a wrong layout or parts: " + name_of(get));
+    judge("a wrong layout or parts: " + name_of(get));
   }
 }
 
 void Checker::unpinned(const Request& get, std::span<const std::byte> mapped) {
   if (!std::equal(mapped.begin(), mapped.end(), get.bytes.begin(), get.bytes.end())) {
-    fail("the bytes changed while they were mapped: " + name_of(get));
+    judge("the bytes changed while they were mapped: " + name_of(get));
   }
 }
 
@@ -94,35 +99,36 @@ bool Checker::is_taken_back(const Known& known) {
 void Checker::failed(const Request& request, Instant) {
   const Known& known = objects_[request.object];
   const std::string what = name_of(request) + ": " + request.error->text;
-  if (request.error->text.empty()) fail("an error without a text: " + name_of(request));
+  if (request.error->text.empty()) judge("an error without a text: " + name_of(request));
   switch (request.error->code) {
     case Code::kCancelled:
       if (!request.cancelled && !known.deleted && !is_taken_back(known)) {
-        fail("cancelled, but by nobody: " + what);
+        judge("cancelled, but by nobody: " + what);
       }
       return;
     case Code::kStoreFull:
-      if (!store_full_is_right_) fail("the arena is large enough: " + what);
+      if (!store_full_is_right_) judge("the arena is large enough: " + what);
       return;
     case Code::kObjectLost: {
       const auto is_older = [&](const Copy& copy) { return copy.sealed < request.asked; };
       const bool was_there = std::any_of(known.copies.begin(), known.copies.end(), is_older);
-      if (was_there && !known.deleted) fail("lost, though a live node has all of it: " + what);
+      if (was_there && !known.deleted) judge("lost, though a live node has all of it: " + what);
       return;
     }
     case Code::kReduceFailed:
-      if (known.reduce == nullptr) fail("no reduce: " + what);
+      if (known.reduce == nullptr) judge("no reduce: " + what);
       if (known.reduce != nullptr) check_reduce_failure(*known.reduce, what);
       return;
     case Code::kLayoutMismatch:
-      if (known.reduce == nullptr || has_equal_sources(*known.reduce)) fail("no mismatch: " + what);
+      if (known.reduce == nullptr || has_equal_sources(*known.reduce))
+        judge("no mismatch: " + what);
       return;
     case Code::kDuplicateObject:
       if (request.verb != Verb::kPut && !known.deleted)
-        fail("only a put can be a duplicate: " + what);
+        judge("only a put can be a duplicate: " + what);
       return;
     default:
-      fail("an error that nothing here explains: " + what);
+      judge("an error that nothing here explains: " + what);
   }
 }
 
@@ -141,7 +147,7 @@ void Checker::check_reduce_failure(const Request& reduce, const std::string& wha
     if (!is_there) ++gone;
   }
   if (reduce.source_count - gone >= reduce.count) {
-    fail("enough sources are left: " + what);
+    judge("enough sources are left: " + what);
   }
 }
 
@@ -168,12 +174,12 @@ std::optional<Checker::Value> Checker::value_of(const ObjectId& object) const {
 void Checker::reduced(const Request& reduce) {
   std::set<std::uint32_t> members(reduce.members.begin(), reduce.members.end());
   if (members.size() != reduce.count || reduce.members.size() != reduce.count) {
-    fail("the members are not `count` different ones: " + name_of(reduce));
+    judge("the members are not `count` different ones: " + name_of(reduce));
   }
   for (const std::uint32_t index : members) {
     const auto is_it = [&](const ReduceSource& s) { return s.index == index && !s.failed; };
     if (std::none_of(reduce.sources.begin(), reduce.sources.end(), is_it)) {
-      fail("a member that was never confirmed: " + name_of(reduce));
+      judge("a member that was never confirmed: " + name_of(reduce));
     }
   }
 }
@@ -225,7 +231,7 @@ void Checker::check_reduces(const std::deque<Request>& requests) {
     if (reduce == nullptr || !reduce->has_value()) continue;
     const auto result = folded(*reduce, reduce->members);
     if (!result || result->second != get.bytes) {
-      fail("the value is not the fold of the members that were reported: " + name_of(get));
+      judge("the value is not the fold of the members that were reported: " + name_of(get));
     }
   }
 }

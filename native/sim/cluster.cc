@@ -212,7 +212,7 @@ void Cluster::drive(Node& node) {
 
 void Cluster::check_waits(const Node& node) {
   waits_.set(node.id, node.engine->waits());
-  if (!checker_.failures().empty()) return;  // a circle stays; it is said once
+  if (!checker_.failures().empty() || config_.lies_per_mille > 0) return;  // said once; or made
   if (const auto circle = waits_.circle_through(node.id)) checker_.fail(*circle);
 }
 

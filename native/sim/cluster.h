@@ -39,6 +39,7 @@ class Cluster final : private NetworkUser {
   Request& erase(std::size_t node, const ObjectId& object, Incarnation upto = {});
   Request& reduce(std::size_t node, const ObjectId& target, const ReduceOptions& options);
   void confirm(Request& reduce, std::uint32_t index, const ObjectId& source);
+  void announce(Request& reduce, std::uint32_t index, const ObjectId& source);  // unconfirmed
   void give_up(Request& reduce, std::uint32_t index);  // this source will never come
   void release(Request& get);                          // no deed where nothing is pinned
   void cancel(Request& request);
@@ -116,6 +117,7 @@ class Cluster final : private NetworkUser {
   void send_message(Node& node, const SendMessage& action);
   void fold(Node& node, const Fold& action);
   void grant_in_circle(NodeId receiver, const MessageIn& heard);
+  bool lie(NodeId to, NodeId from, ConnectionKind kind, ByteVector& frame);
   void land(Node& node, NodeId from, ByteVector frame);
   void frame_arrived(NodeId node, NodeId from, ConnectionKind kind, ByteVector frame) override;
   ByteVector block_frame(NodeId node, const SendBlock& block) override;
@@ -149,6 +151,7 @@ class Cluster final : private NetworkUser {
   std::uint64_t next_request_ = 1;
   std::uint64_t events_ = 0;
   std::uint64_t canary_deeds_ = 0;
+  std::deque<ByteVector> overheard_;  // to be said again by liars
 };
 
 }  // namespace hoplite::sim

@@ -102,6 +102,12 @@ void Cluster::confirm(Request& reduce, std::uint32_t index, const ObjectId& sour
   command(reduce, ReduceSourceCommand{reduce.object, reduce.sources.back()});
 }
 
+void Cluster::announce(Request& reduce, std::uint32_t index, const ObjectId& source) {
+  if (reduce.abandoned) return;
+  reduce.sources.push_back({index, source, {}, false});
+  command(reduce, ReduceSourceCommand{reduce.object, reduce.sources.back(), false});
+}
+
 void Cluster::give_up(Request& reduce, std::uint32_t index) {
   if (reduce.abandoned) return;
   reduce.sources.push_back({index, {}, {}, true});

@@ -129,6 +129,7 @@ void Cluster::peer_dead(NodeId node, NodeId peer, Incarnation incarnation) {
 
 void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVector frame) {
   const Node& node = node_of(id);
+  if (config_.lies_per_mille > 0 && !lie(id, from, kind, frame)) return;
   auto header = decode_header(frame);
   if (!header) {
     checker_.fail("a frame does not decode: " + header.error().text);
@@ -151,6 +152,39 @@ void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVec
                   Bytes(payload.begin(), payload.end())};
   if (config_.canary == Canary::kGrantInCircle) grant_in_circle(id, heard);
   handle_io(id, std::move(heard));
+}
+
+// Now and then puts something else in the place of a frame: one of before, bent here and there.
+// Returns false when it is no frame, which costs its connection as it does on sockets.
+bool Cluster::lie(NodeId to, NodeId from, ConnectionKind kind, ByteVector& frame) {
+  constexpr std::size_t kOverheardMax = 64;
+  if (kind == ConnectionKind::kControl) overheard_.push_back(frame);
+  if (overheard_.size() > kOverheardMax) overheard_.pop_front();
+  if (prng_.below(1000) >= config_.lies_per_mille) return true;
+  const bool repeats = kind == ConnectionKind::kControl && prng_.chance(40);
+  if (repeats) frame = overheard_[prng_.below(overheard_.size())];
+  for (std::uint64_t n = prng_.below(4) + (repeats ? 0 : 1); n > 0; --n) {
+    const bool spares_header = prng_.chance(90) && frame.size() > kFrameHeaderBytes;
+    const std::size_t first = spares_header ? kFrameHeaderBytes : 0;
+    const std::size_t at = first + prng_.below(frame.size() - first);
+    static constexpr std::uint8_t kEdges[] = {0, 1, 2, 0x7f, 0x80, 0xff};
+    frame[at] = static_cast<std::byte>(prng_.chance(50) ? kEdges[prng_.below(6)] : prng_.next());
+  }
+  auto header = decode_header(frame);
+  const bool is_whole =
+      header && frame.size() == kFrameHeaderBytes + header->body_bytes + header->payload_bytes;
+  const bool is_of_its_kind =
+      is_whole && (header->type == FrameType::kBlock) == (kind == ConnectionKind::kBulk);
+  if (is_of_its_kind) {
+    const auto rest = std::span<const std::byte>(frame).subspan(kFrameHeaderBytes);
+    auto body = decode_body(*header, rest.first(header->body_bytes));
+    if (body && !std::holds_alternative<LinkFrame>(*body)) {
+      const auto* block = std::get_if<BlockHeader>(&*body);
+      if (block == nullptr || crc32c(rest.subspan(kBlockBodyBytes)) == block->crc32c) return true;
+    }
+  }
+  network_.reset_link(to, from);
+  return false;
 }
 
 // Lets the sender that a grant names believe that it is to receive from this receiver, for ever.
@@ -188,12 +222,13 @@ void Cluster::land(Node& node, NodeId from, ByteVector frame) {
                     index.value < open.meta.block_count() &&
                     index.value % open.stripe_count == open.stripe.value &&
                     block_extent(open.meta, index).size_bytes == block->size_bytes;
+  if (!fits && config_.lies_per_mille > 0) return network_.reset_link(node.id, from);
   if (!fits) {
     checker_.fail("a block of transfer " + std::to_string(block->transfer.value) +
                   " does not fit into what was opened for it");
     return;
   }
-  if (at->second.landed[index.value]) {
+  if (at->second.landed[index.value] && config_.lies_per_mille == 0) {
     checker_.fail("block " + std::to_string(index.value) + " of transfer " +
                   std::to_string(block->transfer.value) + " came twice");
   }

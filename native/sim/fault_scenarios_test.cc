@@ -248,5 +248,32 @@ TEST_P(Faults, HomeDiesAtEveryStepOfAReduce) {
   }
 }
 
+TEST_P(Faults, SenderThatBecomesTheHomeTellsItsReceiversThatTheOriginDied) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {  // in some the new home hears of the view last
+    Cluster& cluster = start(4, [&](ClusterConfig& c) {
+      c.seed = seed;
+      c.network.rate_bytes_per_s = 2'000'000;
+      c.view_delay_max = 200_ms;
+    });
+    cluster.run_for(300_ms);
+    std::vector<Request*> gets;
+    for (std::uint64_t number = 1; number <= 8; ++number) {
+      put_now(0, object_named(number), {.size_bytes = 100'000});
+      gets.push_back(&cluster.get(1, object_named(number), true));
+    }
+    cluster.run_for(20_ms);
+    for (std::uint64_t number = 1; number <= 8; ++number) {
+      gets.push_back(&cluster.get(2, object_named(number), true));
+    }
+    cluster.run_for(50_ms);
+    cluster.crash(0);
+    cluster.crash(3);
+    for (Request* get : gets) {
+      EXPECT_TRUE(cluster.run_until_answered(*get, 10_s)) << seed << ": " << name_of(*get);
+    }
+    TearDown();
+  }
+}
+
 }  // namespace
 }  // namespace hoplite::sim

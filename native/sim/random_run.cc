@@ -2,6 +2,7 @@
 #include "sim/random_run.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "sim/content.h"
 
@@ -28,6 +29,9 @@ class Run {
     spacing_max_ = between(20'000, 20'000'000);
     size_max_ = config_.engine.arena_bytes / (has_small_arena_ ? 4 : 48);
     deletes_ = prng_.chance(60);
+    puts_again_ = prng_.chance(40);
+    announces_ = prng_.chance(40);
+    if (config_.lies_per_mille > 0) cluster_.checker().expect_lies();
     if (has_small_arena_) cluster_.checker().allow_store_full();
   }
 
@@ -41,8 +45,12 @@ class Run {
         work();
       }
     }
-    if (ok()) settle();
-    if (ok()) cluster_.finish();
+    if (config_.lies_per_mille > 0) {
+      cluster_.run_for(5_s);  // nothing is owed, but nobody falls over
+    } else {
+      if (ok()) settle();
+      if (ok()) cluster_.finish();
+    }
     RunResult result;
     result.failures = cluster_.checker().failures();
     result.events = cluster_.events();
@@ -53,7 +61,8 @@ class Run {
                      std::to_string(config_.engine.broadcast_stripes) + " stripes, " +
                      std::to_string(steps_) + " steps, " + std::to_string(fault_percent_) +
                      " % faults of " + std::to_string(faults_.size()) + " kinds" +
-                     (has_small_arena_ ? ", small arenas" : "");
+                     (has_small_arena_ ? ", small arenas" : "") +
+                     (config_.lies_per_mille > 0 ? ", lies" : "");
     return result;
   }
 
@@ -93,6 +102,9 @@ class Run {
     config.write_bytes_per_s = 1'000'000ULL << prng_.below(12);
     config.blocks_per_write = static_cast<std::uint32_t>(between(1, 8));
     config.check_every = 16;
+    if (options.canary == Canary::kNone && prng_.chance(10)) {
+      config.lies_per_mille = static_cast<std::uint32_t>(between(1, 100));
+    }
     config.canary = options.canary;
     config.trace = options.trace;
     return config;
@@ -158,7 +170,21 @@ class Run {
     options.size_bytes = some_size();
     options.client = some_client();
     options.maps = options.size_bytes % 4 == 1;
-    cluster_.put(some_node(), fresh(), options);
+    if (prng_.chance(25)) options.parts = cut(options.size_bytes, DType::kFloat32, DType::kOpaque);
+    const bool again = puts_again_ && !attempts_.empty() && prng_.chance(30);
+    // As a task that is retried: elsewhere, another size, the same name.
+    auto attempt = again ? std::next(attempts_.begin(),
+                                     static_cast<std::ptrdiff_t>(prng_.below(attempts_.size())))
+                         : attempts_.try_emplace(fresh()).first;
+    options.incarnation = Incarnation{++attempt->second};
+    cluster_.put(some_node(), attempt->first, options);
+  }
+
+  // Two parts, the first of whole 64 bytes; one part where there is no room for two.
+  std::vector<Part> cut(std::uint64_t size_bytes, DType first, DType second) {
+    if (size_bytes < 128) return {};
+    const std::uint64_t at = 64 * between(1, (size_bytes - 8) / 64);
+    return {{first, at}, {second, size_bytes - at}};
   }
 
   void gets() {
@@ -183,6 +209,16 @@ class Run {
     }
   }
 
+  // One whose folds are exact in every order. Halves have their own tests.
+  DType some_dtype(ReduceOp op) {
+    static constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kInt64,
+                                        DType::kInt32,   DType::kUint64,  DType::kUint8};
+    for (;;) {
+      const DType dtype = kDTypes[prng_.below(std::size(kDTypes))];
+      if (can_reduce(dtype, op)) return dtype;
+    }
+  }
+
   void start_reduce() {
     const auto source_count = static_cast<std::uint32_t>(between(1, 6));
     ReduceOptions options;
@@ -190,15 +226,19 @@ class Run {
     options.count = static_cast<std::uint32_t>(between(1, source_count));
     options.op = prng_.chance(50) ? ReduceOp::kSum : ReduceOp::kMax;
     options.client = some_client();
-    static constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kInt64};
-    const DType dtype = kDTypes[prng_.below(3)];
-    const std::uint64_t size = (some_size() / 8 + 1) * 8;
+    options.everywhere = prng_.chance(25);
+    PutOptions source;
+    source.dtype = some_dtype(options.op);
+    source.size_bytes = (some_size() / 8 + 1) * 8;
+    if (prng_.chance(25)) {
+      source.parts = cut(source.size_bytes, source.dtype, some_dtype(options.op));
+    }
     Request& reduce = cluster_.reduce(some_node(), fresh(), options);
     auto& sources = sources_[&reduce];
     for (std::uint32_t i = 0; i < source_count; ++i) {
       const ObjectId object = fresh();
-      sources.push_back(
-          {object, &cluster_.put(some_node(), object, {.size_bytes = size, .dtype = dtype})});
+      sources.push_back({object, &cluster_.put(some_node(), object, source)});
+      if (announces_ && prng_.chance(30)) cluster_.announce(reduce, i, object);
     }
   }
 
@@ -276,6 +316,7 @@ class Run {
     };
     cluster_.run_until(are_puts_answered, bound);
     feed_reduces(true);
+    take_back_announced();
     const auto is_settled = [this] {
       return std::none_of(cluster_.requests().begin(), cluster_.requests().end(),
                           [this](const Request& r) { return is_owed(r); });
@@ -283,6 +324,18 @@ class Run {
     if (cluster_.run_until(is_settled, bound)) return;
     for (const Request& request : cluster_.requests()) {
       if (is_owed(request)) cluster_.checker().fail("not answered in time: " + name_of(request));
+    }
+  }
+
+  // A source that was announced and that nobody has, or ever will, is waited for until it is
+  // deleted.
+  void take_back_announced() {
+    for (auto& [reduce, sources] : sources_) {
+      for (const Source& source : sources) {
+        if (reduce->is_pending() && !cluster_.checker().has_live_copy(source.object)) {
+          cluster_.erase(some_node(), source.object);
+        }
+      }
     }
   }
 
@@ -308,6 +361,9 @@ class Run {
   std::uint64_t spacing_max_ = 0;
   std::uint64_t size_max_ = 0;
   bool deletes_ = false;
+  bool puts_again_ = false;
+  bool announces_ = false;
+  std::map<ObjectId, std::uint32_t> attempts_;  // of objects that are put again: the last one
   std::uint64_t next_object_ = 1;
   std::map<Request*, std::vector<Source>, ById> sources_;
   Instant last_fault_{};
