@@ -188,12 +188,16 @@ void Engine::State::on(NodeId, const Message&, const Push& push) {
   const auto it = objects_.find(push.object);
   if (it == objects_.end() || !it->second.is_wanted()) return claim(push.object);
   LocalObject& object = it->second;
-  if (!object.extent && !object.inbound && !object.writing) {
-    void_bytes(push.object, object);  // a range that an earlier grant waits for
+  const bool has_bytes = object.extent || object.inbound || object.writing;
+  const bool is_newer = std::pair(object.incarnation, object.target_epoch) <
+                        std::pair(push.incarnation, push.target_epoch);
+  if (!has_bytes || is_newer) {  // it may also hold a range that an earlier grant waits for
+    end_put(push.object, object, "put again by a later attempt");
     object.incarnation = push.incarnation;
     object.target_epoch = push.target_epoch;
     object.meta = push.meta;
     object.committed = true;
+    object.pinned = false;
     store_small(push.object, object, std::move(payload_in_));  // acknowledged by its claim
   }
   // Each half of the list goes one way, so that the depth is the logarithm of its length.

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -143,6 +144,7 @@ class Cluster final : private NetworkUser {
   Network network_;
   Checker checker_;
   WaitGraph waits_;
+  std::set<std::string> suspected_;  // circles that must be gone when they are looked at again
   std::vector<std::unique_ptr<Node>> nodes_;
   SetViewCommand view_;
   std::deque<Request> requests_;

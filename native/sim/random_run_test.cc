@@ -45,7 +45,7 @@ class Canaries : public testing::TestWithParam<Canary> {};
 // Not every seed has a fold or a second block in it; most must show the damage.
 TEST_P(Canaries, IsReported) {
   int reported = 0;
-  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     if (!random_run({.seed = seed, .canary = GetParam()}).failures.empty()) ++reported;
   }
   EXPECT_GE(reported, 3);

@@ -276,5 +276,41 @@ TEST_P(Objects, WaitingPutGoesOnWhenADeleteMakesRoom) {
   expect_value(put, 1_s);
 }
 
+TEST_P(Objects, PutThatWaitsForRoomIsToldThatALaterAttemptCame) {
+  Cluster& cluster = start(2, [](ClusterConfig& c) { c.engine.arena_bytes = 1_MiB; });
+  put_now(0, kA, {.size_bytes = 500'000});
+  Request& first = cluster.put(0, kB, {.size_bytes = 500'000});
+  cluster.run_for(10_ms);
+  put_now(0, kB, {.size_bytes = 100, .incarnation = Incarnation{2}});
+  expect_error(first, Code::kObjectLost, 10_ms);
+  expect_value(cluster.get(1, kB, true));
+}
+
+TEST_P(Objects, PutThatIsBeingWrittenIsNotTakenForTheSmallLaterAttemptOfAnotherNode) {
+  Cluster& cluster = start(2, [](ClusterConfig& c) { c.write_bytes_per_s = 1'000'000; });
+  for (std::uint64_t number = 1; number <= 8; ++number) {  // some have their home on node 0
+    const ObjectId object = object_named(number);
+    Request& slow = cluster.put(0, object, {.size_bytes = 20'000});
+    cluster.run_for(5_ms);
+    put_now(1, object, {.size_bytes = 100, .incarnation = Incarnation{2}});
+    expect_error(slow, Code::kObjectLost, 1_s);
+    Request& get = cluster.get(0, object, true);
+    expect_value(get);
+    EXPECT_EQ(get.fetched.incarnation, Incarnation{2});
+  }
+}
+
+TEST_P(Objects, SmallLaterAttemptReachesAReceiverThatHasPartOfTheLargeOne) {
+  Cluster& cluster = start(3, [](ClusterConfig& c) { c.network.rate_bytes_per_s = 2'000'000; });
+  for (std::uint64_t number = 1; number <= 6; ++number) {
+    const ObjectId object = object_named(number);
+    put_now(0, object, {.size_bytes = 100'000});
+    Request& get = cluster.get(1, object, true);
+    cluster.run_for(20_ms);
+    put_now(2, object, {.size_bytes = 100, .incarnation = Incarnation{2}});
+    expect_value(get, 5_s);
+  }
+}
+
 }  // namespace
 }  // namespace hoplite::sim

@@ -19,12 +19,13 @@ std::optional<std::string> WaitGraph::circle_through(NodeId node) const {
   if (own == waits_.end()) return std::nullopt;
   for (const Wait& wait : own->second) {
     std::set<Point> seen;
-    std::vector<Point> walk{{node, wait.name.object, wait.stripe}};
+    std::vector<Point> walk{{node, wait.name.object, wait.stripe, wait.ready}};
     if (!leads_back(walk.front(), walk, seen)) continue;
     std::string text = "waits in a circle: ";
     for (const Point& point : walk) {
       text += "stripe " + std::to_string(point.stripe.value) + " of " + short_name(point.object) +
-              " on node " + std::to_string(point.node.value - 1) + " -> ";
+              " on node " + std::to_string(point.node.value - 1) + ", which has " +
+              std::to_string(point.ready) + " blocks -> ";
     }
     return text + "the first";
   }
@@ -60,7 +61,8 @@ std::set<WaitGraph::Point> WaitGraph::needs(const Point& from) const {
                           other.name.target_epoch == wait.needed.target_epoch);
       const bool lacks = wait.block.value % other.stripe_count == other.stripe.value &&
                          wait.block.value / other.stripe_count >= other.ready;
-      if (is_it && lacks) needed.insert({wait.sender, other.name.object, other.stripe});
+      if (is_it && lacks)
+        needed.insert({wait.sender, other.name.object, other.stripe, other.ready});
     }
   }
   return needed;

@@ -19,8 +19,9 @@ class WaitGraph {
  public:
   // What `node` waits for now, in place of what it said before; nothing when it is gone.
   void set(NodeId node, std::vector<Wait> waits);
-  // A circle of waits that leads through `node`, as a sentence. Whatever a turn of one node
-  // changes, a new circle leads through that node. Cost: the edges that can be reached from it.
+  // A circle of waits that leads through `node`, as a sentence that says how far each is. Whatever
+  // a turn of one node changes, a new circle leads through that node. Cost: the edges that can be
+  // reached from it.
   [[nodiscard]] std::optional<std::string> circle_through(NodeId node) const;
 
  private:
@@ -28,6 +29,7 @@ class WaitGraph {
     NodeId node;
     ObjectId object;
     StripeIndex stripe;
+    std::uint32_t ready = 0;
     auto operator<=>(const Point&) const = default;
   };
   [[nodiscard]] bool leads_back(const Point& from, std::vector<Point>& walk,
