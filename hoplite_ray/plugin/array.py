@@ -15,7 +15,7 @@ from hoplite_ray.codec import Encoded
 from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import ids, seams
-from hoplite_ray.plugin.attachment import Attachment, attachment
+from hoplite_ray.plugin.attachment import Attachment, attachment, is_attached
 from hoplite_ray.plugin.fetching import PendingValue, put_async_of
 from hoplite_ray.plugin.leaves import converted, copied, read_only, to_numpy, to_tensor
 from hoplite_ray.plugin.operators import Operators
@@ -342,4 +342,6 @@ def _unpickled_put(incarnation: int, layout: bytes) -> Array:
             "an object of hoplite_ray.put was read without its ref, so its id is unknown; "
             "this Ray copies small ray.put objects into task calls, which 2.60 to 2.61 don't"
         )
+    if is_attached():
+        attachment().remember_put(ref.binary(), incarnation)
     return Array(ref.binary(), incarnation, Layout.from_bytes(layout), ref)
