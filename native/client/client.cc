@@ -1,78 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/client.h"
 
-#include <sys/uio.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
 #include <chrono>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "client/attachment.h"
 #include "client/fork_guard.h"
+#include "client/range_writer.h"
 #include "io/system_error.h"
 
 namespace hoplite {
 namespace {
 
-// Parts of a large put. pwrite(2) of 1 MiB reaches 0.43 of a warm memcpy and larger ones no more;
-// receivers stream behind the writer, so a smaller object is announced in at least 16 parts.
-constexpr std::uint64_t kWriteBytesMax = 1_MiB;
-constexpr std::uint64_t kWriteBytesMin = 256_KiB;
-constexpr std::uint64_t kWriteParts = 16;
-constexpr std::size_t kBuffersPerWrite = 64;  // of a state_dict's many small leaves, per pwritev(2)
 // Ctrl-C is answered within twice that.
 constexpr std::chrono::milliseconds kStopAskedEvery{50};
 
 using SteadyClock = std::chrono::steady_clock;
-
-// The bytes of several buffers as one sequence, taken from the front.
-class Sequence {
- public:
-  explicit Sequence(Buffers buffers) : buffers_(buffers) { skip(0); }
-
-  // Writes the next `size_bytes` of them at `offset`.  REQUIRES: so many are left.
-  Result<void> write(int fd, std::uint64_t size_bytes, std::uint64_t offset) {
-    while (size_bytes > 0) {
-      std::array<iovec, kBuffersPerWrite> parts{};
-      std::size_t count = 0;
-      std::uint64_t gathered = 0;
-      for (std::size_t i = next_; count < parts.size() && gathered < size_bytes; ++i) {
-        const auto here = buffers_[i].subspan(i == next_ ? at_ : 0);
-        const auto take = std::min<std::uint64_t>(here.size(), size_bytes - gathered);
-        parts[count++] = {const_cast<std::byte*>(here.data()), take};
-        gathered += take;
-      }
-      const ssize_t written =
-          ::pwritev(fd, parts.data(), static_cast<int>(count), static_cast<off_t>(offset));
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return system_error("writing into the arena");
-      skip(static_cast<std::size_t>(written));
-      size_bytes -= static_cast<std::uint64_t>(written);
-      offset += static_cast<std::uint64_t>(written);
-    }
-    return {};
-  }
-
- private:
-  void skip(std::size_t bytes) {
-    at_ += bytes;
-    while (next_ < buffers_.size() && at_ >= buffers_[next_].size()) {
-      at_ -= buffers_[next_++].size();
-    }
-  }
-  Buffers buffers_;
-  std::size_t next_ = 0;  // the first one that is not used up, from `at_` on
-  std::size_t at_ = 0;
-};
-
-std::uint64_t total_bytes(Buffers data) {
-  std::uint64_t total = 0;
-  for (const auto& each : data) total += each.size();
-  return total;
-}
 
 }  // namespace
 
@@ -139,27 +84,30 @@ Result<RequestHandle> Client::write(Request& put, Buffers data, const StopAsked&
 
 Result<void> Client::write_parts(Request& put, Buffers data, Extent extent,
                                  const StopAsked& stop_asked) {
-  const std::uint64_t part_bytes =
-      std::clamp(extent.size_bytes / kWriteParts, kWriteBytesMin, kWriteBytesMax);
   const Error cancelled{Code::kCancelled,
                         "the put of object " + short_name(put.object()) + " was cancelled"};
-  Sequence bytes(data);
-  auto asked = SteadyClock::now();
-  for (std::uint64_t done = 0;;) {
-    const std::uint64_t size = std::min(part_bytes, extent.size_bytes - done);
-    auto written = bytes.write(attachment_->writable_fd(), size, extent.offset + done);
-    if (!written) return written.error();
-    done += size;
+  RangeWriter writer(attachment_->writable_fd(), extent, data);
+  const auto progress = [&](std::uint64_t upto_bytes) -> Result<void> {
     if (!attachment_->is_welcome(put)) return cancelled;
-    if (done == extent.size_bytes) return {};  // the last part is asked, for it is answered
-    auto told =
-        attachment_->tell(RequestId{0}, WroteCommand{put.object(), put.incarnation(), done, false});
-    if (!told) return told.error();
-    const auto now = SteadyClock::now();
-    if (!stop_asked || now - asked < kStopAskedEvery) continue;
-    asked = now;
-    if (stop_asked()) return cancelled;
+    if (upto_bytes == extent.size_bytes) return {};  // the whole is asked, for it is answered
+    return attachment_->tell(RequestId{0},
+                             WroteCommand{put.object(), put.incarnation(), upto_bytes, false});
+  };
+  std::vector<std::jthread> others;
+  for (std::size_t i = 1; i < writer.thread_count(); ++i) {
+    others.emplace_back([&] { writer.work(progress); });
   }
+  auto asked = SteadyClock::now();
+  writer.work([&](std::uint64_t upto_bytes) -> Result<void> {
+    const auto now = SteadyClock::now();
+    if (stop_asked && now - asked >= kStopAskedEvery) {
+      asked = now;
+      if (stop_asked()) return cancelled;
+    }
+    return progress(upto_bytes);
+  });
+  others.clear();  // joins them
+  return writer.result();
 }
 
 Result<std::unique_ptr<Unsealed>> Client::map(RequestHandle put) {

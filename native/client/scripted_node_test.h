@@ -48,7 +48,7 @@ class ScriptedNode {
   using Script = std::function<std::optional<Reply>(const Command&)>;
   explicit ScriptedNode(std::string path)
       : poller_(must(Poller::open())),
-        arena_(must(Arena::open(8_MiB))),
+        arena_(must(Arena::open(128_MiB))),
         port_(must(LocalPort::open(path, NodeId{7}, Incarnation{2}, {}, poller_, arena_, 1))) {
     thread_ = std::thread([this] { run(); });
   }

@@ -62,6 +62,25 @@ TEST_F(WriteTest, BuffersAreWrittenOneAfterTheOtherWithoutBeingJoined) {
   EXPECT_TRUE(std::equal(joined.begin(), joined.end(), place.begin()));
 }
 
+TEST_F(WriteTest, SeveralThreadsFillALargeRange) {
+  constexpr std::size_t kSize = 100'000'007;
+  node_->script(reserves_and_seals(kSize));
+  std::vector<std::byte> data(kSize);
+  for (std::size_t i = 0; i < kSize; ++i) data[i] = static_cast<std::byte>(i * 2654435761U >> 13);
+  // Cut at odd places, so that parts begin and end within buffers.
+  std::vector<std::span<const std::byte>> buffers;
+  for (std::size_t at = 0; at < kSize; at += 999'983) {
+    buffers.push_back(std::span(data).subspan(at, std::min<std::size_t>(999'983, kSize - at)));
+  }
+  auto put =
+      must(client_->put(object_id(1), Incarnation{1}, "", {{DType::kOpaque, kSize}}, buffers));
+  ASSERT_TRUE(put->wait(kSoon));
+  ASSERT_TRUE(must(client_->write(*put, buffers))->wait(kSoon));
+  const auto place = node_->arena().at({8192, kSize});
+  EXPECT_TRUE(std::equal(data.begin(), data.end(), place.begin()));
+  EXPECT_GT(node_->heard<WroteCommand>().size(), 50U);
+}
+
 TEST_F(WriteTest, AWriteThatIsCancelledStopsAndGivesTheRangeBackItself) {
   node_->script(reserves_and_seals(3'000'000));
   const std::vector<std::byte> data(3'000'000);

@@ -1,0 +1,71 @@
+// Copies buffers into a reserved range, a part at a time, by as many threads as call work(). Owns
+// which part is next, and how far the range is whole from its start. pwrite(2) takes the file's
+// lock, so that two threads are no faster than one; with more than one each maps the pages of its
+// part instead, filled in by one call (docs/gotchas.md).
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+
+#include "base/result.h"
+#include "plan/messages.h"
+
+namespace hoplite {
+
+using Buffers = std::span<const std::span<const std::byte>>;  // one after the other, never joined
+
+[[nodiscard]] std::uint64_t total_bytes(Buffers data);
+
+class RangeWriter {
+ public:
+  // Called after each part, without a lock, with how many bytes are whole from the start on. An
+  // error ends the work of all threads.
+  using Progress = std::function<Result<void>(std::uint64_t upto_bytes)>;
+
+  // REQUIRES: `data` has extent.size_bytes; the range and the buffers stay while anybody works.
+  RangeWriter(int fd, Extent extent, Buffers data);
+
+  // How many threads are worth it.
+  [[nodiscard]] std::size_t thread_count() const { return thread_count_; }
+  // Copies parts until none is left, or until somebody has failed.
+  void work(const Progress& progress);
+  // How it ended. REQUIRES: every thread has come back from work().
+  [[nodiscard]] Result<void> result() const;
+
+ private:
+  struct Cursor {  // a place in the buffers
+    std::size_t buffer = 0;
+    std::size_t at = 0;
+  };
+  struct Part {
+    std::uint64_t offset = 0;  // in the range
+    std::uint64_t size_bytes = 0;
+    Cursor from;
+  };
+  [[nodiscard]] std::optional<Part> take();
+  [[nodiscard]] std::uint64_t finish(const Part& part);  // returns the whole bytes from the start
+  void fail(const Error& why);
+  [[nodiscard]] Result<void> write(Part part);
+  [[nodiscard]] bool copy_mapped(const Part& part);
+  void skip(Cursor& cursor, std::uint64_t bytes) const;
+
+  int fd_;
+  Extent extent_;
+  Buffers data_;
+  std::uint64_t part_bytes_;
+  std::size_t thread_count_;
+  std::mutex mutex_;
+  std::uint64_t taken_bytes_ = 0;
+  Cursor next_;
+  std::uint64_t whole_bytes_ = 0;
+  std::set<std::uint64_t> beyond_;  // offsets of parts that were ready before their turn
+  std::optional<Error> error_;
+};
+
+}  // namespace hoplite
