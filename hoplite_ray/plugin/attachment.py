@@ -119,9 +119,6 @@ class Attachment:
     def delete(self, object_id: bytes, *, upto: int = 0) -> None:
         self._retried(lambda store: store.delete(object_id, upto=upto))
 
-    def orphan(self, object_id: bytes, *, upto: int = 0) -> None:
-        self._retried(lambda store: store.delete(object_id, upto=upto))
-
     def _retried(self, operation: Callable[[Store], None]) -> None:
         """Do it, again in the node's next life if that one ends under it."""
         for tries_left in reversed(range(TRIES)):

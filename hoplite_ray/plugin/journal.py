@@ -141,6 +141,7 @@ class Left:
 
     processes: set[str]
     orphans: dict[bytes, int]  # object id -> incarnation
+    unheard: dict[bytes, int]  # what anchors of an earlier steward hold: nobody hears their end
     files: list[str]
 
 
@@ -167,7 +168,7 @@ class Journals:
         self._lock = threading.Lock()
         self._read: dict[str, _Read] = {}
         self._bound: dict[bytes, tuple[bytes, int]] = {}
-        self._orphans: dict[bytes, int] = {}  # of earlier stewards
+        self._unheard: dict[bytes, int] = {}
 
     def unbind(self, anchor: bytes) -> tuple[bytes, int] | None:
         """(object id, incarnation) that `anchor` held, once; None if it never held one."""
@@ -181,7 +182,7 @@ class Journals:
     def of_the_dead(self) -> Left:
         """Which processes have died, and what is orphaned by it; see `release`."""
         with self._lock:
-            left = Left(set(), {}, [])
+            left = Left(set(), {}, {}, [])
             for name in self._read_all():
                 if self._is_held(name):
                     continue
@@ -191,7 +192,7 @@ class Journals:
                 left.orphans.update(state.owned)
                 if not state.is_ended:
                     left.processes.add(_process(name))
-            left.orphans.update(self._orphans)
+            left.unheard.update(self._unheard)
             return left
 
     def release(self, left: Left) -> None:
@@ -204,8 +205,8 @@ class Journals:
                     self._read_all()
                 del self._read[name]
                 (self._directory / name).unlink()
-            for object_id in left.orphans:
-                self._orphans.pop(object_id, None)
+            for object_id in left.unheard:
+                self._unheard.pop(object_id, None)
 
     def is_dead(self, process: str) -> bool:
         """Whether the process of that journal has died, also if that was reported long ago."""
@@ -257,7 +258,7 @@ class Journals:
                 self._bound[record.anchor] = (record.object_id, record.incarnation)
                 state.anchors.add(record.anchor)
             else:
-                self._orphans[record.object_id] = record.incarnation
+                self._unheard[record.object_id] = record.incarnation
 
 
 def _process(name: str) -> str:

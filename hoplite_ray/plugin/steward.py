@@ -1,9 +1,9 @@
 """The steward: one actor per Ray node that outlives the processes for which it keeps things.
 
 It owns the anchors of arrays, runs the pending reduces and gathers of its node's processes as
-coroutines, and finds what the dead have left: their pending calls end, their objects are orphaned.
-It uses no CPU, and Ray restarts it when it dies: pending calls then begin again, and what its last
-life's anchors held is orphaned, because nobody hears any more when they go.
+coroutines, and finds what the dead have left: their pending calls end, their puts are deleted. It
+uses no CPU, and Ray restarts it when it dies: pending calls then begin again. What its last life's
+anchors held may be live and stays until the node goes: nobody hears any more when its handles do.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Steward:
             try:
                 _ = self._here.store  # a node that has died alone begins its next life now
                 for object_id, incarnation in left.orphans.items():
-                    self._here.orphan(object_id, upto=incarnation)
+                    self._here.delete(object_id, upto=incarnation)
                 self._journals.release(left)
             except (HopliteError, OSError) as error:  # said again, so tried again
                 _logger.warning("orphans are left for later: %s", error)

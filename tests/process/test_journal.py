@@ -35,7 +35,7 @@ def orphans(journals: Journals) -> dict[bytes, int]:
     """What the dead have left, from now on orphaned."""
     left = journals.of_the_dead()
     journals.release(left)
-    return left.orphans
+    return left.orphans | left.unheard
 
 
 def in_a_process_killed_at(call: int, run: Callable[[], None]) -> bool:
@@ -72,7 +72,7 @@ def test_what_a_process_owns_at_its_death_is_orphaned(tmp_path: Path) -> None:
     owner.owned(named(1), 7)
     owner.owned(named(2), 8)
     owner.released(named(1))
-    assert journals.of_the_dead() == Left(set(), {}, [])
+    assert journals.of_the_dead() == Left(set(), {}, {}, [])
     assert not journals.is_dead(owner.process)
     owner.close()
     assert journals.is_dead(owner.process)
@@ -80,7 +80,7 @@ def test_what_a_process_owns_at_its_death_is_orphaned(tmp_path: Path) -> None:
     assert (left.processes, left.orphans) == ({owner.process}, {named(2): 8})
     assert journals.of_the_dead() == left  # until it is known to be done
     journals.release(left)
-    assert journals.of_the_dead() == Left(set(), {}, [])
+    assert journals.of_the_dead() == Left(set(), {}, {}, [])
     assert journals.is_dead(owner.process)
 
 
