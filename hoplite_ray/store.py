@@ -99,7 +99,10 @@ class Store(Collectives):
         incarnation: int = 1,
         timeout_s: float | None = None,
     ) -> None:
-        """Await what `put` does; the value must not change meanwhile."""
+        """Await what `put` does; the value must not change meanwhile.
+
+        A task that is cancelled takes the put back, unless it has ended in that very moment.
+        """
         await self._begin_put(object_id, value, incarnation).result_async(timeout_s)
 
     def _begin_put(self, object_id: bytes, value: Any, incarnation: int) -> PendingPut:

@@ -92,18 +92,25 @@ def test_a_cancelled_put_gives_its_memory_back(
 
     async def cancelled() -> None:
         for _ in range(5):  # more than the arena has, were it not given back
-            writing = asyncio.Event()
+            writing, taken_back = asyncio.Event(), asyncio.Event()
 
-            async def noted(act: Any, *arguments: Any, writing: asyncio.Event = writing) -> Any:
+            async def late(
+                act: Any,
+                *arguments: Any,
+                writing: asyncio.Event = writing,
+                taken_back: asyncio.Event = taken_back,
+            ) -> Any:
                 writing.set()
+                await taken_back.wait()  # its thread begins only now
                 return await real(act, *arguments)
 
-            monkeypatch.setattr(asyncio, "to_thread", noted)
+            monkeypatch.setattr(asyncio, "to_thread", late)
             task = asyncio.ensure_future(nodes[0].put_async(new_id(), array))
             await (writing.wait() if moment == "written" else asyncio.sleep(0))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
+            taken_back.set()
 
     run(cancelled())
     object_id = nodes.put(0, array)
@@ -189,11 +196,14 @@ def test_a_dead_node_ends_what_is_awaited(cluster: MakeNodes) -> None:
     nodes = cluster(1)
 
     async def killed() -> None:
+        late = nodes[0].begin_get(new_id())
         task = asyncio.ensure_future(nodes[0].get_async(new_id()))
         await asyncio.sleep(0)
         await asyncio.to_thread(nodes.kill, 0)
         with pytest.raises(NodeLostError):
             await task
+        with pytest.raises(NodeLostError):
+            await late.result_async()  # nobody listens any more
         with pytest.raises(NodeLostError):
             await nodes[0].get_async(new_id())
 

@@ -151,6 +151,7 @@ REFUSED = {
     "objects": (np.array([{}, None]), r"^value is an array whose dtype object holds Python obj"),
     "objects in a structure": (np.zeros(2, STRUCTURES["objects"]), r"\.astype\(\)"),
     "overlapping fields": (np.zeros(2, STRUCTURES["overlap"]), "overlapping"),
+    "foreign field": (np.zeros(2, [("a", ml_dtypes.bfloat16)]), "no plain description; copy its"),
     "foreign dtype": (np.zeros(2, ml_dtypes.int4), r"int4 is not one of numpy's; .*\.astype"),
     "masked array": (np.ma.masked_array([1.0], [True]), r"put its \.data and \.mask"),
     "int": ({"step": 3}, r'^value\["step"\] is int; .* put np\.asarray\(it\) there'),
