@@ -169,7 +169,7 @@ def test_a_failed_reduce_lets_its_sources_go(cluster: RayCluster) -> None:
     array, object_id = ray.get(keeper.array.remote())
     total = hop.reduce([ray.put(array), ray.put("text")])
     del array
-    with pytest.raises(TypeError, match="source 1 returned dict"):
+    with pytest.raises(TypeError, match="source 1 returned str"):
         hop.get(total, timeout_s=60)
     del total
     assert eventually(lambda: is_gone(object_id))
