@@ -199,9 +199,9 @@ void Node::perform_all(Instant now) {
 
 void Node::perform(Action& action, Budget& budget, Instant now) {
   static constexpr std::array<const char*, std::variant_size_v<Action>> kNames{
-      "send message", "send block",   "open receive",    "close receive",
-      "fold",         "write inline", "reply to client", "connect",
-      "disconnect",   "report death", "list objects"};
+      "send message", "send block", "open receive", "close receive",
+      "fold",         "finish",     "write inline", "reply to client",
+      "connect",      "disconnect", "report death", "list objects"};
   trace_.note(now, kNames[action.index()], turns_.turns);
   object_trace_.perform(action);
   Links& links = *parts_.links;
@@ -216,6 +216,11 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
                    const auto from = arena.at(a.from);
                    budget.take(into.size());
                    fold(a.op, a.dtype, a.first, into, from);
+                 },
+                 [&](const Finish& a) {
+                   const auto from = arena.at(a.from);
+                   budget.take(from.size());
+                   finish(a.op, a.dtype, a.sources, arena.at(a.into), from);
                  },
                  [&](const WriteInline& a) {
                    HOPLITE_CHECK(a.payload.size() <= a.extent.size_bytes);

@@ -11,8 +11,10 @@ bool Accumulator::handle_own(const ReduceOwn& own) {
   const bool raised = own.target_epoch > own_.target_epoch;
   if (raised) {
     received_.clear();
+    final_.clear();
     std::set<std::uint32_t> kept;
     for (const ReduceSource& source : own.members) kept.insert(source.index);
+    if (!own.sealed || !own_.sealed || !has_exactly(kept)) unfinish();
     for (auto it = members_.begin(); it != members_.end();) {
       if (kept.contains(it->first)) {
         ++it;
@@ -34,6 +36,21 @@ bool Accumulator::handle_own(const ReduceOwn& own) {
   }
   own_.members.clear();
   return true;
+}
+
+bool Accumulator::has_exactly(const std::set<std::uint32_t>& members) const {
+  return members.size() == members_.size() &&
+         std::all_of(members.begin(), members.end(),
+                     [&](std::uint32_t index) { return members_.contains(index); });
+}
+
+// Other members are to be folded into what is finished: accumulators go on, but a mean was divided
+// in its place.
+void Accumulator::unfinish() {
+  if (own_.op == ReduceOp::kMean) {
+    for (const BlockIndex block : finished_) folded_.erase(block);
+  }
+  finished_.clear();
 }
 
 void Accumulator::accept_final(StripeIndex stripe, std::uint32_t blocks) {
@@ -73,8 +90,7 @@ std::optional<std::uint32_t> Accumulator::first_lacking(std::uint32_t member,
   return std::nullopt;
 }
 
-bool Accumulator::is_final(BlockIndex block) const {
-  if (received_.contains(block)) return true;
+bool Accumulator::is_whole(BlockIndex block) const {
   const auto it = folded_.find(block);
   if (!own_.sealed || it == folded_.end()) return false;
   std::size_t count = 0;
@@ -83,10 +99,28 @@ bool Accumulator::is_final(BlockIndex block) const {
   return count == members_.size();
 }
 
+void Accumulator::skip_final(StripeIndex stripe) {
+  std::uint32_t& n = final_[stripe];
+  for (; n < total(stripe); ++n) {
+    const BlockIndex block = stripe_block(own_.stripe_count, stripe, n);
+    if (!received_.contains(block) && !finished_.contains(block)) return;
+  }
+}
+
+std::optional<BlockIndex> Accumulator::poll_whole(StripeIndex stripe) {
+  skip_final(stripe);
+  const std::uint32_t n = final_.at(stripe);
+  if (n == total(stripe)) return std::nullopt;
+  const BlockIndex block = stripe_block(own_.stripe_count, stripe, n);
+  if (!is_whole(block)) return std::nullopt;
+  finished_.insert(block);
+  ++final_.at(stripe);
+  return block;
+}
+
 std::uint32_t Accumulator::final_blocks(StripeIndex stripe) const {
-  std::uint32_t n = 0;
-  while (n < total(stripe) && is_final(stripe_block(own_.stripe_count, stripe, n))) ++n;
-  return n;
+  const auto it = final_.find(stripe);
+  return it == final_.end() ? 0 : it->second;
 }
 
 bool Accumulator::is_folded(StripeIndex stripe) const {

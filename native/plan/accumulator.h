@@ -1,7 +1,8 @@
 // An owner's part of a reduce: which members have been folded into which block. Bitmaps over source
 // indices make every fold idempotent: nothing is counted twice, in any order, after any reconnect
-// (design decision 6). A block is final when it holds every member of the sealed set; of a newer
-// target epoch only the blocks that hold a removed member are void. SPDX-License-Identifier:
+// (design decision 6). A block is whole when it holds every member of the sealed set, and final
+// once it has been finished; of a newer target epoch only the blocks that hold a removed member are
+// void, and folded and finished anew. SPDX-License-Identifier:
 // Apache-2.0
 #pragma once
 
@@ -40,6 +41,9 @@ class Accumulator {
   [[nodiscard]] std::optional<std::uint32_t> first_lacking(std::uint32_t member,
                                                            StripeIndex stripe) const;
   [[nodiscard]] bool lacks(std::uint32_t member, BlockIndex block) const;
+  // The stripe's next block, in order, that is whole: finish it, for it counts as final from now
+  // on.
+  std::optional<BlockIndex> poll_whole(StripeIndex stripe);
   // Leading blocks of the stripe that are final.
   [[nodiscard]] std::uint32_t final_blocks(StripeIndex stripe) const;
   [[nodiscard]] bool is_folded(StripeIndex stripe) const;
@@ -50,13 +54,18 @@ class Accumulator {
 
  private:
   using Bitmap = std::vector<std::uint64_t>;
-  [[nodiscard]] bool is_final(BlockIndex block) const;
+  [[nodiscard]] bool is_whole(BlockIndex block) const;
+  void skip_final(StripeIndex stripe);
+  [[nodiscard]] bool has_exactly(const std::set<std::uint32_t>& members) const;
+  void unfinish();
   [[nodiscard]] std::uint32_t total(StripeIndex stripe) const;
 
   ReduceOwn own_;  // without members
   std::map<std::uint32_t, Member> members_;
   std::map<BlockIndex, Bitmap> folded_;
+  std::set<BlockIndex> finished_;
   std::set<BlockIndex> received_;  // final in this epoch without having been folded here
+  std::map<StripeIndex, std::uint32_t> final_;  // leading blocks that are final, in this epoch
 };
 
 }  // namespace hoplite

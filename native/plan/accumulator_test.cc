@@ -23,6 +23,14 @@ ReduceOwn own(std::uint32_t epoch, const std::vector<std::uint32_t>& members, bo
 constexpr StripeIndex kMine{1};
 constexpr BlockIndex kFirst{1}, kSecond{3};
 
+// What an owner finishes now, in order.
+std::vector<BlockIndex> finish_all(Accumulator& folds) {
+  std::vector<BlockIndex> finished;
+  while (const auto block = folds.poll_whole(kMine)) finished.push_back(*block);
+  return finished;
+}
+using Blocks = std::vector<BlockIndex>;
+
 TEST(Accumulator, SaysWhetherAFoldIsTheBlocksFirstAndRefusesToRepeatIt) {
   Accumulator folds(own(1, {0, 70}));
   EXPECT_EQ(folds.take(70, kFirst), true);
@@ -45,23 +53,66 @@ TEST(Accumulator, KnowsWhereAMemberIsToBeContinued) {
 TEST(Accumulator, IsFinalOnlyWithEveryMemberOfASealedSet) {
   Accumulator folds(own(1, {0}, false));
   folds.take(0, kFirst);
-  EXPECT_EQ(folds.final_blocks(kMine), 0U) << "another member may come";
+  EXPECT_EQ(finish_all(folds), Blocks{}) << "another member may come";
   ReduceOwn more = own(1, {1});
   more.first = 1;
   EXPECT_TRUE(folds.handle_own(more));
-  EXPECT_EQ(folds.final_blocks(kMine), 0U);
+  EXPECT_EQ(finish_all(folds), Blocks{});
   folds.take(1, kFirst);
+  EXPECT_EQ(folds.final_blocks(kMine), 0U) << "it is not finished";
+  EXPECT_EQ(finish_all(folds), Blocks{kFirst});
   EXPECT_EQ(folds.final_blocks(kMine), 1U);
   EXPECT_FALSE(folds.is_folded(kMine));
   folds.take(0, kSecond);
   folds.take(1, kSecond);
+  EXPECT_EQ(finish_all(folds), Blocks{kSecond}) << "each block once";
   EXPECT_TRUE(folds.is_folded(kMine));
 }
 
 TEST(Accumulator, CountsOnlyTheLeadingBlocksAsFinal) {
   Accumulator folds(own(1, {0}));
   folds.take(0, kSecond);
+  EXPECT_EQ(finish_all(folds), Blocks{});
   EXPECT_EQ(folds.final_blocks(kMine), 0U);
+  folds.take(0, kFirst);
+  EXPECT_EQ(finish_all(folds), (Blocks{kFirst, kSecond}));
+}
+
+TEST(Accumulator, GoesPastBlocksThatWereReceived) {
+  Accumulator folds(own(1, {0}));
+  folds.accept_final(kMine, 1);
+  folds.take(0, kSecond);
+  EXPECT_EQ(finish_all(folds), Blocks{kSecond});
+  EXPECT_TRUE(folds.is_folded(kMine));
+}
+
+TEST(Accumulator, FinishesAVoidedBlockAgainAndAKeptOneNot) {
+  Accumulator folds(own(1, {0, 1}));
+  for (const std::uint32_t member : {0, 1}) folds.take(member, kFirst);
+  EXPECT_EQ(finish_all(folds), Blocks{kFirst});
+  EXPECT_TRUE(folds.handle_own(own(2, {0, 1})));
+  EXPECT_EQ(finish_all(folds), Blocks{}) << "another home, the same members";
+  EXPECT_EQ(folds.final_blocks(kMine), 1U);
+  EXPECT_TRUE(folds.handle_own(own(3, {0, 2})));
+  EXPECT_EQ(finish_all(folds), Blocks{});
+  EXPECT_EQ(folds.take(2, kFirst), true) << "from the start";
+  EXPECT_EQ(folds.take(0, kFirst), false);
+  EXPECT_EQ(finish_all(folds), Blocks{kFirst});
+}
+
+TEST(Accumulator, FoldsAMeanAnewWhenItMayGetAnotherMember) {
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMean}) {
+    ReduceOwn one = own(1, {0});
+    one.op = op;
+    Accumulator folds(one);
+    folds.take(0, kFirst);
+    EXPECT_EQ(finish_all(folds), Blocks{kFirst});
+    ReduceOwn unsealed = own(2, {0}, false);
+    unsealed.op = op;
+    EXPECT_TRUE(folds.handle_own(unsealed));
+    EXPECT_EQ(folds.lacks(0, kFirst), op == ReduceOp::kMean) << "it was divided in its place";
+    EXPECT_EQ(finish_all(folds), Blocks{});
+  }
 }
 
 TEST(Accumulator, VoidsOnlyBlocksWithARemovedMemberWhenTheEpochIsRaised) {
@@ -79,8 +130,9 @@ TEST(Accumulator, VoidsOnlyBlocksWithARemovedMemberWhenTheEpochIsRaised) {
 TEST(Accumulator, IsNoLongerSealedInANewEpochUnlessToldSo) {
   Accumulator folds(own(1, {0}));
   folds.take(0, kFirst);
-  EXPECT_EQ(folds.final_blocks(kMine), 1U);
+  EXPECT_EQ(finish_all(folds), Blocks{kFirst});
   folds.handle_own(own(2, {0}, false));
+  EXPECT_EQ(finish_all(folds), Blocks{});
   EXPECT_EQ(folds.final_blocks(kMine), 0U);
 }
 

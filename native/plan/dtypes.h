@@ -55,7 +55,7 @@ constexpr bool needs_finish(DType dtype, ReduceOp op) {
 
 // Means of integers would need another dtype, and a sum of bools is no bool.
 constexpr bool can_reduce(DType dtype, ReduceOp op) {
-  if (dtype == DType::kOpaque || is_half(dtype) || op == ReduceOp::kMean) return false;
+  if (dtype == DType::kOpaque) return false;
   if (dtype == DType::kBool) return op == ReduceOp::kMax || op == ReduceOp::kMin;
   return op != ReduceOp::kMean || is_float(dtype);
 }

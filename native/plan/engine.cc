@@ -275,7 +275,7 @@ void Engine::State::check_invariants() const {
     add(retired.extent);
   }
   for (const auto& [target, folding] : folds_) {
-    if (folding.slots) add(*folding.slots);
+    for (const Extent& range : folding.workspace.ranges()) add(range);
   }
   std::uint64_t end = 0;
   for (const auto& [offset, bytes] : ranges) {

@@ -165,6 +165,48 @@ TEST_P(Interrupted, TheOriginDiesAndEveryReceiverGetsTheBytesOrTheReason) {
   });
 }
 
+// Claims that came before the view are heard after our own: else what only we hold would be lost.
+TEST(NewHome, HasItsOwnCopyBeforeItSaysThatSomethingIsLost) {
+  Nodes names(2);
+  const ObjectId id = names.object_at(0);  // its home among two nodes
+  EngineConfig config;
+  config.node = NodeId{1};
+  config.arena_bytes = 1_MiB;
+  Engine engine(config, 7);
+  const Instant now{1'000'000};
+  const auto command = [&](CommandBody body) {
+    engine.handle_command({ClientId{1}, RequestId{1}, std::move(body)}, now);
+  };
+  const auto hear = [&](PeerMessage body) {
+    engine.handle_io(MessageIn{NodeId{2}, Message{Epoch{2}, {}, {}, std::move(body)}, {}}, now);
+  };
+  const std::vector<Member> two{{NodeId{1}, Incarnation{1}, {}}, {NodeId{2}, Incarnation{1}, {}}};
+  std::vector<Member> three = two;
+  three.push_back({NodeId{3}, Incarnation{1}, {}});
+  command(SetViewCommand{Epoch{1}, three});
+  engine.handle_io(LinkUp{NodeId{2}, Incarnation{1}}, now);
+  command(PutCommand{id, Incarnation{1}, floats_meta(100'000), {}});
+  command(WroteCommand{id, Incarnation{1}, 100'000});
+  Claim wants;
+  wants.object = id;
+  wants.wants = wants.exists = true;
+  wants.incarnation = Incarnation{1};
+  wants.meta = floats_meta(100'000);
+  hear(wants);
+  hear(ResyncDone{});
+  while (engine.poll_action()) {
+  }
+  command(SetViewCommand{Epoch{2}, two});
+  bool granted = false;
+  while (const auto action = engine.poll_action()) {
+    const auto* sent = std::get_if<SendMessage>(&*action);
+    if (sent == nullptr) continue;
+    EXPECT_FALSE(std::holds_alternative<Lost>(sent->message.body));
+    granted = granted || std::holds_alternative<Grant>(sent->message.body);
+  }
+  EXPECT_TRUE(granted);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     , Interrupted,
     ::testing::Values(Case{"SmallAtTheOrigin", kSmall, 0}, Case{"SmallAtAReceiver", kSmall, 1},

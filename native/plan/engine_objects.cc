@@ -29,13 +29,11 @@ void Engine::State::on_admitted(const Admitted& admitted) {
   const ObjectId& id = admitted.object;
   const Extent extent = admitted.extent;
   if (const auto slot = slot_keys_.find(id); slot != slot_keys_.end()) {
-    const auto fold = folds_.find(slot->second);
-    HOPLITE_CHECK(fold != folds_.end());
-    fold->second.slots = extent;
-    dirty_folds_.insert(slot->second);
+    place_workspace(slot->second, extent);
     slot_keys_.erase(slot);
     return;
   }
+  if (admitted.workspace) place_workspace(id, *admitted.workspace);
   const auto it = objects_.find(id);
   if (it == objects_.end()) return inventory_.release(extent, now_);
   LocalObject& object = it->second;

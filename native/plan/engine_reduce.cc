@@ -6,20 +6,10 @@
 #include "plan/engine_state.h"
 
 namespace hoplite {
-namespace {
-
-// The second range of a fold (its slots) waits in the inventory under a name of its own.
-ObjectId slots_key(const ObjectId& target) {
-  ObjectId key = target;
-  for (auto& byte : key.bytes) byte = static_cast<std::uint8_t>(byte ^ 0xa5);
-  return key;
-}
-
-}  // namespace
-
 void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
   if (own.stripe_count == 0 || own.stripe_count > kStripesMax || own.meta.block_bytes == 0 ||
-      own.members.size() > kReduceSourcesMax || tombstones_.contains(own.target)) {
+      own.members.size() > kReduceSourcesMax || tombstones_.contains(own.target) ||
+      !can_reduce_all(own.meta.parts, own.op)) {
     return;
   }
   LocalObject& object = objects_[own.target];
@@ -32,6 +22,11 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
     ReduceReport news;
     news.committed = committed_[own.target];
     return report(own.target, std::move(news));
+  }
+  if (object.incarnation.value != 0 && object.meta != own.meta) {
+    // Another home took another source's shape for the result: what is here has not its size.
+    end_fold(own.target);
+    void_bytes(own.target, object);
   }
   const auto [fold, is_new] =
       folds_.try_emplace(own.target, Folding{Accumulator(own), {}, {}, {}, false});
@@ -74,17 +69,7 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
     stripe.state = StripeState::kRoot;
     stripe.beyond.clear();
   }
-  const std::uint64_t slots =
-      std::uint64_t{window_blocks(own.meta, config_)} * own.meta.block_bytes * kFoldPullsMax;
-  const ObjectId key = slots_key(own.target);
-  const bool asks = !folding.slots && !slot_keys_.contains(key);
-  if (!object.extent && !ask_range(own.target, own.meta.size_bytes, Line::kFolds)) {
-    return on_refused(own.target, own.meta.size_bytes);
-  }
-  if (asks) {
-    slot_keys_.emplace(key, own.target);
-    if (!ask_range(key, slots, Line::kFolds)) return on_refused(key, slots);
-  }
+  if (!reserve_fold(folding, object)) return on_refused(own.target, own.meta.size_bytes);
   if (object.extent) claim(own.target);
 }
 
@@ -93,7 +78,7 @@ void Engine::State::drive_fold(const ObjectId& target) {
   const auto it = folds_.find(target);
   if (it == folds_.end() || it->second.failed) return;
   Folding& folding = it->second;
-  if (!objects_.at(target).extent || !folding.slots) return;
+  if (!objects_.at(target).extent || !folding.workspace.is_complete()) return;
   // Each owner starts at another member, so that not all of them pull from the same node at once.
   auto& members = folding.accumulator.members();
   std::vector<std::uint32_t> order;
@@ -186,9 +171,10 @@ void Engine::State::pull_member(const ObjectId& target, Folding& folding,
                        own.stripe_count, stripe, member.sender, *from},
               config_);
     const std::size_t half = !folding.pulls.empty() && folding.pulls.begin()->second == 0 ? 1 : 0;
-    const std::uint64_t half_bytes = folding.slots->size_bytes / kFoldPullsMax;
+    const Extent slots = folding.workspace.slots();
+    const std::uint64_t half_bytes = slots.size_bytes / kFoldPullsMax;
     pull.fold = FoldGoal{target, member.source.index};
-    pull.slots = {folding.slots->offset + half * half_bytes, half_bytes};
+    pull.slots = {slots.offset + half * half_bytes, half_bytes};
     folding.pulls.emplace(transfer, half);
     const OpenReceive receive{
         transfer,       member.sender, member.source.object, member.source.incarnation,
@@ -199,28 +185,17 @@ void Engine::State::pull_member(const ObjectId& target, Folding& folding,
   }
 }
 
-// Books the member's block, which lies at `from`: one fold for each part that it has bytes of.
-void Engine::State::fold_block(const LocalObject& target, Folding& folding, std::uint32_t member,
-                               BlockIndex block, std::uint64_t from) {
-  const auto first = folding.accumulator.take(member, block);
-  if (!first) return;
-  const ReduceOwn& own = folding.accumulator.own();
-  const Extent range = block_extent(own.meta, block);
-  const std::uint64_t into = target.block_in_arena(block).offset;
-  for (const Run& run : runs_of(own.meta, range)) {
-    const std::uint64_t at = run.range.offset - range.offset;
-    const std::uint64_t size = run.range.size_bytes;
-    actions_.emplace_back(Fold{{into + at, size}, {from + at, size}, run.dtype, own.op, *first});
-  }
-  ++stats_.blocks_folded;
-  dirty_folds_.insert(own.target);
-}
-
 // Blocks that hold every sealed member can be read on; stripes that have them all are reported.
 void Engine::State::publish_folded(const ObjectId& target, Folding& folding) {
   LocalObject& object = objects_.at(target);
   ReduceReport news;
   for (const StripeIndex stripe : folding.accumulator.own().owned) {
+    while (fold_bytes_left_ > 0) {
+      const auto block = folding.accumulator.poll_whole(stripe);
+      if (!block) break;
+      finish_block(object, folding, *block);
+    }
+    if (fold_bytes_left_ == 0) dirty_folds_.insert(target);
     object.stripes[stripe.value].ready = folding.accumulator.final_blocks(stripe);
     if (!folding.accumulator.is_folded(stripe) || folding.reported.contains(stripe)) continue;
     folding.reported.insert(stripe);
@@ -360,7 +335,7 @@ void Engine::State::end_fold(const ObjectId& target) {
   under_way.reserve(it->second.pulls.size());
   for (const auto& [transfer, half] : it->second.pulls) under_way.push_back(transfer);
   for (const TransferId transfer : under_way) end_pull(transfer, true);
-  if (it->second.slots) inventory_.release(*it->second.slots, now_);
+  for (const Extent& range : it->second.workspace.ranges()) inventory_.release(range, now_);
   for (const auto& [index, member] : it->second.accumulator.members()) {
     const auto source = objects_.find(member.source.object);
     if (!member.whole || source == objects_.end()) continue;
@@ -369,7 +344,7 @@ void Engine::State::end_fold(const ObjectId& target) {
     abandon(member.source.object);
   }
   for (const auto& [other, folding] : folds_) dirty_folds_.insert(other);  // may want it too
-  const ObjectId key = slots_key(target);
+  const ObjectId key = workspace_key(target);
   if (slot_keys_.erase(key) > 0) inventory_.cancel(key, now_);
   folds_.erase(it);
   dirty_folds_.erase(target);

@@ -112,13 +112,18 @@ class Engine::State : private EngineTables {
   void land_in_object(TransferId transfer, Pull& pull);
   void land_in_fold(Pull& pull, const Pull::Landed& landed);
 
+  // what an owner folds with (engine_fold.cc)
+  bool reserve_fold(Folding& folding, const LocalObject& object);
+  void place_workspace(const ObjectId& target, Extent range);
+  void fold_block(const LocalObject& target, Folding& folding, std::uint32_t member,
+                  BlockIndex block, std::uint64_t from);
+  void finish_block(const LocalObject& target, Folding& folding, BlockIndex block);
+
   // reduce, the owner's side (engine_reduce.cc)
   void drive_fold(const ObjectId& target);
   void locate_member(const ObjectId& target, Accumulator::Member& member);
   bool fold_local(const ObjectId& target, Folding& folding, Accumulator::Member& member);
   void pull_member(const ObjectId& target, Folding& folding, Accumulator::Member& member);
-  void fold_block(const LocalObject& target, Folding& folding, std::uint32_t member,
-                  BlockIndex block, std::uint64_t from);
   void publish_folded(const ObjectId& target, Folding& folding);
   void member_lost(const ObjectId& source);
   void commit_target(const ReduceState& state, LocalObject& object);

@@ -18,6 +18,7 @@
 #include "plan/rails.h"
 #include "plan/reduce_tree.h"
 #include "plan/sender.h"
+#include "plan/workspace.h"
 
 namespace hoplite {
 
@@ -37,8 +38,8 @@ struct Call {  // the caller's side of a reduce
 };
 struct Folding {  // the owner's side of a reduce
   Accumulator accumulator;
-  std::optional<Extent> slots;              // where remote blocks land before they are folded
-  std::map<TransferId, std::size_t> pulls;  // -> which half of `slots`
+  Workspace workspace;
+  std::map<TransferId, std::size_t> pulls;  // -> which half of the slots
   std::set<StripeIndex> reported;
   bool failed = false;
 };
@@ -59,7 +60,7 @@ struct EngineTables {
   std::map<TransferId, Pull> pulls_;
   std::uint64_t last_transfer_;
   std::map<ObjectId, Folding> folds_;
-  std::map<ObjectId, ObjectId> slot_keys_;  // a fold's second reservation -> its target
+  std::map<ObjectId, ObjectId> slot_keys_;  // a reservation for a workspace alone -> its target
   std::set<ObjectId> dirty_folds_;
   std::map<ObjectId, Call> calls_;
   std::map<ObjectId, Locate> locates_;

@@ -312,10 +312,22 @@ class Nodes {
       float b = 0;
       std::memcpy(&a, old.data() + at, sizeof a);
       std::memcpy(&b, result.data() + at, sizeof b);
-      a = fold.op == ReduceOp::kSum ? a + b : std::max(a, b);
+      a = fold.op == ReduceOp::kMax ? std::max(a, b) : a + b;
       std::memcpy(result.data() + at, &a, sizeof a);
     }
     write(node, fold.into.offset, result);
+  }
+  void perform(std::size_t node, Finish& finish) {  // of a mean of float32
+    ASSERT_EQ(finish.dtype, DType::kFloat32);
+    ASSERT_EQ(finish.into, finish.from);
+    Bytes result = read(node, finish.from);
+    for (std::size_t at = 0; at < result.size(); at += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, result.data() + at, sizeof value);
+      value /= static_cast<float>(finish.sources);
+      std::memcpy(result.data() + at, &value, sizeof value);
+    }
+    write(node, finish.into.offset, result);
   }
   void perform(std::size_t node, WriteInline& inlined) {
     write(node, inlined.extent.offset, inlined.payload);

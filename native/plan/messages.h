@@ -73,12 +73,19 @@ struct CloseReceive {  // later blocks of it are read and thrown away
   TransferId transfer;
   NodeId from;
 };
-struct Fold {  // into = first ? from : op(into, from), element by element
+struct Fold {  // into = first ? from : op(into, from), element by element; `into`: accumulators
   Extent into;
   Extent from;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   bool first = false;
+};
+struct Finish {  // from accumulators that hold all: a mean is divided, a 16-bit float rounded
+  Extent into;
+  Extent from;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  std::uint32_t sources = 0;
 };
 struct WriteInline {
   Extent extent;
@@ -103,7 +110,8 @@ struct ListObjects {  // answers ListCommand
   RequestId request;
   std::vector<ObjectRow> rows;
 };
-using Action = std::variant<SendMessage, SendBlock, OpenReceive, CloseReceive, Fold, WriteInline,
-                            ReplyToClient, Connect, Disconnect, ReportDeath, ListObjects>;
+using Action =
+    std::variant<SendMessage, SendBlock, OpenReceive, CloseReceive, Fold, Finish, WriteInline,
+                 ReplyToClient, Connect, Disconnect, ReportDeath, ListObjects>;
 
 }  // namespace hoplite

@@ -11,15 +11,14 @@ namespace {
 std::string refusal(const ObjectId& source, DType dtype, ReduceOp op) {
   std::string text = "source " + short_name(source) + " is " +
                      kDTypeNames[static_cast<std::size_t>(dtype)] + ", which has no " +
-                     kReduceOpNames[static_cast<std::size_t>(op)] + "; use ";
-  bool is_first = true;
+                     kReduceOpNames[static_cast<std::size_t>(op)] + "; ";
+  std::string others;
   for (int other = 0; other < kReduceOpCount; ++other) {
     if (!can_reduce(dtype, static_cast<ReduceOp>(other))) continue;
-    text += (is_first ? "op=" : " or op=") + std::string(kReduceOpNames[other]);
-    is_first = false;
+    others += (others.empty() ? "use op=" : " or op=") + std::string(kReduceOpNames[other]);
   }
-  return is_first ? text + "get and add the values yourself, or put arrays of numbers"
-                  : text + ", or convert it before it is put";
+  if (others.empty()) return text + "get the values and combine them yourself";
+  return text + others + ", or convert it before it is put";
 }
 
 }  // namespace

@@ -78,6 +78,13 @@ inline Extent block_extent(const ObjectMeta& meta, BlockIndex index) {
   return {offset, left < meta.block_bytes ? left : meta.block_bytes};
 }
 
+inline bool can_reduce_all(const std::vector<Part>& parts, ReduceOp op) {
+  for (const Part& part : parts) {
+    if (!can_reduce(part.dtype, op)) return false;
+  }
+  return true;
+}
+
 // The bytes of `range` by dtype, in order.
 struct Run {
   DType dtype = DType::kOpaque;

@@ -123,6 +123,9 @@ void Checker::failed(const Request& request, Instant) {
       if (known.reduce == nullptr || has_equal_sources(*known.reduce))
         judge("no mismatch: " + what);
       return;
+    case Code::kInvalidArgument:
+      if (known.reduce == nullptr || has_fit_sources(*known.reduce)) judge("no bad dtype: " + what);
+      return;
     case Code::kDuplicateObject:
       if (request.verb != Verb::kPut && !known.deleted)
         judge("only a put can be a duplicate: " + what);
@@ -152,12 +155,22 @@ void Checker::check_reduce_failure(const Request& reduce, const std::string& wha
 }
 
 bool Checker::has_equal_sources(const Request& reduce) const {
-  std::set<std::size_t> sizes;
+  std::optional<std::vector<Part>> parts;
   for (const ReduceSource& source : reduce.sources) {
-    const auto value = source.failed ? std::nullopt : value_of(source.object);
-    if (value) sizes.insert(value->second.size());
+    auto value = source.failed ? std::nullopt : value_of(source.object);
+    if (!value) continue;
+    if (parts && *parts != value->first) return false;
+    parts = std::move(value->first);
   }
-  return sizes.size() <= 1;
+  return true;
+}
+
+// True when no source has a dtype that the operation refuses.
+bool Checker::has_fit_sources(const Request& reduce) const {
+  return std::all_of(reduce.sources.begin(), reduce.sources.end(), [&](const ReduceSource& s) {
+    const auto value = s.failed ? std::nullopt : value_of(s.object);
+    return !value || can_reduce_all(value->first, reduce.op);
+  });
 }
 
 // What a source is: its put's bytes, or the fold that another reduce reported.
@@ -186,22 +199,19 @@ void Checker::reduced(const Request& reduce) {
 
 std::optional<Checker::Value> Checker::folded(const Request& reduce,
                                               const std::vector<std::uint32_t>& members) const {
-  std::optional<Value> result;
+  std::vector<Part> parts;
+  std::vector<Bytes> values;
   for (const std::uint32_t index : members) {
     const auto source = std::find_if(reduce.sources.begin(), reduce.sources.end(),
                                      [&](const auto& s) { return s.index == index && !s.failed; });
     if (source == reduce.sources.end()) return std::nullopt;
     auto value = value_of(source->object);
-    if (!value) return std::nullopt;
-    if (!result) {
-      result = std::move(value);
-    } else if (value->second.size() != result->second.size()) {
-      return std::nullopt;
-    } else {
-      fold_into(result->second, value->second, value->first, reduce.op);
-    }
+    if (!value || (!values.empty() && value->first != parts)) return std::nullopt;
+    parts = std::move(value->first);
+    values.push_back(std::move(value->second));
   }
-  return result;
+  if (values.empty() || !can_reduce_all(parts, reduce.op)) return std::nullopt;
+  return Value{parts, reduce_all(parts, reduce.op, values)};
 }
 
 // True when some `count` of the confirmed sources fold to `bytes`. Cost: all subsets; few sources.

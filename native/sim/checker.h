@@ -68,6 +68,7 @@ class Checker {
   [[nodiscard]] std::optional<Value> folded(const Request& reduce,
                                             const std::vector<std::uint32_t>& members) const;
   [[nodiscard]] bool has_equal_sources(const Request& reduce) const;
+  [[nodiscard]] bool has_fit_sources(const Request& reduce) const;
   [[nodiscard]] bool is_some_fold(const Request& reduce, const Bytes& bytes) const;
   void check_reduce_failure(const Request& reduce, const std::string& what);
 

@@ -117,6 +117,7 @@ class Cluster final : private NetworkUser {
   void perform(Node& node, const Action& action);
   void send_message(Node& node, const SendMessage& action);
   void fold(Node& node, const Fold& action);
+  void finish(Node& node, const Finish& action);
   void grant_in_circle(NodeId receiver, const MessageIn& heard);
   bool lie(NodeId to, NodeId from, ConnectionKind kind, ByteVector& frame);
   void land(Node& node, NodeId from, ByteVector frame);

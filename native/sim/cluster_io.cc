@@ -42,6 +42,7 @@ void Cluster::perform(Node& node, const Action& action) {
           },
           [&](const CloseReceive& a) { node.receives.erase({a.from, a.transfer}); },
           [&](const Fold& a) { fold(node, a); },
+          [&](const Finish& a) { finish(node, a); },
           [&](const WriteInline& a) {
             const auto into = bytes_at(node, a.extent);
             if (into.size() != a.payload.size()) {
@@ -80,18 +81,28 @@ void Cluster::send_message(Node& node, const SendMessage& action) {
 void Cluster::fold(Node& node, const Fold& action) {
   const auto into = bytes_at(node, action.into);
   const auto from = bytes_at(node, action.from);
-  if (into.size() != from.size() || into.size() % element_bytes(action.dtype) != 0) {
+  const std::uint64_t wide = accumulator_bytes(action.dtype);
+  const std::uint64_t narrow = element_bytes(action.dtype);
+  if (from.size() % narrow != 0 || into.size() * narrow != from.size() * wide) {
     checker_.fail("a fold of ranges that do not match");
     return;
   }
-  if (action.first) {
-    std::copy(from.begin(), from.end(), into.begin());
+  fold_into(into, from, action.dtype, action.op, action.first);
+  if (config_.canary == Canary::kFoldTwice && !action.first && ++canary_deeds_ == 1) {
+    fold_into(into, from, action.dtype, action.op, false);
+  }
+}
+
+void Cluster::finish(Node& node, const Finish& action) {
+  const auto into = bytes_at(node, action.into);
+  const auto from = bytes_at(node, action.from);
+  const std::uint64_t wide = accumulator_bytes(action.dtype);
+  const std::uint64_t narrow = element_bytes(action.dtype);
+  if (into.size() % narrow != 0 || into.size() * wide != from.size() * narrow) {
+    checker_.fail("a finish of ranges that do not match");
     return;
   }
-  fold_into(into, from, action.dtype, action.op);
-  if (config_.canary == Canary::kFoldTwice && ++canary_deeds_ == 1) {
-    fold_into(into, from, action.dtype, action.op);
-  }
+  finish_into(into, from, action.dtype, action.op, action.sources);
 }
 
 // ---- what leaves ----

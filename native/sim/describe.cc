@@ -183,6 +183,9 @@ std::string describe(const Action& action) {
           [](const CloseReceive& a) {
             return Line("close").add("t", a.transfer).add("from", a.from).str();
           },
+          [](const Finish& a) {
+            return Line("finish").add("into", a.into).add("from", a.from).str();
+          },
           [](const Fold& a) {
             return Line(a.first ? "copy" : "fold").add("into", a.into).add("from", a.from).str();
           },

@@ -209,37 +209,45 @@ class Run {
     }
   }
 
-  // One whose folds are exact in every order. Halves have their own tests.
-  DType some_dtype(ReduceOp op) {
-    static constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kInt64,
-                                        DType::kInt32,   DType::kUint64,  DType::kUint8};
-    for (;;) {
-      const DType dtype = kDTypes[prng_.below(std::size(kDTypes))];
-      if (can_reduce(dtype, op)) return dtype;
-    }
-  }
-
   void start_reduce() {
     const auto source_count = static_cast<std::uint32_t>(between(1, 6));
     ReduceOptions options;
     options.source_count = source_count;
     options.count = static_cast<std::uint32_t>(between(1, source_count));
-    options.op = prng_.chance(50) ? ReduceOp::kSum : ReduceOp::kMax;
+    options.op = static_cast<ReduceOp>(prng_.below(kReduceOpCount));
+    options.everywhere = prng_.chance(30);
     options.client = some_client();
-    options.everywhere = prng_.chance(25);
-    PutOptions source;
-    source.dtype = some_dtype(options.op);
-    source.size_bytes = (some_size() / 8 + 1) * 8;
-    if (prng_.chance(25)) {
-      source.parts = cut(source.size_bytes, source.dtype, some_dtype(options.op));
-    }
+    const std::vector<Part> parts = some_parts(options.op);
+    const std::uint64_t size = size_of(parts);
     Request& reduce = cluster_.reduce(some_node(), fresh(), options);
     auto& sources = sources_[&reduce];
     for (std::uint32_t i = 0; i < source_count; ++i) {
       const ObjectId object = fresh();
-      sources.push_back({object, &cluster_.put(some_node(), object, source)});
+      sources.push_back(
+          {object, &cluster_.put(some_node(), object, {.size_bytes = size, .parts = parts})});
       if (announces_ && prng_.chance(30)) cluster_.announce(reduce, i, object);
     }
+  }
+
+  // One to three runs of elements; now and then of a dtype that the operation refuses.
+  std::vector<Part> some_parts(ReduceOp op) {
+    const bool may_be_refused = prng_.chance(3);
+    std::vector<Part> parts;
+    const std::uint64_t count = prng_.chance(60) ? 1 : between(2, 3);
+    for (std::uint64_t n = count; n > 0; --n) {
+      DType dtype = DType::kFloat32;
+      do {
+        dtype = static_cast<DType>(prng_.below(kDTypeCount));
+      } while (!may_be_refused && !can_reduce(dtype, op));
+      const std::uint64_t grid = n > 1 ? kPartAlignBytes : element_bytes(dtype);
+      parts.push_back({dtype, (some_size() / count / grid + 1) * grid});
+    }
+    return parts;
+  }
+  static std::uint64_t size_of(const std::vector<Part>& parts) {
+    std::uint64_t size = 0;
+    for (const Part& part : parts) size += part.size_bytes;
+    return size;
   }
 
   // Confirms sources that are sealed, in any order; now and then gives one up.

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/content.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+namespace hoplite::sim {
+namespace {
+
+// ---- 16-bit floats, by their definition
+
+struct Format {
+  int mantissa_bits;
+  int bias;
+};
+constexpr Format format_of(DType dtype) {
+  return dtype == DType::kFloat16 ? Format{10, 15} : Format{7, 127};
+}
+
+float widened(std::uint32_t bits, Format format) {
+  const std::uint32_t one = 1U << format.mantissa_bits;
+  const std::uint32_t mantissa = bits & (one - 1);
+  const int exponent = static_cast<int>(bits & 0x7fffU) >> format.mantissa_bits;
+  float magnitude = std::numeric_limits<float>::infinity();
+  if (exponent == 2 * format.bias + 1) {
+    if (mantissa != 0) magnitude = std::numeric_limits<float>::quiet_NaN();
+  } else {
+    const std::uint32_t digits = exponent == 0 ? mantissa : mantissa + one;
+    const int scale = std::max(exponent, 1) - format.bias - format.mantissa_bits;
+    magnitude = std::ldexp(static_cast<float>(digits), scale);
+  }
+  return (bits & 0x8000U) != 0 ? -magnitude : magnitude;
+}
+
+const std::vector<float>& all_widened(DType dtype) {
+  static const auto make = [](DType each) {
+    std::vector<float> all(0x10000);
+    for (std::uint32_t bits = 0; bits < all.size(); ++bits)
+      all[bits] = widened(bits, format_of(each));
+    return all;
+  };
+  static const std::vector<float> float16 = make(DType::kFloat16);
+  static const std::vector<float> bfloat16 = make(DType::kBfloat16);
+  return dtype == DType::kFloat16 ? float16 : bfloat16;
+}
+
+std::uint16_t rounded(float value, Format format) {
+  const std::uint32_t sign = std::signbit(value) ? 0x8000U : 0U;
+  const auto infinity = static_cast<std::uint32_t>(2 * format.bias + 1) << format.mantissa_bits;
+  std::uint32_t bits = infinity;
+  if (std::isnan(value)) {
+    bits = infinity + (1U << (format.mantissa_bits - 1));
+  } else if (std::isfinite(value)) {
+    int exponent = 0;
+    std::frexp(value, &exponent);
+    exponent = std::max(exponent - 1, 1 - format.bias);
+    const float digits =
+        std::nearbyint(std::ldexp(std::abs(value), format.mantissa_bits - exponent));
+    const auto carried = static_cast<std::uint32_t>(exponent + format.bias - 1)
+                         << format.mantissa_bits;
+    bits = std::min(carried + static_cast<std::uint32_t>(digits), infinity);
+  }
+  return static_cast<std::uint16_t>(bits | sign);
+}
+
+// ---- elements
+
+template <typename T>
+T load(std::span<const std::byte> bytes, std::size_t index) {
+  T value;
+  std::memcpy(&value, bytes.data() + index * sizeof value, sizeof value);
+  return value;
+}
+template <typename T>
+void store(std::span<std::byte> bytes, std::size_t index, T value) {
+  std::memcpy(bytes.data() + index * sizeof value, &value, sizeof value);
+}
+
+// Calls `visit` with a value of the accumulators' type.
+template <typename Visit>
+void with_accumulator(DType dtype, Visit visit) {
+  switch (dtype) {
+    case DType::kFloat32:
+    case DType::kBfloat16:
+    case DType::kFloat16:
+      return visit(float{});
+    case DType::kFloat64:
+      return visit(double{});
+    case DType::kInt8:
+      return visit(std::int8_t{});
+    case DType::kInt16:
+      return visit(std::int16_t{});
+    case DType::kInt32:
+      return visit(std::int32_t{});
+    case DType::kInt64:
+      return visit(std::int64_t{});
+    case DType::kUint16:
+      return visit(std::uint16_t{});
+    case DType::kUint32:
+      return visit(std::uint32_t{});
+    case DType::kUint64:
+      return visit(std::uint64_t{});
+    case DType::kUint8:
+    case DType::kBool:
+    case DType::kOpaque:
+      return visit(std::uint8_t{});
+  }
+}
+
+template <typename T>
+T combined(ReduceOp op, T a, T b) {
+  if (op == ReduceOp::kMax) return std::max(a, b);
+  if (op == ReduceOp::kMin) return std::min(a, b);
+  if constexpr (std::is_floating_point_v<T>) {
+    return op == ReduceOp::kProd ? a * b : a + b;
+  } else {
+    const auto x = static_cast<std::uint64_t>(a);
+    const auto y = static_cast<std::uint64_t>(b);
+    return static_cast<T>(op == ReduceOp::kProd ? x * y : x + y);
+  }
+}
+
+// One or three times a power of two: products of a few have as few bits.
+float some_float(Prng& prng) {
+  const float digits = prng.chance(50) ? 1 : 3;
+  const float value = std::ldexp(digits, static_cast<int>(prng.below(7)));
+  return prng.chance(50) ? value : -value;
+}
+
+void fill(std::span<std::byte> bytes, DType dtype, Prng& prng) {
+  for (std::size_t i = 0; i < bytes.size() / element_bytes(dtype); ++i) {
+    if (is_half(dtype)) {
+      store(bytes, i, rounded(some_float(prng), format_of(dtype)));
+    } else if (dtype == DType::kFloat32) {
+      store(bytes, i, some_float(prng));
+    } else if (dtype == DType::kFloat64) {
+      store(bytes, i, static_cast<double>(some_float(prng)));
+    } else if (dtype == DType::kBool) {
+      store(bytes, i, static_cast<std::uint8_t>(prng.below(2)));
+    } else {
+      with_accumulator(
+          dtype, [&](auto zero) { store(bytes, i, static_cast<decltype(zero)>(prng.next())); });
+    }
+  }
+}
+
+}  // namespace
+
+Bytes content_of(const ObjectId& id, Incarnation incarnation, const std::vector<Part>& parts) {
+  std::uint64_t number = 0;
+  std::memcpy(&number, id.bytes.data(), sizeof number);
+  Prng prng(mix64(number) + incarnation.value);
+  Bytes all;
+  for (const Part& part : parts) {
+    Bytes bytes(part.size_bytes);
+    fill(bytes, part.dtype, prng);
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  }
+  return all;
+}
+
+void fold_into(std::span<std::byte> into, std::span<const std::byte> from, DType dtype, ReduceOp op,
+               bool first) {
+  with_accumulator(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (std::size_t i = 0; i < into.size() / sizeof(T); ++i) {
+      T value;
+      if constexpr (std::is_same_v<T, float>) {
+        value = is_half(dtype) ? all_widened(dtype)[load<std::uint16_t>(from, i)]
+                               : load<float>(from, i);
+      } else {
+        value = load<T>(from, i);
+      }
+      store(into, i, first ? value : combined(op, load<T>(into, i), value));
+    }
+  });
+}
+
+void finish_into(std::span<std::byte> into, std::span<const std::byte> from, DType dtype,
+                 ReduceOp op, std::uint32_t sources) {
+  const std::uint32_t divisor = op == ReduceOp::kMean ? sources : 1;
+  for (std::size_t i = 0; i < into.size() / element_bytes(dtype); ++i) {
+    if (dtype == DType::kFloat64) {
+      store(into, i, load<double>(from, i) / divisor);
+      continue;
+    }
+    const float value = load<float>(from, i) / static_cast<float>(divisor);
+    if (is_half(dtype)) {
+      store(into, i, rounded(value, format_of(dtype)));
+    } else {
+      store(into, i, value);
+    }
+  }
+}
+
+Bytes reduce_all(const std::vector<Part>& parts, ReduceOp op, const std::vector<Bytes>& sources) {
+  Bytes result(sources[0].size());
+  std::size_t at = 0;
+  for (const Part& part : parts) {
+    Bytes accumulators(part.size_bytes / element_bytes(part.dtype) * accumulator_bytes(part.dtype));
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const auto source = std::span(sources[i]).subspan(at, part.size_bytes);
+      fold_into(accumulators, source, part.dtype, op, i == 0);
+    }
+    const auto into = std::span(result).subspan(at, part.size_bytes);
+    if (needs_finish(part.dtype, op)) {
+      finish_into(into, accumulators, part.dtype, op, static_cast<std::uint32_t>(sources.size()));
+    } else {
+      std::copy(accumulators.begin(), accumulators.end(), into.begin());
+    }
+    at += part.size_bytes;
+  }
+  return result;
+}
+
+}  // namespace hoplite::sim
