@@ -1,0 +1,272 @@
+"""What the rows of docs/lifetime.md are made of: processes to kill, and what the arenas hold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+
+import hoplite_ray as hop
+from hoplite_ray.errors import ControlError
+from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.stats import NodeStats
+from hoplite_ray.store import new_id
+from tests.ray.raycluster import ARENA_BYTES, RayCluster, eventually
+
+VERBS = ("put", "array", "empty", "reduce", "gather")
+OUTCOMES = {"live", "orphaned", "lost", "gone"}
+BYTES = 1 << 20  # of each array
+FILL_BYTES = ARENA_BYTES // 4 * 3
+SETTLES_S = 40.0  # a crash of a Ray node is believed after 15
+
+Row = dict[str, str]  # verb -> outcome
+
+
+def make(verb: str) -> list[hop.Array]:
+    """Something made by `verb`, as Arrays. Run by any process."""
+    ones = np.ones(BYTES // 4, np.float32)
+    if verb == "put":
+        return [ray.get(hop.put(ones))]
+    if verb == "array":
+        return [hop.array(ones)]
+    if verb == "empty":
+        array = hop.empty(ones.shape, np.float32)
+        array[...] = 1
+        return [array]
+    sources = [hop.put(ones / 2) for _ in range(2)]
+    if verb == "reduce":
+        return [ray.get(hop.reduce(sources))]
+    return list(ray.get(hop.gather([ray.put(hop.array(ones))])))
+
+
+@ray.remote(num_cpus=0)
+class Process:
+    """A maker or a borrower: it can make, keep, lend, read and drop, and it can be killed."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, list[hop.Array]] = {}
+
+    def attach(self) -> None:
+        """As the first use does; so that no start of a process is waited for later."""
+        hop.delete(hop.array(np.zeros(3)))
+
+    def make(self, verb: str) -> list[hop.Array]:
+        self.kept[verb] = make(verb)
+        return self.kept[verb]
+
+    def lend(self, verb: str, borrower: Any) -> None:
+        if verb not in self.kept:
+            self.kept[verb] = make(verb)
+        ray.get(borrower.keep.remote(verb, self.kept[verb]))
+
+    def keep(self, verb: str, arrays: list[hop.Array]) -> None:
+        self.kept[verb] = arrays
+
+    def read(self, verb: str) -> float | str:
+        try:
+            return float(sum(hop.get(each, timeout_s=60).mean() for each in self.kept[verb]))
+        except ray.exceptions.ObjectLostError as error:
+            return str(error)
+
+    def drop(self) -> None:
+        self.kept.clear()
+
+    def fill(self) -> None:
+        ref = hop.put(np.zeros(FILL_BYTES, np.uint8), timeout_s=60)
+        hop.delete(ref)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def node_pid(self) -> int:
+        record = (attachment().place.directory / "node.json").read_text()
+        return int(json.loads(record)["pid"])
+
+    def steward_pid(self) -> int:
+        return int(ray.get(attachment().steward.__ray_call__.remote(lambda self: os.getpid())))
+
+    def fork(self) -> list[str]:
+        """What a child is told that tries everything; it lives until this process is dead."""
+        ref = ray.put(1)
+        said, say = os.pipe()
+        dead, _held = os.pipe()
+        if os.fork() == 0:
+            os.close(_held)
+            attempts: list[Callable[[], Any]] = [
+                lambda: hop.put(np.zeros(3)),
+                lambda: hop.array(np.zeros(3)),
+                lambda: hop.empty(3),
+                lambda: hop.get(ref),
+                lambda: hop.wait([ref]),
+                lambda: hop.reduce([ref]),
+                lambda: hop.gather([ref]),
+                lambda: hop.delete(self.kept["array"]),
+                lambda: hop.get(self.kept["array"]),
+            ]
+            for attempt in attempts:
+                try:
+                    attempt()
+                except Exception as error:
+                    os.write(say, f"{type(error).__name__}\n".encode())
+            os.write(say, b"end\n")
+            os.read(dead, 1)
+            os._exit(0)
+        with os.fdopen(said) as lines:
+            return [line.strip() for line in iter(lines.readline, "end\n")]
+
+
+@dataclass
+class Bench:
+    """A borrower on one Ray node, makers on another, and what the arenas of all hold."""
+
+    cluster: RayCluster
+    fillers: list[Any]
+    name: str = field(default_factory=lambda: f"borrower-{new_id().hex()}")
+    made: dict[str, int] = field(default_factory=dict)  # bytes that came with each verb
+    left: dict[str, int] = field(default_factory=dict)  # ... of those, what remains
+
+    def __post_init__(self) -> None:
+        here = {"namespace": "table", **self.cluster.on(2)}
+        self.borrower = Process.options(name=self.name, **here).remote()
+        self.gate = Gate.options(name=f"{self.name}-gate", **here).remote()
+        ray.get(self.borrower.attach.remote())
+
+    def maker(self, node: int = 1) -> Any:
+        maker = Process.options(**self.cluster.on(node)).remote()
+        ray.get(maker.attach.remote())
+        return maker
+
+    def lent_by(self, maker: Any) -> Callable[[str], None]:
+        return lambda verb: ray.get(maker.lend.remote(verb, self.borrower))
+
+    def lend(self, lend: Callable[[str], None], *, made_before: bool = False) -> None:
+        """Have the borrower keep what is made with each verb."""
+        for verb in VERBS:
+            self.made[verb] = len(directories()) - 1 if verb == "reduce" else 1  # one per owner
+            self.made[verb] *= BYTES
+            lend(verb)
+            if not made_before:
+                expect(sum(self.made.values()), f"{verb} is made")
+
+    def settle(self, row: Row) -> None:
+        """Check each verb's outcome by the bytes that can't be evicted, and by reading."""
+        live = [verb for verb in VERBS if row[verb] == "live"]
+        expect(sum(self.made[verb] for verb in live), "what is live stays, nothing else")
+        self.left = {verb: self.made[verb] if verb in live else 0 for verb in VERBS}
+        for verb, outcome in row.items():
+            if outcome == "live":
+                assert ray.get(self.borrower.read.remote(verb)) == 1.0, verb
+            if outcome == "lost":
+                assert "object" in str(ray.get(self.borrower.read.remote(verb))), verb
+        ray.get([filler.fill.remote() for filler in self.fillers])
+        for verb, outcome in row.items():
+            if outcome == "live":
+                assert ray.get(self.borrower.read.remote(verb)) == 1.0, verb
+
+    def clear(self) -> None:
+        ray.get(self.borrower.drop.remote())
+        expect(0, "the last handles have gone")
+
+
+def directories() -> list[Path]:
+    """Of the nodes that run."""
+    return [each.parent for each in Path(seams.ray_directory()).glob("hoplite-*/node.json")]
+
+
+def pinned() -> int:
+    """Bytes of all arenas that can't be evicted; -1 while a node is not to be asked."""
+    total = 0
+    for directory in directories():
+        try:
+            control = json.loads((directory / "node.json").read_text())["control"]
+            secret = (directory / "secret").read_bytes()
+            total += NodeStats.read(control, secret).arena_bytes_pinned
+        except (ControlError, FileNotFoundError):
+            return -1
+    return total
+
+
+def expect(total: int, why: str) -> None:
+    seen: list[int] = []
+
+    def is_so() -> bool:
+        seen.append(pinned())
+        return seen[-1] == total
+
+    assert eventually(is_so, within_s=SETTLES_S), f"{why}: {seen[-1]} bytes, not {total}"
+
+
+# A job of its own, which does what its input says and ends with it.
+_JOB = """
+import sys, numpy as np, ray, hoplite_ray as hop
+from tests.ray.lifetimes import BYTES, VERBS, Process, make
+address, borrower, gate = sys.argv[1:]
+ray.init(address=address, namespace="table", log_to_driver=False)
+borrower, gate, kept = ray.get_actor(borrower), ray.get_actor(gate), []
+for line in sys.stdin:
+    order, verb = line.split()
+    if order == "detach":
+        node = {"num_cpus": 0, "resources": {"n1": 0.001}}
+        kept = Process.options(name="detached", lifetime="detached", **node).remote()
+        ray.get([kept.make.remote(each) for each in VERBS])
+    elif order == "reduce":
+        never = ray.get(gate.pending.remote())
+        kept.append(hop.reduce([hop.put(np.ones(BYTES // 4, np.float32)), *never]))
+    else:
+        kept.append(make(verb))
+        if order == "lend":
+            ray.get(borrower.keep.remote(verb, kept[-1]))
+    print("done", flush=True)
+"""
+
+
+@ray.remote(num_cpus=0)
+class Gate:
+    """Owns refs that are pending for ever."""
+
+    async def passed(self) -> None:
+        await asyncio.Event().wait()
+
+    async def pending(self) -> list[ray.ObjectRef]:
+        return [ray.get_runtime_context().current_actor.passed.remote()]
+
+
+class Job:
+    """A driver of its own, on the first Ray node."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                _JOB,
+                bench.cluster.cluster.address,
+                bench.name,
+                f"{bench.name}-gate",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def say(self, order: str, verb: str) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{order} {verb}\n")
+        self.process.stdin.flush()
+        while (line := self.process.stdout.readline()) != "done\n":
+            assert line, "the job has died"
+
+    def end(self, *, killed: bool) -> None:
+        if killed:
+            self.process.kill()
+        self.process.communicate()

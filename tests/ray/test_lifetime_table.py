@@ -1,0 +1,198 @@
+"""The table of docs/lifetime.md, row by row: real processes die, and the arenas' bytes tell."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+import hoplite_ray as hop
+from hoplite_ray.plugin.attachment import attachment
+from tests.ray.lifetimes import VERBS, Bench, Job, Process, Row, expect, make
+from tests.ray.raycluster import RayCluster, eventually
+
+OUTCOMES = {"live", "lost", "gone"}
+
+
+def table() -> dict[str, Row]:
+    """The rows of docs/lifetime.md."""
+    text = (Path(__file__).parents[2] / "docs" / "lifetime.md").read_text()
+    rows: dict[str, Row] = {}
+    for line in text.partition("| what happens |")[2].splitlines()[2:]:
+        what, *outcomes = (cell.strip() for cell in line.strip("|").split("|"))
+        rows[what] = dict(zip(VERBS, outcomes, strict=True))
+    return rows
+
+
+TABLE = table()
+
+
+@pytest.fixture(scope="module")
+def fillers(cluster: RayCluster) -> list[Any]:
+    return [Process.options(**cluster.on(node)).remote() for node in range(3)]
+
+
+ROWS: dict[str, Callable[[Bench, Row], None]] = {}
+RESULTS: dict[str, Bench] = {}
+
+
+def row(what: str) -> Callable[[Callable[[Bench, Row], None]], Callable[[Bench, Row], None]]:
+    def noted(run: Callable[[Bench, Row], None]) -> Callable[[Bench, Row], None]:
+        ROWS[what] = run
+        return run
+
+    return noted
+
+
+@pytest.fixture(scope="module")
+def printed() -> Iterator[None]:
+    """Prints what was measured, in the words of the table."""
+    yield
+    for what, bench in RESULTS.items():
+        cells = [
+            f"{verb} {bench.left.get(verb, 0) >> 10}/{bench.made.get(verb, 0) >> 10} KiB "
+            f"{TABLE[what][verb]}"
+            for verb in VERBS
+        ]
+        print(f"\n{what}: {', '.join(cells)}", end="")  # noqa: T201
+
+
+@pytest.mark.timeout(180)  # a crash of a Ray node takes 15 s to be believed
+@pytest.mark.parametrize("what", TABLE)
+def test_row(what: str, cluster: RayCluster, fillers: list[Any], printed: None) -> None:
+    ray.get([filler.fill.remote() for filler in fillers])
+    expect(0, "earlier tests have left nothing")
+    bench = Bench(cluster, fillers)
+    ROWS[what](bench, TABLE[what])
+    RESULTS[what] = bench
+
+
+def test_the_table_has_the_rows_that_are_run() -> None:
+    assert set(ROWS) == set(TABLE)
+    assert {outcome for each in TABLE.values() for outcome in each.values()} == OUTCOMES
+
+
+@row("the maker drops its refs, a borrower keeps its Arrays")
+def borrowed(bench: Bench, row: Row) -> None:
+    maker = bench.maker()
+    bench.lend(bench.lent_by(maker))
+    ray.get(maker.drop.remote())
+    bench.settle(row)
+    bench.clear()
+
+
+@row("the maker's process ends by itself")
+def ends(bench: Bench, row: Row) -> None:
+    maker = bench.maker()
+    bench.lend(bench.lent_by(maker))
+    maker.__ray_terminate__.remote()
+    bench.settle(row)
+    bench.clear()
+
+
+@row("the maker is killed with `kill -9`")
+def killed(bench: Bench, row: Row) -> None:
+    maker = bench.maker()
+    bench.lend(bench.lent_by(maker))
+    os.kill(ray.get(maker.pid.remote()), signal.SIGKILL)
+    bench.settle(row)
+    bench.clear()
+
+
+@row("the maker is killed with `ray.kill`")
+def ray_killed(bench: Bench, row: Row) -> None:
+    maker = bench.maker()
+    bench.lend(bench.lent_by(maker))
+    ray.kill(maker)
+    bench.settle(row)
+    bench.clear()
+
+
+@row("the maker is a worker with `max_calls=1`")
+def one_call(bench: Bench, row: Row) -> None:
+    once = ray.remote(num_cpus=0, max_calls=1)(make)
+    run = once.options(**bench.cluster.on(1)).remote
+    bench.lend(lambda verb: ray.get(bench.borrower.keep.remote(verb, ray.get(run(verb)))))
+    bench.settle(row)
+    bench.clear()
+
+
+@row("a detached actor keeps them after its job")
+def detached(bench: Bench, row: Row) -> None:
+    job = Job(bench)
+    job.say("detach", "all")
+    job.end(killed=False)
+    kept = ray.get_actor("detached", namespace="table")
+    bench.lend(lambda verb: ray.get(kept.lend.remote(verb, bench.borrower)), made_before=True)
+    bench.settle(row)
+    ray.get(bench.borrower.drop.remote())
+    ray.kill(kept)
+    bench.clear()
+
+
+@row("the owner of the refs never reads them and drops them")
+def unread(bench: Bench, row: Row) -> None:
+    maker = bench.maker()
+    refs = []
+
+    def make_unread(verb: str) -> None:
+        refs.append(maker.make.remote(verb))
+        hop.wait(refs[-1:], timeout_s=60)
+
+    bench.lend(make_unread)
+    ray.get(maker.drop.remote())
+    refs.clear()
+    bench.settle(row)
+
+
+@row("the driver is killed with `kill -9`, a borrower keeps its Arrays")
+def driver_killed(bench: Bench, row: Row) -> None:
+    job = Job(bench)
+    bench.lend(lambda verb: job.say("lend", verb))
+    job.say("reduce", "pending")
+    assert eventually(lambda: pending_reduces() == 1)
+    job.end(killed=True)
+    assert eventually(lambda: pending_reduces() == 0)
+    bench.settle(row)
+    bench.clear()
+
+
+@row("the driver is killed with `kill -9`, nobody else has any")
+def lonely_driver_killed(bench: Bench, row: Row) -> None:
+    job = Job(bench)
+    bench.lend(lambda verb: job.say("keep", verb))
+    job.end(killed=True)
+    bench.settle(row)
+
+
+def pending_reduces() -> int:
+    """Of processes on the first Ray node, which is ours."""
+    steward = attachment().steward
+    return int(ray.get(steward.__ray_call__.remote(lambda self: len(self._pending))))
+
+
+@row("the maker forks, and is killed while its child lives")
+def forked(bench: Bench, row: Row) -> None:
+    maker = bench.maker()
+    bench.lend(bench.lent_by(maker))
+    assert ray.get(maker.fork.remote()) == 9 * ["UnusableAfterForkError"]
+    assert ray.get(maker.read.remote("put")) == 1.0  # nothing has changed for the parent
+    os.kill(ray.get(maker.pid.remote()), signal.SIGKILL)
+    bench.settle(row)
+    bench.clear()
+
+
+@row("the node process of the maker's Ray node is killed")
+def node_killed(bench: Bench, row: Row) -> None:
+    maker = bench.maker()
+    bench.lend(bench.lent_by(maker))
+    os.kill(ray.get(maker.node_pid.remote()), signal.SIGKILL)
+    ray.get(maker.attach.remote())  # whoever is first begins the node's next life
+    bench.settle(row)
+    ray.get(maker.drop.remote())
+    bench.clear()
