@@ -20,6 +20,7 @@
 #include "plan/engine.h"
 #include "sim/checker.h"
 #include "sim/cluster_config.h"
+#include "sim/cluster_node.h"
 #include "sim/network.h"
 #include "sim/request.h"
 #include "sim/timeline.h"
@@ -80,26 +81,7 @@ class Cluster final : private NetworkUser {
   [[nodiscard]] Epoch epoch() const { return view_.epoch; }
 
  private:
-  struct Receive {
-    OpenReceive opened;
-    std::vector<bool> landed;  // per block of the object
-  };
-  struct Node {
-    std::size_t index = 0;
-    NodeId id;
-    Incarnation life{1};
-    bool alive = false;
-    Instant paused_until{};
-    std::unique_ptr<Engine> engine;
-    std::vector<std::byte> arena;
-    std::map<std::pair<NodeId, TransferId>, Receive> receives;
-    std::deque<std::function<void()>> deferred;  // while it is paused
-    std::optional<Instant> timer;                // when the next handle_timeout is posted for
-    Epoch told;                                  // of the newest view it has
-    std::uint64_t turns = 0;
-    Instant last_turn{};
-    std::uint64_t turns_now = 0;  // at the same instant: a spinning engine shows
-  };
+  using Node = ClusterNode;
 
   // cluster.cc: lives of nodes, turns, views
   void start(Node& node);

@@ -1,0 +1,41 @@
+// One simulated node: its engine, and what io/ and the operating system would know of it. Plain
+// data; owned and changed by Cluster. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "plan/engine.h"
+
+namespace hoplite::sim {
+
+struct OpenedReceive {
+  OpenReceive opened;
+  std::vector<bool> landed;  // per block of the object
+};
+
+struct ClusterNode {
+  std::size_t index = 0;
+  NodeId id;
+  Incarnation life{1};
+  bool alive = false;
+  Instant paused_until{};
+  std::unique_ptr<Engine> engine;
+  std::vector<std::byte> arena;
+  std::map<std::pair<NodeId, TransferId>, OpenedReceive> receives;
+  std::deque<std::function<void()>> deferred;  // while it is paused
+  std::optional<Instant> timer;                // when the next handle_timeout is posted for
+  Epoch told;                                  // of the newest view it has
+  std::uint64_t turns = 0;
+  Instant last_turn{};
+  std::uint64_t turns_now = 0;  // at the same instant: a spinning engine shows
+};
+
+}  // namespace hoplite::sim
