@@ -34,11 +34,16 @@ class NativeNode:
 
     def next_event(self, timeout_s: float) -> tuple[str, int, int] | None:
         """
-        Wait for the next event, ("peer_dead", node id, incarnation); None after the timeout.
+        Wait for the next event, ("peer_dead" or "drained", node id, incarnation), or None.
         """
 
     def stats(self) -> dict[str, int]:
         """Return the published counters by name."""
+
+    def drain(self) -> None:
+        """
+        Hand over what only this node keeps; ("drained", node id, incarnation) follows.
+        """
 
     def objects(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Return what is here, the largest first."""
@@ -121,6 +126,11 @@ class Client:
     def delete(self, object_id: bytes, upto: int = 0) -> Request:
         """
         Delete an object everywhere; with `upto`, its incarnations up to that one.
+        """
+
+    def orphan(self, object_id: bytes, upto: int = 0) -> Request:
+        """
+        Say that an object's owner has died: it may be read until its memory is needed.
         """
 
     def reduce(self, target: bytes, *, op: int, source_count: int, count: int, everywhere: bool = False) -> Request:

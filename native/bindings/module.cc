@@ -110,6 +110,11 @@ struct PyClient {
     return wrap(released([&](Client& c) { return c.remove(object, Incarnation{upto}); }));
   }
 
+  PyRequest orphan(const nb::bytes& object_id, std::uint32_t upto) {
+    const ObjectId object = to_object_id(object_id);
+    return wrap(released([&](Client& c) { return c.orphan(object, Incarnation{upto}); }));
+  }
+
   PyRequest reduce(const nb::bytes& target, int op, std::uint32_t source_count, std::uint32_t count,
                    bool everywhere) {
     const ObjectId object = to_object_id(target);
@@ -250,10 +255,13 @@ void bind_node(nb::module_& m) {
            "Tell the node who is there: (node id, incarnation, rails), oldest first.")
       .def(
           "next_event", &PyNode::next_event, "timeout_s"_a,
-          "Wait for the next event, (\"peer_dead\", node id, incarnation); None after the timeout.")
+          "Wait for the next event, (\"peer_dead\" or \"drained\", node id, incarnation), or None.")
       .def(
           "stats", [](PyNode& self) { return self.started().stats(); },
           "Return the published counters by name.")
+      .def(
+          "drain", [](PyNode& self) { self.started().drain(); },
+          "Hand over what only this node keeps; (\"drained\", node id, incarnation) follows.")
       .def("objects", &PyNode::objects, "limit"_a = 1000,
            nb::sig("def objects(self, limit: int = 1000) -> list[dict[str, typing.Any]]"),
            "Return what is here, the largest first.")
@@ -282,6 +290,8 @@ void bind_client(nb::module_& m) {
            "Get an object, which need not exist yet unless the caller knows that it `exists`.")
       .def("delete", &PyClient::remove, "object_id"_a, "upto"_a = 0,
            "Delete an object everywhere; with `upto`, its incarnations up to that one.")
+      .def("orphan", &PyClient::orphan, "object_id"_a, "upto"_a = 0,
+           "Say that an object's owner has died: it may be read until its memory is needed.")
       .def("reduce", &PyClient::reduce, "target"_a, nb::kw_only(), "op"_a, "source_count"_a,
            "count"_a, "everywhere"_a = false,
            "Combine the first `count` confirmed sources into `target`.")

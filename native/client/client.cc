@@ -129,6 +129,10 @@ Result<RequestHandle> Client::remove(ObjectId object, Incarnation upto) {
   return attachment_->ask(object, DeleteCommand{object, upto});
 }
 
+Result<RequestHandle> Client::orphan(ObjectId object, Incarnation upto) {
+  return attachment_->ask(object, OrphanCommand{object, upto});
+}
+
 Result<RequestHandle> Client::reduce(ObjectId target, ReduceOp op, std::uint32_t source_count,
                                      std::uint32_t count, bool everywhere) {
   if (count == 0 || count > source_count || source_count > kReduceSourcesMax) {

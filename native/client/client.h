@@ -61,6 +61,9 @@ class Client {
   // Deletes this incarnation and older ones everywhere; 0: whatever there is. Ends with Done.
   [[nodiscard]] Result<RequestHandle> remove(ObjectId object, Incarnation upto = Incarnation{0});
 
+  // Its owner has died: readable until its memory is needed, wherever it is. Ends with Done.
+  [[nodiscard]] Result<RequestHandle> orphan(ObjectId object, Incarnation upto = Incarnation{0});
+
   // Ends with Reduced when `count` of `source_count` sources are in and committed. `everywhere`:
   // all nodes fold, this one too, because all will read it.
   [[nodiscard]] Result<RequestHandle> reduce(ObjectId target, ReduceOp op,

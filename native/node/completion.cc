@@ -16,6 +16,8 @@ std::map<std::string, std::uint64_t> by_name(const NodeStats& stats) {
       {"arena_bytes_pinned", e.arena_bytes_pinned},
       {"arena_bytes_orphaned", e.arena_bytes_orphaned},
       {"objects", e.objects},
+      {"draining", e.draining},
+      {"sole_copies", e.sole_copies},
       {"waiters", e.waiters},
       {"directory_entries", e.directory_entries},
       {"view_epoch", e.view_epoch},

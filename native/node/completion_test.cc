@@ -65,5 +65,27 @@ TEST(Completion, CountersAreReadAsTheyWerePublished) {
   EXPECT_EQ(named.at("turns"), 9U);
 }
 
+TEST(Completion, HandsEachListToWhoAskedForIt) {
+  Completion completion;
+  const RequestId first = completion.new_list();
+  const RequestId second = completion.new_list();
+  ObjectRow row;
+  row.size_bytes = 7;
+  completion.answer(second, {row});
+  completion.answer(first, {});
+  EXPECT_TRUE(completion.take_list(first).empty());
+  const auto rows = completion.take_list(second);
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0].size_bytes, 7U);
+}
+
+TEST(Completion, ClosingEndsTheWaitForAList) {
+  Completion completion;
+  const RequestId list = completion.new_list();
+  std::thread waiting([&] { EXPECT_TRUE(completion.take_list(list).empty()); });
+  completion.close();
+  waiting.join();
+}
+
 }  // namespace
 }  // namespace hoplite

@@ -107,6 +107,8 @@ std::optional<NodeEvent> Node::next_event(Duration timeout) {
 
 std::map<std::string, std::uint64_t> Node::stats() const { return by_name(completion_.stats()); }
 
+void Node::drain() { commands_.push({ClientId{0}, RequestId{0}, DrainCommand{}}); }
+
 std::vector<ObjectRow> Node::objects(std::uint64_t limit) {
   const RequestId list = completion_.new_list();
   commands_.push({ClientId{0}, list, ListCommand{limit}});
@@ -199,9 +201,9 @@ void Node::perform_all(Instant now) {
 
 void Node::perform(Action& action, Budget& budget, Instant now) {
   static constexpr std::array<const char*, std::variant_size_v<Action>> kNames{
-      "send message", "send block", "open receive", "close receive",
-      "fold",         "finish",     "write inline", "reply to client",
-      "connect",      "disconnect", "report death", "list objects"};
+      "send message", "send block",   "open receive",    "close receive", "fold",
+      "finish",       "write inline", "reply to client", "connect",       "disconnect",
+      "report death", "list objects", "report drained"};
   trace_.note(now, kNames[action.index()], turns_.turns);
   object_trace_.perform(action);
   Links& links = *parts_.links;
@@ -234,6 +236,9 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
                  [&](const Disconnect& a) { links.disconnect(a.node); },
                  [&](const ReportDeath& a) {
                    completion_.say({NodeEventKind::kPeerDead, a.node, a.incarnation});
+                 },
+                 [&](const ReportDrained&) {
+                   completion_.say({NodeEventKind::kDrained, node_id(), incarnation()});
                  },
                  [&](ListObjects& a) { completion_.answer(a.request, std::move(a.rows)); },
              },

@@ -45,6 +45,8 @@ class Node {
   [[nodiscard]] std::optional<NodeEvent> next_event(Duration timeout);
   // Counters as the reactor last published them: at most 10 ms ago, or when it went to sleep.
   [[nodiscard]] std::map<std::string, std::uint64_t> stats() const;
+  // Hands over what only this node keeps; the event kDrained follows, and again after later puts.
+  void drain();
   // What is here, the largest first; empty after stop().
   [[nodiscard]] std::vector<ObjectRow> objects(std::uint64_t limit);
   // Says GOODBYE to all peers, joins the thread, closes the clients' socket. Idempotent.

@@ -8,8 +8,10 @@
 
 namespace hoplite {
 
-enum class NodeEventKind : std::uint8_t { kPeerDead = 0 };
-constexpr const char* event_name(NodeEventKind) { return "peer_dead"; }
+enum class NodeEventKind : std::uint8_t { kPeerDead = 0, kDrained = 1 };
+constexpr const char* event_name(NodeEventKind kind) {
+  return kind == NodeEventKind::kPeerDead ? "peer_dead" : "drained";
+}
 
 struct NodeEvent {
   NodeEventKind kind = NodeEventKind::kPeerDead;

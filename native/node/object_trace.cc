@@ -12,13 +12,13 @@ namespace hoplite {
 namespace {
 
 constexpr std::array<std::string_view, std::variant_size_v<CommandBody>> kCommands{
-    "PutCommand",        "WroteCommand",   "GetCommand",          "ReleaseCommand",
-    "DeleteCommand",     "ReduceCommand",  "ReduceSourceCommand", "CancelCommand",
-    "ClientLostCommand", "SetViewCommand", "ListCommand"};
+    "PutCommand",    "WroteCommand",        "GetCommand",    "ReleaseCommand",    "DeleteCommand",
+    "ReduceCommand", "ReduceSourceCommand", "CancelCommand", "ClientLostCommand", "SetViewCommand",
+    "ListCommand",   "OrphanCommand",       "DrainCommand"};
 constexpr std::array<std::string_view, std::variant_size_v<PeerMessage>> kMessages{
-    "Claim",     "Delete",      "Locate",    "ReduceWant", "ReduceReport", "ResyncDone",
-    "Grant",     "Located",     "Push",      "PushTo",     "Lost",         "Drop",
-    "ReduceOwn", "ReduceState", "PullStart", "Credit",     "PullStop",     "PullRefused"};
+    "Claim",     "Delete", "Locate",   "ReduceWant",  "ReduceReport", "ResyncDone", "Grant",
+    "Located",   "Push",   "PushTo",   "Lost",        "Drop",         "ReduceOwn",  "ReduceState",
+    "PullStart", "Credit", "PullStop", "PullRefused", "Orphan",       "Adopt",      "Standing"};
 
 // The object that a struct names, or null.
 template <typename T>

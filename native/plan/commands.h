@@ -61,12 +61,18 @@ struct SetViewCommand {  // from the control plane; oldest member first
   Epoch epoch;
   std::vector<Member> members;
 };
-struct ListCommand {  // from the control plane: which objects are here, the largest first
+struct OrphanCommand {  // its owner has died: readable, and evicted before every other copy
+  ObjectId object;
+  Incarnation upto;  // as DeleteCommand's
+};
+struct DrainCommand {};  // from the control plane: hand over what only this node keeps
+struct ListCommand {     // from the control plane: which objects are here, the largest first
   std::uint64_t limit = 0;
 };
-using CommandBody = std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand,
-                                 DeleteCommand, ReduceCommand, ReduceSourceCommand, CancelCommand,
-                                 ClientLostCommand, SetViewCommand, ListCommand>;
+using CommandBody =
+    std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand, DeleteCommand, ReduceCommand,
+                 ReduceSourceCommand, CancelCommand, ClientLostCommand, SetViewCommand, ListCommand,
+                 OrphanCommand, DrainCommand>;
 struct Command {
   ClientId client;
   RequestId request;

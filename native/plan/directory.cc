@@ -20,6 +20,7 @@ bool has_data(const Claim& claim) {
 void Directory::handle_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now) {
   Entry& entry = entries_[claim.object];
   if (!admit_claim(from, claim, entry)) return service(claim.object, now);
+  note_adopter(from, claim, entry, now);
   if (claim.stripes.empty() && !claim.wants) {
     entry.holders.erase(from);
     entry.locates.erase(from);
@@ -34,7 +35,11 @@ void Directory::handle_claim(NodeId from, const Claim& claim, Epoch epoch, Insta
   holder.wants = claim.wants;
   holder.exists = claim.exists;
   holder.pinned = claim.pinned;
+  holder.orphaned = claim.orphaned;
+  holder.elsewhere = claim.elsewhere;
+  holder.told.reset();
   if (current) {
+    if (claim.orphaned) entry.orphaned_upto = std::max(entry.orphaned_upto, claim.incarnation);
     merge_stripes(claim, epoch, entry, holder, now);
     break_cycles(entry, from);
   } else {
@@ -54,8 +59,7 @@ bool Directory::admit_claim(NodeId from, const Claim& claim, Entry& entry) {
   }
   if (!claim.stripes.empty()) send(from, Drop{claim.object, entry.incarnation, true});
   if (claim.wants) {
-    send(from, Lost{claim.object, Code::kObjectLost,
-                    "object " + short_name(claim.object) + " was deleted"});
+    send(from, Lost{claim.object, entry.lost_code, entry.lost_text});
   }
   return false;
 }
@@ -197,6 +201,8 @@ void Directory::restart(Entry& entry, bool keep_waiting) {
   if (!keep_waiting) entry.holders.clear();
   entry.stripe_count = 0;
   entry.lost = false;
+  entry.adopter = kNoNode;
+  entry.declined.clear();
 }
 
 void Directory::handle_delete(const Delete& request, Instant now) {
@@ -206,19 +212,23 @@ void Directory::handle_delete(const Delete& request, Instant now) {
   if (entry.known && !entry.deleted && entry.incarnation > upto)
     return service(request.object, now);
   if (entry.deleted && entry.incarnation >= upto) return;
-  for (const auto& [node, holder] : entry.holders) {
-    send(node, Drop{request.object, upto, true});
-  }
+  bury(request.object, entry, upto, "object " + short_name(request.object) + " was deleted", now);
+  service(request.object, now);
+}
+
+// It is gone everywhere, and what comes late is refused.
+void Directory::bury(const ObjectId& object, Entry& entry, Incarnation upto, std::string why,
+                     Instant now) {
+  for (const auto& [node, holder] : entry.holders) send(node, Drop{object, upto, true});
   entry.lost = entry.deleted = true;
   entry.lost_code = Code::kObjectLost;
-  entry.lost_text = "object " + short_name(request.object) + " was deleted";
-  answer_lost(request.object, entry);
+  entry.lost_text = std::move(why);
+  answer_lost(object, entry);
   entry.holders.clear();
   entry.known = true;
   entry.incarnation = upto;
   entry.reduce.reset();
   entry.deleted_until = now + config_.tombstone_life;
-  service(request.object, now);
 }
 
 void Directory::handle_locate(NodeId from, const Locate& locate, Instant now) {
@@ -233,7 +243,7 @@ void Directory::handle_resync_done(NodeId from, Instant now) {
     const auto it = entry.holders.find(from);
     const bool gave_up = it != entry.holders.end() && it->second.stale;
     if (gave_up) entry.holders.erase(it);  // it had said so, and that was lost on the way
-    if (gave_up || all_heard) touched.push_back(object);
+    if (gave_up || all_heard || !draining_.empty()) touched.push_back(object);
   }
   for (const ObjectId& object : touched) service(object, now);
 }
@@ -249,13 +259,18 @@ void Directory::handle_view(const Membership& view, Instant now) {
     it = entries_.erase(it);
   }
   unheard_.clear();
+  live_.clear();
   for (const Member& member : view.members()) {
+    if (view.is_live(member.node)) live_.insert(member.node);
     if (member.node != config_.node && view.is_live(member.node)) unheard_.insert(member.node);
   }
   std::set<NodeId> gone;
   for (auto& [object, entry] : entries_) {
+    entry.adopter = kNoNode;
+    entry.declined.clear();
     for (auto& [node, holder] : entry.holders) {
       holder.stale = node != config_.node;
+      holder.told.reset();
       if (!view.is_live(node)) gone.insert(node);
     }
     for (const auto& [node, locate] : entry.locates) {
@@ -268,15 +283,19 @@ void Directory::handle_view(const Membership& view, Instant now) {
 
 void Directory::handle_link_down(NodeId node) {
   for (auto& [object, entry] : entries_) {
+    if (entry.adopter == node) entry.adopter = kNoNode;
     const auto it = entry.holders.find(node);
     if (it == entry.holders.end()) continue;
     it->second.stale = true;
+    it->second.told.reset();
     for (Edge& edge : it->second.stripes) edge.granted = Epoch{0};
   }
 }
 
 void Directory::handle_node_dead(NodeId node, Instant now) {
   const bool last_word = unheard_.erase(node) > 0 && unheard_.empty();
+  live_.erase(node);
+  draining_.erase(node);
   remove_node(node, now);
   if (last_word) service_all(now);
 }
@@ -292,8 +311,10 @@ void Directory::service_all(Instant now) {
 void Directory::remove_node(NodeId node, Instant now) {
   std::vector<ObjectId> touched;
   for (auto& [object, entry] : entries_) {
+    const bool asked = entry.adopter == node;
+    if (asked) entry.adopter = kNoNode;
     const bool held = entry.holders.erase(node) + entry.locates.erase(node) > 0;
-    if (held) touched.push_back(object);
+    if (held || asked) touched.push_back(object);
     for (auto& [other, holder] : entry.holders) {
       for (Edge& edge : holder.stripes) {
         if (edge.state == StripeState::kReceiving && edge.sender == node) edge.orphan = true;

@@ -10,8 +10,11 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "plan/directory_entry.h"
 #include "plan/membership.h"
 #include "plan/messages.h"
 
@@ -35,8 +38,10 @@ class Directory {
   // `epoch` is that of the message: a claim older than the grant it doesn't know is stale news.
   void handle_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now);
   void handle_delete(const Delete& request, Instant now);
+  void handle_orphan(const Orphan& orphan, Instant now);
   void handle_locate(NodeId from, const Locate& locate, Instant now);
   void handle_resync_done(NodeId from, Instant now);
+  void handle_draining(NodeId node, bool draining, Instant now);
   void handle_view(const Membership& view, Instant now);
   void handle_link_down(NodeId node);
   void handle_node_dead(NodeId node, Instant now);
@@ -56,43 +61,10 @@ class Directory {
   void check_invariants() const;
 
  private:
-  struct Edge {  // one stripe at one holder
-    StripeState state = StripeState::kIdle;
-    bool orphan = false;  // its sender died, and the receiver has not said yet how far it got
-    LeaseId lease;
-    NodeId sender;
-    Epoch granted;       // in which epoch the lease was sent; 0: over a link that broke since
-    NodeId failed;       // who must not be granted again before `not_before`
-    Instant not_before;  // also: when to push a small object again
-  };
-  struct Holder {
-    bool wants = false, exists = false, pinned = false;
-    bool stale = false;      // not said again since its link broke or the view changed
-    std::uint32_t slot = 0;  // order of arrival: decides which stripe it is interior for
-    Instant since;
-    std::vector<Edge> stripes;
-  };
-  struct Query {
-    Locate locate;
-    Instant since;
-  };
-  struct Entry {
-    bool known = false;  // somebody has said what it is
-    Incarnation incarnation;
-    TargetEpoch target_epoch;
-    ObjectMeta meta;
-    bool committed = true, lost = false, deleted = false;
-    Code lost_code = Code::kObjectLost;
-    std::string lost_text;
-    Instant deleted_until;
-    std::uint16_t stripe_count = 0;  // 0: not decided
-    LeaseId last_lease;
-    std::uint32_t slots = 0;
-    std::map<NodeId, Holder> holders;
-    std::map<NodeId, Query> locates;
-    std::optional<ReduceState> reduce;
-    std::optional<Instant> deadline;
-  };
+  using Entry = DirectoryEntry;
+  using Edge = Entry::Edge;
+  using Holder = Entry::Holder;
+  using Query = Entry::Query;
 
   // claims (directory.cc)
   bool admit_claim(NodeId from, const Claim& claim, Entry& entry);
@@ -100,10 +72,12 @@ class Directory {
   void merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Holder& holder, Instant now);
   void merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry& entry, Edge& edge,
                     Instant now);
+  void note_adopter(NodeId from, const Claim& claim, Entry& entry, Instant now) const;
   static void recut(Entry& entry, std::uint16_t stripe_count);
   void break_cycles(Entry& entry, NodeId node);
   void restart(Entry& entry, bool keep_waiting);
   void remove_node(NodeId node, Instant now);
+  void bury(const ObjectId& object, Entry& entry, Incarnation upto, std::string why, Instant now);
 
   // service (directory_service.cc): all that an entry owes anybody, after any change
   void service(const ObjectId& object, Instant now);
@@ -112,6 +86,11 @@ class Directory {
   void decide_stripes(Entry& entry) const;
   [[nodiscard]] std::optional<std::string> why_lost(const Entry& entry) const;
   void answer_lost(const ObjectId& object, Entry& entry);
+  // keeping (directory_keeping.cc): orphans, and what draining nodes hand over
+  [[nodiscard]] static bool is_orphaned(const Entry& entry);
+  [[nodiscard]] bool is_kept(const Entry& entry) const;
+  void tell_standing(const ObjectId& object, Entry& entry);
+  void find_adopter(const ObjectId& object, Entry& entry, Instant now);
   void expire_pushes(Entry& entry, Instant now);
   void push_small(const ObjectId& object, Entry& entry, Instant now);
   void grant_stripes(const ObjectId& object, Entry& entry, Instant now);
@@ -129,6 +108,8 @@ class Directory {
   Epoch epoch_;
   std::map<ObjectId, Entry> entries_;
   std::set<std::pair<Instant, ObjectId>> timers_;
+  std::set<NodeId> live_;
+  std::set<NodeId> draining_;
   std::set<NodeId> unheard_;  // members that have not finished telling us what they have
   std::deque<Parcel> parcels_;
   DirectoryStats stats_;

@@ -28,7 +28,18 @@ void Directory::service(const ObjectId& object, Instant now) {
   decide_stripes(entry);
   expire_pushes(entry, now);
   if (!entry.lost) {
-    if (const auto why = why_lost(entry)) {
+    const auto why = why_lost(entry);
+    if (why && is_orphaned(entry)) {
+      ++stats_.losses;
+      bury(object, entry, entry.incarnation,
+           "object " + short_name(object) +
+               " lost: its owner had died and its memory was needed; put it again",
+           now);
+      send(config_.node, Delete{object, entry.incarnation});  // a reduce's plan goes as well
+      wake_at(entry, entry.deleted_until);
+      return schedule(object, entry);
+    }
+    if (why) {
       entry.lost = true;
       entry.lost_code = Code::kObjectLost;
       entry.lost_text = "object " + short_name(object) + " lost: " + *why;
@@ -44,7 +55,11 @@ void Directory::service(const ObjectId& object, Instant now) {
   }
   answer_locates(object, entry, now);
   expire_waits(object, entry, now);
-  if (entry.holders.empty() && entry.locates.empty() && !entry.lost && !entry.reduce) {
+  tell_standing(object, entry);
+  find_adopter(object, entry, now);
+  const bool is_news = now < entry.orphan_until;
+  if (is_news) wake_at(entry, entry.orphan_until);
+  if (entry.holders.empty() && entry.locates.empty() && !entry.lost && !entry.reduce && !is_news) {
     entries_.erase(it);
     return;
   }

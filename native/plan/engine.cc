@@ -84,6 +84,9 @@ void Engine::State::settle() {
   }
   more_ = !dirty_folds_.empty();
   pump();
+  const bool is_empty = draining_ && sole_.empty();
+  if (is_empty && !drained_) actions_.emplace_back(ReportDrained{});
+  drained_ = is_empty;
 }
 
 void Engine::State::handle_timeout() {
@@ -92,6 +95,11 @@ void Engine::State::handle_timeout() {
     const auto it = tombstones_.find(tombstone_order_.front().second);
     tombstone_order_.pop_front();
     if (it != tombstones_.end() && it->second.until <= now_) tombstones_.erase(it);
+  }
+  while (!orphan_order_.empty() && orphan_order_.front().first <= now_) {
+    const auto it = orphans_.find(orphan_order_.front().second);
+    orphan_order_.pop_front();
+    if (it != orphans_.end() && it->second.until <= now_) orphans_.erase(it);
   }
 }
 
@@ -110,6 +118,7 @@ std::optional<Instant> Engine::State::poll_timeout() const {
   };
   consider(inventory_.poll_timeout());
   if (!tombstone_order_.empty()) consider(tombstone_order_.front().first);
+  if (!orphan_order_.empty()) consider(orphan_order_.front().first);
   return earliest;
 }
 
@@ -148,8 +157,12 @@ void Engine::State::reply(const Waiter& waiter, Reply reply) {
 
 // Says to the object's home all that we have and want of it.
 void Engine::State::claim(const ObjectId& id) {
+  note_sole(id);
   const NodeId home = view_.home_of(id);
   const auto it = objects_.find(id);
+  if (it != objects_.end() && is_free_to_go(id, it->second) != inventory_.is_evictable(id)) {
+    note_use(id);
+  }
   if (it == objects_.end()) {
     Claim nothing;
     nothing.object = id;
@@ -174,6 +187,9 @@ void Engine::State::resync(std::optional<NodeId> only_to) {
   for (const auto& [id, tombstone] : tombstones_) {
     if (is_meant(id)) send(view_.home_of(id), Delete{id, tombstone.upto});
   }
+  for (const auto& [id, orphan] : orphans_) {
+    if (is_meant(id)) send(view_.home_of(id), Orphan{id, orphan.upto});
+  }
   for (const auto& [id, object] : objects_) {
     if (is_meant(id)) claim(id);
   }
@@ -197,7 +213,7 @@ void Engine::State::resync(std::optional<NodeId> only_to) {
   }
   for (const Member& member : view_.members()) {
     if (member.node == config_.node || (only_to && member.node != *only_to)) continue;
-    send(member.node, ResyncDone{});
+    send(member.node, ResyncDone{draining_});
   }
 }
 
@@ -243,6 +259,8 @@ EngineStats Engine::State::stats() const {
     if (object.orphaned && object.extent) stats.arena_bytes_orphaned += object.extent->size_bytes;
     stats.waiters += object.waiters.size();
   }
+  stats.draining = draining_ ? 1 : 0;
+  stats.sole_copies = sole_.size();
   stats.directory_entries = directory_.entry_count();
   stats.view_epoch = view_.epoch().value;
   stats.members = view_.members().size();
@@ -265,12 +283,13 @@ void Engine::State::check_invariants() const {
   for (const auto& [id, object] : objects_) {
     if (object.extent) add(*object.extent);
     HOPLITE_CHECK(!(object.extent && inventory_.is_waiting(id)));
-    const bool is_free_to_go = object.is_idle_copy() && !sender_.serves(id);
-    HOPLITE_CHECK(inventory_.is_evictable(id) == is_free_to_go);
+    HOPLITE_CHECK(inventory_.is_evictable(id) == is_free_to_go(id, object));
+    HOPLITE_CHECK(sole_.contains(id) == is_sole(object));
     for (const LocalStripe& stripe : object.stripes) {
       HOPLITE_CHECK((stripe.state == StripeState::kReceiving) == pulls_.contains(stripe.transfer));
     }
   }
+  for (const ObjectId& id : sole_) HOPLITE_CHECK(objects_.contains(id));
   for (const auto& [name, retired] : retired_) {
     add(retired.extent);
   }

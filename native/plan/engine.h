@@ -16,6 +16,7 @@ namespace hoplite {
 struct EngineStats {
   std::uint64_t objects = 0, arena_bytes_used = 0, arena_bytes_pinned = 0;
   std::uint64_t arena_bytes_orphaned = 0, waiters = 0;
+  std::uint64_t draining = 0, sole_copies = 0;
   std::uint64_t directory_entries = 0, view_epoch = 0, members = 0;
   std::uint64_t blocks_sent = 0, blocks_received = 0, blocks_folded = 0, bytes_sent = 0;
   std::uint64_t grants = 0, regrants = 0, pushes = 0, evictions = 0, reduces_committed = 0;

@@ -144,8 +144,10 @@ void Engine::State::on(NodeId from, const Message&, const ReduceReport& report) 
   reduces_.handle_report(from, report, view_);
 }
 
-void Engine::State::on(NodeId from, const Message&, const ResyncDone&) {
+void Engine::State::on(NodeId from, const Message&, const ResyncDone& done) {
   const bool recovering = directory_.is_recovering();
+  view_.handle_draining(from, done.draining);
+  directory_.handle_draining(from, done.draining, now_);
   directory_.handle_resync_done(from, now_);
   if (recovering && !directory_.is_recovering()) reduces_.handle_recovered(view_);
 }
@@ -243,7 +245,7 @@ void Engine::State::on(NodeId, const Message&, const Lost& lost) {
   }
   if (object.is_complete() || object.writing || object.inbound) return claim(lost.object);
   fail_waiters(object, lost.code, lost.text);
-  object.whole_wanted = object.exists = false;
+  object.whole_wanted = object.exists = object.adopting = false;
   if (!object.pinned && !folds_.contains(lost.object)) void_bytes(lost.object, object);
   forget_if_empty(lost.object);
 }

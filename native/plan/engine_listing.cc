@@ -28,7 +28,9 @@ std::string Engine::State::reason(const ObjectId& id, const LocalObject& object)
   } else if (folds_.contains(id)) {
     reasons.emplace_back("being reduced");
   } else if (object.pinned) {
-    reasons.emplace_back(object.target_epoch.value > 0 ? "reduced here" : "put here");
+    reasons.emplace_back(object.target_epoch.value > 0 ? "reduced here"
+                         : object.adopted              ? "adopted here"
+                                                       : "put here");
   } else if (!object.is_complete() && !object.orphaned) {
     reasons.emplace_back("being received");
   }
@@ -100,6 +102,7 @@ ObjectRow Engine::State::row(const ObjectId& id, const LocalObject& object) cons
                                      : "wanted";
   row.pinned = object.pinned;
   row.orphaned = object.orphaned;
+  row.sole = object.extent && !object.elsewhere && (object.pinned || object.writing);
   for (const auto& [client, count] : object.pins) {
     if (client != ClientId{0}) row.mappings += count;
   }

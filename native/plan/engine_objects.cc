@@ -85,7 +85,7 @@ void Engine::State::on_refused(const ObjectId& id, std::uint64_t size_bytes) {
   object.writing = false;
   object.inbound.reset();
   fail_waiters(object, Code::kStoreFull, text);
-  object.whole_wanted = false;
+  object.whole_wanted = object.adopting = object.pinned = false;
   member_lost(name);
   void_bytes(name, object);
   forget_if_empty(name);
@@ -105,6 +105,11 @@ void Engine::State::complete(const ObjectId& id, LocalObject& object) {
   for (const Waiter& waiter : object.waiters) answer_get(id, object, waiter);
   object.waiters.clear();
   object.whole_wanted = false;
+  if (object.adopting) {
+    object.adopting = false;
+    object.pinned = object.adopted = !object.orphaned;  // as its claim has said already
+    if (object.orphaned) claim(id);
+  }
   note_use(id);
   for (const auto& [target, folding] : folds_) dirty_folds_.insert(target);
 }
@@ -121,12 +126,16 @@ void Engine::State::fail_waiters(LocalObject& object, Code code, const std::stri
   object.waiters.clear();
 }
 
+bool Engine::State::is_free_to_go(const ObjectId& id, const LocalObject& object) const {
+  return object.is_idle_copy() && !sender_.serves(id);
+}
+
 // The youngest use decides the order of eviction.
 void Engine::State::note_use(const ObjectId& id) {
   const auto it = objects_.find(id);
   if (it == objects_.end()) return;
   const LocalObject& object = it->second;
-  if (object.is_idle_copy() && !sender_.serves(id)) {
+  if (is_free_to_go(id, object)) {
     const Rank rank = object.orphaned ? Rank::kOrphan : Rank::kCopy;
     inventory_.mark_evictable(id, *object.extent, rank);
   } else {
@@ -142,6 +151,8 @@ void Engine::State::void_bytes(const ObjectId& id, LocalObject& object) {
   }
   object.stripes.clear();
   object.written_bytes = 0;
+  object.orphaned = object.elsewhere = object.adopted = false;
+  sole_.erase(id);
   inventory_.cancel(id, now_);
   inventory_.mark_needed(id);
   for (const auto& [to, transfer] : sender_.drop(id)) send(to, PullRefused{}, transfer);
@@ -178,7 +189,7 @@ void Engine::State::abandon(const ObjectId& id) {
   if (it == objects_.end()) return;
   LocalObject& object = it->second;
   if (object.is_wanted() || object.is_complete() || object.writing || object.inbound ||
-      object.pinned || folds_.contains(id)) {
+      object.pinned || object.is_idle_copy() || folds_.contains(id)) {
     return;
   }
   void_bytes(id, object);
@@ -218,7 +229,7 @@ void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool delet
   object.target_epoch = TargetEpoch{0};
   object.meta = ObjectMeta{};
   object.committed = true;
-  object.pinned = false;
+  object.pinned = object.adopting = false;
   committed_.erase(id);
   if (object.is_wanted()) claim(id);
   if (was_put || !object.is_wanted()) forget_if_empty(id);

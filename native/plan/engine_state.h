@@ -33,6 +33,8 @@ class Engine::State : private EngineTables {
   void on(const Command& command, const ClientLostCommand& lost);
   void on(const Command& command, const SetViewCommand& view);
   void on(const Command& command, const ListCommand& list);
+  void on(const Command& command, const OrphanCommand& orphan);
+  void on(const Command& command, const DrainCommand& drain);
 
   // engine_io.cc
   void on(const MessageIn& event);
@@ -53,11 +55,14 @@ class Engine::State : private EngineTables {
   void receive(NodeId from, const Message& message, Bytes payload);
   void on(NodeId from, const Message& message, const Claim& claim);
   void on(NodeId from, const Message& message, const Delete& remove);
+  void on(NodeId from, const Message& message, const Orphan& orphan);
   void on(NodeId from, const Message& message, const Locate& locate);
   void on(NodeId from, const Message& message, const ReduceWant& want);
   void on(NodeId from, const Message& message, const ReduceReport& report);
   void on(NodeId from, const Message& message, const ResyncDone& done);
   void on(NodeId from, const Message& message, const Grant& grant);
+  void on(NodeId from, const Message& message, const Adopt& adopt);
+  void on(NodeId from, const Message& message, const Standing& standing);
   void on(NodeId from, const Message& message, const Located& located);
   void on(NodeId from, const Message& message, const Push& push);
   void on(NodeId from, const Message& message, const PushTo& push);
@@ -93,11 +98,17 @@ class Engine::State : private EngineTables {
   void drop_object(const ObjectId& id, Incarnation upto, bool deleted);
   void unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all);
   void free_retired();  // those that nobody maps, sends or writes any more
+  [[nodiscard]] bool is_free_to_go(const ObjectId& id, const LocalObject& object) const;
   void note_use(const ObjectId& id);
+  void note_sole(const ObjectId& id);
+  [[nodiscard]] bool is_sole(const LocalObject& object) const;
   void on_admitted(const Admitted& admitted);
   void on_refused(const ObjectId& id, std::uint64_t size_bytes);
   bool ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line);
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
+
+  // keeping (engine_keeping.cc)
+  bool reserve_at_once(const ObjectId& id, std::uint64_t size_bytes);
 
   // what is here, for people (engine_listing.cc)
   [[nodiscard]] std::string full_text(const ObjectId& id, std::uint64_t size_bytes) const;

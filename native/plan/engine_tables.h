@@ -66,6 +66,11 @@ struct EngineTables {
   std::map<ObjectId, Locate> locates_;
   std::map<ObjectId, Tombstone> tombstones_;
   std::deque<std::pair<Instant, ObjectId>> tombstone_order_;  // each life is equally long
+  std::map<ObjectId, Tombstone> orphans_;  // said to their homes; repeated to new ones
+  std::deque<std::pair<Instant, ObjectId>> orphan_order_;
+  bool draining_ = false;
+  bool drained_ = false;     // and it was said
+  std::set<ObjectId> sole_;  // while draining: what no other node keeps
   std::map<ObjectId, std::vector<std::uint32_t>> committed_;  // members of results held here
   std::map<NodeId, Member> connected_;
   std::set<NodeId> links_;  // peers whose link is up

@@ -346,6 +346,7 @@ class Nodes {
   void perform(std::size_t, Disconnect&) {}
   void perform(std::size_t, ReportDeath&) {}
   void perform(std::size_t, ListObjects&) {}
+  void perform(std::size_t, ReportDrained&) {}
 
   // The client writes block by block, and says so after each.
   void fill(std::size_t node, RequestId request, const Extent& extent) {

@@ -30,6 +30,7 @@ void Engine::State::on(NodeId, const Message&, const Grant& grant) {
     object.incarnation = grant.incarnation;
     object.target_epoch = grant.target_epoch;
     object.committed = grant.target_epoch.value == 0;
+    object.pinned = false;
   }
   object.meta = grant.meta;
   if (!object.extent) {

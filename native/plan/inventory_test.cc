@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/prng.h"
 
@@ -44,6 +45,21 @@ class InventoryTest : public ::testing::Test {
   void release(const Extent& extent) {
     inventory_.release(extent, now_);
     inventory_.check_invariants();
+  }
+  // No two of them overlap, and all lie within the arena.
+  void expect_apart(const std::vector<const std::map<ObjectId, Extent>*>& holders) {
+    std::map<std::uint64_t, std::uint64_t> ranges;
+    for (const auto* extents : holders) {
+      for (const auto& [id, extent] : *extents) {
+        ASSERT_TRUE(ranges.emplace(extent.offset, extent.size_bytes).second);
+      }
+    }
+    std::uint64_t end = 0;
+    for (const auto& [offset, size_bytes] : ranges) {
+      ASSERT_GE(offset, end);
+      end = offset + size_bytes;
+    }
+    ASSERT_LE(end, inventory_.capacity_bytes());
   }
   void pass(Duration time) { now_ = now_ + time; }
 
@@ -295,19 +311,7 @@ TEST_F(InventoryTest, NeverGivesAByteTwice) {
         }
         inventory_.check_invariants();
       }
-      std::map<std::uint64_t, std::uint64_t> ranges;
-      for (const auto& [id, extent] : held) {
-        ASSERT_TRUE(ranges.emplace(extent.offset, extent.size_bytes).second);
-      }
-      for (const auto& [id, extent] : extras) {
-        ASSERT_TRUE(ranges.emplace(extent.offset, extent.size_bytes).second);
-      }
-      std::uint64_t end = 0;
-      for (const auto& [offset, size_bytes] : ranges) {
-        ASSERT_GE(offset, end);
-        end = offset + size_bytes;
-      }
-      ASSERT_LE(end, inventory_.capacity_bytes());
+      expect_apart({&held, &extras});
     }
     for (const auto& [id, extent] : held) {
       inventory_.mark_needed(id);

@@ -24,7 +24,9 @@ bool LocalObject::has_block(BlockIndex block) const {
 }
 
 bool LocalObject::is_idle_copy() const {
-  return is_complete() && committed && !pinned && pins.empty() && !is_wanted();
+  const bool is_spare = orphaned || elsewhere;  // also in part, as an owner's stripes
+  return extent && !writing && committed && !pinned && pins.empty() && !is_wanted() &&
+         (is_complete() || is_spare);
 }
 
 Extent LocalObject::block_in_arena(BlockIndex block) const {
@@ -40,7 +42,9 @@ Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_r
       .meta = object.meta,
       .wants = object.is_wanted() && !object.is_complete() && !waits_for_range && !object.writing,
       .exists = object.exists,
-      .pinned = object.pinned,
+      .pinned = object.pinned || object.adopting,
+      .orphaned = object.orphaned,
+      .elsewhere = object.elsewhere,
       .committed = object.committed,
       .stripes = {}};
   if (!object.extent) return claim;

@@ -35,6 +35,9 @@ struct LocalObject {
   bool pinned = false;        // made here: stays until it is deleted
   bool orphaned = false;      // its owner has died: it may be read, and is evicted first
   bool exists = false;        // some waiter knows that it was put
+  bool adopting = false;      // fetched to be pinned here, for a node that drains
+  bool adopted = false;       // and is: not made here
+  bool elsewhere = false;     // this node drains, and another one keeps it
   bool whole_wanted = false;  // a reduce folds it here and found no single node that has it
   bool writing = false;       // a client is still filling it
   ClientId writer;
@@ -47,9 +50,9 @@ struct LocalObject {
   std::map<ClientId, std::uint32_t> pins;  // mappings per client; client 0: blocks being sent
 
   [[nodiscard]] bool is_complete() const;
-  [[nodiscard]] bool is_wanted() const { return !waiters.empty() || whole_wanted; }
+  [[nodiscard]] bool is_wanted() const { return !waiters.empty() || whole_wanted || adopting; }
   [[nodiscard]] bool has_block(BlockIndex block) const;
-  [[nodiscard]] bool is_idle_copy() const;  // evictable: complete, and nobody needs it
+  [[nodiscard]] bool is_idle_copy() const;  // evictable: nobody needs it
   // A range of it that lies in the arena. REQUIRES: extent.
   [[nodiscard]] Extent block_in_arena(BlockIndex block) const;
 };

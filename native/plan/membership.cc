@@ -22,6 +22,10 @@ static_assert(kObjectIdBytes % 4 == 0);
 
 }  // namespace
 
+std::uint64_t weight_of(const ObjectId& object, NodeId node) {
+  return mix64(hash_of(object) ^ mix64(node.value));
+}
+
 bool Membership::handle_view(Epoch epoch, const std::vector<Member>& members) {
   if (epoch <= epoch_ || members.size() > kViewMembersMax) return false;
   const bool listed =
@@ -35,6 +39,14 @@ bool Membership::handle_view(Epoch epoch, const std::vector<Member>& members) {
 void Membership::handle_dead(NodeId node, Incarnation incarnation) {
   auto& newest = dead_[node];
   newest = std::max(newest, incarnation);
+}
+
+void Membership::handle_draining(NodeId node, bool draining) {
+  if (draining) {
+    draining_.insert(node);
+  } else {
+    draining_.erase(node);
+  }
 }
 
 const Member* Membership::find(NodeId node) const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <vector>
 
 #include "plan/messages.h"
@@ -20,10 +21,14 @@ class Membership {
   // This life of the node is over: it is no longer live, though the view still lists it.
   void handle_dead(NodeId node, Incarnation incarnation);
 
+  // It leaves on purpose: it is given nothing more to own.
+  void handle_draining(NodeId node, bool draining);
+
   [[nodiscard]] Epoch epoch() const { return epoch_; }
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
   [[nodiscard]] const Member* find(NodeId node) const;
   [[nodiscard]] bool is_live(NodeId node) const;
+  [[nodiscard]] bool is_draining(NodeId node) const { return draining_.contains(node); }
   // Cost: O(members). Without a view we are our own home.
   [[nodiscard]] NodeId home_of(const ObjectId& object) const;
 
@@ -32,6 +37,10 @@ class Membership {
   Epoch epoch_;
   std::vector<Member> members_;         // oldest first
   std::map<NodeId, Incarnation> dead_;  // the newest life known to be over
+  std::set<NodeId> draining_;
 };
+
+// Rendezvous hashing: of several nodes the one with the greatest weight is the object's.
+std::uint64_t weight_of(const ObjectId& object, NodeId node);
 
 }  // namespace hoplite

@@ -110,8 +110,9 @@ struct ListObjects {  // answers ListCommand
   RequestId request;
   std::vector<ObjectRow> rows;
 };
+struct ReportDrained {};  // nothing is kept only here any more; again after later puts
 using Action =
     std::variant<SendMessage, SendBlock, OpenReceive, CloseReceive, Fold, Finish, WriteInline,
-                 ReplyToClient, Connect, Disconnect, ReportDeath, ListObjects>;
+                 ReplyToClient, Connect, Disconnect, ReportDeath, ListObjects, ReportDrained>;
 
 }  // namespace hoplite

@@ -36,8 +36,10 @@ struct Claim {  // all that the sender of this message has and wants of `object`
   ObjectMeta meta;           // block_bytes 0: not known
   bool wants = false;
   bool exists = false;  // with wants: somebody knows that it was put, so "nobody has it" is a loss
-  bool pinned = false;  // the copy that put() made
-  bool committed = true;             // false: result of a reduce that is still tentative
+  bool pinned = false;  // the copy that put() made, or that is adopted
+  bool orphaned = false;   // its owner has died: it is evicted before every other copy
+  bool elsewhere = false;  // of a draining node: another one keeps it, as far as this one knows
+  bool committed = true;   // false: result of a reduce that is still tentative
   std::vector<StripeClaim> stripes;  // as many as the object's broadcast has; empty: has nothing
   // A small object's bytes follow as the message's payload when its put announces it.
   bool operator==(const Claim&) const = default;
@@ -85,7 +87,8 @@ struct ReduceReport {  // an owner, to the target's home
   std::string text;
   bool operator==(const ReduceReport&) const = default;
 };
-struct ResyncDone {  // "my claims for you under this epoch are complete"
+struct ResyncDone {       // "my claims for you under this epoch are complete"
+  bool draining = false;  // give me nothing more to keep, and take what only I have
   bool operator==(const ResyncDone&) const = default;
 };
 

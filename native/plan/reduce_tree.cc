@@ -220,6 +220,7 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
 void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Membership& view) {
   std::vector<NodeId> able;
   for (const Member& member : view.members()) {
+    if (view.is_draining(member.node)) continue;
     const bool meant = plan.everywhere || member.node != plan.caller;
     if (meant && view.is_live(member.node)) able.push_back(member.node);
   }

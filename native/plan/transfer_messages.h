@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "plan/keeping_messages.h"
 #include "plan/peer_messages.h"
 
 namespace hoplite {
@@ -63,7 +64,7 @@ struct PullRefused {  // the sender can't (or can no longer) serve this transfer
 
 using PeerMessage = std::variant<Claim, Delete, Locate, ReduceWant, ReduceReport, ResyncDone, Grant,
                                  Located, Push, PushTo, Lost, Drop, ReduceOwn, ReduceState,
-                                 PullStart, Credit, PullStop, PullRefused>;
+                                 PullStart, Credit, PullStop, PullRefused, Orphan, Adopt, Standing>;
 
 // A message with what every frame carries. The payload of Claim and Push travels beside it.
 struct Message {

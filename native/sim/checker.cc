@@ -37,13 +37,16 @@ void Checker::delete_asked(const ObjectId& object, Instant now) {
 
 void Checker::node_lost(std::size_t node, Incarnation life) {
   for (auto& [object, known] : objects_) {
-    std::erase_if(known.copies, [&](const Copy& c) { return c.node == node && c.life == life; });
+    std::erase_if(known.copies, [&](const Copy& c) {
+      return (c.node == node && c.life == life) || draining_.contains({c.node, c.life});
+    });
   }
 }
 
 bool Checker::has_live_copy(const ObjectId& object) const {
   const auto at = objects_.find(object);
-  return at != objects_.end() && !at->second.deleted && !at->second.copies.empty();
+  return at != objects_.end() && !at->second.deleted && !at->second.orphaned &&
+         !at->second.copies.empty();
 }
 
 bool Checker::is_deleted(const ObjectId& object) const {
@@ -112,7 +115,9 @@ void Checker::failed(const Request& request, Instant) {
     case Code::kObjectLost: {
       const auto is_older = [&](const Copy& copy) { return copy.sealed < request.asked; };
       const bool was_there = std::any_of(known.copies.begin(), known.copies.end(), is_older);
-      if (was_there && !known.deleted) judge("lost, though a live node has all of it: " + what);
+      if (was_there && !known.deleted && !known.orphaned) {
+        judge("lost, though a live node has all of it: " + what);
+      }
       return;
     }
     case Code::kReduceFailed:
@@ -145,8 +150,8 @@ void Checker::check_reduce_failure(const Request& reduce, const std::string& wha
   std::uint32_t gone = 0;
   for (const ReduceSource& source : reduce.sources) {
     const auto at = objects_.find(source.object);
-    const bool is_there =
-        !source.failed && at != objects_.end() && !at->second.copies.empty() && !at->second.deleted;
+    const bool is_there = !source.failed && at != objects_.end() && !at->second.copies.empty() &&
+                          !at->second.deleted && !at->second.orphaned;
     if (!is_there) ++gone;
   }
   if (reduce.source_count - gone >= reduce.count) {

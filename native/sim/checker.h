@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -26,6 +27,8 @@ class Checker {
   void put_started(const Request& put);
   void put_sealed(const Request& put, Instant now);  // its client was told Done
   void delete_asked(const ObjectId& object, Instant now);
+  void orphaned(const ObjectId& object) { objects_[object].orphaned = true; }
+  void drains(std::size_t node, Incarnation life) { draining_.emplace(node, life); }
   void node_lost(std::size_t node, Incarnation life);
   void reduce_started(const Request& reduce);
   void fetched(const Request& get, Instant now);
@@ -58,6 +61,7 @@ class Checker {
     std::map<Incarnation, Value> puts;  // what each attempt put
     std::vector<Copy> copies;           // sealed, on nodes that live
     std::optional<Instant> deleted;
+    bool orphaned = false;            // it may be evicted
     const Request* reduce = nullptr;  // the object is its target
   };
   void judge(const std::string& text) {
@@ -73,6 +77,7 @@ class Checker {
   void check_reduce_failure(const Request& reduce, const std::string& what);
 
   std::map<ObjectId, Known> objects_;
+  std::set<std::pair<std::size_t, Incarnation>> draining_;  // their copies may be anywhere
   std::vector<std::string> failures_;
   bool store_full_is_right_ = false;
   bool are_lies_told_ = false;

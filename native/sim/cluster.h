@@ -47,6 +47,10 @@ class Cluster final : private NetworkUser {
   void cancel(Request& request);
   void kill_client(std::size_t node, ClientId client);
 
+  Request& orphan(std::size_t node, const ObjectId& object, Incarnation upto = {});
+  void drain(std::size_t node);
+  // How often it has said that nothing is kept only there.
+  [[nodiscard]] std::uint64_t drained(std::size_t node) const { return nodes_[node]->drained; }
   // What the node's engine lists. Cost: a turn of that node.
   std::vector<ObjectRow> objects(std::size_t node, std::uint64_t limit = 1000);
 

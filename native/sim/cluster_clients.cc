@@ -144,6 +144,22 @@ void Cluster::kill_client(std::size_t index, ClientId client) {
   command(index, node.life, {client, {}, ClientLostCommand{}});
 }
 
+Request& Cluster::orphan(std::size_t node, const ObjectId& object, Incarnation upto) {
+  Request& orphan = ask(Verb::kDelete, node, ClientId{1}, object);
+  orphan.incarnation = upto;
+  checker_.orphaned(object);
+  command(orphan, OrphanCommand{object, upto});
+  return orphan;
+}
+
+void Cluster::drain(std::size_t index) {
+  in_turn(index, nodes_[index]->life, [this](Node& node) {
+    trace(node, "drains");
+    checker_.drains(node.index, node.life);
+    node.engine->handle_command({ClientId{0}, RequestId{0}, DrainCommand{}}, now());
+  });
+}
+
 std::vector<ObjectRow> Cluster::objects(std::size_t index, std::uint64_t limit) {
   in_turn(index, nodes_[index]->life, [this, limit](Node& node) {
     node.engine->handle_command({ClientId{0}, RequestId{0}, ListCommand{limit}}, now());
@@ -181,7 +197,13 @@ void Cluster::reply(Node& node, const ReplyToClient& said) {
   // Bytes that travel are read now; bytes that are mapped are looked at when the client sees them.
   timeline_.after(config_.local_delay, [this, request = found->second, payload = std::move(payload),
                                         heard = std::get<LocalReply>(*decoded).reply]() mutable {
-    if (request->abandoned) return;
+    if (request->abandoned) {  // it was taken back while its answer was under way
+      const auto* late = std::get_if<Fetched>(&heard);
+      if (late != nullptr && late->mapped && request->cancelled) {
+        command(*request, ReleaseCommand{request->object, late->incarnation});
+      }
+      return;
+    }
     if (const auto* got = std::get_if<Fetched>(&heard)) {
       request->bytes = std::move(payload);
       if (got->mapped) {

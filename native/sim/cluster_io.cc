@@ -58,6 +58,7 @@ void Cluster::perform(Node& node, const Action& action) {
             timeline_.after(1_ms + some(config_.view_delay_max),
                             [this, a] { drop_member(a.node, a.incarnation); });
           },
+          [&](const ReportDrained&) { ++node.drained; },
           [&](const ListObjects& a) { listed_ = a.rows; },
       },
       action);

@@ -32,6 +32,7 @@ struct ClusterNode {
   std::map<std::pair<NodeId, TransferId>, OpenedReceive> receives;
   std::deque<std::function<void()>> deferred;  // while it is paused
   std::optional<Instant> timer;                // when the next handle_timeout is posted for
+  std::uint64_t drained = 0;                   // how often its engine has said so
   Epoch told;                                  // of the newest view it has
   std::uint64_t turns = 0;
   Instant last_turn{};

@@ -63,6 +63,8 @@ std::string describe_claim(const Claim& m) {
   if (m.wants) line.add("wants");
   if (m.exists) line.add("exists");
   if (m.pinned) line.add("pinned");
+  if (m.orphaned) line.add("orphaned");
+  if (m.elsewhere) line.add("elsewhere");
   if (!m.committed) line.add("tentative");
   static constexpr const char* kStates[] = {"idle", "receiving", "root", "complete"};
   for (const StripeClaim& s : m.stripes) {
@@ -71,6 +73,12 @@ std::string describe_claim(const Claim& m) {
              std::to_string(s.sender.value) + "#" + std::to_string(s.lease.value));
   }
   return line.str();
+}
+
+std::string describe_standing(const Standing& m) {
+  Line line("Standing");
+  line.add(m.object).add(m.orphaned ? "orphaned" : "");
+  return line.add(m.elsewhere ? "elsewhere" : "").str();
 }
 
 std::string describe_body(const PeerMessage& body) {
@@ -131,6 +139,11 @@ std::string describe_body(const PeerMessage& body) {
           },
           [](const Credit& m) { return Line("Credit").add("blocks", m.blocks).str(); },
           [](const PullStop&) { return std::string("PullStop"); },
+          [](const Orphan& m) { return Line("Orphan").add(m.object).add("upto", m.upto).str(); },
+          [](const Adopt& m) {
+            return Line("Adopt").add(m.object).add("te", m.target_epoch).str();
+          },
+          [](const Standing& m) { return describe_standing(m); },
           [](const PullRefused& m) {
             return Line("PullRefused").add("code", static_cast<std::uint64_t>(m.code)).str();
           },
@@ -196,6 +209,7 @@ std::string describe(const Action& action) {
           [](const Connect& a) { return Line("connect").add("to", a.member.node).str(); },
           [](const Disconnect& a) { return Line("disconnect").add("from", a.node).str(); },
           [](const ReportDeath& a) { return Line("report death").add("of", a.node).str(); },
+          [](const ReportDrained&) { return std::string("drained"); },
           [](const ListObjects& a) { return Line("list").add("rows", a.rows.size()).str(); },
       },
       action);
@@ -244,6 +258,8 @@ std::string describe(const Command& command) {
           [&](const CancelCommand&) { line.add("cancel"); },
           [&](const ClientLostCommand&) { line.add("lost"); },
           [&](const SetViewCommand& c) { line.add("view").add("epoch", c.epoch); },
+          [&](const OrphanCommand& c) { line.add("orphan").add(c.object).add("upto", c.upto); },
+          [&](const DrainCommand&) { line.add("drain"); },
           [&](const ListCommand& c) { line.add("list").add("limit", c.limit); },
       },
       command.body);

@@ -12,8 +12,20 @@ namespace {
 constexpr Duration kAnswerBound =
     15_s;  // after the last fault: graces of 1 and 2 s, many times over
 
-enum class Fault { kCrash, kRestart, kJoin, kReset, kStall, kPause, kClient, kCancel, kSlow };
-constexpr int kFaultCount = static_cast<int>(Fault::kSlow) + 1;
+enum class Fault {
+  kCrash,
+  kRestart,
+  kJoin,
+  kReset,
+  kStall,
+  kPause,
+  kClient,
+  kCancel,
+  kSlow,
+  kOrphan,
+  kDrain
+};
+constexpr int kFaultCount = static_cast<int>(Fault::kDrain) + 1;
 
 class Run {
  public:
@@ -302,6 +314,12 @@ class Run {
         if (!requests.empty()) cluster_.cancel(requests[prng_.below(requests.size())]);
         break;
       }
+      case Fault::kOrphan:
+        cluster_.orphan(a, known());
+        break;
+      case Fault::kDrain:  // at most half of them, so that there is somebody to take it
+        if (drains_++ < cluster_.size() / 2) cluster_.drain(a);
+        break;
       case Fault::kSlow:
         cluster_.set_rate(a, config_.network.rate_bytes_per_s / between(1, 10));
         break;
@@ -372,6 +390,7 @@ class Run {
   bool puts_again_ = false;
   bool announces_ = false;
   std::map<ObjectId, std::uint32_t> attempts_;  // of objects that are put again: the last one
+  std::size_t drains_ = 0;
   std::uint64_t next_object_ = 1;
   std::map<Request*, std::vector<Source>, ById> sources_;
   Instant last_fault_{};

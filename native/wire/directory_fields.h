@@ -37,6 +37,8 @@ void fields(A& a, Of<A, Claim> m) {
   a.flag(m.wants);
   a.flag(m.exists);
   a.flag(m.pinned);
+  a.flag(m.orphaned);
+  a.flag(m.elsewhere);
   a.flag(m.committed);
   each(a, m.stripes, kStripesMax, kStripeClaimBytes, [&](auto& s) { fields(a, s); });
 }
@@ -78,7 +80,9 @@ void fields(A& a, Of<A, ReduceReport> m) {
   a.text(m.text, kErrorTextBytesMax);
 }
 template <typename A>
-void fields(A&, Of<A, ResyncDone>) {}
+void fields(A& a, Of<A, ResyncDone> m) {
+  a.flag(m.draining);
+}
 
 // ---- from the home ----
 

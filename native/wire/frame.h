@@ -44,6 +44,9 @@ enum class FrameType : std::uint8_t {
   kCredit = 47,
   kPullStop = 48,
   kPullRefused = 49,
+  kOrphan = 50,
+  kAdopt = 51,
+  kStanding = 52,
 };
 
 // What stands in front of every frame.

@@ -37,6 +37,8 @@ std::vector<PeerMessage> one_of_each() {
             true,
             true,
             true,
+            true,
+            true,
             false,
             {{StripeIndex{0}, StripeState::kReceiving, LeaseId{8}, NodeId{2}, 5},
              {StripeIndex{2}, StripeState::kComplete, LeaseId{9}, kNoNode, 4}}},
@@ -45,7 +47,7 @@ std::vector<PeerMessage> one_of_each() {
       ReduceWant{id, ReduceOp::kMax, 8, 4, 1, {kSource, kSource}, target_epoch, true, true},
       ReduceReport{
           id, target_epoch, kMeta, {StripeIndex{1}}, {7, 9}, {1, 4}, Code::kStoreFull, "full"},
-      ResyncDone{},
+      ResyncDone{true},
       Grant{id, life, target_epoch, kMeta, 3, StripeIndex{2}, NodeId{5}, LeaseId{11}},
       Located{id, life, kMeta, NodeId{6}},
       Push{id, life, target_epoch, kMeta, {NodeId{1}, NodeId{2}}},
@@ -58,6 +60,9 @@ std::vector<PeerMessage> one_of_each() {
       Credit{3},
       PullStop{},
       PullRefused{Code::kStoreFull},
+      Orphan{id, life},
+      Adopt{id, life, target_epoch, kMeta},
+      Standing{id, life, true, true},
   };
 }
 
@@ -212,7 +217,7 @@ TEST(Frame, HeadersThatLieAreRefused) {
   EXPECT_EQ(code_with(4, 2), Code::kWrongVersion);  // version
   EXPECT_EQ(code_with(6, 0), Code::kBadFrame);      // type
   EXPECT_EQ(code_with(6, 31), Code::kBadFrame);     // type
-  EXPECT_EQ(code_with(6, 50), Code::kBadFrame);     // type
+  EXPECT_EQ(code_with(6, 53), Code::kBadFrame);     // type
   EXPECT_EQ(code_with(7, 1), Code::kBadFrame);      // flags
   EXPECT_EQ(code_with(11, 1), Code::kBadFrame);     // 16 MiB of body
   EXPECT_EQ(code_with(12, 1), Code::kBadFrame);     // a payload where none may be

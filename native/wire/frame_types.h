@@ -25,6 +25,9 @@ constexpr FrameType type_of(const PullStart&) { return FrameType::kPullStart; }
 constexpr FrameType type_of(const Credit&) { return FrameType::kCredit; }
 constexpr FrameType type_of(const PullStop&) { return FrameType::kPullStop; }
 constexpr FrameType type_of(const PullRefused&) { return FrameType::kPullRefused; }
+constexpr FrameType type_of(const Orphan&) { return FrameType::kOrphan; }
+constexpr FrameType type_of(const Adopt&) { return FrameType::kAdopt; }
+constexpr FrameType type_of(const Standing&) { return FrameType::kStanding; }
 constexpr FrameType type_of(const Hello&) { return FrameType::kHello; }
 constexpr FrameType type_of(const Welcome&) { return FrameType::kWelcome; }
 constexpr FrameType type_of(const Proof&) { return FrameType::kProof; }

@@ -70,6 +70,11 @@ void fields(A& a, Of<A, ReduceSourceCommand> m) {
 }
 template <typename A>
 void fields(A&, Of<A, CancelCommand>) {}
+template <typename A>
+void fields(A& a, Of<A, OrphanCommand> m) {
+  fields(a, m.object);
+  id(a, m.upto);
+}
 
 constexpr LocalType type_of(const PutCommand&) { return LocalType::kPut; }
 constexpr LocalType type_of(const WroteCommand&) { return LocalType::kWrote; }
@@ -79,11 +84,13 @@ constexpr LocalType type_of(const DeleteCommand&) { return LocalType::kDelete; }
 constexpr LocalType type_of(const ReduceCommand&) { return LocalType::kReduce; }
 constexpr LocalType type_of(const ReduceSourceCommand&) { return LocalType::kReduceSource; }
 constexpr LocalType type_of(const CancelCommand&) { return LocalType::kCancel; }
+constexpr LocalType type_of(const OrphanCommand&) { return LocalType::kOrphan; }
 
 // What the control plane and the node itself say, but no client.
 template <typename T>
-constexpr bool is_inside = std::is_same_v<T, ClientLostCommand> ||
-                           std::is_same_v<T, SetViewCommand> || std::is_same_v<T, ListCommand>;
+constexpr bool is_inside =
+    std::is_same_v<T, ClientLostCommand> || std::is_same_v<T, SetViewCommand> ||
+    std::is_same_v<T, ListCommand> || std::is_same_v<T, DrainCommand>;
 
 // ---- replies ----
 

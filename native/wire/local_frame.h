@@ -29,6 +29,7 @@ enum class LocalType : std::uint8_t {
   kReduce = 21,
   kReduceSource = 22,
   kCancel = 23,
+  kOrphan = 24,
   kReserved = 32,
   kFetched = 33,
   kReduced = 34,

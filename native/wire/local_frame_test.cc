@@ -36,6 +36,7 @@ std::vector<ByteVector> all_encoded() {
   add_command(GetCommand{object(1), true});
   add_command(ReleaseCommand{object(1), Incarnation{3}});
   add_command(DeleteCommand{object(1), Incarnation{3}});
+  add_command(OrphanCommand{object(1), Incarnation{3}});
   add_command(ReduceCommand{object(1), ReduceOp::kMean, 8, 4, true});
   add_command(ReduceSourceCommand{object(1), {3, object(2), Incarnation{4}, true}});
   add_command(CancelCommand{});
@@ -84,7 +85,7 @@ void expect_canonical(const ByteVector& bytes) {
 
 TEST(LocalFrame, EveryFrameComesBackAsItWas) {
   const auto all = all_encoded();
-  EXPECT_EQ(all.size(), std::variant_size_v<CommandBody> - 3 + std::variant_size_v<Reply> + 2);
+  EXPECT_EQ(all.size(), std::variant_size_v<CommandBody> - 4 + std::variant_size_v<Reply> + 2);
   for (const ByteVector& bytes : all) {
     ASSERT_TRUE(decode(bytes));
     expect_canonical(bytes);
@@ -161,7 +162,7 @@ TEST(LocalFrame, HeadersThatLieAreRefused) {
   EXPECT_EQ(code_with(3, 'F'), Code::kBadFrame);    // the magic of the other kind of socket
   EXPECT_EQ(code_with(4, 9), Code::kWrongVersion);  // version
   EXPECT_EQ(code_with(6, 3), Code::kBadFrame);      // type
-  EXPECT_EQ(code_with(6, 24), Code::kBadFrame);     // type
+  EXPECT_EQ(code_with(6, 25), Code::kBadFrame);     // type
   EXPECT_EQ(code_with(7, 1), Code::kBadFrame);      // flags
   EXPECT_EQ(code_with(19, 1), Code::kBadFrame);     // 16 MiB of body
   EXPECT_EQ(code_with(20, 1), Code::kBadFrame);     // a get has no payload

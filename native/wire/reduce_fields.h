@@ -3,6 +3,7 @@
 #pragma once
 
 #include "wire/directory_fields.h"
+#include "wire/keeping_fields.h"
 
 namespace hoplite::wire {
 

@@ -125,7 +125,10 @@ TEST(WireDoc, EveryFrameHasItsRow) {
       {FrameType::kPullStart, "PullStart"},
       {FrameType::kCredit, "Credit"},
       {FrameType::kPullStop, "PullStop"},
-      {FrameType::kPullRefused, "PullRefused"}};
+      {FrameType::kPullRefused, "PullRefused"},
+      {FrameType::kOrphan, "Orphan"},
+      {FrameType::kAdopt, "Adopt"},
+      {FrameType::kStanding, "Standing"}};
   // One more than the variants: Block is a struct of its own.
   EXPECT_EQ(frames.size(), std::variant_size_v<PeerMessage> + std::variant_size_v<LinkFrame> + 1);
   for (const auto& [type, name] : frames) {
@@ -139,10 +142,10 @@ TEST(WireDoc, EveryFrameHasItsRow) {
       {LocalType::kCancel, "Cancel"},     {LocalType::kReduceSource, "ReduceSource"},
       {LocalType::kReserved, "Reserved"}, {LocalType::kFetched, "Fetched"},
       {LocalType::kReduced, "Reduced"},   {LocalType::kDone, "Done"},
-      {LocalType::kError, "Error"}};
-  // Two commands are no client's; Attach and Attached are neither commands nor replies.
+      {LocalType::kError, "Error"},       {LocalType::kOrphan, "Orphan"}};
+  // Four commands are no client's; Attach and Attached are neither commands nor replies.
   EXPECT_EQ(local_frames.size(),
-            std::variant_size_v<CommandBody> - 3 + std::variant_size_v<Reply> + 2);
+            std::variant_size_v<CommandBody> - 4 + std::variant_size_v<Reply> + 2);
   for (const auto& [type, name] : local_frames) {
     EXPECT_TRUE(has_row(doc, static_cast<int>(type), name)) << name;
   }

@@ -1,0 +1,62 @@
+// What a directory shard knows of one object, all of it from claims. Plain data; owned and changed
+// by Directory. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/messages.h"
+
+namespace hoplite {
+
+struct DirectoryEntry {
+  struct Edge {  // one stripe at one holder
+    StripeState state = StripeState::kIdle;
+    bool orphan = false;  // its sender died, and the receiver has not said yet how far it got
+    LeaseId lease;
+    NodeId sender;
+    Epoch granted;       // in which epoch the lease was sent; 0: over a link that broke since
+    NodeId failed;       // who must not be granted again before `not_before`
+    Instant not_before;  // also: when to push a small object again
+  };
+  struct Holder {
+    bool wants = false, exists = false, pinned = false;
+    bool orphaned = false, elsewhere = false;  // as it says; and as it was told since
+    std::optional<std::pair<bool, bool>> told;
+    bool stale = false;      // not said again since its link broke or the view changed
+    std::uint32_t slot = 0;  // order of arrival: decides which stripe it is interior for
+    Instant since;
+    std::vector<Edge> stripes;
+  };
+  struct Query {
+    Locate locate;
+    Instant since;
+  };
+
+  bool known = false;  // somebody has said what it is
+  Incarnation incarnation;
+  TargetEpoch target_epoch;
+  ObjectMeta meta;
+  bool committed = true, lost = false, deleted = false;
+  Code lost_code = Code::kObjectLost;
+  std::string lost_text;
+  Instant deleted_until;
+  std::uint16_t stripe_count = 0;  // 0: not decided
+  LeaseId last_lease;
+  std::uint32_t slots = 0;
+  std::map<NodeId, Holder> holders;
+  std::map<NodeId, Query> locates;
+  std::optional<ReduceState> reduce;
+  Incarnation orphaned_upto;  // attempts whose owner has died
+  Instant orphan_until;       // the news is kept for claims that come later
+  NodeId adopter;             // who was asked to keep it for draining nodes, and has not declined
+  std::set<NodeId> declined;
+  Instant declined_until;
+  std::optional<Instant> deadline;
+};
+
+}  // namespace hoplite

@@ -1,0 +1,129 @@
+// What is kept here, and for whom: orphans, adoptions, and a node that drains. The decisions are
+// the homes' (directory_keeping.cc); here they become pins and claims.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "plan/engine_state.h"
+
+namespace hoplite {
+
+// ---- orphans ----
+
+// Its holders may be anywhere (a reduce's owners, an adopter), so that the home tells them all.
+void Engine::State::on(const Command& command, const OrphanCommand& orphan) {
+  const auto it = objects_.find(orphan.object);
+  Incarnation upto = orphan.upto;  // 0: the home knows, unless we do
+  if (upto.value == 0 && it != objects_.end()) upto = it->second.incarnation;
+  const Instant until = now_ + config_.tombstone_life;
+  orphans_[orphan.object] = {upto, until};
+  orphan_order_.emplace_back(until, orphan.object);
+  send(view_.home_of(orphan.object), Orphan{orphan.object, upto});
+  reply({command.client, command.request}, Done{});
+}
+
+void Engine::State::on(NodeId, const Message&, const Orphan& orphan) {
+  directory_.handle_orphan(orphan, now_);
+}
+
+// ---- draining ----
+
+void Engine::State::on(const Command&, const DrainCommand&) {
+  if (draining_) return;
+  draining_ = true;
+  view_.handle_draining(config_.node, true);
+  directory_.handle_draining(config_.node, true, now_);
+  for (const auto& [id, object] : objects_) note_sole(id);
+  for (const Member& member : view_.members()) {
+    if (member.node != config_.node) send(member.node, ResyncDone{true});
+  }
+}
+
+bool Engine::State::is_sole(const LocalObject& object) const {
+  return draining_ && object.extent && !object.elsewhere &&
+         (object.pinned || object.writing || object.orphaned || object.is_complete());
+}
+
+void Engine::State::note_sole(const ObjectId& id) {
+  const auto it = objects_.find(id);
+  if (it != objects_.end() && is_sole(it->second)) {
+    sole_.insert(id);
+  } else {
+    sole_.erase(id);
+  }
+}
+
+// What the home has to say of the copy that is here. The node that drains lets go of its pin when
+// another one keeps the object, and takes it up again if that one dies.
+void Engine::State::on(NodeId, const Message&, const Standing& standing) {
+  const auto it = objects_.find(standing.object);
+  if (it == objects_.end()) return;
+  LocalObject& object = it->second;
+  if (object.incarnation != standing.incarnation || !object.extent || object.writing ||
+      !object.committed) {
+    return;
+  }
+  const bool elsewhere = standing.elsewhere && draining_;
+  if (object.orphaned == standing.orphaned && object.elsewhere == elsewhere) return;
+  const bool moved = object.elsewhere != elsewhere;
+  object.orphaned = standing.orphaned;
+  object.elsewhere = elsewhere;
+  if (moved) object.pinned = !elsewhere;
+  if (object.orphaned) object.pinned = false;
+  note_use(standing.object);
+  claim(standing.object);
+}
+
+// ---- adoption ----
+
+// Returns whether the range is here now; nothing is left waiting.
+bool Engine::State::reserve_at_once(const ObjectId& id, std::uint64_t size_bytes) {
+  if (!ask_range(id, size_bytes, Line::kCopies)) return false;
+  granting_ = id;
+  admit();
+  granting_.reset();
+  const auto it = objects_.find(id);
+  if (it != objects_.end() && it->second.extent) return true;
+  inventory_.cancel(id, now_);
+  return false;
+}
+
+// Declined by a claim that wants nothing. The range is reserved before the answer, so that who
+// accepts has room.
+void Engine::State::on(NodeId, const Message&, const Adopt& adopt) {
+  const ObjectId& id = adopt.object;
+  const auto tombstone = tombstones_.find(id);
+  const bool is_deleted =
+      tombstone != tombstones_.end() && adopt.incarnation <= tombstone->second.upto;
+  const auto it = objects_.find(id);
+  const bool is_busy =
+      it != objects_.end() && (it->second.writing || it->second.inbound || folds_.contains(id) ||
+                               inventory_.is_waiting(id) ||
+                               std::pair(it->second.incarnation, it->second.target_epoch) >
+                                   std::pair(adopt.incarnation, adopt.target_epoch));
+  if (draining_ || is_deleted || is_busy) return claim(id);
+  LocalObject& object = objects_[id];
+  if (object.incarnation != adopt.incarnation || object.target_epoch != adopt.target_epoch) {
+    void_bytes(id, object);
+    object.incarnation = adopt.incarnation;
+    object.target_epoch = adopt.target_epoch;
+    object.committed = adopt.target_epoch.value == 0;
+    object.meta = adopt.meta;
+    object.pinned = false;
+  }
+  if (object.is_complete() && object.committed) {
+    object.pinned = object.adopted = !object.orphaned;
+    note_use(id);
+    return claim(id);
+  }
+  object.adopting = true;
+  const bool small = adopt.meta.size_bytes <= config_.inline_bytes_max;
+  if (!small && !object.extent && !reserve_at_once(id, adopt.meta.size_bytes)) {
+    objects_.at(id).adopting = false;
+    claim(id);
+    return forget_if_empty(id);
+  }
+  note_use(id);
+  claim(id);
+}
+
+}  // namespace hoplite

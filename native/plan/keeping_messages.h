@@ -1,0 +1,35 @@
+// What nodes say to each other about who keeps an object: its owner has died, or the node that has
+// it drains. Plain data. Reached through messages.h; bytes in docs/wire.md.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "plan/types.h"
+
+namespace hoplite {
+
+// ---- to the home ----
+
+struct Orphan {  // its owner has died: it may be read until its memory is needed
+  ObjectId object;
+  Incarnation upto;  // as Delete's
+  bool operator==(const Orphan&) const = default;
+};
+
+// ---- from the home ----
+
+struct Adopt {  // fetch it and keep it: only a draining node does
+  ObjectId object;
+  Incarnation incarnation;
+  TargetEpoch target_epoch;
+  ObjectMeta meta;
+  bool operator==(const Adopt&) const = default;
+};
+struct Standing {  // how your copy stands; answered by a claim that says the same
+  ObjectId object;
+  Incarnation incarnation;
+  bool orphaned = false;
+  bool elsewhere = false;
+  bool operator==(const Standing&) const = default;
+};
+
+}  // namespace hoplite

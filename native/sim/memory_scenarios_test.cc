@@ -1,0 +1,308 @@
+// Full arenas, orphans and draining nodes: scripted cases with sentences for names, each for one
+// and for three stripes. SPDX-License-Identifier: Apache-2.0
+#include "sim/scenario.h"
+
+namespace hoplite::sim {
+namespace {
+
+class Memory : public Scenario {
+ protected:
+  void expect_drained(std::size_t node, std::uint64_t times = 1, Duration limit = 10_s) {
+    EXPECT_TRUE(cluster_->run_until([&] { return cluster_->drained(node) >= times; }, limit))
+        << cluster_->stats(node).sole_copies << " sole copies";
+    EXPECT_EQ(cluster_->stats(node).sole_copies, 0U);
+  }
+  // The node of the others that has begun to fetch `object` and has not all of it.
+  std::optional<std::size_t> adopter(const ObjectId& object, std::size_t drainer) {
+    for (std::size_t node = 0; node < cluster_->size(); ++node) {
+      if (node == drainer || !cluster_->is_alive(node)) continue;
+      for (const ObjectRow& row : cluster_->objects(node)) {
+        if (row.object == object && std::string(row.state) == "partial") return node;
+      }
+    }
+    return std::nullopt;
+  }
+  std::optional<ObjectRow> row_of(std::size_t node, const ObjectId& object) {
+    for (const ObjectRow& row : cluster_->objects(node)) {
+      if (row.object == object) return row;
+    }
+    return std::nullopt;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Stripes, Memory, kStripeCounts, stripe_name);
+
+const ObjectId kA = object_named(1);
+const ObjectId kB = object_named(2);
+const ObjectId kC = object_named(3);
+const ObjectId kTarget = object_named(4);
+
+void slow(ClusterConfig& config) { config.network.rate_bytes_per_s = 1'000'000; }
+void narrow(ClusterConfig& config) { config.engine.arena_bytes = 256_KiB; }
+
+// ---- full arenas ----
+
+TEST_P(Memory, GetIsServedWhileAPutWaitsForMoreThanIsFree) {
+  Cluster& cluster = start(2, narrow);
+  put_now(0, kA, {.size_bytes = 140'000});
+  put_now(1, kB, {.size_bytes = 70'000});
+  Request& put = cluster.put(0, kC, {.size_bytes = 140'000});
+  cluster.run_for(10_ms);
+  expect_value(cluster.get(0, kB), 100_ms);
+  EXPECT_TRUE(put.is_pending());
+  cluster.erase(0, kA);
+  expect_value(put);
+}
+
+TEST_P(Memory, ReduceGoesThroughWhileAllSevenEighthsAreTaken) {
+  Cluster& cluster = start(2);
+  put_now(1, kA, {.size_bytes = 100'000, .dtype = DType::kFloat32});
+  put_now(1, kB, {.size_bytes = 100'000, .dtype = DType::kFloat32});
+  put_now(1, object_named(9), {.size_bytes = 3'400'000});
+  Request& waiting = cluster.put(1, kC, {.size_bytes = 100'000});
+  Request& reduce = cluster.reduce(0, kTarget, {.source_count = 2, .count = 2});
+  cluster.confirm(reduce, 0, kA);
+  cluster.confirm(reduce, 1, kB);
+  expect_value(reduce, 1_s);
+  EXPECT_TRUE(waiting.is_pending());
+  expect_value(cluster.get(0, kTarget));
+  cluster.erase(1, object_named(9));
+  expect_value(waiting);
+}
+
+TEST_P(Memory, WaitingPutsAreServedInTheOrderOfAsking) {
+  Cluster& cluster = start(1, narrow);
+  put_now(0, kA, {.size_bytes = 200'000});
+  std::vector<Request*> puts;
+  for (std::uint64_t n = 10; n < 15; ++n) {
+    puts.push_back(&cluster.put(0, object_named(n), {.size_bytes = 180'000}));
+    cluster.run_for(1_ms);
+  }
+  cluster.erase(0, kA);
+  for (std::size_t i = 0; i < puts.size(); ++i) {
+    expect_value(*puts[i]);
+    for (std::size_t later = i + 1; later < puts.size(); ++later) {
+      EXPECT_TRUE(puts[later]->is_pending());
+    }
+    cluster.erase(0, puts[i]->object);
+  }
+}
+
+// ---- orphans ----
+
+TEST_P(Memory, OrphanIsReadUntilItsMemoryIsNeededAndGoesFirst) {
+  Cluster& cluster = start(2, narrow);
+  put_now(0, kA, {.size_bytes = 80'000});
+  put_now(1, kB, {.size_bytes = 80'000});
+  Request& copy = cluster.get(0, kB);
+  expect_value(copy);
+  cluster.release(copy);
+  cluster.orphan(1, kA);  // said on a node that has nothing of it
+  cluster.run_for(50_ms);
+  EXPECT_EQ(cluster.stats(0).arena_bytes_orphaned, 80'000U);
+  Request& read = cluster.get(0, kA);
+  expect_value(read);
+  cluster.release(read);
+  put_now(0, kC, {.size_bytes = 80'000});
+  EXPECT_FALSE(row_of(0, kA)) << "evicted, though it was used last";
+  EXPECT_TRUE(row_of(0, kB));
+  Request& late = cluster.get(1, kA, true);
+  expect_error(late, Code::kObjectLost);
+  EXPECT_NE(late.error->text.find("its owner had died and its memory was needed"),
+            std::string::npos)
+      << late.error->text;
+}
+
+TEST_P(Memory, OrphanedResultOfAReduceIsFreedOnAllItsOwners) {
+  Cluster& cluster = start(4);
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    put_now(i, object_named(10 + i), {.size_bytes = 900'000, .dtype = DType::kFloat32});
+  }
+  Request& reduce = cluster.reduce(0, kTarget, {.source_count = 3, .count = 3});
+  for (std::uint32_t i = 0; i < 3; ++i) cluster.confirm(reduce, i, object_named(10 + i));
+  expect_value(reduce);
+  cluster.orphan(0, kTarget);
+  cluster.run_for(50_ms);
+  for (std::size_t node = 0; node < 4; ++node) {
+    const auto row = row_of(node, kTarget);
+    EXPECT_TRUE(!row || (row->orphaned && !row->pinned)) << "node " << node;
+    put_now(node, object_named(20 + node), {.size_bytes = 2'600'000});
+  }
+}
+
+TEST_P(Memory, NewHomeKnowsWhatIsOrphaned) {
+  Cluster& cluster = start(4);
+  put_now(0, kA);
+  cluster.orphan(0, kA);
+  cluster.run_for(50_ms);
+  for (std::size_t node = 1; node < 4; ++node) cluster.crash(node);
+  cluster.run_for(3_s);
+  EXPECT_TRUE(row_of(0, kA)->orphaned);
+  EXPECT_FALSE(row_of(0, kA)->pinned);
+  expect_value(cluster.get(0, kA));
+}
+
+// ---- draining ----
+
+TEST_P(Memory, DrainedNodeIsKilledAndNothingIsLost) {
+  Cluster& cluster = start(4);
+  put_now(0, kA, {.size_bytes = 300'000});
+  put_now(0, kB, {.size_bytes = 100});
+  put_now(0, kC, {.size_bytes = 0});
+  cluster.drain(0);
+  expect_drained(0);
+  cluster.crash(0);
+  for (const ObjectId& object : {kA, kB, kC}) expect_value(cluster.get(2, object, true));
+}
+
+TEST_P(Memory, PutOnADrainingNodeIsHandedOverAsWell) {
+  Cluster& cluster = start(3);
+  cluster.drain(1);
+  expect_drained(1);
+  put_now(1, kA, {.size_bytes = 200'000});
+  expect_drained(1, 2);
+  cluster.crash(1);
+  expect_value(cluster.get(0, kA, true));
+}
+
+TEST_P(Memory, CopyThatIsThereAlreadyIsAdoptedWithoutATransfer) {
+  Cluster& cluster = start(3);
+  put_now(0, kA, {.size_bytes = 300'000});
+  Request& copy = cluster.get(2, kA);
+  expect_value(copy);
+  cluster.release(copy);
+  const std::uint64_t sent = cluster.stats(0).blocks_sent;
+  cluster.drain(0);
+  expect_drained(0);
+  EXPECT_EQ(cluster.stats(0).blocks_sent, sent);
+  EXPECT_TRUE(row_of(2, kA)->pinned);
+}
+
+TEST_P(Memory, AdopterThatDiesIsReplaced) {
+  Cluster& cluster = start(4, slow);
+  put_now(0, kA, {.size_bytes = 300'000});
+  cluster.drain(0);
+  std::optional<std::size_t> first;
+  ASSERT_TRUE(cluster.run_until([&] { return (first = adopter(kA, 0)).has_value(); }, 1_s));
+  cluster.crash(*first);
+  expect_drained(0);
+  cluster.crash(0);
+  expect_value(cluster.get(*first == 1 ? 2 : 1, kA, true));
+}
+
+TEST_P(Memory, AdopterThatDiesAfterwardsIsReplacedFromTheDrainersCopy) {
+  Cluster& cluster = start(4);
+  put_now(0, kA, {.size_bytes = 300'000});
+  cluster.drain(0);
+  expect_drained(0);
+  std::size_t keeper = 0;
+  for (std::size_t node = 1; node < 4; ++node) {
+    const auto row = row_of(node, kA);
+    if (row && row->pinned) keeper = node;
+  }
+  ASSERT_NE(keeper, 0U);
+  cluster.crash(keeper);
+  expect_drained(0, 2);
+  cluster.crash(0);
+  expect_value(cluster.get(keeper == 1 ? 2 : 1, kA, true));
+}
+
+TEST_P(Memory, DrainerThatDiesMidwayIsMissedAndNobodyWaitsForEver) {
+  Cluster& cluster = start(3, slow);
+  put_now(0, kA, {.size_bytes = 300'000});
+  cluster.drain(0);
+  ASSERT_TRUE(cluster.run_until([&] { return adopter(kA, 0).has_value(); }, 1_s));
+  cluster.crash(0);
+  expect_error(cluster.get(1, kA, true), Code::kObjectLost);
+}
+
+TEST_P(Memory, ObjectDeletedWhileItIsHandedOverLeavesNothing) {
+  Cluster& cluster = start(3, slow);
+  put_now(0, kA, {.size_bytes = 300'000});
+  cluster.drain(0);
+  ASSERT_TRUE(cluster.run_until([&] { return adopter(kA, 0).has_value(); }, 1_s));
+  cluster.erase(2, kA);
+  expect_drained(0);
+  cluster.run_for(1_s);
+  for (std::size_t node = 0; node < 3; ++node) {
+    EXPECT_EQ(cluster.stats(node).arena_bytes_used, 0U);
+  }
+}
+
+TEST_P(Memory, NodeIsNotDrainedUntilSomebodyHasRoom) {
+  Cluster& cluster = start(2, narrow);
+  put_now(0, kA, {.size_bytes = 150'000});
+  put_now(1, kB, {.size_bytes = 150'000});
+  cluster.drain(0);
+  cluster.run_for(5_s);
+  EXPECT_EQ(cluster.drained(0), 0U);
+  EXPECT_EQ(cluster.stats(0).sole_copies, 1U);
+  EXPECT_TRUE(row_of(0, kA)->sole);
+  cluster.erase(1, kB);
+  expect_drained(0);
+}
+
+TEST_P(Memory, OrphanIsHandedOverAsAnOrphan) {
+  Cluster& cluster = start(3);
+  put_now(0, kA, {.size_bytes = 300'000});
+  cluster.orphan(0, kA);
+  cluster.drain(0);
+  expect_drained(0);
+  cluster.crash(0);
+  cluster.run_for(3_s);
+  expect_value(cluster.get(1, kA, true));
+  std::uint64_t orphaned = 0;
+  for (std::size_t node = 1; node < 3; ++node) {
+    orphaned += cluster.stats(node).arena_bytes_orphaned;
+    const auto row = row_of(node, kA);
+    EXPECT_FALSE(row && row->pinned);
+  }
+  EXPECT_GE(orphaned, 300'000U);
+}
+
+TEST_P(Memory, ViewsThatChangeDuringADrainAreNoHindrance) {
+  Cluster& cluster = start(4, slow);
+  for (std::uint64_t n = 10; n < 16; ++n) {
+    put_now(0, object_named(n), {.size_bytes = 100'000});
+  }
+  cluster.drain(0);
+  cluster.run_for(100_ms);
+  cluster.join();
+  cluster.run_for(100_ms);
+  cluster.crash(2);
+  cluster.run_for(50_ms);
+  cluster.reset_link(0, 1);
+  expect_drained(0, 1, 30_s);
+  cluster.crash(0);
+  for (std::uint64_t n = 10; n < 16; ++n) expect_value(cluster.get(1, object_named(n), true));
+}
+
+TEST_P(Memory, ResultOfAReduceIsHandedOver) {
+  Cluster& cluster = start(4);
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    put_now(i, object_named(10 + i), {.size_bytes = 60'000, .dtype = DType::kFloat32});
+  }
+  Request& reduce = cluster.reduce(0, kTarget, {.source_count = 3, .count = 3});
+  for (std::uint32_t i = 0; i < 3; ++i) cluster.confirm(reduce, i, object_named(10 + i));
+  expect_value(reduce);
+  cluster.drain(1);
+  expect_drained(1);
+  cluster.crash(1);
+  cluster.run_for(3_s);
+  expect_value(cluster.get(2, kTarget, true));
+}
+
+TEST_P(Memory, DrainingNodeOwnsNoPartOfAReduce) {
+  Cluster& cluster = start(4);
+  cluster.drain(1);
+  cluster.run_for(100_ms);
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    put_now(i == 1 ? 3 : i, object_named(10 + i), {.size_bytes = 60'000, .dtype = DType::kFloat32});
+  }
+  Request& reduce = cluster.reduce(0, kTarget, {.source_count = 3, .count = 3});
+  for (std::uint32_t i = 0; i < 3; ++i) cluster.confirm(reduce, i, object_named(10 + i));
+  expect_value(reduce);
+  EXPECT_FALSE(row_of(1, kTarget));
+}
+
+}  // namespace
+}  // namespace hoplite::sim

@@ -1,0 +1,30 @@
+// The fields of the frames about who keeps an object, as in directory_fields.h. Used by frame.cc
+// only. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "wire/frame.h"
+#include "wire/shared_fields.h"
+
+namespace hoplite::wire {
+
+template <typename A>
+void fields(A& a, Of<A, Orphan> m) {
+  fields(a, m.object);
+  id(a, m.upto);
+}
+template <typename A>
+void fields(A& a, Of<A, Adopt> m) {
+  fields(a, m.object);
+  id(a, m.incarnation);
+  id(a, m.target_epoch);
+  fields(a, m.meta);
+}
+template <typename A>
+void fields(A& a, Of<A, Standing> m) {
+  fields(a, m.object);
+  id(a, m.incarnation);
+  a.flag(m.orphaned);
+  a.flag(m.elsewhere);
+}
+
+}  // namespace hoplite::wire
