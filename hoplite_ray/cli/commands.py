@@ -87,8 +87,9 @@ def drain(asked: argparse.Namespace) -> int:
     elif reply.drained:
         _print(f"{node} is drained: it holds nothing that no other node has; it may be ended")
     else:
+        what = "1 object" if reply.sole_copies == 1 else f"{reply.sole_copies} objects"
         _print(
-            f"{node} still holds {reply.sole_copies} objects that no other node has, "
+            f"{node} still holds {what} that no other node has, "
             f"after {asked.timeout_s:g} s; it goes on moving them. The largest:"
         )
         for each in left:

@@ -24,8 +24,9 @@ from hoplite_ray.control import health
 from hoplite_ray.control.administration import Administration
 from hoplite_ray.control.auth import METADATA_KEY, proof
 from hoplite_ray.control.client import ControlClient
+from hoplite_ray.control.health import PLACEMENT
 from hoplite_ray.control.membership import Membership
-from hoplite_ray.control.methods import METHODS, full_name
+from hoplite_ray.control.methods import METHODS, SERVICE, full_name
 from hoplite_ray.control.service import ControlService
 from hoplite_ray.control.view import Member
 from hoplite_ray.errors import ControlError
@@ -152,6 +153,26 @@ def test_health_from_before_the_join_to_the_end(alone: Node) -> None:
         return seen
 
     assert alone.do(walk()) == [NOT_SERVING, SERVING, NOT_SERVING]
+
+
+def test_every_name_is_listed_and_a_draining_node_still_serves_reads(alone: Node) -> None:
+    async def walk() -> None:
+        await alone.join()
+        assert [await alone.check(name) for name in ("", SERVICE, PLACEMENT)] == [SERVING] * 3
+        placement = alone.health.Watch(health_pb2.HealthCheckRequest(service=PLACEMENT))
+        assert (await placement.read()).status == SERVING
+        alone.service.drain()
+        alone.service.drain()
+        assert (await placement.read()).status == NOT_SERVING
+        listed = await alone.health.List(health_pb2.HealthListRequest())
+        assert {name: each.status for name, each in listed.statuses.items()} == {
+            "": SERVING,
+            SERVICE: SERVING,
+            PLACEMENT: NOT_SERVING,
+        }
+        placement.cancel()
+
+    alone.do(walk())
 
 
 def test_a_name_that_is_not_there(shared: Node) -> None:
