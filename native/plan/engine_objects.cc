@@ -188,10 +188,12 @@ void Engine::State::abandon(const ObjectId& id) {
   const auto it = objects_.find(id);
   if (it == objects_.end()) return;
   LocalObject& object = it->second;
-  if (object.is_wanted() || object.is_complete() || object.writing || object.inbound ||
-      object.pinned || object.is_idle_copy() || folds_.contains(id)) {
+  if (object.is_wanted() || object.is_complete() || object.writing || object.inbound) return;
+  if (folds_.contains(id)) {  // its own stripes stay: who waits for others asks the home again
+    for (const auto& [to, transfer] : sender_.drop(id)) send(to, PullRefused{}, transfer);
     return;
   }
+  if (object.pinned || object.is_idle_copy()) return;
   void_bytes(id, object);
   forget_if_empty(id);
 }

@@ -13,6 +13,13 @@ bool matches(const PullStart& want, const LocalObject& object) {
          (settled || object.target_epoch == want.target_epoch);
 }
 
+// An owner of a reduce whose own get was taken back has other owners' stripes in part, for ever.
+bool gave_up(const PullStart& want, const LocalObject& object) {
+  if (object.is_wanted() || object.writing) return false;
+  const LocalStripe& stripe = object.stripes[want.stripe.value % object.stripes.size()];
+  return want.stripe_count == object.stripes.size() && stripe.state == StripeState::kIdle;
+}
+
 }  // namespace
 
 bool Sender::handle_start(NodeId to, TransferId transfer, const PullStart& start,
@@ -25,6 +32,7 @@ bool Sender::handle_start(NodeId to, TransferId transfer, const PullStart& start
   const bool ahead_of_us = object->target_epoch < start.target_epoch ||
                            (object->incarnation.value == 0 && object->is_wanted());
   if (!ahead_of_us && (!matches(start, *object) || object->stripes.empty())) return false;
+  if (!ahead_of_us && gave_up(start, *object)) return false;
   edges_.insert_or_assign(Key{to, transfer}, Edge{start, start.from, start.credits});
   return true;
 }
