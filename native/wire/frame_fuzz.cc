@@ -96,7 +96,9 @@ std::vector<ByteVector> one_of_each() {
       frames);
   encode(Attach{}, frames.emplace_back());
   encode(Attached{}, frames.emplace_back());
-  const auto block = encode(BlockHeader{.size_bytes = 1});
+  BlockHeader header;
+  header.size_bytes = 1;
+  const auto block = encode(header);
   frames.emplace_back(block.begin(), block.end());
   std::erase(frames, ByteVector{});  // of what no client says
   return frames;
