@@ -37,7 +37,8 @@ inline constexpr std::uint64_t kPartAlignBytes = 64;
 
 inline constexpr std::uint16_t kStripesMax = 64;  // stripes of one operation; one word of bitmap
 inline constexpr std::uint32_t kReduceSourcesMax = 4096;
-static_assert(kControlFrameBytesMax >= kLayoutBytesMax + kReduceSourcesMax * 37 + 4_KiB,
+static_assert(kControlFrameBytesMax >=
+                  kLayoutBytesMax + 37 * std::size_t{kReduceSourcesMax} + 4_KiB,
               "a reduce's result and all of its members fit into one frame");
 inline constexpr std::size_t kViewMembersMax = 1024;
 inline constexpr std::size_t kForwardListMax = 8;  // decision 7: pushes above it are forwarded

@@ -117,8 +117,9 @@ T combined(ReduceOp op, T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
     return op == ReduceOp::kProd ? a * b : a + b;
   } else {
-    const auto x = static_cast<std::uint64_t>(a);
-    const auto y = static_cast<std::uint64_t>(b);
+    using Unsigned = std::make_unsigned_t<T>;  // wraps around
+    const std::uint64_t x = static_cast<Unsigned>(a);
+    const std::uint64_t y = static_cast<Unsigned>(b);
     return static_cast<T>(op == ReduceOp::kProd ? x * y : x + y);
   }
 }
