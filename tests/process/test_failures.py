@@ -123,7 +123,7 @@ object_id = bytes.fromhex(sys.argv[2])
 if sys.argv[3] == "get":
     held = store.get(object_id)
 else:
-    held = store._client.put(object_id, 1, b"", [(0, 20 << 20)], bytearray(20 << 20))
+    held = store._client.put(object_id, 1, b"", [(0, 20 << 20)], [bytearray(20 << 20)])
     assert held.wait(10)
 print("ready", flush=True)
 sys.stdin.read()
