@@ -117,7 +117,7 @@ void Directory::note_adopter(NodeId from, const Claim& claim, Entry& entry, Inst
                   [](const StripeClaim& s) { return s.state == StripeState::kComplete; });
   if (claim.wants && claim.pinned) return;
   entry.adopter = kNoNode;
-  if (is_whole) return;
+  if (is_whole && (claim.pinned || claim.orphaned)) return;
   entry.declined.insert(from);
   entry.declined_until = now + kAdoptRetry;
 }

@@ -163,20 +163,22 @@ void Engine::State::claim(const ObjectId& id) {
   if (it != objects_.end() && is_free_to_go(id, it->second) != inventory_.is_evictable(id)) {
     note_use(id);
   }
-  if (it == objects_.end()) {
-    Claim nothing;
-    nothing.object = id;
-    send(home, std::move(nothing));
-    // An empty claim takes our questions back as well.
-    const auto question = locates_.find(id);
-    if (question != locates_.end()) send(home, question->second);
-    return;
+  Claim said;
+  said.object = id;
+  std::optional<Extent> payload;
+  if (it != objects_.end()) {
+    const LocalObject& object = it->second;
+    said = make_claim(id, object, inventory_.is_waiting(id));
+    const bool is_small = object.meta.size_bytes <= config_.inline_bytes_max;
+    if (is_small && object.pinned && object.is_complete() && object.committed) {
+      payload = object.extent;
+    }
   }
-  const LocalObject& object = it->second;
-  const bool with_payload = object.pinned && object.is_complete() && object.committed &&
-                            object.meta.size_bytes <= config_.inline_bytes_max;
-  send(home, make_claim(id, object, inventory_.is_waiting(id)), {},
-       with_payload ? object.extent : std::nullopt);
+  const bool says_nothing = said.stripes.empty() && !said.wants;
+  send(home, std::move(said), {}, payload);
+  // A claim of nothing takes our questions back as well.
+  const auto question = locates_.find(id);
+  if (says_nothing && question != locates_.end()) send(home, question->second);
 }
 
 // Soft state: after a new view or a reconnect, everything is said again, to one home or to all.
@@ -227,6 +229,8 @@ void Engine::State::admit() {
     } else {
       ++stats_.evictions;
       const ObjectId id = std::get<Evict>(*next).object;
+      evicted_[id] = objects_.at(id).incarnation;
+      if (evicted_.size() > kParkedMessagesMax) evicted_.erase(evicted_.begin());
       void_bytes(id, objects_.at(id));
       objects_.erase(id);
       committed_.erase(id);

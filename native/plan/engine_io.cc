@@ -259,7 +259,11 @@ void Engine::State::on(NodeId, const Message&, const Drop& drop) {
 void Engine::State::on(NodeId from, const Message& message, const PullStart& start) {
   const auto it = objects_.find(start.object);
   const LocalObject* object = it == objects_.end() ? nullptr : &it->second;
-  if (!sender_.handle_start(from, message.transfer, start, object)) {
+  // It was leased to them before the home heard that it is gone from here, though wanted again.
+  const auto evicted = evicted_.find(start.object);
+  const bool is_gone = evicted != evicted_.end() && start.incarnation <= evicted->second &&
+                       (object == nullptr || !object->extent);
+  if (is_gone || !sender_.handle_start(from, message.transfer, start, object)) {
     send(from, PullRefused{}, message.transfer);
   }
   note_use(start.object);

@@ -66,7 +66,8 @@ struct EngineTables {
   std::map<ObjectId, Locate> locates_;
   std::map<ObjectId, Tombstone> tombstones_;
   std::deque<std::pair<Instant, ObjectId>> tombstone_order_;  // each life is equally long
-  std::map<ObjectId, Tombstone> orphans_;  // said to their homes; repeated to new ones
+  std::map<ObjectId, Incarnation> evicted_;  // lately, and not granted to us again since
+  std::map<ObjectId, Tombstone> orphans_;    // said to their homes; repeated to new ones
   std::deque<std::pair<Instant, ObjectId>> orphan_order_;
   bool draining_ = false;
   bool drained_ = false;     // and it was said

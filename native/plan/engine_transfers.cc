@@ -18,8 +18,8 @@ void Engine::State::on(NodeId, const Message&, const Grant& grant) {
     return claim(id);
   }
   LocalObject& object = it->second;
-  if (std::pair(object.incarnation, object.target_epoch) >
-      std::pair(grant.incarnation, grant.target_epoch)) {
+  // Of a later attempt we can't have all: the home knows which attempt there is.
+  if (object.incarnation == grant.incarnation && object.target_epoch > grant.target_epoch) {
     return claim(id);
   }
   if (object.incarnation != grant.incarnation || object.target_epoch != grant.target_epoch) {
@@ -33,6 +33,7 @@ void Engine::State::on(NodeId, const Message&, const Grant& grant) {
     object.pinned = false;
   }
   object.meta = grant.meta;
+  evicted_.erase(id);
   if (!object.extent) {
     const std::uint64_t size = grant.meta.size_bytes;
     if (!ask_range(id, size, Line::kCopies)) return on_refused(id, size);

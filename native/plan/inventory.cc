@@ -154,8 +154,7 @@ std::optional<Admission> Inventory::refuse_oldest(Instant now) {
   const auto [ticket, line] = *oldest;
   const Waiting head = queue(line).begin()->second;
   if (now < refused_at(head)) return std::nullopt;
-  leave(line, ticket, now);
-  last_progress_ = now;
+  leave(line, ticket, now);  // who has waited as long and does not fit now is refused next
   return Refused{head.object, head.need.size_bytes};
 }
 

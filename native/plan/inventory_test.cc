@@ -237,6 +237,19 @@ TEST_F(InventoryTest, RefusesTheOldestHeadAfterAGraceWithoutProgress) {
   EXPECT_FALSE(inventory_.poll_timeout());
 }
 
+TEST_F(InventoryTest, RefusesWhoHasWaitedAsLongRightAfterwards) {
+  admit(1, 800_KiB);
+  request(2, 512_KiB);
+  request(3, 600_KiB);
+  pass({kGrace.ns / 2});
+  request(4, 512_KiB);
+  pass({kGrace.ns / 2});
+  EXPECT_EQ(poll<Refused>()->object, name(2));
+  EXPECT_EQ(poll<Refused>()->object, name(3));
+  EXPECT_FALSE(inventory_.poll_admission(now_)) << "4 has half of its grace left";
+  EXPECT_EQ(inventory_.poll_timeout(), now_ + Duration{kGrace.ns / 2});
+}
+
 TEST_F(InventoryTest, WaitsLongerWhileBlocksLandButNotForEver) {
   admit(1, 800_KiB);
   request(2, 512_KiB);

@@ -141,6 +141,43 @@ TEST_P(Memory, NewHomeKnowsWhatIsOrphaned) {
   expect_value(cluster.get(0, kA));
 }
 
+TEST_P(Memory, SourceThatWaitsForMemoryIsHeardOfAlsoWhereItIsGotMeanwhile) {
+  Cluster& cluster = start(1);
+  put_now(0, kA, {.size_bytes = 3'300'000});
+  Request& source = cluster.put(0, kB, {.size_bytes = 400'000, .dtype = DType::kFloat32});
+  Request& reduce = cluster.reduce(0, kTarget, {.source_count = 1, .count = 1});
+  cluster.announce(reduce, 0, kB);
+  cluster.run_for(10_ms);
+  Request& get = cluster.get(0, kB);  // it claims nothing, and must not take the question back
+  cluster.run_for(10_ms);
+  cluster.erase(0, kA);
+  expect_value(source);
+  expect_value(get);
+  expect_value(reduce);
+}
+
+// ---- eviction ----
+
+TEST_P(Memory, SenderThatHasEvictedItsCopyAndWantsItAgainIsNotWaitedFor) {
+  Cluster& cluster = start(3, [](ClusterConfig& c) { c.engine.arena_bytes = 1_MiB; });
+  for (std::uint64_t n = 10; n < 18; ++n) {
+    put_now(2, object_named(n), {.size_bytes = 70'000});
+    Request& copy = cluster.get(1, object_named(n));
+    expect_value(copy);
+    cluster.release(copy);
+  }
+  cluster.crash(2);
+  cluster.run_for(3_s);
+  cluster.stall_link(0, 1, 500_ms);  // the home on node 0 hears late that they are gone
+  put_now(1, kA, {.size_bytes = 900'000});
+  std::vector<Request*> gets;
+  for (std::uint64_t n = 10; n < 18; ++n) {
+    gets.push_back(&cluster.get(0, object_named(n)));
+    gets.push_back(&cluster.get(1, object_named(n)));
+  }
+  for (Request* get : gets) expect_error(*get, Code::kObjectLost);
+}
+
 // ---- draining ----
 
 TEST_P(Memory, DrainedNodeIsKilledAndNothingIsLost) {
