@@ -92,7 +92,7 @@ void ReduceTree::handle_located(const Located& located, const Membership& view) 
     plan.meta = located.meta;
     const auto refused =
         std::find_if(located.meta.parts.begin(), located.meta.parts.end(),
-                     [&](const Part& part) { return !can_reduce(part.dtype, plan.op); });
+                     [op = plan.op](const Part& part) { return !can_reduce(part.dtype, op); });
     if (refused != located.meta.parts.end()) {
       fail(target, plan, Code::kInvalidArgument, refusal(located.object, refused->dtype, plan.op));
       continue;
