@@ -17,7 +17,7 @@ from pathlib import Path
 import ray
 
 STATUS = [sys.executable, "-m", "hoplite_ray.cli", "status", "--json"]
-GRPC_THREADS = ("event_engine", "grpc_global_tim")  # gRPC starts and ends these as it likes
+OWN_THREADS = ("python", "hoplite")  # gRPC names its own, and starts and ends them as it likes
 WAIT_S = 60.0  # the last gradients come and go by themselves, also those of a worker just killed
 
 
@@ -40,7 +40,7 @@ class Leftovers:
         return cls(
             len(nodes),
             sum(node["arena_bytes_used"] for node in nodes),
-            Counter(name for task in tasks if (name := _name(task)) not in GRPC_THREADS),
+            Counter(name for task in tasks if (name := _name(task)).startswith(OWN_THREADS)),
             Counter(file.partition(":[")[0] for _, _, file in files),
         )
 
@@ -60,7 +60,7 @@ class Leftovers:
 def _name(task: Path) -> str:
     with suppress(FileNotFoundError):  # it has just ended
         return (task / "comm").read_text().strip()
-    return GRPC_THREADS[0]
+    return ""
 
 
 def _descriptors(task: Path) -> Iterator[tuple[str, str, str]]:
