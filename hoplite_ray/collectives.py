@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,18 +20,19 @@ from hoplite_ray.pending import (
 from hoplite_ray.refs import REDUCE_OPS, ReduceOp, checked_id
 
 
-class Collectives:
+class Collectives(ABC):
     """The part of Store that combines objects; see there."""
 
     _client: _native.Client
     _listener: Listener
 
+    @abstractmethod
     def begin_get(self, object_id: bytes, *, exists: bool = False) -> Pending[Received]:
         """Start what `get` waits for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _usable(self) -> _native.Client:
-        raise NotImplementedError
+        """The client, unless it was closed or this is a fork."""
 
     def gather(
         self, object_ids: Sequence[bytes], *, exists: bool = False, timeout_s: float | None = None

@@ -6,6 +6,7 @@ The value is fetched at the first use and kept, so that an expression of ten ope
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,22 +41,22 @@ def _binary(operate: _Binary, store: _Binary) -> tuple[_Binary, _Binary, _Binary
     return _comparison(operate), lambda self, other: operate(plain(other), self._shown()), in_place
 
 
-class Operators:
+class Operators(ABC):
     """Everything that Python, numpy and torch let an operand do."""
 
     __slots__ = ()
 
+    @abstractmethod
     def _shown(self) -> Any:
         """The value, read-only where numpy can see to it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _writable(self) -> Any:
         """The value, to be written. Raises: TypeError unless this is an unsealed `empty`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def torch(self) -> Any:
         """The value as tensors."""
-        raise NotImplementedError
 
     __add__, __radd__, __iadd__ = _binary(operator.add, operator.iadd)
     __sub__, __rsub__, __isub__ = _binary(operator.sub, operator.isub)
