@@ -9,55 +9,55 @@ is another, cubic is put on the list of those that a namespace may choose. Needs
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from hoplite_ray.launch import NodeProcess
-from hoplite_ray.store import Store
 
-# What of a link's nominal rate reaches the application: Ethernet, IP and TCP headers take the rest.
-PAYLOAD_SHARE = 0.955
+RAIL = "rail"  # the device in every node's namespace
 _GSO_BYTES = 32768  # largest packet handed to the shaper: what crosses a hop at once
 _BURST_BYTES = _GSO_BYTES * 3 // 2  # passes unshaped after idle time: as little as tbf can do with
 _EGRESS_QUEUE_BYTES = 256 * 1024 + _BURST_BYTES  # 4 ms at 500 Mbit/s
+_INGRESS_QUEUE_BYTES = 1024 * 1024 + _BURST_BYTES
 _CONGESTION = "cubic"
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
-_INGRESS_QUEUE_BYTES = 1024 * 1024 + _BURST_BYTES
+# A user's PATH often lacks the administrator's tools.
+_TOOLS = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
-def is_possible() -> bool:
-    """Tell whether this process may make network namespaces."""
+def why_impossible() -> str | None:
+    """Say why this process can't make network namespaces; None if it can."""
     if os.geteuid() != 0:
-        return False
+        return "needs root for network namespaces"
     name = f"hop{os.getpid()}-probe"
     try:
         _run("ip", "netns", "add", name)
         _run("ip", "netns", "del", name)
-    except OSError:  # no right to, or no iproute2
-        return False
-    return True
+    except OSError as error:
+        return f"needs root for network namespaces, and more: {error}"
+    return None
 
 
-class Cluster:
-    """Namespaces, their links, and a node and a store in each. A context manager."""
+class Network:
+    """Namespaces and their links, all of one rate until told otherwise. A context manager.
 
-    def __init__(self, count: int, *, rate_mbit: int, arena_bytes: int) -> None:
+    Rates are changed, and links cut and healed, while traffic runs.
+    """
+
+    def __init__(self, count: int, *, rate_mbit: float) -> None:
+        self.count = count
         self.rate_mbit = rate_mbit
-        self.stores: list[Store] = []
-        self._count = count
-        self._arena_bytes = arena_bytes
         self._prefix = f"hop{os.getpid()}-"
         self._namespaces: list[str] = []
-        self._nodes: list[NodeProcess] = []
 
     def __enter__(self) -> Self:
         try:
             self._connect()
-            for rank in range(self._count):
-                self._start_node(rank)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -69,16 +69,37 @@ class Cluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for store in self.stores:
-            store.close()
-        for node in self._nodes:
-            node.stop()
         for name in self._namespaces:
             _run("ip", "netns", "del", name)
+        self._namespaces.clear()
 
-    def bound_s(self, size_bytes: int) -> float:
-        """Return the time that `size_bytes` take over one link at its rate."""
-        return size_bytes * 8 / (self.rate_mbit * 1e6 * PAYLOAD_SHARE)
+    def address(self, rank: int) -> str:
+        """The node's address, which the others reach over the links."""
+        return f"10.77.0.{rank + 1}"
+
+    def within(self, rank: int) -> list[str]:
+        """The words before a command that has to run at the node."""
+        return [_tool("ip"), "netns", "exec", f"{self._prefix}{rank}"]
+
+    def set_rate(self, rank: int, rate_mbit: float) -> None:
+        """Shape the node's link, in both directions."""
+        for namespace, device, queue_bytes in (
+            (f"{self._prefix}{rank}", RAIL, _EGRESS_QUEUE_BYTES),
+            (f"{self._prefix}switch", f"port{rank}", _INGRESS_QUEUE_BYTES),
+        ):
+            _run(
+                *("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf"),
+                *("rate", f"{round(rate_mbit * 1000)}kbit"),
+                *("burst", str(_BURST_BYTES), "limit", str(queue_bytes)),
+            )
+
+    def cut(self, rank: int) -> None:
+        """Pull the node's cable out of the switch: the kernel at either end sees no carrier."""
+        _run("ip", "-n", f"{self._prefix}switch", "link", "set", f"port{rank}", "down")
+
+    def heal(self, rank: int) -> None:
+        """Put the cable back."""
+        _run("ip", "-n", f"{self._prefix}switch", "link", "set", f"port{rank}", "up")
 
     def _connect(self) -> None:
         allowed = _ALLOWED.read_text().split()
@@ -87,20 +108,25 @@ class Cluster:
         switch = self._add_namespace("switch")
         _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge", "forward_delay", "0")
         _run("ip", "-n", switch, "link", "set", "bridge", "up")
-        for rank in range(self._count):
-            node = self._add_namespace(str(rank))
-            congestion = f"net.ipv4.tcp_congestion_control={_CONGESTION}"
-            _run("ip", "netns", "exec", node, "sysctl", "-qw", congestion)
-            port = f"port{rank}"
+        for rank in range(self.count):
+            node, port = self._add_namespace(str(rank)), f"port{rank}"
+            _run(
+                *self.within(rank),
+                "sysctl",
+                "-qw",
+                f"net.ipv4.tcp_congestion_control={_CONGESTION}",
+            )
             _run(
                 *("ip", "link", "add", port, "netns", switch),
-                *("type", "veth", "peer", "name", "rail", "netns", node),
+                *("type", "veth", "peer", "name", RAIL, "netns", node),
             )
+            for namespace, device in ((switch, port), (node, RAIL)):
+                gso = ("gso_max_size", str(_GSO_BYTES))
+                _run("ip", "-n", namespace, "link", "set", device, *gso)
             _run("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
-            _run("ip", "-n", node, "addr", "add", f"{_address(rank)}/24", "dev", "rail")
-            _run("ip", "-n", node, "link", "set", "rail", "up")
-            self._shape(node, "rail", _EGRESS_QUEUE_BYTES)
-            self._shape(switch, port, _INGRESS_QUEUE_BYTES)
+            _run("ip", "-n", node, "addr", "add", f"{self.address(rank)}/24", "dev", RAIL)
+            _run("ip", "-n", node, "link", "set", RAIL, "up")
+            self.set_rate(rank, self.rate_mbit)
 
     def _add_namespace(self, name: str) -> str:
         _run("ip", "netns", "add", self._prefix + name)
@@ -108,37 +134,78 @@ class Cluster:
         _run("ip", "-n", self._prefix + name, "link", "set", "lo", "up")
         return self._prefix + name
 
-    def _shape(self, namespace: str, device: str, queue_bytes: int) -> None:
-        _run("ip", "-n", namespace, "link", "set", device, "gso_max_size", str(_GSO_BYTES))
-        _run(
-            *("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf"),
-            *("rate", f"{self.rate_mbit}mbit"),
-            *("burst", str(_BURST_BYTES), "limit", str(queue_bytes)),
-        )
 
-    def _start_node(self, rank: int) -> None:
-        node = NodeProcess.start(
-            listen=[f"{_address(rank)}:0"],
-            beside=self._nodes[0] if self._nodes else None,
+class Cluster:
+    """A network with a node at the end of each link. A context manager."""
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        rate_mbit: float,
+        arena_bytes: int,
+        options: Mapping[str, int] | None = None,
+    ) -> None:
+        self.network = Network(count, rate_mbit=rate_mbit)
+        self.nodes: list[NodeProcess] = []
+        self._arena_bytes = arena_bytes
+        self._options = options
+        self._folder = Path(tempfile.mkdtemp(prefix="hoplite-"))
+
+    def __enter__(self) -> Self:
+        try:
+            self.network.__enter__()
+            for rank in range(self.network.count):
+                self.nodes.append(self._start(rank))
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for node in self.nodes:
+            node.stop()
+        self.network.__exit__(kind, error, trace)
+        shutil.rmtree(self._folder)
+
+    def kill(self, rank: int) -> None:
+        """End a node as `kill -9` does; its link stays."""
+        self.nodes[rank].kill()
+
+    def revive(self, rank: int) -> None:
+        """Start a killed node's next life, beside those that are there."""
+        self.nodes[rank] = self._start(rank)
+
+    def _start(self, rank: int) -> NodeProcess:
+        return NodeProcess.start(
+            directory=self._folder / str(rank),
+            listen=[f"{self.network.address(rank)}:0"],
+            beside=next((node for node in self.nodes if node.process.poll() is None), None),
             arena_bytes=self._arena_bytes,
-            before=["ip", "netns", "exec", f"{self._prefix}{rank}"],
+            options=self._options,
+            before=self.network.within(rank),
         )
-        self._nodes.append(node)
-        self.stores.append(Store.attach(node.socket))
-
-
-def _address(rank: int) -> str:
-    return f"10.77.0.{rank + 1}"
 
 
 def _run(*command: str) -> None:
-    done: subprocess.CompletedProcess[str] = subprocess.run(
-        _with_tools(command), capture_output=True, text=True, check=False
+    done = subprocess.run(
+        [_tool(command[0]), *command[1:]],
+        env=os.environ | {"PATH": _TOOLS},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
-def _with_tools(command: Sequence[str]) -> list[str]:
-    """Return `command` so that it is found where a user's PATH lacks the administrator's tools."""
-    return ["env", f"PATH={os.environ.get('PATH', '')}:/usr/sbin:/sbin", *command]
+def _tool(name: str) -> str:
+    found = shutil.which(name, path=_TOOLS)
+    if found is None:
+        raise FileNotFoundError(f"{name} is not installed; it is in the package iproute2")
+    return found

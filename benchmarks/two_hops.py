@@ -14,10 +14,12 @@ import statistics
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
+import bounds
 import numpy as np
-from cluster import Cluster, is_possible
+from cluster import Cluster, why_impossible
 
 from hoplite_ray.store import Store, new_id
 
@@ -45,8 +47,9 @@ class TwoHops:
 def measure(*, size_bytes: int, rate_mbit: int, repeats: int) -> TwoHops:
     """Take both times in one run, alternating; medians of `repeats`."""
     one_hop, two_hops, delays = [], [], []
-    with Cluster(3, rate_mbit=rate_mbit, arena_bytes=3 * size_bytes) as cluster:
-        a, b, c = cluster.stores
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(3, rate_mbit=rate_mbit, arena_bytes=3 * size_bytes))
+        a, b, c = (stack.enter_context(Store.attach(node.socket)) for node in cluster.nodes)
         for _ in range(repeats):
             one_hop.append(_one_hop_s(a, b, size_bytes))
             taken_s, delay_s = _two_hops_s(a, b, c, size_bytes)
@@ -55,7 +58,7 @@ def measure(*, size_bytes: int, rate_mbit: int, repeats: int) -> TwoHops:
         return TwoHops(
             size_bytes=size_bytes,
             rate_mbit=rate_mbit,
-            bound_s=cluster.bound_s(size_bytes),
+            bound_s=bounds.hop_s(size_bytes, rate_mbit=rate_mbit),
             one_hop_s=statistics.median(one_hop),
             two_hops_s=statistics.median(two_hops),
             asked_after_s=max(delays),
@@ -110,8 +113,9 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--toy", action="store_true", help="a size that proves only that it runs")
     asked = parser.parse_args()
-    if not is_possible():
-        print("needs root for network namespaces; nothing was measured")
+    impossible = why_impossible()
+    if impossible:
+        print(f"{impossible}; nothing was measured")
         return 0
     size_mib, repeats = (16, 1) if asked.toy else (asked.size_mib, asked.repeats)
     result = measure(size_bytes=size_mib << 20, rate_mbit=asked.rate_mbit, repeats=repeats)

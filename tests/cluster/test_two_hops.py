@@ -7,7 +7,9 @@ import pytest
 import two_hops
 
 
-@pytest.mark.skipif(not cluster.is_possible(), reason="needs root for network namespaces")
+@pytest.mark.skipif(
+    cluster.why_impossible() is not None, reason="needs root for network namespaces"
+)
 def test_a_relay_streams_while_it_receives(capsys: pytest.CaptureFixture[str]) -> None:
     result = two_hops.measure(size_bytes=256 << 20, rate_mbit=500, repeats=1)
     with capsys.disabled():
