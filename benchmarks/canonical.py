@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import socket
 import statistics
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import numpy as np
+from meters import machine
 
 from hoplite_ray import Store, new_id
 from hoplite_ray.launch import NodeProcess
@@ -144,13 +142,9 @@ def record(
     share: float,
     small_get_p99_s: float,
 ) -> dict[str, object]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
     return {
         "benchmark": "canonical",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "commit": commit.stdout.strip(),
+        **machine(),
         "nodes": options.nodes,
         "size_bytes": options.size_bytes,
         "broadcast_s": rounds,
