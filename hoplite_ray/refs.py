@@ -28,7 +28,7 @@ OBJECT_ID_BYTES = 28  # as Ray's, so that a reference's id is an object's id
 
 LAYOUT_BYTES_MAX = 256 << 10  # kLayoutBytesMax of native/base/limits.h: thousands of arrays
 ALIGNMENT_BYTES = 64  # of every leaf: a cache line, and the widest vector register
-_SIZE_BYTES_MAX = 1 << 62  # more than any arena, less than the native core counts
+_SIZE_BYTES_MAX = 1 << 40  # kObjectBytesMax of native/base/limits.h
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,7 +206,10 @@ def _placed(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
             placed[index] = replace(leaf, offset=start)
         end = max(end, start + size_bytes)
     if end > _SIZE_BYTES_MAX:
-        raise InvalidArgumentError(f"a value of {end} bytes is more than any store holds")
+        raise InvalidArgumentError(
+            f"a value of {end} bytes is larger than any object may be, {_SIZE_BYTES_MAX}; "
+            "put it as several objects"
+        )
     return tuple(placed)
 
 
@@ -324,7 +327,7 @@ def checked_id(object_id: bytes) -> bytes:
         return object_id
     raise InvalidArgumentError(
         f"an object id is {OBJECT_ID_BYTES} bytes, not {object_id!r}; "
-        "make one with hoplite_ray.store.new_id()"
+        "make one with hoplite_ray.new_id()"
     )
 
 

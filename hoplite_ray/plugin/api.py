@@ -18,7 +18,7 @@ from hoplite_ray.errors import (
 )
 from hoplite_ray.plugin import array as arrays
 from hoplite_ray.plugin import ids
-from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables
+from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables, listed
 from hoplite_ray.plugin.array import Array, PutHandle
 from hoplite_ray.plugin.attachment import (
     Attachment,
@@ -26,7 +26,7 @@ from hoplite_ray.plugin.attachment import (
     attachment,
     is_attached,
     left_s,
-    refuse_fork,
+    need_ray,
 )
 from hoplite_ray.plugin.collecting import Gathered
 from hoplite_ray.plugin.fetching import PendingValue, PendingValues
@@ -138,7 +138,7 @@ def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) 
 
 def ray_values(refs: list[Ref], deadline: float | None, timeout_s: float | None) -> list[Any]:
     """Ray's values of `refs`: handles, for objects of the store; of an orphan its pending fetch."""
-    refuse_fork()
+    need_ray()
     try:
         return list(ray.get(refs, timeout=left_s(deadline))) if refs else []
     except ray.exceptions.ObjectLostError as error:
@@ -165,7 +165,7 @@ def orphan(ref: Ref, error: ray.exceptions.ObjectLostError) -> PendingValue:
 
 def late(refs: list[Ref], timeout_s: float | None) -> GetTimeoutError:
     """What to raise when `refs` are not there in time."""
-    _, pending = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+    pending = unfinished(refs)
     many = len(pending) > 1
     names = ", ".join(f"{ref.hex()[:12]}.." for ref in (pending or refs)[:3])
     more = f" and {len(pending) - 3} more" if len(pending) > 3 else ""
@@ -175,6 +175,17 @@ def late(refs: list[Ref], timeout_s: float | None) -> GetTimeoutError:
     return GetTimeoutError(
         f"object{'s' if many else ''} {names}{more} {'are' if many else 'is'} not there after "
         f"{timeout_s} s: {state}; wait longer, or see the task's log"
+    )
+
+
+def unfinished(refs: list[Ref]) -> list[Ref]:
+    """Those of `refs` whose tasks have not ended.
+
+    Raises: Ray's ValueError for a ref of another session, which an await would wait for for ever.
+    """
+    unique = list(dict.fromkeys(refs))
+    return unique and list(
+        ray.wait(unique, num_returns=len(unique), timeout=0, fetch_local=False)[1]
     )
 
 
@@ -225,9 +236,9 @@ def wait(
     A reduce's result is ready when it has committed. Fetches nothing.
     """
     deadline_of(timeout_s)
-    refuse_fork()
+    need_ray()
     ready, pending = ray.wait(
-        list(refs), num_returns=num_returns, timeout=timeout_s, fetch_local=False
+        listed(refs, "wait"), num_returns=num_returns, timeout=timeout_s, fetch_local=False
     )
     return list(ready), list(pending)
 
@@ -247,8 +258,7 @@ def delete(refs: Gettable | Sequence[Gettable]) -> None:
 
 
 def refuse_pending(ref: Ref) -> None:
-    ready, _ = ray.wait([ref], timeout=0, fetch_local=False)
-    if not ready:
+    if unfinished([ref]):
         raise InvalidArgumentError(
             f"object {ref.hex()[:12]}.. is still pending: wait for it, or ray.cancel it"
         )

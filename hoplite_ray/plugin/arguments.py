@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
 
 import numpy as np
@@ -36,7 +36,7 @@ def gettables(refs: Gettable | Sequence[Gettable], taker: str) -> list[Gettable]
     """One or several refs and Arrays as a list."""
     if isinstance(refs, (ray.ObjectRef, Array)):
         return [refs]
-    if not isinstance(refs, Iterable):
+    if not isinstance(refs, Iterable) or isinstance(refs, str | bytes | Mapping):
         raise WrongTypeError(f"{taker} takes refs and Arrays, not {type(refs).__name__}")
     items = list(refs)
     for each in items:
@@ -45,11 +45,16 @@ def gettables(refs: Gettable | Sequence[Gettable], taker: str) -> list[Gettable]
     return items
 
 
+def listed(refs: Sequence[Ref], taker: str) -> list[Ref]:
+    """Several refs as a list."""
+    if isinstance(refs, ray.ObjectRef | Array | str | bytes) or not isinstance(refs, Iterable):
+        raise WrongTypeError(f"{taker} takes a list of object refs, not one {type(refs).__name__}")
+    return list(refs)
+
+
 def source_refs(refs: Sequence[Ref], taker: str) -> list[Ref]:
     """The sources of a reduce or gather."""
-    if isinstance(refs, (ray.ObjectRef, Array)) or not isinstance(refs, Iterable):
-        raise WrongTypeError(f"{taker} takes a list of object refs, not one {type(refs).__name__}")
-    items = list(refs)
+    items = listed(refs, taker)
     for index, each in enumerate(items):
         if isinstance(each, Array):
             raise WrongTypeError(

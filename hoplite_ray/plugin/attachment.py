@@ -163,13 +163,19 @@ def _detach() -> None:
 _changing = threading.Lock()
 
 
-def refuse_fork() -> None:
-    """Raises: UnusableAfterForkError in the child of a process that is attached."""
+def need_ray() -> None:
+    """Refuse what Ray itself would answer by starting a cluster, or by hanging in a fork.
+
+    Raises: HopliteError if Ray is not running here; UnusableAfterForkError in the child of a
+            process that is attached.
+    """
     if _current is not None and _current.pid != os.getpid():
         raise UnusableAfterForkError(
             f"process {os.getpid()} was forked from {_current.pid}, which is attached to Ray and "
             "to its node; neither works in the child: use Ray tasks, or multiprocessing's 'spawn'"
         )
+    if not ray.is_initialized():
+        raise HopliteError("Ray is not running in this process: call ray.init() first")
 
 
 def is_attached() -> bool:
@@ -184,9 +190,7 @@ def attachment() -> Attachment:
             UnusableAfterForkError in the child of a process that is attached.
     """
     global _current
-    refuse_fork()
-    if not ray.is_initialized():
-        raise HopliteError("Ray is not running in this process: call ray.init() first")
+    need_ray()
     place = NodePlace.of_this_process()
     current = _current
     if current is not None and current.place == place:

@@ -25,12 +25,13 @@ from hoplite_ray.plugin.api import (
     ray_values,
     refuse_pending,
     stored,
+    unfinished,
     wait,
 )
-from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables
+from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables, listed
 from hoplite_ray.plugin.array import Array
-from hoplite_ray.plugin.attachment import Attachment, attachment, left_s, refuse_fork
-from hoplite_ray.plugin.combining import members_of
+from hoplite_ray.plugin.attachment import Attachment, attachment, left_s, need_ray
+from hoplite_ray.plugin.combining import answer_ref, members_of
 from hoplite_ray.plugin.fetching import PendingValue, PendingValues, delete_async_of, put_async_of
 from hoplite_ray.plugin.seams import Ref
 
@@ -94,7 +95,7 @@ async def wait_async(
 ) -> tuple[list[Ref], list[Ref]]:
     """`wait`, awaited."""
     deadline = deadline_of(timeout_s)
-    refs = list(refs)
+    refs = listed(refs, "wait_async")
     ready, pending = wait(refs, num_returns=num_returns, timeout_s=0)  # also refuses bad arguments
     if len(ready) == num_returns:
         return ready, pending
@@ -116,7 +117,7 @@ async def wait_async(
 
 async def sources_async(ref: Ref, *, timeout_s: float | None = None) -> list[Ref]:
     """`sources`, awaited."""
-    (handle,) = await _ray_values([ref], deadline_of(timeout_s), timeout_s)
+    (handle,) = await _ray_values([answer_ref(ref)], deadline_of(timeout_s), timeout_s)
     return members_of(ref, handle)
 
 
@@ -135,7 +136,8 @@ async def _ray_values(
     refs: list[Ref], deadline: float | None, timeout_s: float | None
 ) -> list[Any]:
     """Ray's values of `refs`: handles, for objects of the store."""
-    refuse_fork()
+    need_ray()
+    unfinished(refs)  # refuses what nobody would ever answer
     scope = asyncio.timeout(left_s(deadline))
     try:
         async with scope:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hoplite_ray.errors import HopliteError, InvalidArgumentError
+import ray
+
+from hoplite_ray.errors import HopliteError, InvalidArgumentError, WrongTypeError
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.api import ray_values
 from hoplite_ray.plugin.arguments import checked_count, checked_op, deadline_of, source_refs
@@ -82,11 +84,18 @@ def _gathered(refs: Sequence[Ref], taker: str) -> Ref:
 def sources(ref: Ref, *, timeout_s: float | None = None) -> list[Ref]:
     """The refs that went into a reduce's result, in source order; waits until it has committed.
 
-    Raises: ValueError if `ref` is no reduce's result; ReduceError as `get`; HopliteError if this
-            process no longer holds one of those refs.
+    Raises: InvalidArgumentError if `ref` is no reduce's result; ReduceError as `get`;
+            HopliteError if this process no longer holds one of those refs.
     """
-    (handle,) = ray_values([ref], deadline_of(timeout_s), timeout_s)
+    (handle,) = ray_values([answer_ref(ref)], deadline_of(timeout_s), timeout_s)
     return members_of(ref, handle)
+
+
+def answer_ref(ref: Any) -> Ref:
+    if not isinstance(ref, ray.ObjectRef):
+        kind = type(ref).__name__
+        raise WrongTypeError(f"sources takes the ref of a reduce's result, not {kind}")
+    return ref
 
 
 def members_of(ref: Ref, value: Any) -> list[Ref]:

@@ -1,4 +1,4 @@
-"""docs/mistakes.md, what is wrong before a cluster is there: each row is answered as it says."""
+"""docs/mistakes.md, what is wrong where no cluster is, or another: each row is answered so."""
 
 from __future__ import annotations
 
@@ -6,28 +6,32 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.mistakes import section
 
 PROGRAM = """
 import json, sys
 from tests.mistakes import answer_of, section
 
-begun = section("Before there is a cluster")
+begun = section(sys.argv[1])
 names = {}
 exec(begun.given, names)
 print(json.dumps([answer_of(mistake, names) for mistake in begun.mistakes]))
 """
 
 
-def test_what_is_wrong_before_a_cluster_is_there_is_said_at_once() -> None:
+@pytest.mark.parametrize(
+    "heading", ["Before there is a cluster", "After ray.shutdown", "In another session"]
+)
+def test_what_is_wrong_there_is_said_at_once(heading: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-c", PROGRAM, heading], stdout=subprocess.PIPE, text=True, check=True
     )
     answers = json.loads(done.stdout.splitlines()[-1])
-    mistakes = section("Before there is a cluster").mistakes
     wrong = [
         f"{mistake}: {answer}"
-        for mistake, answer in zip(mistakes, answers, strict=True)
+        for mistake, answer in zip(section(heading).mistakes, answers, strict=True)
         if not mistake.accepts(answer)
     ]
     assert not wrong, "\n".join(wrong)
