@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 
+from hoplite_ray.errors import ControlError
 from hoplite_ray.plugin import seams
 
 _CONNECT_S = 2.0
@@ -25,7 +26,7 @@ def discovered(asked: str | None) -> dict[str, Any]:
 
     Returns: address, ray, memory_threshold; secret and view (hexadecimal) or None, where no job has
              used hoplite_ray yet; options; directories: of this user and of live and dead raylets.
-    Raises:  ConnectionError if there is no cluster there.
+    Raises:  ConnectionError if there is no cluster there; ControlError if it does not answer.
     """
     address = seams.cluster_address(asked)
     machine, _, port = address.rpartition(":")
@@ -58,6 +59,6 @@ def discovered(asked: str | None) -> dict[str, Any]:
 if __name__ == "__main__":
     try:
         told = json.dumps(discovered(sys.argv[1] if sys.argv[1:] else None))
-    except (ConnectionError, ValueError) as problem:
+    except (ConnectionError, ValueError, ControlError) as problem:
         sys.exit(f"{problem}")
     sys.stdout.write(f"{told}\n")

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ray
 
+from hoplite_ray.errors import ControlError
+
 if TYPE_CHECKING:
     Ref: TypeAlias = ray.ObjectRef[Any]  # generic for type checkers only
 else:
@@ -160,46 +162,64 @@ async def ready(ref: Ref) -> None:
 
 
 class KeyValues:
-    """The cluster's small shared table: works in any process that knows Ray's address."""
+    """The cluster's small shared table: works in any process that knows Ray's address.
 
-    def __init__(self, address: str) -> None:
+    Every call raises ControlError if Ray's GCS does not answer within `timeout_s`.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = 30.0) -> None:
         from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
+        self._address = address
+        self._timeout_s = timeout_s
         self._client = GcsClient(address=address)
 
     def put_if_absent(self, key: str, value: bytes) -> bytes:
         """Store `value` unless the key has one; returns what is stored."""
-        if self._client.internal_kv_put(key.encode(), value, False, _NAMESPACE) == 1:
+        if self.add(key, value):
             return value
-        stored = self._client.internal_kv_get(key.encode(), _NAMESPACE)
-        return value if stored is None else bytes(stored)
+        stored = self.read(key)
+        return value if stored is None else stored
 
     def add(self, key: str, value: bytes) -> bool:
         """Store `value`; False, and nothing stored, if the key has a value already."""
-        return bool(self._client.internal_kv_put(key.encode(), value, False, _NAMESPACE) == 1)
+        return bool(self._call("put", key.encode(), value, False) == 1)
 
     def read(self, key: str) -> bytes | None:
-        value = self._client.internal_kv_get(key.encode(), _NAMESPACE)
+        value = self._call("get", key.encode())
         return None if value is None else bytes(value)
 
     def keys(self, prefix: str) -> list[str]:
-        return [key.decode() for key in self._client.internal_kv_keys(prefix.encode(), _NAMESPACE)]
+        return [key.decode() for key in self._call("keys", prefix.encode())]
 
     def remove(self, key: str) -> None:
-        self._client.internal_kv_del(key.encode(), False, _NAMESPACE)
+        self._call("del", key.encode(), False)
+
+    def _call(self, verb: str, *arguments: Any) -> Any:
+        call = getattr(self._client, f"internal_kv_{verb}")
+        try:
+            return call(*arguments, namespace=_NAMESPACE, timeout=self._timeout_s)
+        except ray.exceptions.RayError as error:
+            raise ControlError(
+                f"Ray's key-value store at {self._address} does not answer ({error}); "
+                "look at the machine of Ray's head node and the way to it"
+            ) from error
 
 
 class RayViewStore:
     """The view of the nodes, kept in Ray's key-value store: one key per epoch, written once.
 
-    Implements control's ViewStore. Ray's table has put-if-absent and no compare-and-set; a key per
+    Implements control's Table. Ray's table has put-if-absent and no compare-and-set; a key per
     epoch turns the one into the other. The newest few epochs stay for readers that are late.
     """
 
     _EPOCHS_KEPT = 8
+    _TIMEOUT_S = (
+        5.0  # then the node says that it is cut off; a GCS that is there takes milliseconds
+    )
 
     def __init__(self, address: str, *, prefix: str = "view") -> None:
-        self._values = KeyValues(address)
+        self._values = KeyValues(address, timeout_s=self._TIMEOUT_S)
         self._prefix = prefix
 
     def read(self) -> tuple[int, bytes]:
