@@ -2,7 +2,8 @@
 
 Runs the native node and the control service, joins the others, and ends when the watched process
 (Ray's raylet) does or on SIGTERM, in both cases after leaving. When the other nodes hold it for
-dead it starts its next life: same id and socket, next incarnation, empty arena.
+dead it starts its next life: same id and socket, next incarnation, empty arena; it goes on trying
+until they let it in.
 
 The directory is of mode 0700 and one node's at a time. It gets:
 
@@ -34,11 +35,11 @@ from typing import Any, TypeVar
 
 from hoplite_ray import _native
 from hoplite_ray.control.administration import Administration
-from hoplite_ray.control.client import ControlClient
+from hoplite_ray.control.client import ControlClient, RefusedError
 from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.service import ControlService
 from hoplite_ray.control.view import Member, View
-from hoplite_ray.control.view_store import ViewStore
+from hoplite_ray.control.view_store import TableViews, ViewStore
 from hoplite_ray.errors import ControlError, HopliteError
 from hoplite_ray.node_options import NodeOptions, checked, own_directory, parsed
 
@@ -46,7 +47,8 @@ _logger = logging.getLogger("hoplite_ray.node")
 
 _T = TypeVar("_T")
 
-_THREADS = 3  # one waits for events, one reads or writes the view in Ray's store, one lists objects
+# One waits for events, one reads the view in Ray's store, one writes it, one lists objects.
+_THREADS = 4
 _EVENT_WAIT_S = 1.0  # stop() wakes the wait, so this is no delay
 _LEAVE_S = 2.0  # then the others find out by themselves
 _GRACE_S = 1.0  # for watchers to receive the view in which we have left
@@ -79,15 +81,22 @@ async def _live(options: NodeOptions) -> int:
     loop.set_default_executor(_threads())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    is_draining = False
+    is_draining = is_rejoining = False
     with _watched(options.watch_pid, stop):
         while True:
             life = Life(options)
-            others = await life.live(stop, is_draining=is_draining)
-            if others is None:
-                return 0
-            is_draining = life.is_draining
-            _logger.warning("the others hold incarnation %d for dead", options.incarnation)
+            try:
+                others = await life.live(stop, is_draining=is_draining)
+            except ControlError as error:
+                if not is_rejoining or isinstance(error, RefusedError):
+                    raise
+                others = options.join
+                _logger.warning("not a member again yet: %s", error)
+            else:
+                if others is None:
+                    return 0
+                is_rejoining, is_draining = True, life.is_draining
+                _logger.warning("the others hold incarnation %d for dead", options.incarnation)
             options = replace(options, incarnation=options.incarnation + 1, join=others)
 
 
@@ -162,8 +171,13 @@ class Life:
             tuple(self._native.rails()),
         )
         membership = Membership(
-            own, calls=self._calls, on_view=self._tell_native, store=_view_store(options)
+            own,
+            calls=self._calls,
+            on_view=self._tell_native,
+            on_shortage=self._service.say_shortage,
+            store=_view_store(options),
         )
+        self._service.introduce(membership)
         await membership.enter(options.join)
         self._service.open(membership)
         line = json.dumps(_record(options, own))
@@ -268,7 +282,7 @@ def _view_store(options: NodeOptions) -> ViewStore | None:
         return None
     from hoplite_ray.plugin.seams import RayViewStore  # imports ray, which nothing else here needs
 
-    return RayViewStore(options.gcs_address)
+    return TableViews(RayViewStore(options.gcs_address))
 
 
 @contextlib.contextmanager

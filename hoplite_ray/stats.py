@@ -23,6 +23,7 @@ class NodeStats:
     directory_entries: int
     members: int
     view_epoch: int
+    has_quorum: int  # 0 if no view can be committed as seen from there, else 1
     blocks_sent: int
     blocks_received: int
     blocks_folded: int

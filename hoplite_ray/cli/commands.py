@@ -19,7 +19,7 @@ _RAY_SHARE = 0.5  # of the time limit: importing Ray takes 1 s, and three on a b
 
 
 def status(asked: argparse.Namespace) -> int:
-    """Print the nodes; 0 if every one of them answers."""
+    """Print the nodes; 0 if every one of them answers and none is in a minority."""
     cluster, seen = look(asked)
     if asked.json:
         _print(json.dumps(_status_json(cluster, seen)))
@@ -31,7 +31,7 @@ def status(asked: argparse.Namespace) -> int:
 def objects(asked: argparse.Namespace) -> int:
     """Print the largest objects of all nodes; 0 if every node told its own."""
     cluster, seen = look(asked)
-    nodes = [node for node in seen.nodes if node.is_healthy]
+    nodes = [node for node in seen.nodes if node.answers]
 
     async def ask() -> list[list[pb.Object] | ControlError]:
         limit, timeout_s = asked.limit, asked.timeout_s * (1 - _RAY_SHARE)
@@ -42,7 +42,7 @@ def objects(asked: argparse.Namespace) -> int:
         )
 
     found: dict[tuple[bytes, int], _Object] = {}
-    missing = [f"{node}: {node.why}" for node in seen.nodes if not node.is_healthy]
+    missing = [f"{node}: {node.why}" for node in seen.nodes if not node.answers]
     for node, told in zip(nodes, asyncio.run(ask()), strict=True):
         if isinstance(told, ControlError):
             missing.append(f"{node}: {told}")
@@ -166,9 +166,9 @@ def _status_text(cluster: Cluster, seen: Survey) -> str:
                 *(str(told.get(name, "-")) for name in ("objects", "waiters")),
             ]
         )
-    healthy = sum(node.is_healthy for node in seen.nodes)
+    answering = sum(node.answers for node in seen.nodes)
     lines = [
-        f"{cluster.name}: view {seen.view.epoch}, {healthy} of {len(seen.nodes)} nodes answer",
+        f"{cluster.name}: view {seen.view.epoch}, {answering} of {len(seen.nodes)} nodes answer",
         columns((*_STATUS, "WAITERS"), rows, right=_STATUS_RIGHT),
     ]
     lines += [f"{node.state}: {node}: {node.why}" for node in seen.nodes if node.why]

@@ -57,7 +57,7 @@ def _findings(asked: argparse.Namespace) -> Iterator[Finding]:
 def _probes(
     cluster: Cluster, seen: Survey, timeout_s: float
 ) -> list[list[pb.Probe] | ControlError]:
-    nodes = [node for node in seen.nodes if node.is_healthy]
+    nodes = [node for node in seen.nodes if node.answers]
     limit_s = timeout_s * _PROBE_SHARE
     return asyncio.run(
         ask_each(cluster, nodes, lambda calls, node: calls.probe(node.control, timeout_s=limit_s))

@@ -23,6 +23,7 @@ _SKEW_MAX_S = 5.0
 _JOURNAL_BYTES_GOOD = 64 << 20  # a million objects of processes that still live
 
 _NEXT: dict[str, str] = {
+    "minority": "mend the network between it and the others, or end it and start it again",
     "silent": "look at its machine and node.log there; if it is gone, the others will say so",
     "refused": "give the secret of this cluster: DIRECTORY/secret of one of its nodes",
     "failing": "look at node.log in its directory",
@@ -35,7 +36,7 @@ def checks(
     cluster: Cluster, seen: Survey, probes: list[list[pb.Probe] | ControlError], root: Path
 ) -> Iterator[Finding]:
     """Make every check; `probes` are the answers of the healthy nodes, in the survey's order."""
-    healthy = [node for node in seen.nodes if node.is_healthy]
+    healthy = [node for node in seen.nodes if node.answers]
     for node in seen.nodes:
         yield _node(node, root)
     yield from _reach(seen, healthy, probes)

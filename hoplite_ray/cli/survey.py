@@ -22,9 +22,9 @@ _T = TypeVar("_T")
 class NodeReport:
     """One life of a node as seen from here.
 
-    state:  serving, draining; silent (no answer in time), refused (another secret), failing (any
-            other answer), dead (its process is gone, on this machine), or outside (it runs, and is
-            no member).
+    state:  serving, draining; minority (too few members answer it for the view to change), silent
+            (no answer in time), refused (another secret), failing (any other answer), dead (its
+            process is gone, on this machine), or outside (it runs, and is no member).
     """
 
     node_id: int
@@ -47,8 +47,13 @@ class NodeReport:
 
     @property
     def is_healthy(self) -> bool:
-        """Tell whether it answers; a draining one does."""
+        """Tell whether all is well with it; draining is well."""
         return self.state in ("serving", "draining")
+
+    @property
+    def answers(self) -> bool:
+        """Tell whether it has told of itself."""
+        return self.is_healthy or self.state == "minority"
 
     def __str__(self) -> str:
         name = f"node {self.node_id:x}/{self.incarnation}" if self.node_id else "a node"
@@ -64,7 +69,7 @@ class Survey:
 
     @property
     def is_healthy(self) -> bool:
-        """Tell whether there are nodes, and all of them answer."""
+        """Tell whether there are nodes, and all of them are well."""
         return bool(self.nodes) and all(node.is_healthy for node in self.nodes)
 
 
@@ -135,6 +140,8 @@ async def _ask(calls: ControlClient, report: NodeReport, timeout_s: float) -> No
         return
     report.description, report.pid = description, description.pid
     report.state = "draining" if description.draining else "serving"
+    if description.shortage:
+        report.state, report.why = "minority", description.shortage
     if not is_healthy:
         report.state, report.why = "failing", "its health service says NOT_SERVING: it is leaving"
     if (description.node_id, description.incarnation) != report.key:

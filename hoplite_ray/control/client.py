@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any, cast
@@ -15,15 +16,23 @@ from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.auth import METADATA_KEY, proof
 from hoplite_ray.control.methods import METHODS, full_name
 from hoplite_ray.control.view import Member, NodeKey, View, member_to_proto
+from hoplite_ray.control.voting import Vote, VoteRequest
 from hoplite_ray.errors import ControlError, UnauthenticatedError
 
 CALL_TIMEOUT_S = 5.0  # a view change is two round trips and one write to the GCS: milliseconds
+_VOTE_S = 2.0  # a voter only writes down its answer; two rounds of it fit into CALL_TIMEOUT_S
+KEEPALIVE_MS = 1000  # what a service has to put up with
 _REPLY_S = 1.0  # for the answer to travel after the node has used all the time that it was given
 WATCH_TIMEOUT_S = 30.0  # a watch is asked again after this, so that no stream outlives its reader
 
 # No proxy: node addresses are the cluster's own. Quick redials: a node that starts answers soon.
 # The least backoff is also what a connection may take: a busy node needs more than a redial's wait.
+# A cut cable ends no connection by itself: an idle one is asked every second whether it is there.
+# gRPC's own threads answer, so a node that is only busy does; four seconds are for its machine.
 _OPTIONS = (
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", 4000),
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),
@@ -34,6 +43,14 @@ _OPTIONS = (
 
 class UnreachableError(ControlError):
     """Nobody answered at that address in time."""
+
+
+class NoQuorumError(ControlError):
+    """Those whose consent a new view takes don't answer."""
+
+
+class AnotherLifeError(ControlError):
+    """Another node, or another life of it, answers at the address: the one asked has ended."""
 
 
 class ControlClient:
@@ -54,14 +71,38 @@ class ControlClient:
             address, "Leave", pb.LeaveRequest(node_id=key[0], incarnation=key[1])
         )
 
-    async def report_death(
-        self, address: str, key: NodeKey, *, reporter: int, known_epoch: int
-    ) -> View:
+    async def report_death(self, address: str, key: NodeKey, *, reporter: int) -> View:
         """Say that this life of the node is over, as `reporter` has seen."""
-        request = pb.DeathReport(
-            node_id=key[0], incarnation=key[1], reporter=reporter, known_epoch=known_epoch
-        )
+        request = pb.DeathReport(node_id=key[0], incarnation=key[1], reporter=reporter)
         return await self._view(address, "ReportDeath", request)
+
+    async def vote(self, voter: Member, request: VoteRequest) -> Vote:
+        """Ask for the vote of this life of the node.
+
+        Raises:  AnotherLifeError if it has ended and another has its address.
+        """
+        encoded = request.to_proto(voter.key)
+        reply = await self._unary(voter.control, "Vote", encoded, timeout_s=_VOTE_S)
+        vote = cast(pb.VoteReply, reply)
+        if (vote.node_id, vote.incarnation) != voter.key:
+            raise AnotherLifeError(f"node {vote.node_id:x}/{vote.incarnation} answers there now")
+        return Vote.from_proto(vote)
+
+    async def has_ended(self, member: Member) -> bool:
+        """Tell whether the process is known to have ended: its machine says that nobody listens.
+
+        False is no answer: it may live, or its machine may be down or cut off.
+        """
+        address, _, port = member.control.rpartition(":")
+        try:
+            async with asyncio.timeout(_VOTE_S):
+                _, writer = await asyncio.open_connection(address.strip("[]"), int(port))
+        except ConnectionRefusedError:
+            return True
+        except OSError:  # and TimeoutError, which is one
+            return False
+        writer.close()
+        return False
 
     async def stats(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, int]:
         """Read the counters of a node."""
@@ -176,6 +217,8 @@ def _as_ours(address: str, method: str, error: grpc.aio.AioRpcError) -> ControlE
             return UnreachableError(text)
         case grpc.StatusCode.UNAUTHENTICATED:
             return RefusedError(text)
+        case grpc.StatusCode.ABORTED:
+            return NoQuorumError(text)
     return ControlError(text)
 
 

@@ -49,16 +49,56 @@ class WatchRequest(_message.Message):
     def __init__(self, known_epoch: _Optional[int] = ...) -> None: ...
 
 class DeathReport(_message.Message):
-    __slots__ = ("node_id", "incarnation", "reporter", "known_epoch")
+    __slots__ = ("node_id", "incarnation", "reporter")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REPORTER_FIELD_NUMBER: _ClassVar[int]
-    KNOWN_EPOCH_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     incarnation: int
     reporter: int
-    known_epoch: int
-    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., reporter: _Optional[int] = ..., known_epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., reporter: _Optional[int] = ...) -> None: ...
+
+class Ballot(_message.Message):
+    __slots__ = ("round", "node_id")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    node_id: int
+    def __init__(self, round: _Optional[int] = ..., node_id: _Optional[int] = ...) -> None: ...
+
+class VoteRequest(_message.Message):
+    __slots__ = ("node_id", "incarnation", "base", "ballot", "proposal")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    incarnation: int
+    base: View
+    ballot: Ballot
+    proposal: View
+    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., base: _Optional[_Union[View, _Mapping]] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., proposal: _Optional[_Union[View, _Mapping]] = ...) -> None: ...
+
+class VoteReply(_message.Message):
+    __slots__ = ("node_id", "incarnation", "granted", "promised", "accepted_ballot", "accepted", "newer", "why")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_BALLOT_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    NEWER_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    incarnation: int
+    granted: bool
+    promised: Ballot
+    accepted_ballot: Ballot
+    accepted: View
+    newer: View
+    why: str
+    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., granted: _Optional[bool] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_ballot: _Optional[_Union[Ballot, _Mapping]] = ..., accepted: _Optional[_Union[View, _Mapping]] = ..., newer: _Optional[_Union[View, _Mapping]] = ..., why: _Optional[str] = ...) -> None: ...
 
 class StatsRequest(_message.Message):
     __slots__ = ()
@@ -86,7 +126,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("node_id", "incarnation", "release", "wire_version", "python", "pid", "directory", "congestion_control", "arena_bytes", "options", "clock_s", "draining")
+    __slots__ = ("node_id", "incarnation", "release", "wire_version", "python", "pid", "directory", "congestion_control", "arena_bytes", "options", "clock_s", "draining", "shortage")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +146,7 @@ class Description(_message.Message):
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_S_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    SHORTAGE_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     incarnation: int
     release: str
@@ -118,7 +159,8 @@ class Description(_message.Message):
     options: _containers.ScalarMap[str, int]
     clock_s: float
     draining: bool
-    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., release: _Optional[str] = ..., wire_version: _Optional[int] = ..., python: _Optional[str] = ..., pid: _Optional[int] = ..., directory: _Optional[str] = ..., congestion_control: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., options: _Optional[_Mapping[str, int]] = ..., clock_s: _Optional[float] = ..., draining: _Optional[bool] = ...) -> None: ...
+    shortage: str
+    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., release: _Optional[str] = ..., wire_version: _Optional[int] = ..., python: _Optional[str] = ..., pid: _Optional[int] = ..., directory: _Optional[str] = ..., congestion_control: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., options: _Optional[_Mapping[str, int]] = ..., clock_s: _Optional[float] = ..., draining: _Optional[bool] = ..., shortage: _Optional[str] = ...) -> None: ...
 
 class ProbeRequest(_message.Message):
     __slots__ = ("timeout_ms",)

@@ -3,9 +3,9 @@
     ""                            the node: SERVING from its join to its end
     hoplite_ray.control.Control   the calls of control.proto; as the node
     hoplite_ray.placement         whether new objects belong here: as the node, but NOT_SERVING
-                                  while it drains
+                                  while it drains or is in a minority, where no view is committed
 
-A draining node still answers gets, so only `hoplite_ray.placement` says NOT_SERVING then: use "" to
+Such a node still answers gets, so only `hoplite_ray.placement` says NOT_SERVING then: use "" to
 ask whether a node lives, and the other to ask whether to send it work.
 
 Written here because the class that comes with grpcio-health-checking has no List, and lets
@@ -38,16 +38,30 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc_heal
         self._statuses = dict.fromkeys(("", SERVICE, PLACEMENT), _Status.NOT_SERVING)
         self._changed = asyncio.Event()  # set once, then replaced, at each change
         self._watchers = 0
+        self._is_draining = False
+        self._is_short = False
         self._has_ended = False
 
     def open(self) -> None:
         """Say that the node is a member."""
         self._set(dict.fromkeys(self._statuses, _Status.SERVING))
+        self._place()
 
     def drain(self) -> None:
         """Say that new objects belong elsewhere."""
-        if self._statuses[PLACEMENT] == _Status.SERVING:
-            self._set({PLACEMENT: _Status.NOT_SERVING})
+        self._is_draining = True
+        self._place()
+
+    def say_shortage(self, why: str) -> None:
+        """Say that new objects belong elsewhere while the view can't change."""
+        self._is_short = bool(why)
+        self._place()
+
+    def _place(self) -> None:
+        if self._statuses[SERVICE] != _Status.SERVING:
+            return
+        is_good = not (self._is_draining or self._is_short)
+        self._set({PLACEMENT: _Status.SERVING if is_good else _Status.NOT_SERVING})
 
     def end(self) -> None:
         """Say that the node leaves; every watch ends with that word."""

@@ -1,23 +1,32 @@
-"""One node's part in keeping the same view on all of them (design decision 10).
+"""One node's part in keeping the same view on all of them (design decision 8).
 
-The oldest live member proposes every change and commits it by compare-and-set in the view store;
-any member takes over when the older ones are dead. Every member watches the oldest of the others,
-so that each view reaches all, and a node that was wrongly taken for dead hears of it. A death is
-final for that life of the node: whoever hears of his own joins again with the next incarnation.
+The oldest live member proposes every change and commits it in the view store; any member takes over
+when the older ones are dead. Every member watches the oldest of the others and looks into the store
+now and then, so that each view reaches all, and a node that was wrongly taken for dead hears of it.
+A death is final for that life of the node: whoever hears of his own joins again with the next
+incarnation. Whoever can't have a view committed, because too few answer, says so in `shortage`.
 
-Until views are voted on, two halves of a network that is cut may each keep a view of their own when
-no common store is used.
+A death is believed when this node has seen it or two others have. What one member reports for long
+and nobody else sees is a bad path between the two: the younger of them has to join again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from hoplite_ray.control.client import ControlClient, RefusedError, UnreachableError
+from hoplite_ray.control.client import (
+    ControlClient,
+    NoQuorumError,
+    RefusedError,
+    UnreachableError,
+)
 from hoplite_ray.control.view import Member, NodeKey, View
-from hoplite_ray.control.view_store import MemoryViewStore, ViewStore
+from hoplite_ray.control.view_store import ViewStore, VotedViews
+from hoplite_ray.control.voting import Vote, Voter, VoteRequest
 from hoplite_ray.errors import ControlError
 
 _logger = logging.getLogger(__name__)
@@ -27,6 +36,9 @@ _ENTER_S = 15.0  # a cluster whose proposer has just died answers after _UNREACH
 # A member whose control service refuses for so long is dead, even if no data link to it ever was
 # up whose end could tell. Longer than a restart of the service, shorter than a user's patience.
 _UNREACHABLE_S = 3.0
+# A report that nobody confirms: longer than all members need to see by themselves who is dead.
+_UNCONFIRMED_S = 10.0
+_LOOK_S = 2.0  # for what no watch brings; two small calls to Ray's GCS, or one to a member
 _CHANGE_ATTEMPTS_MAX = 100  # each lost race means that another proposer made progress
 
 
@@ -40,18 +52,19 @@ class Membership:
         calls: ControlClient,
         on_view: Callable[[View], None],
         store: ViewStore | None = None,
+        on_shortage: Callable[[str], None] | None = None,
     ) -> None:
         self.own = own
         self.view = View()
         self.told_dead = asyncio.Event()
+        self.shortage = ""  # why no view can be committed as seen from here; empty if one can
         self._calls = calls
         self._on_view = on_view
-        self._memory = MemoryViewStore()
-        self._store: ViewStore = self._memory if store is None else store
+        self._on_shortage = on_shortage
+        self._voter = Voter()
+        self._store = store or VotedViews(own, calls=calls, vote=self.vote)
         self._dead: set[NodeKey] = set()
-        # The highest epoch that the dead proposer is known to have reached without us. Ours must
-        # pass it, or whoever has that view would take ours for an older one.
-        self._epoch_missed = 0
+        self._reports: dict[NodeKey, dict[int, float]] = {}  # by whom, and since when
         self._leaving = False
         self._one_change = asyncio.Lock()
         self._changed = asyncio.Event()  # set once, then replaced, at each change of view or dead
@@ -68,7 +81,10 @@ class Membership:
         rounds = 0
         deadline_s = asyncio.get_running_loop().time() + _ENTER_S
         while asyncio.get_running_loop().time() < deadline_s:
-            stored = await self._read()
+            stored = await self._store.read(self.view)
+            if stored.has(self.own.key):  # the answer to a join was lost
+                self._adopt(stored)
+                return self.view
             others = [m.control for m in stored.members if m.node_id != self.own.node_id]
             addresses = others or ask
             if not addresses:
@@ -114,6 +130,7 @@ class Membership:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
             tasks.create_task(self._bury())
+            tasks.create_task(self._look())
 
     # ---- what other nodes ask
 
@@ -133,18 +150,46 @@ class Membership:
             raise ControlError(f"{self.own} is not the oldest; ask {proposer}")
         return await self._change(lambda view: view.without(key))
 
-    async def hear_of_death(self, key: NodeKey, *, reporter: int, known_epoch: int) -> View:
-        """Remove a member that `reporter`, whose view is of `known_epoch`, has seen die."""
+    async def hear_of_death(self, key: NodeKey, *, reporter: int) -> View:
+        """Take note that the member `reporter` has seen that life of a node end."""
         if key == self.own.key:
             raise ControlError(f"{self.own} is alive")
-        _logger.warning("node %x/%d is dead, says node %x", *key, reporter)
-        is_stranger = all(member.node_id != reporter for member in self.view.members)
-        if is_stranger or known_epoch > self.view.epoch:
-            self._epoch_missed = max(self._epoch_missed, known_epoch)
-        self.mark_dead(key)
+        self._note_report(key, reporter)
         if self._proposer() == self.own:
-            return await self._change(lambda view: view.without(key))
+            await self._examine(key, reporter)
+            return await self._change(lambda view: view.without(*self._dead))
         return self.view
+
+    def vote(self, request: VoteRequest) -> Vote:
+        """Say whether the candidate's view may follow `request.base`.
+
+        A promise is given to any candidate who is no younger than whom this node takes for the
+        oldest live member, also to one whom it holds for dead: whoever asks is not.
+
+        Raises:  ControlError if this node has no vote there.
+        """
+        base = request.base
+        if base.epoch < self.view.epoch:
+            return Vote(newer=self.view)
+        candidate = next((m for m in base.members if m.node_id == request.ballot.node_id), None)
+        if candidate is None or not base.has(self.own.key):
+            raise ControlError(
+                f"{self.own} has no vote on what node {request.ballot.node_id:x} asks"
+            )
+        self._adopt(base)
+        if base != self.view:
+            raise ControlError(
+                f"{self.own} has another view {base.epoch} than {candidate}: these are two clusters"
+            )
+        if request.proposal is None and candidate != self.own:
+            older = base.members[: base.members.index(candidate)]
+            for member in older:
+                self._note_report(member.key, candidate.node_id)
+            if self._proposer() in older:
+                if self._is_unconfirmed(self.own.key, candidate.node_id):
+                    self.mark_dead(candidate.key)  # it will never follow us again
+                return Vote(why=f"for it {self._proposer()} is alive, and the oldest")
+        return self._voter.vote(request)
 
     async def views(self, known_epoch: int) -> AsyncIterator[View]:
         """Yield the view each time it is newer than the last one known."""
@@ -169,44 +214,80 @@ class Membership:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _read(self) -> View:
-        epoch, encoded = await asyncio.to_thread(self._store.read)
-        return View.from_bytes(encoded) if epoch else View()
+    def _note_report(self, key: NodeKey, reporter: int) -> None:
+        """Weigh what the member `reporter` says; what it said before counts from then on."""
+        ids = [member.node_id for member in self.view.members]
+        if not self.view.has(key) or reporter not in ids or reporter in (key[0], self.own.node_id):
+            return  # of an earlier view, or of a later one that we will hear of
+        now_s = asyncio.get_running_loop().time()
+        reporters = self._reports.setdefault(key, {})
+        if reporter not in reporters:
+            reporters[reporter] = now_s
+            _logger.warning("node %x/%d is dead, says node %x", *key, reporter)
+        if len(reporters) > 1:
+            self.mark_dead(key)
+
+    async def _examine(self, key: NodeKey, reporter: int) -> None:
+        """Come to an own verdict on what only `reporter` says of that life of a node."""
+        members = {member.node_id: member for member in self.view.members}
+        if reporter not in self._reports.get(key, {}) or key in self._dead:
+            return
+        accused, accuser = members[key[0]], members[reporter]
+        if await self._calls.has_ended(accused):
+            self.mark_dead(key)
+        elif self._is_unconfirmed(key, reporter):
+            _logger.warning("%s and %s have no way to each other", accused, accuser)
+            ages = list(members)
+            is_mutual = key[0] in self._reports.get(accuser.key, {})
+            is_younger = ages.index(key[0]) > ages.index(reporter)
+            self.mark_dead(key if is_mutual and is_younger else accuser.key)
+
+    def _is_unconfirmed(self, key: NodeKey, reporter: int) -> bool:
+        """Tell whether `reporter` has said so for long, and nobody else."""
+        since_s = self._reports.get(key, {}).get(reporter, math.inf)
+        return asyncio.get_running_loop().time() - since_s > _UNCONFIRMED_S
 
     async def _change(self, edit: Callable[[View], View]) -> View:
         """Commit `edit` of the newest view, unless that changes nothing."""
         async with self._one_change:
             for _ in range(_CHANGE_ATTEMPTS_MAX):
-                current = await self._read()
-                members = edit(current).members
-                if members == current.members and current.epoch > self._epoch_missed:
-                    self._adopt(current)
-                    return current
-                proposal = View(max(current.epoch, self._epoch_missed) + 1, members)
-                encoded = proposal.to_bytes()
-                if await asyncio.to_thread(self._store.compare_and_set, proposal.epoch, encoded):
-                    self._adopt(proposal)
-                    return proposal
+                if self.told_dead.is_set():
+                    raise ControlError(f"{self.own} is no member any more; ask another")
+                base = self.view
+                members = edit(base).members
+                if members == base.members:
+                    return base
+                try:
+                    decided = await self._store.commit(base, View(base.epoch + 1, members))
+                except NoQuorumError as error:
+                    self._say_shortage(str(error))
+                    raise
+                self._adopt(decided)
+                if decided.members == members:
+                    return decided
         raise ControlError("the view changed faster than it could be read; ask again")
 
-    async def _report(self, proposer: Member, key: NodeKey) -> View:
-        return await self._calls.report_death(
-            proposer.control, key, reporter=self.own.node_id, known_epoch=self.view.epoch
-        )
-
-    async def _remove(self, dead: Sequence[NodeKey]) -> None:
-        await self._change(lambda view: view.without(*dead))
+    def _say_shortage(self, why: str) -> None:
+        if bool(why) != bool(self.shortage):
+            if why:
+                _logger.error("the view can't change: %s", why)
+            else:
+                _logger.info("the view can change again")
+            if self._on_shortage is not None:
+                self._on_shortage(why)
+        self.shortage = why
 
     def _adopt(self, view: View) -> None:
         """Make `view` this node's, if it is newer."""
         if view.epoch <= self.view.epoch:
             return
         was_member = self.view.has(self.own.key)
-        self._memory.compare_and_set(view.epoch, view.to_bytes())
         self.view = view
         self._dead &= {member.key for member in view.members}
+        self._reports.clear()  # who still thinks so says it again
         _logger.info("view %d: %s", view.epoch, ", ".join(map(str, view.members)))
         if view.has(self.own.key):
+            self._say_shortage("")
             self._on_view(view)
         elif was_member and not self._leaving:
             self.told_dead.set()
@@ -265,14 +346,32 @@ class Membership:
             proposer = self._proposer()
             try:
                 if proposer == self.own:
-                    await self._remove(dead)
+                    await self._change(lambda view: view.without(*self._dead))
                 else:
                     for key in dead:
-                        self._adopt(await self._report(proposer, key))
+                        self._adopt(
+                            await self._calls.report_death(
+                                proposer.control, key, reporter=self.own.node_id
+                            )
+                        )
+            except NoQuorumError as error:
+                self._say_shortage(str(error))
             except ControlError as error:
-                _logger.warning("the death of %s is not in the view yet: %s", dead, error)
+                _logger.info("the death of %s is not in the view yet: %s", dead, error)
             if any(self.view.has(key) for key in dead):
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(_RETRY_S * (1 + random.random()))
+
+    async def _look(self) -> None:
+        """Look into the store from time to time, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S * (0.5 + random.random()))
+            try:
+                self._adopt(await self._store.read(self.view))
+            except NoQuorumError as error:
+                self._say_shortage(str(error))
+            else:
+                if not any(member.key in self._dead for member in self.view.members):
+                    self._say_shortage("")
 
 
 def _all_unreachable(refusals: dict[str, ControlError]) -> bool:

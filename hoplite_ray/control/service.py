@@ -14,10 +14,12 @@ from google.protobuf.message import DecodeError, Message
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.administration import Administration
 from hoplite_ray.control.auth import METADATA_KEY, Verifier
+from hoplite_ray.control.client import KEEPALIVE_MS, NoQuorumError
 from hoplite_ray.control.health import Health
 from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.methods import METHODS, SERVICE
 from hoplite_ray.control.view import NodeKey, member_from_proto
+from hoplite_ray.control.voting import Vote, VoteRequest
 from hoplite_ray.errors import ControlError, SystemFailureError, UnauthenticatedError
 
 _CONCURRENT_CALLS_MAX = 4096  # four per member of the largest view (kViewMembersMax)
@@ -29,11 +31,16 @@ class ControlService:
     def __init__(self, *, secret: bytes, administration: Administration) -> None:
         self._verifier = Verifier(secret)
         self._administration = administration
+        self._joining: Membership | None = None
         self._membership: Membership | None = None
         self._health = Health()
         # One port is one node's: without this, two processes may share it and split its calls.
         self._grpc = grpc.aio.server(
-            options=(("grpc.so_reuseport", 0),), maximum_concurrent_rpcs=_CONCURRENT_CALLS_MAX
+            options=(
+                ("grpc.so_reuseport", 0),
+                ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+            ),
+            maximum_concurrent_rpcs=_CONCURRENT_CALLS_MAX,
         )
 
     async def start(self, listen: str) -> str:
@@ -51,10 +58,18 @@ class ControlService:
         await self._grpc.start()
         return f"{listen.rpartition(':')[0]}:{port}"
 
+    def introduce(self, membership: Membership) -> None:
+        """Let it vote from now on: who asks for an earlier life learns that this one is here."""
+        self._joining = membership
+
     def open(self, membership: Membership) -> None:
-        """Answer from now on; until now every call was told to come again."""
-        self._membership = membership
+        """Answer from now on; until now every other call was told to come again."""
+        self._joining = self._membership = membership
         self._health.open()
+
+    def say_shortage(self, why: str) -> None:
+        """Say whether views can be committed; work that is sent here may wait for one."""
+        self._health.say_shortage(why)
 
     def drain(self) -> None:
         """Drain this life of the node, as an earlier one was asked to."""
@@ -119,10 +134,15 @@ class ControlService:
         return (await self._joined.dismiss(_key(request))).to_proto()
 
     async def _ReportDeath(self, request: pb.DeathReport) -> pb.View:
-        view = await self._joined.hear_of_death(
-            _key(request), reporter=request.reporter, known_epoch=request.known_epoch
-        )
+        view = await self._joined.hear_of_death(_key(request), reporter=request.reporter)
         return view.to_proto()
+
+    async def _Vote(self, request: pb.VoteRequest) -> pb.VoteReply:
+        membership = self._joining or self._joined
+        own = membership.own.key
+        if own != _key(request):
+            return Vote().to_proto(own)
+        return membership.vote(VoteRequest.from_proto(request)).to_proto(own)
 
     async def _WatchView(self, request: pb.WatchRequest) -> AsyncIterator[pb.View]:
         async for view in self._joined.views(request.known_epoch):
@@ -131,10 +151,13 @@ class ControlService:
     async def _Stats(self, request: pb.StatsRequest) -> pb.StatsReply:
         node_id, incarnation = self._joined.own.key
         counters = self._administration.counters()
+        counters["has_quorum"] = int(not self._joined.shortage)
         return pb.StatsReply(node_id=node_id, incarnation=incarnation, counters=counters)
 
     async def _Describe(self, request: pb.DescribeRequest) -> pb.Description:
-        return self._administration.describe(self._joined.own)
+        description = self._administration.describe(self._joined.own)
+        description.shortage = self._joined.shortage
+        return description
 
     async def _Probe(self, request: pb.ProbeRequest) -> pb.Probes:
         own, members = self._joined.own, self._joined.view.members
@@ -172,7 +195,7 @@ class _UnprovenError(ControlError):
     pass
 
 
-def _key(request: pb.LeaveRequest | pb.DeathReport) -> NodeKey:
+def _key(request: pb.LeaveRequest | pb.DeathReport | pb.VoteRequest) -> NodeKey:
     return (request.node_id, request.incarnation)
 
 
@@ -180,5 +203,7 @@ async def _refuse(context: grpc.aio.ServicerContext, error: ControlError) -> NoR
     code = grpc.StatusCode.FAILED_PRECONDITION
     if isinstance(error, _UnprovenError):
         code = grpc.StatusCode.UNAUTHENTICATED
+    elif isinstance(error, NoQuorumError):
+        code = grpc.StatusCode.ABORTED
     await context.abort(code, str(error))
     raise AssertionError("abort() always raises")

@@ -98,14 +98,13 @@ def test_what_is_put_on_a_draining_node_moves_too(cluster: MakeNodes) -> None:
 
 
 def test_a_node_that_drains_does_so_in_its_next_life(cluster: MakeNodes, tmp_path: Path) -> None:
-    nodes = cluster(2)
-    first, second = nodes.processes
+    nodes = cluster(4)
+    first, second, *liars = nodes.processes
 
     async def end_a_life(calls: ControlClient) -> bool:
         assert (await calls.drain(second.control, timeout_s=WAIT_S)).drained
-        await calls.report_death(
-            first.control, (second.node_id, 1), reporter=first.node_id, known_epoch=2
-        )
+        for liar in liars:
+            await calls.report_death(first.control, (second.node_id, 1), reporter=liar.node_id)
         async for view in calls.watch(first.control, 0):
             for member in view.members:
                 if member.key == (second.node_id, 2):

@@ -18,6 +18,7 @@ import hoplite_ray as hop
 from hoplite_ray.config import Config, Memory
 from hoplite_ray.plugin import start
 from hoplite_ray.plugin.start import NodePlace, ensure_node
+from hoplite_ray.stats import NodeStats
 from tests.ray.raycluster import ARENA_BYTES, LARGE, RayCluster, eventually
 
 
@@ -89,6 +90,21 @@ def test_a_node_comes_back_alone_and_goes_with_its_raylet(cluster: RayCluster) -
         cluster.crash_node(node)
     assert eventually(lambda: not is_running(second_pid), within_s=10)
     assert not Path(directory, "node.sock").exists()
+
+
+def test_a_node_whom_rays_gcs_does_not_answer_says_so(cluster: RayCluster) -> None:
+    pid, directory = ray.get(Client.options(**cluster.on(1)).remote().attach.remote())
+    control = json.loads(Path(directory, "node.json").read_text())["control"]
+    secret = Path(directory, "secret").read_bytes()
+    assert NodeStats.read(control, secret).has_quorum == 1
+    [gcs] = cluster.cluster.head_node.all_processes["gcs_server"]
+    gcs.process.send_signal(signal.SIGSTOP)
+    try:
+        assert eventually(lambda: NodeStats.read(control, secret).has_quorum == 0, within_s=30)
+    finally:
+        gcs.process.send_signal(signal.SIGCONT)
+    assert eventually(lambda: NodeStats.read(control, secret).has_quorum == 1, within_s=30)
+    assert is_running(pid)
 
 
 @pytest.mark.timeout(180)  # Ray takes its time to believe that a node is dead

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hoplite_ray.control import control_pb2
+from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.auth import Verifier, proof
+from hoplite_ray.control.client import NoQuorumError
 from hoplite_ray.control.methods import METHODS, SERVICE
 from hoplite_ray.control.view import MEMBERS_MAX, Member, View, member_from_proto
-from hoplite_ray.control.view_store import MemoryViewStore
+from hoplite_ray.control.view_store import TableViews
+from hoplite_ray.control.voting import Ballot, Vote, VoteRequest
 from hoplite_ray.errors import ControlError, UnauthenticatedError
 
 SECRET = b"0123456789abcdef"
@@ -114,14 +118,81 @@ def test_only_that_life_of_a_node_is_removed() -> None:
     assert view.without((2, 2), (1, 1)).members == ()
 
 
-def test_a_view_store_takes_each_epoch_once() -> None:
-    store = MemoryViewStore()
-    assert store.read() == (0, b"")
-    assert store.compare_and_set(1, b"a")
-    assert not store.compare_and_set(1, b"b")
-    assert store.compare_and_set(5, b"c")
-    assert not store.compare_and_set(4, b"d")
-    assert store.read() == (5, b"c")
+class MemoryTable:
+    """What Ray's table does, and its end."""
+
+    def __init__(self) -> None:
+        self.stored = (0, b"")
+        self.is_gone = False
+
+    def read(self) -> tuple[int, bytes]:
+        if self.is_gone:
+            raise ControlError("the table does not answer")
+        return self.stored
+
+    def compare_and_set(self, epoch: int, value: bytes) -> bool:
+        if epoch <= self.read()[0]:
+            return False
+        self.stored = (epoch, value)
+        return True
+
+
+def test_a_table_decides_for_the_first_who_asks() -> None:
+    async def walk() -> None:
+        table = MemoryTable()
+        one, other = TableViews(table), TableViews(table)
+        first, late = View(1, (member(1),)), View(1, (member(2),))
+        assert await one.read(View()) == View()
+        assert await one.commit(View(), first) == first
+        assert await other.commit(View(), late) == first
+        second = View(2, (member(1), member(2)))
+        assert await other.commit(first, second) == second
+        assert await one.commit(first, View(2, ())) == second
+        table.is_gone = True
+        with pytest.raises(NoQuorumError, match="does not answer"):
+            await one.read(second)
+        with pytest.raises(NoQuorumError, match="does not answer"):
+            await one.commit(second, View(3, ()))
+
+    asyncio.run(walk())
+
+
+ballots = st.builds(Ballot, st.integers(0, 2**62), st.integers(0, 2**64 - 1))
+
+
+@given(
+    base=views.filter(lambda view: view.epoch < 2**64 - 1), ballot=ballots, proposes=st.booleans()
+)
+def test_a_request_for_a_vote_survives_the_way(base: View, ballot: Ballot, proposes: bool) -> None:
+    proposal = View(base.epoch + 1, base.members) if proposes else None
+    request = VoteRequest(base, ballot, proposal)
+    message = pb.VoteRequest.FromString(request.to_proto((7, 1)).SerializeToString())
+    assert VoteRequest.from_proto(message) == request
+
+
+@given(
+    vote=st.builds(
+        Vote,
+        granted=st.booleans(),
+        promised=ballots,
+        accepted=st.none() | st.tuples(ballots, views),
+        newer=st.none() | views,
+        why=st.text(st.characters(codec="utf-8"), max_size=20),
+    )
+)
+def test_a_vote_survives_the_way(vote: Vote) -> None:
+    message = pb.VoteReply.FromString(vote.to_proto((7, 1)).SerializeToString())
+    assert Vote.from_proto(message) == vote
+
+
+def test_what_is_no_request_for_a_vote_is_refused() -> None:
+    base = View(3, (member(1),))
+    skipping = VoteRequest(base, Ballot(1, 1), View(5, base.members)).to_proto((1, 1))
+    with pytest.raises(ControlError, match="view 5 can't follow view 3"):
+        VoteRequest.from_proto(skipping)
+    endless = VoteRequest(base, Ballot(2**63, 1)).to_proto((1, 1))
+    with pytest.raises(ControlError, match="round 9223372036854775808 of node 1 is none"):
+        VoteRequest.from_proto(endless)
 
 
 def test_a_proof_holds_for_its_own_call_once() -> None:

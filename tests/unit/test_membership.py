@@ -1,132 +1,21 @@
-"""Several Memberships that call each other directly: who proposes, who hears, who takes over."""
+"""Several Memberships that call each other: who proposes, who hears, who takes over."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-from hoplite_ray.control import membership as machine
-from hoplite_ray.control.client import RefusedError, UnreachableError
+from hoplite_ray.control.client import RefusedError
 from hoplite_ray.control.membership import Membership
-from hoplite_ray.control.view import Member, NodeKey, View
-from hoplite_ray.control.view_store import MemoryViewStore, ViewStore
+from hoplite_ray.control.view import Member, View
+from hoplite_ray.control.view_store import ViewStore
 from hoplite_ray.errors import ControlError
+from tests.unit.memberships import Network, SharedViews, play
 
-
-class Network:
-    """Calls by address, as ControlClient makes them, without a network in between."""
-
-    def __init__(self, store: ViewStore | None = None) -> None:
-        self.store = store
-        self.nodes: dict[str, Membership] = {}
-        self.views: dict[str, list[View]] = {}
-        self.secret_is_wrong = False
-        self.dies_after_a_join = False
-        self._cut: dict[str, asyncio.Event] = {}
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._ports = itertools.count(1)
-
-    async def start(self, node_id: int, *ask: str, incarnation: int = 1) -> Membership:
-        address = f"node{node_id}:{next(self._ports)}"
-        views = self.views[address] = []
-        node = Membership(
-            Member(node_id, incarnation, address, (f"rail{node_id}:1",)),
-            calls=self,  # type: ignore[arg-type]  # the part of ControlClient that is called
-            on_view=views.append,
-            store=self.store,
-        )
-        self._cut[address] = asyncio.Event()
-        await node.enter(ask)
-        self.nodes[address] = node
-        self._running[address] = asyncio.create_task(node.run())
-        return node
-
-    def cut(self, node: Membership) -> None:
-        """Nobody reaches `node` any more, and it stops."""
-        del self.nodes[node.own.control]
-        self._cut[node.own.control].set()
-        self._running.pop(node.own.control).cancel()
-
-    async def stop(self) -> None:
-        for node in list(self.nodes.values()):
-            self.cut(node)
-
-    def at(self, address: str) -> Membership:
-        if self.secret_is_wrong:
-            raise RefusedError("the caller does not know this cluster's secret")
-        if address not in self.nodes:
-            raise UnreachableError(f"nobody at {address}")
-        return self.nodes[address]
-
-    async def join(self, address: str, member: Member, *, passed_on: bool = False) -> View:
-        node = self.at(address)
-        view = await node.admit(member, passed_on=passed_on)
-        if self.dies_after_a_join:
-            self.dies_after_a_join = False
-            self.cut(node)
-        return view
-
-    async def leave(self, address: str, key: NodeKey) -> View:
-        return await self.at(address).dismiss(key)
-
-    async def report_death(
-        self, address: str, key: NodeKey, *, reporter: int, known_epoch: int
-    ) -> View:
-        node = self.at(address)
-        return await node.hear_of_death(key, reporter=reporter, known_epoch=known_epoch)
-
-    async def watch(self, address: str, known_epoch: int) -> AsyncIterator[View]:
-        views = self.at(address).views(known_epoch)
-        cut = asyncio.create_task(self._cut[address].wait())
-        try:
-            while True:
-                view = asyncio.ensure_future(anext(views))
-                await asyncio.wait({view, cut}, return_when=asyncio.FIRST_COMPLETED)
-                if cut.done():
-                    view.cancel()
-                    raise UnreachableError(f"{address} hung up")
-                yield await view
-        finally:
-            cut.cancel()
-
-    async def agree(self, *nodes: Membership) -> View:
-        """Wait until all of `nodes` have one view, with exactly them in it; return it."""
-        wanted = {each.own for each in nodes}
-        for node in nodes:
-            async for view in node.views(0):
-                if {*view.members} == wanted:
-                    break
-        assert len({node.view for node in nodes}) == 1
-        return nodes[0].view
-
-
-Scenario = Callable[[Network], Coroutine[Any, Any, None]]
-
-
-def play(scenario: Scenario, *, store: ViewStore | None = None) -> None:
-    async def run() -> None:
-        network = Network(store)
-        try:
-            await asyncio.wait_for(scenario(network), 10)
-        finally:
-            await network.stop()
-
-    asyncio.run(run())
-
-
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_RETRY_S", 0.001)
-    monkeypatch.setattr(machine, "_UNREACHABLE_S", 0.02)
-    monkeypatch.setattr(machine, "_ENTER_S", 0.2)
-
-
-STORES: list[Callable[[], ViewStore | None]] = [lambda: None, MemoryViewStore]
-every_store = pytest.mark.parametrize("store", STORES, ids=["own memory", "common store"])
+STORES: list[Callable[[], ViewStore | None]] = [lambda: None, SharedViews]
+every_store = pytest.mark.parametrize("store", STORES, ids=["by votes", "common store"])
 
 
 @every_store
@@ -160,7 +49,7 @@ def test_a_dead_member_is_removed_by_the_oldest(store: Callable[[], ViewStore]) 
         b = await net.start(2, a.own.control)
         c = await net.start(3, a.own.control)
         await net.agree(a, b, c)
-        net.cut(b)
+        await net.crash(b)
         c.mark_dead(b.own.key)
         assert (await net.agree(a, c)).epoch == 4
 
@@ -174,7 +63,7 @@ def test_the_next_oldest_takes_over_from_a_dead_proposer(store: Callable[[], Vie
         b = await net.start(2, a.own.control)
         c = await net.start(3, a.own.control)
         await net.agree(a, b, c)
-        net.cut(a)
+        await net.crash(a)
         c.mark_dead(a.own.key)  # b does not know yet; the report tells it
         await net.agree(b, c)
         d = await net.start(4, c.own.control)
@@ -189,8 +78,8 @@ def test_two_oldest_die_together(store: Callable[[], ViewStore]) -> None:
         a = await net.start(1)
         nodes = [await net.start(n, a.own.control) for n in range(2, 5)]
         await net.agree(a, *nodes)
-        net.cut(a)
-        net.cut(nodes[0])
+        await net.crash(a)
+        await net.crash(nodes[0])
         nodes[2].mark_dead(nodes[0].own.key)
         nodes[2].mark_dead(a.own.key)
         await net.agree(*nodes[1:])
@@ -198,20 +87,23 @@ def test_two_oldest_die_together(store: Callable[[], ViewStore]) -> None:
     play(scenario, store=store())
 
 
-def test_a_joiner_whom_only_the_dead_proposer_knew_is_told() -> None:
+def test_what_a_proposer_decided_before_it_died_stays_decided() -> None:
     async def scenario(net: Network) -> None:
         a = await net.start(1)
         b = await net.start(2, a.own.control)
         await net.agree(a, b)
-        net.dies_after_a_join = True
-        lost = await net.start(3, a.own.control)
-        assert (lost.view.epoch, b.view.epoch) == (3, 2)
-        lost.mark_dead(a.own.key)
+
+        async def die(name: str, node: Membership) -> None:
+            if name == "join":
+                net.after = None
+                await net.crash(node)
+
+        net.after = die
+        joined = await net.start(3, a.own.control)
+        assert (joined.view.epoch, b.view.epoch) == (3, 2)  # b has only accepted it
         b.mark_dead(a.own.key)
-        await lost.told_dead.wait()
-        net.cut(lost)
-        again = await net.start(3, b.own.control, incarnation=2)
-        await net.agree(b, again)
+        joined.mark_dead(a.own.key)
+        assert (await net.agree(b, joined)).epoch == 4
 
     play(scenario)
 
@@ -221,7 +113,7 @@ def test_a_member_whom_nobody_reaches_is_given_up() -> None:
         a = await net.start(1)
         b = await net.start(2, a.own.control)
         await net.agree(a, b)
-        net.cut(a)  # no data link tells
+        await net.crash(a)  # no data link tells
         await net.agree(b)
 
     play(scenario)
@@ -254,7 +146,7 @@ def test_a_node_that_is_held_for_dead_is_told_and_comes_back() -> None:
         await b.told_dead.wait()
         assert net.views[b.own.control][-1].has(b.own.key)  # its native node keeps its last view
         await b.leave()
-        net.cut(b)
+        await net.crash(b)
         again = await net.start(2, a.own.control, incarnation=2)
         await net.agree(a, again)
 
@@ -285,8 +177,8 @@ def test_a_wrong_secret_is_refused_at_once() -> None:
 
 def test_nobody_at_the_address_to_join() -> None:
     async def scenario(net: Network) -> None:
-        with pytest.raises(ControlError, match=r"could not join within .* nobody at nowhere:1"):
-            await net.start(1, "nowhere:1")
+        with pytest.raises(ControlError, match=r"could not join within .* nobody at node9:1"):
+            await net.start(1, "node9:1")
 
     play(scenario)
 
@@ -296,12 +188,12 @@ def test_a_view_of_dead_members_only_is_started_over() -> None:
         a = await net.start(1)
         b = await net.start(2)
         await net.agree(a, b)
-        net.cut(a)
-        net.cut(b)
+        await net.crash(a)
+        await net.crash(b)
         c = await net.start(1, incarnation=2)
         assert (await net.agree(c)).epoch == 3
 
-    play(scenario, store=MemoryViewStore())
+    play(scenario, store=SharedViews())
 
 
 def test_only_the_oldest_decides() -> None:
@@ -315,17 +207,17 @@ def test_only_the_oldest_decides() -> None:
         with pytest.raises(ControlError, match="is not the oldest"):
             await b.dismiss(c.own.key)
         with pytest.raises(ControlError, match="is alive"):
-            await b.hear_of_death(b.own.key, reporter=1, known_epoch=3)
-        unknown = await c.hear_of_death((77, 1), reporter=1, known_epoch=3)
+            await b.hear_of_death(b.own.key, reporter=1)
+        unknown = await c.hear_of_death((77, 1), reporter=1)
         assert unknown == c.view  # nobody's death changes nothing
 
     play(scenario)
 
 
-def test_a_store_that_is_always_a_step_ahead_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ahead(MemoryViewStore):
-        def compare_and_set(self, epoch: int, value: bytes) -> bool:
-            return False
+def test_a_store_that_is_always_a_step_ahead_is_an_error() -> None:
+    class Ahead(SharedViews):
+        async def commit(self, base: View, proposal: View) -> View:
+            return base
 
     async def scenario(net: Network) -> None:
         with pytest.raises(ControlError, match="changed faster than it could be read"):

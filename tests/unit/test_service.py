@@ -23,12 +23,13 @@ from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control import health
 from hoplite_ray.control.administration import Administration
 from hoplite_ray.control.auth import METADATA_KEY, proof
-from hoplite_ray.control.client import ControlClient
+from hoplite_ray.control.client import AnotherLifeError, ControlClient, NoQuorumError
 from hoplite_ray.control.health import PLACEMENT
 from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.methods import METHODS, SERVICE, full_name
 from hoplite_ray.control.service import ControlService
-from hoplite_ray.control.view import Member
+from hoplite_ray.control.view import Member, View
+from hoplite_ray.control.voting import Ballot, VoteRequest
 from hoplite_ray.errors import ControlError
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = (
 ANSWERS = {
     grpc.StatusCode.OK,
     grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.ABORTED,
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
 }
@@ -81,11 +83,22 @@ class Node:
         self.link = grpc.aio.insecure_channel(self.address)
         self.health: Any = health_pb2_grpc.HealthStub(self.link)
 
-    async def join(self) -> None:
+    async def introduce(self) -> Membership:
         own = Member(7, 1, self.address, tuple(self.native.rails()))
-        membership = Membership(own, calls=self.calls, on_view=lambda view: None)
+        membership = Membership(
+            own,
+            calls=self.calls,
+            on_view=lambda view: None,
+            on_shortage=self.service.say_shortage,
+        )
+        self.service.introduce(membership)
+        return membership
+
+    async def join(self) -> Membership:
+        membership = await self.introduce()
         await membership.enter()
         self.service.open(membership)
+        return membership
 
     async def check(self, name: str = "") -> Any:
         return (await self.health.Check(health_pb2.HealthCheckRequest(service=name))).status
@@ -175,6 +188,40 @@ def test_every_name_is_listed_and_a_draining_node_still_serves_reads(alone: Node
     alone.do(walk())
 
 
+def test_a_node_in_a_minority_says_so(alone: Node) -> None:
+    async def walk() -> None:
+        membership = await alone.join()
+        control = "127.0.0.1:1"  # nobody listens there, but others are members too
+        others = [Member(id_, 1, control, (control,)) for id_ in (8, 9)]
+        for other in others:
+            await alone.calls.join(alone.address, other)
+            await alone.calls.join(alone.address, other)  # asked again: nothing to do
+        assert (await alone.calls.describe(alone.address)).shortage == ""
+        membership.mark_dead(others[0].key)
+        with pytest.raises(NoQuorumError, match="only 1 of the 3 members of view 3"):
+            await alone.calls.leave(alone.address, others[1].key)
+        assert "only 1 of the 3" in (await alone.calls.describe(alone.address)).shortage
+        assert (await alone.calls.stats(alone.address))["has_quorum"] == 0
+        assert [await alone.check(""), await alone.check(PLACEMENT)] == [SERVING, NOT_SERVING]
+
+    alone.do(walk())
+
+
+def test_whoever_asks_for_an_earlier_life_learns_of_this_one(alone: Node) -> None:
+    async def walk() -> None:
+        earlier = Member(7, 3, alone.address, (alone.address,))
+        request = VoteRequest(View(4, (earlier,)), Ballot(1, 7))
+        with pytest.raises(ControlError, match="has not joined yet"):
+            await alone.calls.vote(earlier, request)
+        await alone.introduce()  # it need not be a member for that
+        with pytest.raises(AnotherLifeError, match="node 7/1 answers there now"):
+            await alone.calls.vote(earlier, request)
+        assert not await alone.calls.has_ended(earlier)
+        assert await alone.calls.has_ended(Member(7, 2, "127.0.0.1:1", ("127.0.0.1:1",)))
+
+    alone.do(walk())
+
+
 def test_a_name_that_is_not_there(shared: Node) -> None:
     async def walk() -> None:
         with pytest.raises(grpc.aio.AioRpcError, match="there are ''") as refused:
@@ -243,6 +290,14 @@ hostile = st.one_of(
     st.builds(pb.DeathReport, node_id=numbers, incarnation=st.just(9), reporter=numbers).map(
         lambda message: message.SerializeToString()
     ),
+    st.builds(
+        pb.VoteRequest,
+        node_id=st.just(7),
+        incarnation=st.just(1),
+        base=st.builds(pb.View, epoch=numbers),
+        ballot=st.builds(pb.Ballot, round=numbers, node_id=numbers),
+        proposal=st.none() | st.builds(pb.View, epoch=numbers),
+    ).map(lambda message: message.SerializeToString()),
     st.builds(pb.ListObjectsRequest, limit=st.integers(0, 2**32 - 1)).map(
         lambda message: message.SerializeToString()
     ),
