@@ -24,6 +24,7 @@ _GSO_BYTES = 32768  # largest packet handed to the shaper: what crosses a hop at
 _BURST_BYTES = _GSO_BYTES * 3 // 2  # passes unshaped after idle time: as little as tbf can do with
 _EGRESS_QUEUE_BYTES = 256 * 1024 + _BURST_BYTES  # 4 ms at 500 Mbit/s
 _INGRESS_QUEUE_BYTES = 1024 * 1024 + _BURST_BYTES
+_BEFORE_LOCAL = 10  # priority of a rule that drops what comes in before it is delivered
 _CONGESTION = "cubic"
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 # A user's PATH often lacks the administrator's tools.
@@ -101,6 +102,18 @@ class Network:
         """Put the cable back."""
         _run("ip", "-n", f"{self._prefix}switch", "link", "set", f"port{rank}", "up")
 
+    def silence(self, source: int, target: int) -> None:
+        """Lose what `source` sends to `target`, without a word; the other way stays whole."""
+        self._rule("add", source, target)
+
+    def unsilence(self, source: int, target: int) -> None:
+        """Let it through again."""
+        self._rule("del", source, target)
+
+    def _rule(self, verb: str, source: int, target: int) -> None:
+        rule = ("from", self.address(source), "blackhole", "pref", str(_BEFORE_LOCAL))
+        _run("ip", "-n", f"{self._prefix}{target}", "rule", verb, *rule)
+
     def _connect(self) -> None:
         allowed = _ALLOWED.read_text().split()
         if _CONGESTION not in allowed:
@@ -126,6 +139,10 @@ class Network:
             _run("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
             _run("ip", "-n", node, "addr", "add", f"{self.address(rank)}/24", "dev", RAIL)
             _run("ip", "-n", node, "link", "set", RAIL, "up")
+            # The rule that delivers comes first; so that others may come before it, it moves back.
+            delivers = ("lookup", "local", "pref", str(_BEFORE_LOCAL + 1))
+            _run("ip", "-n", node, "rule", "add", *delivers)
+            _run("ip", "-n", node, "rule", "del", "pref", "0")
             self.set_rate(rank, self.rate_mbit)
 
     def _add_namespace(self, name: str) -> str:

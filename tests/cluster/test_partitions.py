@@ -1,0 +1,173 @@
+"""Views on real nodes when the network is cut: both ways, one way, in halves, and healed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import cluster
+import pytest
+from cluster import Cluster
+
+RATE_MBIT = 1000
+ARENA_BYTES = 32 << 20
+OPTIONS = {"link_down_max_ms": 1000}  # a cut counts as a death after a second in place of three
+
+# Runs at a node's place in the network, and ends when it is as wanted there: argv is the node's
+# directory, and the ids of the members to wait for, or nothing for a shortage.
+WAIT = """
+import asyncio, json, pathlib, sys
+from hoplite_ray.control.client import ControlClient
+from hoplite_ray.errors import ControlError
+
+async def wait(directory, wanted):
+    calls = ControlClient((directory / "secret").read_bytes().strip())
+    while True:
+        try:  # one life may end and the next one begin at any moment
+            control = json.loads((directory / "node.json").read_text())["control"]
+            view = await calls.view(control)
+            told = await calls.describe(control)
+            healthy = await calls.is_healthy(control)
+        except (ControlError, FileNotFoundError):
+            continue
+        ids = [member.node_id for member in view.members]
+        if told.shortage if not wanted else sorted(ids) == sorted(wanted) and not told.shortage:
+            break
+        await asyncio.sleep(0.05)
+    await calls.close()
+    lives = [member.incarnation for member in view.members]
+    print(json.dumps([view.epoch, ids, lives, told.shortage, healthy]))
+
+asyncio.run(wait(pathlib.Path(sys.argv[1]), [int(each) for each in sys.argv[2:]]))
+"""
+
+
+class Cut:
+    """Nodes whose views are waited for where they are."""
+
+    def __init__(self, made: Cluster) -> None:
+        self.made = made
+        self.network = made.network
+        self.ids = [node.node_id for node in made.nodes]
+
+    def _begin(self, rank: int, wanted: Sequence[int]) -> subprocess.Popen[str]:
+        node = self.made.nodes[rank]
+        words = [str(node.directory), *(str(self.ids[each]) for each in wanted)]
+        command = [*self.network.within(rank), sys.executable, "-c", WAIT, *words]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def wait(self, ranks: Sequence[int], members: Sequence[int]) -> list[dict[str, Any]]:
+        """Wait until each of `ranks` has a view of exactly `members`; without any, a shortage."""
+        names = ("epoch", "members", "lives", "shortage", "healthy")
+        with ExitStack() as stack:
+            waiting = [stack.enter_context(self._begin(rank, members)) for rank in ranks]
+            told = [each.communicate()[0] for each in waiting]
+        return [dict(zip(names, json.loads(each), strict=True)) for each in told]
+
+    def shortage(self, ranks: Sequence[int]) -> list[dict[str, Any]]:
+        """Wait until each of `ranks` says that it is in a minority."""
+        return self.wait(ranks, ())
+
+    def status(self, rank: int) -> dict[str, Any]:
+        """What `hoplite-ray status` tells an operator at that node."""
+        node = self.made.nodes[rank]
+        words = ["-m", "hoplite_ray.cli", "status", "--json", "--directory", str(node.directory)]
+        command = [*self.network.within(rank), sys.executable, *words]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        return {"exit": ran.returncode, **json.loads(ran.stdout)}
+
+
+needs_root = pytest.mark.skipif(
+    cluster.why_impossible() is not None, reason=cluster.why_impossible() or ""
+)
+
+
+@pytest.fixture
+def nodes(request: pytest.FixtureRequest) -> Iterator[Cut]:
+    """As many nodes as the test asks for, oldest first."""
+    with Cluster(
+        request.param, rate_mbit=RATE_MBIT, arena_bytes=ARENA_BYTES, options=OPTIONS
+    ) as made:
+        cut = Cut(made)
+        cut.wait(range(request.param), range(request.param))
+        yield cut
+
+
+def of(count: int) -> pytest.MarkDecorator:
+    """Ask for that many nodes."""
+    return pytest.mark.parametrize("nodes", [count], indirect=True, ids=[f"{count} nodes"])
+
+
+@needs_root
+@of(5)
+def test_the_majority_goes_on_and_the_rest_says_why_it_does_not(nodes: Cut) -> None:
+    for rank in (0, 1):  # the oldest, each alone
+        nodes.network.cut(rank)
+    went_on = nodes.wait((2, 3, 4), (2, 3, 4))
+    assert len({each["epoch"] for each in went_on}) == 1
+    for stuck in nodes.shortage((0, 1)):
+        assert stuck["epoch"] < went_on[0]["epoch"]
+        assert "only 1 of the 5 members" in stuck["shortage"]
+        assert stuck["healthy"]
+    told = nodes.status(0)
+    assert told["exit"] == 1
+    own = next(node for node in told["nodes"] if int(node["node_id"], 16) == nodes.ids[0])
+    assert (own["state"], own["has_quorum"]) == ("minority", 0)
+    assert "only 1 of the 5 members" in own["why"]
+    for rank in (0, 1):
+        nodes.network.heal(rank)
+    healed = nodes.wait(range(5), range(5))
+    assert len({each["epoch"] for each in healed}) == 1
+    assert sorted(healed[0]["lives"])[:3] == [1, 1, 1]  # those who went on
+    assert min(sorted(healed[0]["lives"])[3:]) > 1  # those who heard that they were dead
+    assert nodes.status(0)["exit"] == 0
+
+
+@needs_root
+@of(2)
+def test_of_two_that_are_cut_apart_none_goes_on(nodes: Cut) -> None:
+    nodes.network.cut(1)
+    apart = nodes.shortage((0, 1))
+    assert [each["epoch"] for each in apart] == [2, 2]
+    nodes.network.heal(1)
+    together = nodes.wait((0, 1), (0, 1))
+    assert together[0]["lives"][0] == 1  # the younger one has joined again
+
+
+@needs_root
+@of(2)
+@pytest.mark.parametrize("killed", [0, 1], ids=["older", "younger"])
+def test_of_two_the_one_that_is_left_goes_on(nodes: Cut, killed: int) -> None:
+    nodes.made.kill(killed)
+    nodes.wait((1 - killed,), (1 - killed,))
+
+
+@needs_root
+@of(4)
+def test_half_goes_on_if_the_other_half_is_killed_but_not_if_it_may_live(nodes: Cut) -> None:
+    nodes.network.cut(1)
+    nodes.made.kill(0)
+    nodes.shortage((2, 3))
+    nodes.made.kill(1)
+    nodes.network.heal(1)  # its machine says that nobody listens there any more
+    nodes.wait((2, 3), (2, 3))
+
+
+@needs_root
+@of(3)
+@pytest.mark.parametrize(
+    "way", [(0, 1), (1, 0), (1, 2), (2, 1)], ids=lambda way: "{}-{}".format(*way)
+)
+def test_one_way_is_cut_and_one_of_the_two_has_to_go(nodes: Cut, way: tuple[int, int]) -> None:
+    younger = max(way)
+    others = [rank for rank in range(3) if rank != younger]
+    nodes.network.silence(*way)
+    nodes.wait(others, others)
+    nodes.network.unsilence(*way)
+    views = nodes.wait(range(3), range(3))
+    assert views[0]["lives"][:2] == [1, 1]
+    assert views[0]["lives"][2] > 1
