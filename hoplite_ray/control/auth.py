@@ -1,4 +1,4 @@
-"""Proof, on every control call, that the caller knows the cluster's secret (design decision 10).
+"""Proof, on every control call, that the caller knows the cluster's secret (design decision 15).
 
 A proof is an HMAC-SHA256 over the method, the request's bytes, the time and a nonce, so that it
 fits one request only, once, and for a minute. The secret itself never travels. gRPC without TLS

@@ -15,7 +15,7 @@ namespace hoplite {
 inline constexpr std::uint16_t kWireVersion = 1;
 
 // Objects up to this size travel inside control frames and are copied out, never mapped (design
-// decision 7; one page-table operation costs more than copying 64 KiB).
+// decision 18; one page-table operation costs more than copying 64 KiB).
 inline constexpr std::uint64_t kInlineBytesMax = 64_KiB;
 inline constexpr std::size_t kLayoutBytesMax = 256_KiB;  // a state_dict of thousands of leaves
 inline constexpr std::uint64_t kControlFrameBytesMax = 512_KiB;
@@ -23,7 +23,7 @@ static_assert(kControlFrameBytesMax >= kInlineBytesMax + kLayoutBytesMax + 4_KiB
               "an inline object, its layout and a forwarding list fit into one frame");
 
 // Blocks are about size/512: pipelining over two hops then costs 1/512 per hop; 8 KiB keeps the
-// cost per block below that of its bytes, 1 MiB bounds a turn of the reactor (design decision 2).
+// cost per block below that of its bytes, 1 MiB bounds a turn of the reactor.
 inline constexpr std::uint64_t kBlocksPerObjectAim = 512;
 inline constexpr std::uint64_t kBlockBytesMin = 8_KiB;
 inline constexpr std::uint64_t kBlockBytesMax = 1_MiB;
@@ -41,7 +41,7 @@ static_assert(kControlFrameBytesMax >=
                   kLayoutBytesMax + 37 * std::size_t{kReduceSourcesMax} + 4_KiB,
               "a reduce's result and all of its members fit into one frame");
 inline constexpr std::size_t kViewMembersMax = 1024;
-inline constexpr std::size_t kForwardListMax = 8;  // decision 7: pushes above it are forwarded
+inline constexpr std::size_t kForwardListMax = 8;  // decision 18: pushes above it are forwarded
 inline constexpr std::size_t kRailsMax = 8;
 
 // Flow control: blocks a receiver lets be under way per transfer. Two blocks hide one round trip on
@@ -51,7 +51,7 @@ inline constexpr std::uint64_t kCreditBytes = 2_MiB;
 // Bytes of blocks handed to one rail and not yet taken by the kernel.
 inline constexpr std::uint64_t kRailQueueBytes = 2_MiB;
 
-// A turn of the reactor (design decision 1): what it may do before it looks at the sockets again.
+// A turn of the reactor: what it may do before it looks at the sockets again.
 inline constexpr std::size_t kCommandsPerTurnMax = 256;
 inline constexpr std::size_t kActionsPerTurnMax = 256;
 inline constexpr std::uint64_t kBytesPerTurnMax = 4_MiB;
@@ -63,7 +63,7 @@ inline constexpr std::size_t kParkedMessagesMax = 4096;
 
 // Timers. A deletion is remembered for longer than any message can be under way.
 inline constexpr Duration kTombstoneLife = 60_s;
-// A small object's push is repeated directly after this without an acknowledgement (decision 7).
+// A small object's push is repeated directly after this without an acknowledgement.
 inline constexpr Duration kPushRetry = 20_ms;
 // A receiver whose only possible sender has just refused or dropped it is granted it again after
 // this.

@@ -6,7 +6,7 @@
 // thread would otherwise get its answer by a second wake-up. Lives as long as the last request or
 // view that points to it; the socket closes with it. After a fork the child's copy is dead: it
 // never sends and never locks. Pins that were alive at the fork are not released one by one any
-// more, but with the last copy of the socket (design §1). SPDX-License-Identifier: Apache-2.0
+// more, but with the last copy of the socket. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <atomic>

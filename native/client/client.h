@@ -4,7 +4,7 @@
 // (leader and followers, attachment.h), so a small get costs one wake-up. Every method may be
 // called from any thread, none takes the GIL, and only wait() and write() can take long. When the
 // node dies every pending request ends with kNodeLost; views stay valid. In a forked child every
-// call answers kInvalidArgument ("unusable after fork"). Design §1, decisions 3 and 7.
+// call answers kInvalidArgument ("unusable after fork"). Design decisions 6 and 18.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

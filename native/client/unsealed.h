@@ -3,7 +3,7 @@
 // taken by the seal itself, so no deletion can come in between. Destroying it unmaps first; then
 // the pin goes or, unsealed, the put is cancelled. Any thread; writing through bytes() while
 // another thread seals ends up in the object or stays private, byte by byte. In a forked child an
-// unsealed range reads as zeros. Design decision 3. SPDX-License-Identifier: Apache-2.0
+// unsealed range reads as zeros. Design decision 6. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <atomic>

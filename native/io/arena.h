@@ -3,7 +3,7 @@
 // that producers pwrite(2) through, and a read-only one that receivers map privately. Which range
 // belongs to what is decided by plan/inventory. Reactor thread only; clients use the descriptors. A
 // range is never truncated or punched, so a stale mapping can read old bytes but never fault.
-// Design decision 3; each rule is a test and a line in docs/gotchas.md. SPDX-License-Identifier:
+// Design decision 6; each rule is a test and a line in docs/gotchas.md. SPDX-License-Identifier:
 // Apache-2.0
 #pragma once
 

@@ -1,7 +1,7 @@
 // How one connection between two nodes starts: Hello ->, <- Welcome, Proof ->. Each side proves
 // that it has the ticket of this pair of nodes, which is derived from the cluster's secret; neither
 // of them travels. Nonces make every proof new; the proofs cover every field of both frames. Owns
-// no descriptor: frames in, frames out. Reactor thread only. Design decision 10, docs/wire.md.
+// no descriptor: frames in, frames out. Reactor thread only. docs/wire.md.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

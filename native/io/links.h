@@ -10,7 +10,7 @@
 //    the link stays down too long. The other side looks too: its probes only connect. After GOODBYE
 //    absence is no death.
 //  - Nothing of a node reaches the engine before Connect: its open connections wait unread.
-// Design decisions 8, 10 and 11.
+// Design decisions 7 and 19.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

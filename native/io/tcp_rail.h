@@ -3,7 +3,7 @@
 // frame or block that is coming in. Payloads of blocks are sent from and received into the arena
 // itself; no byte of them is copied here. Every length is checked before anything is allocated; an
 // Error means: close. Partial reads and writes are the normal case. Reactor thread only. Design
-// decisions 8 and 11. SPDX-License-Identifier: Apache-2.0
+// decision 19. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>

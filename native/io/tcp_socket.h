@@ -39,7 +39,7 @@ struct Dial {
 [[nodiscard]] DialState finish_dial(int fd);
 
 // Half a copy of every bulk byte waits in the sender's kernel otherwise, and its queue hides how
-// fast the rail is (design decision 8).
+// fast the rail is (design decision 19).
 inline constexpr int kBulkNotSentBytesMax = 128 * 1024;
 [[nodiscard]] Result<void> set_rail_options(int fd, ConnectionKind kind);
 

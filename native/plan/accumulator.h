@@ -1,6 +1,6 @@
 // An owner's part of a reduce: which members have been folded into which block. Bitmaps over source
 // indices make every fold idempotent: nothing is counted twice, in any order, after any reconnect
-// (design decision 6). A block is whole when it holds every member of the sealed set, and final
+// (design decision 5). A block is whole when it holds every member of the sealed set, and final
 // once it has been finished; of a newer target epoch only the blocks that hold a removed member are
 // void, and folded and finished anew. SPDX-License-Identifier:
 // Apache-2.0

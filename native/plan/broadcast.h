@@ -1,5 +1,5 @@
 // Policy only: which holder feeds which receiver, per stripe. The broadcast tree grows from this
-// choice, made once per lease by the object's home (design decision 5; Hoplite, section 4).
+// choice, made once per lease by the object's home (design decision 4; Hoplite, section 4).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,7 +1,7 @@
 // One shard of the object directory: for each object whose home is this node, who holds what, how
 // far, who waits, and who may send to whom. Soft state: all of it is rebuilt from the members'
 // claims after a change of view, during which the shard grants on what it knows and never says that
-// something is lost (design decision 4). Queries are subscriptions: they may come before the
+// something is lost (design decision 3). Queries are subscriptions: they may come before the
 // object. Invariants: per stripe the edges form a forest rooted at complete or producing holders.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

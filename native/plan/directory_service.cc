@@ -153,7 +153,7 @@ void Directory::expire_pushes(Entry& entry, Instant now) {
 }
 
 // A small object goes to everybody who waits; above eight at once the first ones pass it on. Who
-// has not acknowledged it with a claim in time gets it directly (design decision 7).
+// has not acknowledged it with a claim in time gets it directly (design decision 18).
 void Directory::push_small(const ObjectId& object, Entry& entry, Instant now) {
   if (!entry.committed) return;
   NodeId holder_node = kNoNode;

@@ -91,7 +91,7 @@ void Engine::State::on(NodeId from, const Message& message, const Claim& claim) 
                        claim.meta.size_bytes <= config_.inline_bytes_max && claim.pinned &&
                        payload_in_.size() == claim.meta.size_bytes;
   if (carries && !directory_.is_deleted(claim.object)) {
-    // The home keeps a copy of small objects, so that a get is one push away (decision 7).
+    // The home keeps a copy of small objects, so that a get is one push away (decision 18).
     LocalObject& object = objects_[claim.object];
     const bool has_bytes = object.extent || object.inbound || object.writing;
     if (!has_bytes || object.incarnation < claim.incarnation) {

@@ -11,7 +11,7 @@
 
 namespace hoplite {
 
-inline constexpr std::size_t kFoldPullsMax = 2;  // decision 8: two sources per owner's downlink
+inline constexpr std::size_t kFoldPullsMax = 2;  // two sources per owner's downlink
 
 class Engine::State : private EngineTables {
  public:

@@ -14,7 +14,7 @@ constexpr std::uint64_t kSlabBytes =
     256_KiB;  // four of the largest slots: little is lost to rounding
 constexpr std::uint64_t kSlotBytesMin = 64;  // a cache line; also serves empty objects
 static_assert(kSlabBytes % kInlineBytesMax == 0);
-constexpr std::uint64_t kHeadroomShare = 8;  // design decision 3
+constexpr std::uint64_t kHeadroomShare = 8;  // design decision 6
 constexpr std::int64_t kGracesMax =
     10;  // without a deletion, however much comes and goes meanwhile
 

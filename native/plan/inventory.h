@@ -1,5 +1,5 @@
 // The arena as numbers: which ranges are free, who waits for one, which unpinned copy goes first.
-// Admission is all or nothing, in order of asking within a line (design decision 3):
+// Admission is all or nothing, in order of asking within a line (design decision 6):
 //
 //   folds   a reduce's result and workspace: what they are made of goes when they are done, so they
 //           may use everything and pass the other two

@@ -58,7 +58,7 @@ struct LocalObject {
 };
 
 // Everything a home needs to know. `wants` is false while its range is not reserved: a node without
-// a reservation is nobody's sender (design decision 3).
+// a reservation is nobody's sender (design decision 6).
 Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range);
 
 }  // namespace hoplite

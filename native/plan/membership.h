@@ -1,7 +1,7 @@
 // Who is in the world of nodes, in which epoch, and which member is the home of an object:
 // rendezvous hashing, so that a view that changes by one member moves only that member's share of
-// the directory (design decision 4). Owned by the engine; single-threaded. SPDX-License-Identifier:
-// Apache-2.0
+// the directory (design decision 2). Owned by the engine; single-threaded.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>

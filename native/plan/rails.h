@@ -1,5 +1,5 @@
 // Which rail of a link takes the next block: one admission rule gives cold start, hot start and the
-// right split without tables (design decision 8; Nezha). A rail takes a block only if it is the
+// right split without tables (design decision 19; Nezha). A rail takes a block only if it is the
 // fastest with room, or would finish it before the fastest would. SPDX-License-Identifier:
 // Apache-2.0
 #pragma once

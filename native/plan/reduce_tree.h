@@ -1,7 +1,7 @@
 // The home's part of a reduce: who is a member (the first `count` confirmed sources, in order of
 // arrival), who owns which stripe, which target epoch it is, when it is committed. A member that
 // nobody holds any more is replaced by the next confirmed source under a new epoch; an owner that
-// dies costs only its stripes (design decision 6; Hoplite, section 4.3). The shape here is one
+// dies costs only its stripes (design decision 5; Hoplite, section 4.3). The shape here is one
 // level of striped owners; depth is a parameter of the plan, not another system.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

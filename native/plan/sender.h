@@ -1,5 +1,5 @@
 // The other end of pulls: which receivers this node serves, how far each is, and which block goes
-// out next. Shortest remaining first among all transfers whose link has room (design decision 8).
+// out next. Shortest remaining first among all transfers whose link has room (design decision 19).
 // Invariant: no block is sent without a credit, nor before it is here.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,4 +1,4 @@
-"""What the README promises is there: two set-up commands, code that parses, paths that exist."""
+"""What the pages say is there: two set-up commands, code that parses, paths, design decisions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tests.house.tree import Tree
 SET_UP = ["make demo", "make test"]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+DECISION = re.compile(r"^\*\*(\d+)\. ", re.M)
+NAMED_DECISIONS = re.compile(r"\bdecisions? ((?:\d+(?:, | and )?)+)")
 IN_BACKTICKS = re.compile(r"`([\w./-]+)`")
 FOLDERS = re.compile(r"(docs|native|hoplite_ray|tests|examples|benchmarks|serve_integration|\.ci)/")
 
@@ -56,6 +58,19 @@ def paths(tree: Tree) -> list[str]:
         gone = [target for target in linked if not tree.exists(target)]
         gone += [name for name in named if not _exists_as_file_or_unit(tree, name)]
         found += [f"{page}: names {name}, which does not exist" for name in gone]
+    return found
+
+
+def decisions(tree: Tree) -> list[str]:
+    """docs/design.md counts its decisions from 1, and whoever names one names one of these."""
+    numbers = [int(each) for each in DECISION.findall(tree.read("docs/design.md"))]
+    found = []
+    if numbers != list(range(1, len(numbers) + 1)):
+        found.append(f"docs/design.md: its decisions are numbered {numbers}")
+    for path in [*tree.cpp, *tree.python, *tree.matching(r"docs/.*\.md")]:
+        for named in NAMED_DECISIONS.findall(tree.read(path)):
+            unknown = [each for each in re.findall(r"\d+", named) if int(each) not in numbers]
+            found += [f"{path}: there is no design decision {each}" for each in unknown]
     return found
 
 

@@ -185,6 +185,16 @@ CASES: list[tuple[Checker, Files, Files]] = [
         {"README.md": "`native/plan/pull`"},
         {"README.md": "`native/plan/pull`", "native/plan/pull.h": ""},
     ),
+    (
+        readme.decisions,
+        {"docs/design.md": "**1. One.**\n\n**1. Two.**\n"},
+        {"docs/design.md": "**1. One.**\n\n**2. Two.**\n"},
+    ),
+    (
+        readme.decisions,
+        {"docs/design.md": "**1. One.**\n", "native/a.h": "// Design decisions 1 and 3.\n"},
+        {"docs/design.md": "**1. One.**\n", "native/a.h": "// Design decision 1.\n"},
+    ),
 ]
 
 

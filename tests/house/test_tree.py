@@ -34,6 +34,7 @@ CHECKERS: dict[str, Checker] = {
     "README set-up": readme.set_up,
     "README code": readme.code,
     "README paths": readme.paths,
+    "design decisions": readme.decisions,
 }
 
 
