@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,14 @@ def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 86400:
-        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 86400 s")
-    return value
+    with suppress(ValueError):
+        if 0 < (value := float(text)) < 86400:
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not from 0 to 86400 s")
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 100_000:
-        raise argparse.ArgumentTypeError(f"{text} is not from 1 to 100000")
-    return value
+    with suppress(ValueError):
+        if 1 <= (value := int(text)) <= 100_000:
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not from 1 to 100000")

@@ -13,6 +13,7 @@ LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 DECISION = re.compile(r"^\*\*(\d+)\. ", re.M)
 NAMED_DECISIONS = re.compile(r"\bdecisions? ((?:\d+(?:, | and )?)+)")
 IN_BACKTICKS = re.compile(r"`([\w./-]+)`")
+TEST_NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 FOLDERS = re.compile(r"(docs|native|hoplite_ray|tests|examples|benchmarks|serve_integration|\.ci)/")
 
 
@@ -57,6 +58,11 @@ def paths(tree: Tree) -> list[str]:
         named = [name for name in IN_BACKTICKS.findall(BLOCK.sub("", text)) if FOLDERS.match(name)]
         gone = [target for target in linked if not tree.exists(target)]
         gone += [name for name in named if not _exists_as_file_or_unit(tree, name)]
+        gone += [
+            f"{file}::{test}"
+            for file, test in TEST_NAMED.findall(text)
+            if not tree.exists(file) or f"def {test}(" not in tree.read(file)
+        ]
         found += [f"{page}: names {name}, which does not exist" for name in gone]
     return found
 

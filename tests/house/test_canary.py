@@ -186,6 +186,11 @@ CASES: list[tuple[Checker, Files, Files]] = [
         {"README.md": "`native/plan/pull`", "native/plan/pull.h": ""},
     ),
     (
+        readme.paths,
+        {"README.md": "`tests/a.py::test_b`", "tests/a.py": "def test_a() -> None: ...\n"},
+        {"README.md": "`tests/a.py::test_a`", "tests/a.py": "def test_a() -> None: ...\n"},
+    ),
+    (
         readme.decisions,
         {"docs/design.md": "**1. One.**\n\n**1. Two.**\n"},
         {"docs/design.md": "**1. One.**\n\n**2. Two.**\n"},

@@ -17,12 +17,18 @@ from tests.mistakes import answer_of, section
 begun = section(sys.argv[1])
 names = {}
 exec(begun.given, names)
-print(json.dumps([answer_of(mistake, names) for mistake in begun.mistakes]))
+print(json.dumps([answer_of(mistake, names) for mistake in begun.mistakes]), flush=True)
 """
 
 
 @pytest.mark.parametrize(
-    "heading", ["Before there is a cluster", "After ray.shutdown", "In another session"]
+    "heading",
+    [
+        "Before there is a cluster",
+        "After ray.shutdown",
+        "In another session",
+        "In a child made by os.fork",
+    ],
 )
 def test_what_is_wrong_there_is_said_at_once(heading: str) -> None:
     done = subprocess.run(
