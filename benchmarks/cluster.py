@@ -1,7 +1,8 @@
 """An emulated cluster: one network namespace per node, each with a shaped full-duplex link.
 
 Egress is shaped at the node's own end of its link, ingress at the switch's end; the switch is a
-bridge in a namespace of its own, so nothing touches the machine's network. Congestion control is
+bridge in a namespace of its own, so nothing touches the machine's network. In front of a link is
+the queue of any Linux device, 1,000 packets; a port of the switch has a MiB. Congestion control is
 pinned to cubic, because results under different ones can't be compared; where the machine's default
 is another, cubic is put on the list of those that a namespace may choose. Needs root.
 """
@@ -22,8 +23,10 @@ from hoplite_ray.launch import NodeProcess
 RAIL = "rail"  # the device in every node's namespace
 _GSO_BYTES = 32768  # largest packet handed to the shaper: what crosses a hop at once
 _BURST_BYTES = _GSO_BYTES * 3 // 2  # passes unshaped after idle time: as little as tbf can do with
-_EGRESS_QUEUE_BYTES = 256 * 1024 + _BURST_BYTES  # 4 ms at 500 Mbit/s
-_INGRESS_QUEUE_BYTES = 1024 * 1024 + _BURST_BYTES
+# tbf's own queue would be of a few ms, and TCP takes 200 ms and more to send again what its own
+# host has dropped of an idle connection (docs/gotchas.md): no host has so short a queue.
+_EGRESS_PACKETS_MAX = 1000
+_PORT_BYTES_MAX = 1024 * 1024 + _BURST_BYTES
 _BEFORE_LOCAL = 10  # priority of a rule that drops what comes in before it is delivered
 _CONGESTION = "cubic"
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
@@ -84,15 +87,12 @@ class Network:
 
     def set_rate(self, rank: int, rate_mbit: float) -> None:
         """Shape the node's link, in both directions."""
-        for namespace, device, queue_bytes in (
-            (f"{self._prefix}{rank}", RAIL, _EGRESS_QUEUE_BYTES),
-            (f"{self._prefix}switch", f"port{rank}", _INGRESS_QUEUE_BYTES),
-        ):
-            _run(
-                *("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf"),
-                *("rate", f"{round(rate_mbit * 1000)}kbit"),
-                *("burst", str(_BURST_BYTES), "limit", str(queue_bytes)),
-            )
+        node = ("tc", "-n", f"{self._prefix}{rank}", "qdisc", "replace", "dev", RAIL)
+        port = ("tc", "-n", f"{self._prefix}switch", "qdisc", "replace", "dev", f"port{rank}")
+        rate = ("rate", f"{round(rate_mbit * 1000)}kbit", "burst", str(_BURST_BYTES))
+        for device in (node, port):
+            _run(*device, *("root", "handle", "1:", "tbf", *rate, "limit", str(_PORT_BYTES_MAX)))
+        _run(*node, *("parent", "1:1", "handle", "2:", "pfifo", "limit", str(_EGRESS_PACKETS_MAX)))
 
     def cut(self, rank: int) -> None:
         """Pull the node's cable out of the switch: the kernel at either end sees no carrier."""
