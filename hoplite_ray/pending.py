@@ -20,7 +20,11 @@ from hoplite_ray.refs import checked_id, checked_timeout, short_name
 T = TypeVar("T")
 
 _STEP_S = 0.1  # Python handles signals between two waits, so Ctrl-C is answered within this
-FULL_HINT = "the arena is full; delete objects, drop received arrays, or raise arena_bytes"
+FULL_HINT = (
+    "its node has found no room by then; delete objects, drop received arrays, or raise "
+    "arena_bytes or timeout_s"
+)
+_SEAL_HINT = "its node does not answer; raise timeout_s"
 _LISTEN_S = 3600.0  # closing the client ends the wait at once; this is only not for ever
 
 
@@ -90,6 +94,7 @@ class Pending(Generic[T]):
         self._what = what  # for error texts: "get of object 7f3a09c1..01000000"
         self._hint = hint  # why it may take so long, and what to do
         self._decode = decode
+        self._began_s = time.monotonic()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the operation has ended, well or badly; False if it has not in `timeout_s`."""
@@ -114,7 +119,7 @@ class Pending(Generic[T]):
             self._request.cancel()
             raise
         if not finished:
-            raise self._too_late(timeout_s)
+            raise self.too_late()
         return self._decode(self._request.result())
 
     async def result_async(self, timeout_s: float | None = None) -> T:
@@ -126,7 +131,7 @@ class Pending(Generic[T]):
             async with asyncio.timeout(checked_timeout(timeout_s)):
                 await self._ended()
         except TimeoutError:
-            raise self._too_late(timeout_s) from None
+            raise self.too_late() from None
         except BaseException:
             self._request.cancel()
             raise
@@ -151,9 +156,11 @@ class Pending(Generic[T]):
         self._listener.on_end(self._request, tell)
         await ended.wait()
 
-    def _too_late(self, timeout_s: float | None) -> GetTimeoutError:
+    def too_late(self) -> GetTimeoutError:
+        """Take the operation back; returns what to raise, with the time that it has had."""
         self._request.cancel()
-        return GetTimeoutError(f"{self._what} has not ended after {timeout_s} s: {self._hint}")
+        waited_s = round(time.monotonic() - self._began_s, 2)
+        return GetTimeoutError(f"{self._what} has not ended after {waited_s} s: {self._hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +200,7 @@ class PendingPut(Pending[None]):
         super().result(timeout_s)
         if self._is_large:
             self._client.write(self._request, self._data)  # a Ctrl-C takes the put back
+            self._hint = _SEAL_HINT
             super().result(timeout_s)
 
     async def result_async(self, timeout_s: float | None = None) -> None:
@@ -208,6 +216,7 @@ class PendingPut(Pending[None]):
             self._request.cancel()  # the thread stops at its next part, and gives the range back
             written.add_done_callback(lambda task: task.cancelled() or task.exception())
             raise
+        self._hint = _SEAL_HINT
         await super().result_async(timeout_s)
 
 
@@ -267,7 +276,7 @@ def results(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> li
             except Empty:
                 if left_s <= 0:
                     late = next(n for n in range(len(pending)) if n not in found)
-                    raise pending[late]._too_late(timeout_s) from None
+                    raise pending[late].too_late() from None
             else:
                 found[index] = pending[index].result()
     except BaseException:
