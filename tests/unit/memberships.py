@@ -226,7 +226,11 @@ class Network:
     async def _own(self, address: str, act: Coroutine[Any, Any, T]) -> T:
         """Do `act` in the node at `address`: it ends when the node does."""
         task = self._spawn(address, act)
-        await asyncio.wait({task})
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:  # nobody waits for the answer; it is executed all the same
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())
+            raise
         if task.cancelled():
             raise UnreachableError(f"{address} hung up")
         return task.result()
@@ -332,6 +336,11 @@ def play(scenario: Scenario, *, store: ViewStore | None = None, seed: int = 0) -
         finally:
             await network.stop()
 
-    with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
-        runner.run(run())
+    in_virtual_time(run())
     return network
+
+
+def in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` on a clock that jumps."""
+    with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
+        return runner.run(work)

@@ -162,6 +162,22 @@ def test_more_than_half_crash_at_once_and_the_others_say_so() -> None:
     play(with_verdicts(scenario))
 
 
+def test_what_the_dead_may_have_decided_is_not_decided_again() -> None:
+    async def scenario(net: Network) -> None:
+        a, b, c, d, e = await together(net, 5)
+        net.part({1, 2}, {3, 4, 5, 6})
+        await net.agree(c, d, e)
+        joined = await net.start(6, c.own.control)
+        for node in (c, d, e):
+            await net.crash(node)
+        net.heal()
+        await until(lambda: a.shortage and b.shortage and joined.shortage)
+        await asyncio.sleep(60)  # all others of their view are dead, and yet it has a successor
+        assert (a.view.epoch, b.view.epoch, joined.view.epoch) == (5, 5, 7)
+
+    play(with_verdicts(scenario))
+
+
 def test_a_restart_at_the_same_address_proves_the_earlier_life_dead() -> None:
     async def scenario(net: Network) -> None:
         a, b = await together(net, 2)
