@@ -66,7 +66,8 @@ class Collectives(ABC):
         """Combine the first `count` of `sources` (all, if None) element by element into `target`.
 
         Sources need not be put yet; they go in as they arrive, whatever their order in the list.
-        With `begin_reduce` the caller confirms them one by one.
+        With `begin_reduce` the caller confirms them one by one. The result stays until it is
+        deleted; when this node has been away for 30 s, it may be evicted before everything else.
 
         Shapes:  all sources share one layout, and so does the result: dicts and lists are combined
                  array by array. Integers wrap around; bool takes "max" (any), "min" (all); "mean"

@@ -71,6 +71,10 @@ inline constexpr Duration kRegrantDelay = 20_ms;
 // An object that is known to exist and that nobody has claimed for this long is lost: its put's
 // claim travels on another link than the question, and may come later.
 inline constexpr Duration kLostGrace = 1_s;
+// The result of a reduce becomes an orphan when its caller's node has been away for this long. A
+// node that died alone is back much sooner, and those who have the result with it: whoever notices
+// first, its Ray node's steward within a second, starts it again.
+inline constexpr Duration kCallerGrace = 30_s;
 // A reservation that nothing could be freed for during this time fails with kStoreFull: deletions
 // follow the last reference asynchronously, so the first instant proves nothing.
 inline constexpr Duration kAdmissionGrace = 2_s;

@@ -32,6 +32,8 @@ constexpr Option kOptions[] = {
      [](NodeConfig& c, std::int64_t v) {
        c.engine.broadcast_stripes = static_cast<std::uint16_t>(v);
      }},
+    {"caller_grace_ms", 0, kMsMax,
+     [](NodeConfig& c, std::int64_t v) { c.engine.caller_grace = ms(v); }},
     {"credit_blocks_min", 1, 1 << 20,
      [](NodeConfig& c, std::int64_t v) {
        c.engine.credit_blocks_min = static_cast<std::uint32_t>(v);

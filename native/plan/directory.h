@@ -89,6 +89,7 @@ class Directory {
   // keeping (directory_keeping.cc): orphans, and what draining nodes hand over
   [[nodiscard]] static bool is_orphaned(const Entry& entry);
   [[nodiscard]] bool is_kept(const Entry& entry) const;
+  void watch_caller(Entry& entry, Instant now);
   void tell_standing(const ObjectId& object, Entry& entry);
   void find_adopter(const ObjectId& object, Entry& entry, Instant now);
   void expire_pushes(Entry& entry, Instant now);

@@ -51,9 +51,10 @@ struct DirectoryEntry {
   std::map<NodeId, Holder> holders;
   std::map<NodeId, Query> locates;
   std::optional<ReduceState> reduce;
-  Incarnation orphaned_upto;  // attempts whose owner has died
-  Instant orphan_until;       // the news is kept for claims that come later
-  NodeId adopter;             // who was asked to keep it for draining nodes, and has not declined
+  Incarnation orphaned_upto;           // attempts whose owner has died
+  Instant orphan_until;                // the news is kept for claims that come later
+  std::optional<Instant> caller_gone;  // since when the node that asked for this reduce is away
+  NodeId adopter;  // who was asked to keep it for draining nodes, and has not declined
   std::set<NodeId> declined;
   Instant declined_until;
   std::optional<Instant> deadline;

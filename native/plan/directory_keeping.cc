@@ -20,7 +20,6 @@ void Directory::handle_orphan(const Orphan& orphan, Instant now) {
         orphan.upto.value > 0 ? orphan.upto : std::max(entry.incarnation, Incarnation{1});
     entry.orphaned_upto = std::max(entry.orphaned_upto, upto);
     entry.orphan_until = now + config_.tombstone_life;
-    if (entry.lost) bury(orphan.object, entry, upto, entry.lost_text, now);  // nobody deletes it
   }
   service(orphan.object, now);
 }
@@ -28,6 +27,21 @@ void Directory::handle_orphan(const Orphan& orphan, Instant now) {
 void Directory::handle_draining(NodeId node, bool draining, Instant now) {
   const bool changed = draining ? draining_.insert(node).second : draining_.erase(node) > 0;
   if (changed) service_all(now);
+}
+
+// The last reference to a reduce's result is told of on its caller's node: where that has gone for
+// good, nobody tells any more. Its next life comes within the grace.
+void Directory::watch_caller(Entry& entry, Instant now) {
+  if (!entry.reduce || entry.reduce->phase == ReducePhase::kRunning || is_orphaned(entry)) return;
+  const NodeId caller = entry.reduce->caller;
+  if (caller == kNoNode || caller == config_.node || live_.contains(caller)) {
+    entry.caller_gone.reset();
+    return;
+  }
+  if (!entry.caller_gone) entry.caller_gone = now;
+  const Instant until = *entry.caller_gone + config_.caller_grace;
+  if (now < until) return wake_at(entry, until);
+  entry.orphaned_upto = std::max({entry.orphaned_upto, entry.incarnation, Incarnation{1}});
 }
 
 bool Directory::is_orphaned(const Entry& entry) {

@@ -27,24 +27,21 @@ void Directory::service(const ObjectId& object, Instant now) {
   }
   decide_stripes(entry);
   expire_pushes(entry, now);
+  watch_caller(entry, now);
   if (!entry.lost) {
-    const auto why = why_lost(entry);
-    if (why && is_orphaned(entry)) {
-      ++stats_.losses;
-      bury(object, entry, entry.incarnation,
-           "object " + short_name(object) +
-               " lost: its owner had died and its memory was needed; put it again",
-           now);
-      send(config_.node, Delete{object, entry.incarnation});  // a reduce's plan goes as well
-      wake_at(entry, entry.deleted_until);
-      return schedule(object, entry);
-    }
-    if (why) {
+    if (const auto why = why_lost(entry)) {
       entry.lost = true;
       entry.lost_code = Code::kObjectLost;
       entry.lost_text = "object " + short_name(object) + " lost: " + *why;
       ++stats_.losses;
     }
+  }
+  if (entry.lost && entry.orphaned_upto.value > 0 && entry.incarnation <= entry.orphaned_upto) {
+    // Nobody is left to delete it; a reduce's plan goes as well.
+    bury(object, entry, entry.orphaned_upto, entry.lost_text, now);
+    send(config_.node, Delete{object, entry.orphaned_upto});
+    wake_at(entry, entry.deleted_until);
+    return schedule(object, entry);
   }
   if (entry.lost) {
     answer_lost(object, entry);
@@ -115,6 +112,9 @@ std::optional<std::string> Directory::why_lost(const Entry& entry) const {
       const Edge& edge = holder.stripes[stripe];
       held = held || edge.orphan || edge.state == StripeState::kRoot ||
              edge.state == StripeState::kComplete;
+    }
+    if (!held && is_orphaned(entry)) {
+      return "its owner had died and its memory was needed; put it again";
     }
     if (!held) {
       return std::to_string(entry.holders.size()) +

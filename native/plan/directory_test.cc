@@ -211,6 +211,25 @@ TEST_F(DirectoryShard, DropsADeletedObjectEverywhereAndRefusesItForALife) {
   EXPECT_EQ(directory_.entry_count(), 0U);
 }
 
+TEST_F(DirectoryShard, KeepsNoFailedReduceWhoseCallersNodeIsGoneForGood) {
+  ReduceState failed;
+  failed.target = kObject;
+  failed.target_epoch = TargetEpoch{1};
+  failed.phase = ReducePhase::kFailed;
+  failed.caller = kD;
+  failed.code = Code::kReduceFailed;
+  directory_.handle_reduce_state(failed, now_);
+  change_view({kHome, kA, kB, kC});
+  for (const NodeId node : {kA, kB, kC}) done(node);
+  elapse(Duration{kCallerGrace.ns - 1});
+  EXPECT_FALSE(directory_.is_deleted(kObject));
+  elapse(Duration{1});
+  EXPECT_TRUE(directory_.is_deleted(kObject));
+  EXPECT_EQ(only<Delete>(kHome).object, kObject) << "the reduce's plan goes as well";
+  elapse(kTombstoneLife);
+  EXPECT_EQ(directory_.entry_count(), 0U);
+}
+
 TEST_F(DirectoryShard, RefusesThePutOfAnObjectThatWasDeletedFirst) {
   directory_.handle_delete(Delete{kObject, Incarnation{0}}, now_);
   has(kA);

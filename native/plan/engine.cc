@@ -201,11 +201,8 @@ void Engine::State::resync(std::optional<NodeId> only_to) {
     report(id, {});
     dirty_folds_.insert(id);
   }
-  for (const auto& [id, members] : committed_) {
-    if (!is_meant(id) || !objects_.contains(id)) continue;
-    ReduceReport news;
-    news.committed = members;
-    report(id, std::move(news));
+  for (const auto& [id, outcome] : committed_) {
+    if (is_meant(id) && objects_.contains(id)) report_committed(id);
   }
   for (const auto& [id, locate] : locates_) {
     if (is_meant(id)) send(view_.home_of(id), locate);

@@ -19,9 +19,7 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
   }
   if (object.target_epoch.value > 0 && object.committed && object.extent) {
     // It may be mapped already: what is committed stays, and the home hears of it.
-    ReduceReport news;
-    news.committed = committed_[own.target];
-    return report(own.target, std::move(news));
+    return report_committed(own.target);
   }
   if (object.incarnation.value != 0 && object.meta != own.meta) {
     // Another home took another source's shape for the result: what is here has not its size.
@@ -225,6 +223,13 @@ void Engine::State::report(const ObjectId& target, ReduceReport report) {
   send(view_.home_of(target), std::move(report));
 }
 
+void Engine::State::report_committed(const ObjectId& target) {
+  ReduceReport news;
+  news.committed = committed_[target].members;
+  news.caller = committed_[target].caller;
+  report(target, std::move(news));
+}
+
 void Engine::State::on(NodeId, const Message&, const ReduceState& state) {
   if (const auto call = calls_.find(state.target); call != calls_.end()) {
     call->second.want.seen = std::max(call->second.want.seen, state.target_epoch);
@@ -277,7 +282,7 @@ void Engine::State::commit_target(const ReduceState& state, LocalObject& object)
     }
     end_fold(state.target);
   }
-  committed_[state.target] = state.members;
+  committed_[state.target] = {state.members, state.caller};
   claim(state.target);
   complete(state.target, object);
 }

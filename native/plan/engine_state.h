@@ -144,6 +144,7 @@ class Engine::State : private EngineTables {
   void note_arrival(const ObjectId& source, std::optional<Incarnation> incarnation);
   void end_call(const ObjectId& target);
   void report(const ObjectId& target, ReduceReport report);
+  void report_committed(const ObjectId& target);
 };
 
 }  // namespace hoplite

@@ -31,6 +31,10 @@ struct Tombstone {
   Incarnation upto;
   Instant until;
 };
+struct Outcome {  // of a reduce whose result is held here
+  std::vector<std::uint32_t> members;
+  NodeId caller;
+};
 struct Call {  // the caller's side of a reduce
   Waiter waiter;
   ReduceWant want;                    // everything confirmed so far
@@ -72,7 +76,7 @@ struct EngineTables {
   bool draining_ = false;
   bool drained_ = false;     // and it was said
   std::set<ObjectId> sole_;  // while draining: what no other node keeps
-  std::map<ObjectId, std::vector<std::uint32_t>> committed_;  // members of results held here
+  std::map<ObjectId, Outcome> committed_;
   std::map<NodeId, Member> connected_;
   std::set<NodeId> links_;  // peers whose link is up
   std::deque<Message> loop_;

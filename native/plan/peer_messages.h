@@ -83,6 +83,7 @@ struct ReduceReport {  // an owner, to the target's home
   std::vector<StripeIndex> folded;       // owned stripes that hold every sealed member
   std::vector<std::uint32_t> lost;       // members (by index) that nobody holds any more
   std::vector<std::uint32_t> committed;  // members of a committed result, told to a new home
+  NodeId caller;                         // ... and whose result it is
   Code code = Code::kOk;                 // not kOk: this owner can't go on
   std::string text;
   bool operator==(const ReduceReport&) const = default;

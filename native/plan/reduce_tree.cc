@@ -59,6 +59,7 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
   Plan& plan = plans_[report.target];
   if (!report.committed.empty()) {
     if (plan.state.phase == ReducePhase::kCommitted) return;
+    if (!plan.wanted) plan.caller = report.caller;
     plan.target_epoch = report.target_epoch;
     plan.meta = report.meta;
     plan.state.phase = ReducePhase::kCommitted;
@@ -295,6 +296,7 @@ void ReduceTree::fail(const ObjectId& target, Plan& plan, Code code, std::string
 void ReduceTree::publish(const ObjectId& target, Plan& plan) {
   plan.state.target = target;
   plan.state.target_epoch = plan.target_epoch;
+  plan.state.caller = plan.caller;
   plan.state.lost.clear();
   for (const auto& [index, why] : plan.lost) plan.state.lost.push_back(index);
   states_.push_back(plan.state);

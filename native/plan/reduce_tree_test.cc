@@ -62,8 +62,8 @@ class ReduceTreeTest : public ::testing::Test {
   void report(NodeId from, const Said& said) {
     const TargetEpoch epoch =
         said.target_epoch.value > 0 ? said.target_epoch : own_[from].target_epoch;
-    const ReduceReport news{kTarget,   epoch,          kMeta,     said.folded,
-                            said.lost, said.committed, said.code, said.text};
+    const ReduceReport news{kTarget,        epoch,   kMeta,     said.folded, said.lost,
+                            said.committed, kNoNode, said.code, said.text};
     tree_.handle_report(from, news, view_);
     look();
   }

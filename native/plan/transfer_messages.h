@@ -33,6 +33,7 @@ struct ReduceState {  // to the caller, the owners, and every holder or waiter o
   ReducePhase phase = ReducePhase::kRunning;
   std::vector<std::uint32_t> members;  // indices, when committed
   std::vector<std::uint32_t> lost;     // indices, so far
+  NodeId caller;                       // when that node has gone for good, the result is an orphan
   Code code = Code::kOk;
   std::string text;
   bool operator==(const ReduceState&) const = default;

@@ -138,6 +138,7 @@ struct EngineConfig {
   Duration push_retry = kPushRetry;
   Duration regrant_delay = kRegrantDelay;
   Duration lost_grace = kLostGrace;
+  Duration caller_grace = kCallerGrace;
   Duration admission_grace = kAdmissionGrace;
   Duration tombstone_life = kTombstoneLife;
 };

@@ -25,6 +25,7 @@ ClusterConfig ClusterConfig::small(std::uint16_t stripes) {
   config.engine.reduce_stripes = stripes;
   config.engine.credit_bytes = 16_KiB;
   config.engine.tombstone_life = 5_s;
+  config.engine.caller_grace = 3_s;
   return config;
 }
 

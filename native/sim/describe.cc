@@ -98,7 +98,7 @@ std::string describe_body(const PeerMessage& body) {
           [](const ReduceReport& m) {
             Line line("ReduceReport");
             line.add(m.target).add("te", m.target_epoch).list("folded", m.folded);
-            line.list("lost", m.lost).list("committed", m.committed);
+            line.list("lost", m.lost).list("committed", m.committed).add("caller", m.caller);
             return line.add("code", static_cast<std::uint64_t>(m.code)).str();
           },
           [](const ResyncDone&) { return std::string("ResyncDone"); },
@@ -127,7 +127,7 @@ std::string describe_body(const PeerMessage& body) {
             Line line("ReduceState");
             line.add(m.target).add("te", m.target_epoch);
             line.add("phase", static_cast<std::uint64_t>(m.phase)).list("members", m.members);
-            return line.list("lost", m.lost).add(m.text).str();
+            return line.list("lost", m.lost).add("caller", m.caller).add(m.text).str();
           },
           [](const PullStart& m) {
             Line line("PullStart");

@@ -5,6 +5,8 @@
 namespace hoplite::sim {
 namespace {
 
+const ObjectId kTarget = object_named(4);
+
 class Memory : public Scenario {
  protected:
   void expect_drained(std::size_t node, std::uint64_t times = 1, Duration limit = 10_s) {
@@ -28,13 +30,40 @@ class Memory : public Scenario {
     }
     return std::nullopt;
   }
+  // Folds three sources of the first three nodes into kTarget, for a caller on `node`.
+  void reduce_now(std::size_t node) {
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      put_now(i, object_named(10 + i), {.size_bytes = 900'000, .dtype = DType::kFloat32});
+    }
+    Request& reduce = cluster_->reduce(node, kTarget, {.source_count = 3, .count = 3});
+    for (std::uint32_t i = 0; i < 3; ++i) cluster_->confirm(reduce, i, object_named(10 + i));
+    expect_value(reduce);
+  }
+  // What of kTarget is on `nodes`: pinned on one of them at least, or nowhere and orphaned.
+  void expect_kept(const std::vector<std::size_t>& nodes) {
+    bool is_pinned = false;
+    for (const std::size_t node : nodes) {
+      const auto row = row_of(node, kTarget);
+      EXPECT_FALSE(row && row->orphaned) << "node " << node;
+      is_pinned = is_pinned || (row && row->pinned);
+    }
+    EXPECT_TRUE(is_pinned);
+  }
+  void expect_orphaned(const std::vector<std::size_t>& nodes) {
+    std::size_t orphans = 0;
+    for (const std::size_t node : nodes) {
+      const auto row = row_of(node, kTarget);
+      EXPECT_TRUE(!row || (row->orphaned && !row->pinned)) << "node " << node;
+      orphans += row ? 1 : 0;
+    }
+    EXPECT_GT(orphans, 0U);
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Stripes, Memory, kStripeCounts, stripe_name);
 
 const ObjectId kA = object_named(1);
 const ObjectId kB = object_named(2);
 const ObjectId kC = object_named(3);
-const ObjectId kTarget = object_named(4);
 
 void slow(ClusterConfig& config) { config.network.rate_bytes_per_s = 1'000'000; }
 void narrow(ClusterConfig& config) { config.engine.arena_bytes = 256_KiB; }
@@ -114,17 +143,11 @@ TEST_P(Memory, OrphanIsReadUntilItsMemoryIsNeededAndGoesFirst) {
 
 TEST_P(Memory, OrphanedResultOfAReduceIsFreedOnAllItsOwners) {
   Cluster& cluster = start(4);
-  for (std::uint32_t i = 0; i < 3; ++i) {
-    put_now(i, object_named(10 + i), {.size_bytes = 900'000, .dtype = DType::kFloat32});
-  }
-  Request& reduce = cluster.reduce(0, kTarget, {.source_count = 3, .count = 3});
-  for (std::uint32_t i = 0; i < 3; ++i) cluster.confirm(reduce, i, object_named(10 + i));
-  expect_value(reduce);
+  reduce_now(0);
   cluster.orphan(0, kTarget);
   cluster.run_for(50_ms);
+  expect_orphaned({0, 1, 2, 3});
   for (std::size_t node = 0; node < 4; ++node) {
-    const auto row = row_of(node, kTarget);
-    EXPECT_TRUE(!row || (row->orphaned && !row->pinned)) << "node " << node;
     put_now(node, object_named(20 + node), {.size_bytes = 2'600'000});
   }
 }
@@ -139,6 +162,63 @@ TEST_P(Memory, NewHomeKnowsWhatIsOrphaned) {
   EXPECT_TRUE(row_of(0, kA)->orphaned);
   EXPECT_FALSE(row_of(0, kA)->pinned);
   expect_value(cluster.get(0, kA));
+}
+
+TEST_P(Memory, ResultOfAReduceIsAnOrphanOnceItsCallersNodeIsGoneForGood) {
+  Cluster& cluster = start(4);
+  reduce_now(3);
+  cluster.crash(3);
+  cluster.run_for(2_s);
+  expect_kept({0, 1, 2});
+  cluster.run_for(3_s);
+  expect_orphaned({0, 1, 2});
+  Request& read = cluster.get(0, kTarget);
+  expect_value(read);
+  cluster.release(read);
+  for (std::size_t node = 0; node < 3; ++node) {
+    put_now(node, object_named(20 + node), {.size_bytes = 2'600'000});
+  }
+  Request& late = cluster.get(1, kTarget, true);
+  expect_error(late, Code::kObjectLost);
+  EXPECT_NE(late.error->text.find("its owner had died"), std::string::npos) << late.error->text;
+}
+
+TEST_P(Memory, ResultOfAReduceIsNoOrphanWhenItsCallersNodeComesBackInTime) {
+  Cluster& cluster = start(4);
+  reduce_now(3);
+  cluster.crash(3);
+  cluster.run_for(2_s);
+  cluster.restart(3);
+  cluster.run_for(10_s);
+  expect_kept({0, 1, 2});
+}
+
+TEST_P(Memory, NewHomeKnowsWhoseResultItIs) {
+  Cluster& cluster = start(4);
+  reduce_now(3);
+  Request& copy = cluster.get(0, kTarget);
+  expect_value(copy);
+  cluster.release(copy);
+  for (std::size_t node = 1; node < 4; ++node) cluster.crash(node);
+  cluster.run_for(2_s);
+  expect_kept({0});
+  cluster.run_for(5_s);
+  expect_orphaned({0});
+}
+
+TEST_P(Memory, AdoptedResultIsAnOrphanOnceItsCallersNodeIsGoneForGood) {
+  Cluster& cluster = start(4);
+  reduce_now(3);
+  for (const std::size_t node : {0U, 1U}) {
+    cluster.drain(node);
+    expect_drained(node);
+    cluster.crash(node);
+    cluster.run_for(2_s);
+  }
+  expect_value(cluster.get(2, kTarget));
+  cluster.crash(3);
+  cluster.run_for(6_s);
+  expect_orphaned({2});
 }
 
 TEST_P(Memory, SourceThatWaitsForMemoryIsHeardOfAlsoWhereItIsGotMeanwhile) {

@@ -76,6 +76,7 @@ void fields(A& a, Of<A, ReduceReport> m) {
   ids(a, m.folded, kStripesMax);
   numbers(a, m.lost, kReduceSourcesMax);
   numbers(a, m.committed, kReduceSourcesMax);
+  id(a, m.caller);
   a.enumeration(m.code, kCodeCount);
   a.text(m.text, kErrorTextBytesMax);
 }

@@ -31,6 +31,7 @@ void fields(A& a, Of<A, ReduceState> m) {
   a.enumeration(m.phase, kReducePhaseCount);
   numbers(a, m.members, kReduceSourcesMax);
   numbers(a, m.lost, kReduceSourcesMax);
+  id(a, m.caller);
   a.enumeration(m.code, kCodeCount);
   a.text(m.text, kErrorTextBytesMax);
 }
