@@ -40,10 +40,13 @@ class Layout:
 
     tree: int | Branch
     leaves: tuple[Leaf, ...]
+    size_bytes: int = field(init=False)  # of the object: of the leaves, and of what aligns them
     _encoded: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "leaves", _placed(self.leaves))
+        ends = (leaf.offset + leaf.size_bytes for leaf in self.leaves)
+        object.__setattr__(self, "size_bytes", max(ends, default=0))
         object.__setattr__(self, "_encoded", _encoded(self.tree, self.leaves))
 
     @staticmethod
@@ -107,11 +110,6 @@ class Layout:
         Raises:  InvalidArgumentError for a container.
         """
         return self._only.dtype
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the object: of the leaves, and of what aligns them."""
-        return max((leaf.offset + leaf.size_bytes for leaf in self.leaves), default=0)
 
     @property
     def parts(self) -> list[tuple[int, int]]:

@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import ray
@@ -46,15 +47,19 @@ class NodePlace:
     ray_node_id: str
     directory: Path
 
-    @classmethod
-    def of_this_process(cls) -> NodePlace:
-        ray_node_id = ray.get_runtime_context().get_node_id()
-        name = f"hoplite-{os.getuid()}-{_native.WIRE_VERSION}-{ray_node_id[:16]}"
-        return cls(ray_node_id, Path(seams.ray_directory()) / name)
+    @staticmethod
+    def of_this_process() -> NodePlace:
+        return _place_of(ray.get_runtime_context().get_node_id())
 
     @property
     def journals(self) -> Path:
         return self.directory / "journal"
+
+
+@lru_cache(maxsize=1)  # every put and get asks
+def _place_of(ray_node_id: str) -> NodePlace:
+    name = f"hoplite-{os.getuid()}-{_native.WIRE_VERSION}-{ray_node_id[:16]}"
+    return NodePlace(ray_node_id, Path(seams.ray_directory()) / name)
 
 
 @dataclass(frozen=True, slots=True)
