@@ -1,7 +1,7 @@
 // Copies buffers into a reserved range, a part at a time, by as many threads as call work(). Owns
-// which part is next, and how far the range is whole from its start. pwrite(2) takes the file's
-// lock, so that two threads are no faster than one; with more than one each maps the pages of its
-// part instead, filled in by one call (docs/gotchas.md).
+// which part is next, and how far the range is whole from its start. pwrite(2) costs the least, but
+// takes the file's lock: one thread at a time writes, and the others map the pages of their parts
+// instead, filled in by one call (docs/gotchas.md).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -51,6 +51,7 @@ class RangeWriter {
   [[nodiscard]] std::optional<Part> take();
   [[nodiscard]] std::uint64_t finish(const Part& part);  // returns the whole bytes from the start
   void fail(const Error& why);
+  [[nodiscard]] Result<void> copy(const Part& part);
   [[nodiscard]] Result<void> write(Part part);
   [[nodiscard]] bool copy_mapped(const Part& part);
   void skip(Cursor& cursor, std::uint64_t bytes) const;
@@ -60,6 +61,7 @@ class RangeWriter {
   Buffers data_;
   std::uint64_t part_bytes_;
   std::size_t thread_count_;
+  std::mutex writes_;  // of who is in pwrite(2)
   std::mutex mutex_;
   std::uint64_t taken_bytes_ = 0;
   Cursor next_;

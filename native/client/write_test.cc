@@ -78,7 +78,7 @@ TEST_F(WriteTest, SeveralThreadsFillALargeRange) {
   ASSERT_TRUE(must(client_->write(*put, buffers))->wait(kSoon));
   const auto place = node_->arena().at({8192, kSize});
   EXPECT_TRUE(std::equal(data.begin(), data.end(), place.begin()));
-  EXPECT_GT(node_->heard<WroteCommand>().size(), 50U);
+  EXPECT_GE(node_->heard<WroteCommand>().size(), 16U);
 }
 
 TEST_F(WriteTest, AWriteThatIsCancelledStopsAndGivesTheRangeBackItself) {

@@ -4,7 +4,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -91,6 +94,26 @@ TEST(Arena, WhatAProducerWritesThroughTheDescriptorIsInTheSharedMapping) {
             static_cast<ssize_t>(text.size()));
   const auto bytes = arena.at({4096, text.size()});
   EXPECT_EQ(std::memcmp(bytes.data(), text.data(), text.size()), 0);
+}
+
+long minor_faults() {
+  rusage usage{};
+  HOPLITE_CHECK(::getrusage(RUSAGE_THREAD, &usage) == 0);
+  return usage.ru_minflt;
+}
+
+TEST(Arena, PagesThatWereMappedByReadFaultsTakeWritesWithoutAFault) {
+  const Arena arena = open_arena();
+  std::ranges::fill(arena.at({0, kSize}), byte(1));
+  auto window = Mapping::open(arena.writable_fd(), 0, kSize, PROT_READ | PROT_WRITE, MAP_SHARED);
+  ASSERT_TRUE(window.has_value());
+  ASSERT_EQ(::madvise(window->bytes().data(), kSize, MADV_POPULATE_READ), 0);
+  const long before = minor_faults();
+  for (std::uint64_t at = 0; at < kSize; at += kPage) {
+    // The kernel writes, so that a sanitizer doesn't touch memory of its own.
+    ASSERT_EQ(::syscall(SYS_getrandom, window->bytes().data() + at, 1, 0), 1);
+  }
+  EXPECT_LT(minor_faults() - before, static_cast<long>(kSize / kPage / 16));
 }
 
 TEST(Arena, ItsDescriptorsDoNotSurviveExec) {
