@@ -50,9 +50,9 @@ class Case:
         return statistics.median(sample.seconds for sample in self.samples)
 
     @property
-    def ratio(self) -> float | None:
-        """The median as a multiple of the bound, where the bound means something."""
-        return self.median_s / self.bound_s if self.size_bytes >= RATIO_BYTES_MIN else None
+    def ratio(self) -> float:
+        """The median as a multiple of the bound."""
+        return self.median_s / self.bound_s
 
     @property
     def verdict(self) -> str:
@@ -63,9 +63,8 @@ class Case:
         words = [] if usage.busy_share == 0 else [f"{usage.busy_share:4.0%} cpu"]
         words += [f"{usage.retransmitted / len(self.samples):.0f} resent"]
         words += ["CORES SATURATED"] if usage.is_saturated else []
-        if self.limit and self.ratio:
-            words.insert(0, "ok  " if self.ratio <= self.limit else "OVER")
-        return ", ".join(words)
+        held = "" if not self.limit else "ok" if self.ratio <= self.limit else "OVER"
+        return f"{held:5}{', '.join(words)}"
 
 
 def cases(stage: Stage, options: argparse.Namespace) -> list[Case]:
@@ -200,7 +199,7 @@ def lines(table: Sequence[Case]) -> list[str]:
             taken = [sample.seconds for sample in case.samples]
             for each in (case.median_s, min(taken), max(taken)):
                 row += f" {time_text(each)}"
-            row += f" {case.ratio:7.3f}" if case.ratio else f" {'':7}"
+            row += f" {case.ratio:7.3f}" if case.size_bytes >= RATIO_BYTES_MIN else f" {'':7}"
             row += f" {case.limit:5.2f} " if case.limit else f" {'':5} "
         rows.append(f"{row} {case.verdict}")
     return rows
