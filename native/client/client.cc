@@ -2,6 +2,7 @@
 #include "client/client.h"
 
 #include <chrono>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -95,7 +96,11 @@ Result<void> Client::write_parts(Request& put, Buffers data, Extent extent,
   };
   std::vector<std::jthread> others;
   for (std::size_t i = 1; i < writer.thread_count(); ++i) {
-    others.emplace_back([&] { writer.work(progress); });
+    try {
+      others.emplace_back([&] { writer.work(progress); });
+    } catch (const std::system_error&) {
+      break;  // the process may have no more threads: those that there are do the same work
+    }
   }
   auto asked = SteadyClock::now();
   writer.work([&](std::uint64_t upto_bytes) -> Result<void> {

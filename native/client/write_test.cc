@@ -1,6 +1,7 @@
 // Large puts: several buffers, and writes that are stopped.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -9,6 +10,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "client/client.h"
@@ -79,6 +82,40 @@ TEST_F(WriteTest, SeveralThreadsFillALargeRange) {
   const auto place = node_->arena().at({8192, kSize});
   EXPECT_TRUE(std::equal(data.begin(), data.end(), place.begin()));
   EXPECT_GE(node_->heard<WroteCommand>().size(), 16U);
+}
+
+// While it lives no thread can be started: nobody has room for such a stack.
+class NoMoreThreads {
+ public:
+  NoMoreThreads() {
+    pthread_attr_t wanted;
+    HOPLITE_CHECK(::pthread_getattr_default_np(&before_) == 0);
+    HOPLITE_CHECK(::pthread_getattr_default_np(&wanted) == 0);
+    HOPLITE_CHECK(::pthread_attr_setstacksize(&wanted, std::size_t{1} << 50) == 0);
+    HOPLITE_CHECK(::pthread_setattr_default_np(&wanted) == 0);
+    ::pthread_attr_destroy(&wanted);
+  }
+  ~NoMoreThreads() {
+    ::pthread_setattr_default_np(&before_);
+    ::pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_;
+};
+
+TEST_F(WriteTest, OneThreadWritesEverythingWhereNoOtherCanBeStarted) {
+  constexpr std::size_t kSize = 64_MiB;
+  node_->script(reserves_and_seals(kSize));
+  const std::vector<std::byte> data(kSize, std::byte{7});
+  auto put = must(
+      client_->put(object_id(1), Incarnation{1}, "", {{DType::kOpaque, kSize}}, OneBuffer{data}));
+  ASSERT_TRUE(put->wait(kSoon));
+  const NoMoreThreads limit;
+  EXPECT_THROW(std::thread([] {}).join(), std::system_error);
+  ASSERT_TRUE(must(client_->write(*put, OneBuffer{data}))->wait(kSoon));
+  const auto place = node_->arena().at({8192, kSize});
+  EXPECT_TRUE(std::equal(data.begin(), data.end(), place.begin()));
 }
 
 TEST_F(WriteTest, AWriteThatIsCancelledStopsAndGivesTheRangeBackItself) {
