@@ -237,10 +237,40 @@ class Store(Collectives):
 
     def _begin_delete(self, object_id: bytes, upto: int) -> Pending[None]:
         object_id = checked_id(object_id)
-        return Pending(
-            self._listener,
+        return self._said(
             self._usable().delete(object_id, checked_incarnation(upto, least=0)),
             what=f"delete of object {short_name(object_id)}",
+        )
+
+    def orphan(self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None) -> None:
+        """Say that nobody will delete the object: its owner has died.
+
+        It can be read on, but no node keeps it: all its copies are evicted before anything else is,
+        and when the last one has gone, a get says why. `upto` as in `delete`.
+
+        Returns: when this node has passed it on; the others follow within a round trip or two.
+        """
+        self._begin_orphan(object_id, upto).result(timeout_s)
+
+    async def orphan_async(
+        self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None
+    ) -> None:
+        """Await what `orphan` does."""
+        await self._begin_orphan(object_id, upto).result_async(timeout_s)
+
+    def _begin_orphan(self, object_id: bytes, upto: int) -> Pending[None]:
+        object_id = checked_id(object_id)
+        return self._said(
+            self._usable().orphan(object_id, checked_incarnation(upto, least=0)),
+            what=f"orphaning of object {short_name(object_id)}",
+        )
+
+    def _said(self, request: _native.Request, *, what: str) -> Pending[None]:
+        """A request that is answered once the object's home has been told."""
+        return Pending(
+            self._listener,
+            request,
+            what=what,
             hint="the node that keeps its directory entry does not answer; raise timeout_s",
             decode=lambda nothing: None,
         )

@@ -49,6 +49,7 @@ def test_every_verb_can_be_awaited(three: Nodes, size_bytes: int) -> None:
             np.testing.assert_array_equal(value, each)
         everywhere = await three[0].allreduce_async(new_id(), [object_id, other], count=2)
         for target in (object_id, other, total, everywhere.target):
+            await three[0].orphan_async(target)
             await three[0].delete_async(target)
 
     run(verbs())

@@ -134,17 +134,13 @@ def test_copies_are_evicted_longest_idle_first_and_orphans_before_all(cluster: M
         nodes.get(1, each)
         gc.collect()
         nodes.wait_for(1, lambda stats: stats.arena_bytes_pinned == 0)
-    client = _native.Client(nodes.processes[1].socket)
-    orphaned = client.orphan(ids[0])
-    assert orphaned.wait(WAIT_S)
-    orphaned.result()
+    nodes[1].orphan(ids[0], timeout_s=WAIT_S)
     nodes.wait_for(1, lambda stats: stats.arena_bytes_orphaned == 8 * MIB)
     first = nodes.put(1, numbers(8 * MIB, 7))
     assert held(nodes, 1) == {ids[1], ids[2], first}
     second = nodes.put(1, numbers(8 * MIB, 8))
     assert held(nodes, 1) == {ids[2], first, second}
     np.testing.assert_array_equal(nodes.get(1, ids[1]), numbers(8 * MIB, 1))
-    client.close()
 
 
 def held(nodes: Nodes, rank: int) -> set[bytes]:
@@ -161,8 +157,7 @@ def held(nodes: Nodes, rank: int) -> set[bytes]:
 def test_an_orphan_whose_memory_was_needed_says_so(cluster: MakeNodes) -> None:
     nodes = cluster(1, arena_bytes=ARENA, options=PATIENT)
     object_id = nodes.put(0, numbers(16 * MIB))
-    client = _native.Client(nodes.processes[0].socket)
-    client.orphan(object_id).wait(WAIT_S)
+    nodes[0].orphan(object_id, timeout_s=WAIT_S)
     nodes.wait_for(0, lambda stats: stats.arena_bytes_orphaned == 16 * MIB)
     np.testing.assert_array_equal(nodes.get(0, object_id), numbers(16 * MIB))
     gc.collect()
@@ -170,7 +165,6 @@ def test_an_orphan_whose_memory_was_needed_says_so(cluster: MakeNodes) -> None:
     with pytest.raises(ObjectLostError, match="owner had died and its memory was needed"):
         nodes[0].get(object_id, exists=True, timeout_s=WAIT_S)
     nodes[0].delete(other, timeout_s=WAIT_S)
-    client.close()
     is_empty(nodes)
 
 
