@@ -17,6 +17,7 @@ from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import ids, seams
 from hoplite_ray.plugin.attachment import Attachment, attachment, is_attached
 from hoplite_ray.plugin.fetching import PendingValue, put_async_of
+from hoplite_ray.plugin.holding import hold
 from hoplite_ray.plugin.leaves import converted, copied, read_only, to_numpy, to_tensor
 from hoplite_ray.plugin.operators import Operators
 from hoplite_ray.plugin.seams import Ref
@@ -332,7 +333,10 @@ def _unpickled(
     padding: bytes,
 ) -> Array:
     decoded = Layout.from_bytes(layout)
-    return Array(object_id, incarnation, decoded, anchor, members=members, spare=spare)
+    array = Array(object_id, incarnation, decoded, anchor, members=members, spare=spare)
+    if anchor is not None:
+        hold(array)
+    return array
 
 
 def _unpickled_put(incarnation: int, layout: bytes) -> Array:

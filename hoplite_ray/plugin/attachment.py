@@ -23,7 +23,7 @@ from hoplite_ray.errors import (
     ObjectLostError,
     UnusableAfterForkError,
 )
-from hoplite_ray.plugin import flag
+from hoplite_ray.plugin import flag, seams
 from hoplite_ray.plugin.anchors import AnchorSupply
 from hoplite_ray.plugin.journal import Journal
 from hoplite_ray.plugin.lifetime import Reaper
@@ -54,6 +54,7 @@ class Attachment:
         self.pid = os.getpid()
         flag.refuse_raw(ray.get_runtime_context().runtime_env)
         self.place = place
+        self.connection = seams.connection()
         self.began_s = began_s()
         self._lock = threading.Lock()
         self._node: RunningNode = ensure_node(place, flag.asked())
@@ -87,16 +88,20 @@ class Attachment:
     def reaper(self) -> Reaper:
         """Deletes the objects that this process has put, when their refs are gone."""
         _ = self.steward  # which reaps them if this process dies first
-        return Reaper(self._release)
+        return Reaper(self._release, self._shut_down)
 
     @cached_property
     def abandoned(self) -> Reaper:
         """Tells the steward which results nobody waits for any more."""
-        return Reaper(lambda target: self.steward.abandon.remote(target))
+        return Reaper(lambda target: self.steward.abandon.remote(target), self._shut_down)
 
     def _release(self, object_id: bytes) -> None:
         self.delete(object_id)
         self.journal.released(object_id)
+
+    def _shut_down(self) -> None:
+        """After `ray.shutdown` nobody tells what this process owns: its steward takes it over."""
+        self.journal.close()
 
     def _renew(self) -> None:
         """Attach to the next life of the node, started here unless somebody has."""
@@ -118,6 +123,9 @@ class Attachment:
 
     def delete(self, object_id: bytes, *, upto: int = 0) -> None:
         self._retried(lambda store: store.delete(object_id, upto=upto))
+
+    def orphan(self, object_id: bytes, *, upto: int = 0) -> None:
+        self._retried(lambda store: store.orphan(object_id, upto=upto))
 
     def _retried(self, operation: Callable[[Store], None]) -> None:
         """Do it, again in the node's next life if that one ends under it."""
@@ -191,14 +199,14 @@ def attachment() -> Attachment:
     """
     global _current
     need_ray()
-    place = NodePlace.of_this_process()
+    connection = seams.connection()
     current = _current
-    if current is not None and current.place == place:
+    if current is not None and current.connection == connection:
         return current
     with _changing:
-        if _current is None or _current.place != place:  # else another thread has made it
+        if _current is None or _current.connection != connection:  # else another thread has made it
             if _current is not None:
                 _current.close()  # of a Ray that was shut down in this process
             _current = None
-            _current = Attachment(place)
+            _current = Attachment(NodePlace.of_this_process())
         return _current

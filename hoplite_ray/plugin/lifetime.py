@@ -1,7 +1,8 @@
 """Deletes what nobody refers to any more, on a thread of its own.
 
 Ray calls back on a thread that must not block and that all callbacks of the process share; so a
-callback only queues its id here.
+callback only queues its id here. No callback comes for refs that are alive at `ray.shutdown`: the
+thread finds out that this was the end of them.
 """
 
 from __future__ import annotations
@@ -16,12 +17,21 @@ from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.seams import Ref
 
+_LOOK_EVERY_S = 1.0  # as often as a steward looks for the dead
+
 
 class Reaper:
-    """Calls `release(id)` some time after the ref of that id has gone out of scope everywhere."""
+    """Calls `release(id)` some time after the ref of that id has gone out of scope everywhere.
 
-    def __init__(self, release: Callable[[bytes], None]) -> None:
+    And `shut_down` once, soon after the process has left the Ray that it was in.
+    """
+
+    def __init__(
+        self, release: Callable[[bytes], None], shut_down: Callable[[], None] = lambda: None
+    ) -> None:
         self._release = release
+        self._shut_down = shut_down
+        self._connection = seams.connection()
         self._gone: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="hoplite-reaper", daemon=True)
         self._thread.start()
@@ -36,7 +46,15 @@ class Reaper:
         self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
-        while (object_id := self._gone.get()) is not None:
+        while True:
+            try:
+                object_id = self._gone.get(timeout=_LOOK_EVERY_S)
+            except queue.Empty:
+                if seams.connection() != self._connection:
+                    return self._shut_down()
+                continue
+            if object_id is None:
+                return
             try:
                 self._release(object_id)
             except (HopliteError, ray.exceptions.RayError):

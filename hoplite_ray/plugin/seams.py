@@ -33,6 +33,11 @@ def _worker() -> Any:
 # Where this process is.
 
 
+def connection() -> bytes | None:
+    """Names this process's connection to Ray, another one after each `ray.init`; None without."""
+    return _worker().worker_id if ray.is_initialized() else None
+
+
 def ray_directory() -> str:
     """The directory of this Ray session, the same for every process of one host."""
     return str(_worker().node.get_session_dir_path())
@@ -126,6 +131,27 @@ def on_out_of_scope(ref: Ref, callback: Callable[[bytes], None]) -> bool:
     False if that is so already. The callback runs on a thread of Ray's and must not block.
     """
     return bool(_worker().core_worker.add_object_out_of_scope_callback(ref, callback))
+
+
+def owner_node_id(ref: Ref) -> str | None:
+    """The Ray node of the process that owns `ref`; None if that is this process, or unknown."""
+    from ray.core.generated.common_pb2 import Address  # type: ignore[attr-defined]
+
+    try:
+        owner = Address.FromString(_worker().core_worker.get_owner_address(ref))
+    except ValueError:
+        return None
+    is_ours = owner.worker_id == _worker().worker_id
+    return None if is_ours else str(owner.node_id.hex())
+
+
+def is_owned(ref: Ref) -> bool:
+    """Whether this process owns `ref`, and somebody in the cluster still refers to it."""
+    try:
+        _worker().core_worker.get_owner_address(ref)
+    except ValueError:
+        return False
+    return True
 
 
 def known_refs() -> set[bytes]:

@@ -24,7 +24,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import ray
@@ -47,19 +46,14 @@ class NodePlace:
     ray_node_id: str
     directory: Path
 
-    @staticmethod
-    def of_this_process() -> NodePlace:
-        return _place_of(ray.get_runtime_context().get_node_id())
+    @classmethod
+    def of_this_process(cls) -> NodePlace:
+        ray_node_id = ray.get_runtime_context().get_node_id()
+        return cls(ray_node_id, Path(seams.ray_directory()) / node_name(ray_node_id))
 
     @property
     def journals(self) -> Path:
         return self.directory / "journal"
-
-
-@lru_cache(maxsize=1)  # every put and get asks
-def _place_of(ray_node_id: str) -> NodePlace:
-    name = f"hoplite-{os.getuid()}-{_native.WIRE_VERSION}-{ray_node_id[:16]}"
-    return NodePlace(ray_node_id, Path(seams.ray_directory()) / name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +144,11 @@ def _start(place: NodePlace, values: seams.KeyValues, options: Config) -> Runnin
         if name != "arena_bytes":
             command += ["--option", f"{name}={value}"]
     return _run(place, command)
+
+
+def node_name(ray_node_id: str) -> str:
+    """The name of a Ray node's directory, and of its steward."""
+    return f"hoplite-{os.getuid()}-{_native.WIRE_VERSION}-{ray_node_id[:16]}"
 
 
 def node_number(ray_node_id: str) -> int:

@@ -1,9 +1,9 @@
 """The steward: one actor per Ray node that outlives the processes for which it keeps things.
 
 It owns the anchors of arrays, runs the pending reduces and gathers of its node's processes as
-coroutines, and finds what the dead have left: their pending calls end, their puts are deleted. It
-uses no CPU, and Ray restarts it when it dies: pending calls then begin again. What its last life's
-anchors held may be live and stays until the node goes: nobody hears any more when its handles do.
+coroutines, and finds what the dead have left: their pending calls end, and what they had put is
+orphaned. It uses no CPU, and Ray restarts it when it dies: pending calls then begin again, and what
+its last life's anchors held is orphaned, for nobody hears any more when the handles of that go.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hoplite_ray.plugin.journal import Journals
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.reducing import ReduceRun
 from hoplite_ray.plugin.seams import Ref
-from hoplite_ray.plugin.start import NodePlace
+from hoplite_ray.plugin.start import NodePlace, node_name
 from hoplite_ray.refs import ReduceOp
 from hoplite_ray.store import new_id
 
@@ -70,6 +70,11 @@ class Steward:
     async def anchors(self, count: int) -> tuple[int, list[Ref]]:
         """This life, and `count` new anchors for arrays that the caller will make."""
         return self._life.number, [self._anchor() for _ in range(count)]
+
+    async def hold(self, anchors: list[bytes]) -> list[Ref]:
+        """Those of `anchors` that are of this life; by the answer Ray knows who has them."""
+        refs = [seams.ref_of(each) for each in anchors if each in self._anchors]
+        return [ref for ref in refs if seams.is_owned(ref)]
 
     async def reduce(
         self, refs: list[Ref], op: ReduceOp, count: int | None, everywhere: bool, caller: str
@@ -155,8 +160,8 @@ class Steward:
             self._end_calls_of(left.processes)
             try:
                 _ = self._here.store  # a node that has died alone begins its next life now
-                for object_id, incarnation in left.orphans.items():
-                    self._here.delete(object_id, upto=incarnation)
+                for object_id, incarnation in (left.orphans | left.unheard).items():
+                    self._here.orphan(object_id, upto=incarnation)
                 self._journals.release(left)
             except (HopliteError, OSError) as error:  # said again, so tried again
                 _logger.warning("orphans are left for later: %s", error)
@@ -181,6 +186,14 @@ def steward_of(place: NodePlace) -> Any:
         get_if_exists=True,
         scheduling_strategy=NodeAffinitySchedulingStrategy(place.ray_node_id, soft=False),
     ).remote()
+
+
+def steward_on(ray_node_id: str) -> Any:
+    """The handle of the steward of any Ray node of the cluster.
+
+    Raises: ValueError if there is none.
+    """
+    return ray.get_actor(node_name(ray_node_id), namespace=_NAMESPACE)
 
 
 _Actor: Any = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Steward)

@@ -19,15 +19,16 @@ import hoplite_ray as hop
 from hoplite_ray.errors import ControlError
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.steward import steward_on
 from hoplite_ray.stats import NodeStats
 from hoplite_ray.store import new_id
 from tests.ray.raycluster import ARENA_BYTES, RayCluster, eventually
 
 VERBS = ("put", "array", "empty", "reduce", "gather")
-OUTCOMES = {"live", "orphaned", "lost", "gone"}
 BYTES = 1 << 20  # of each array
-FILL_BYTES = ARENA_BYTES // 4 * 3
-SETTLES_S = 40.0  # a crash of a Ray node is believed after 15
+PIECE_BYTES = 256 << 10  # smaller than an array: the room of one that may be evicted is needed
+SETTLES_S = 90.0  # a crash of a Ray node is believed after 15, and its reduces are orphans 30 later
+OWNER_DIED = "its owner had died and its memory was needed"
 
 Row = dict[str, str]  # verb -> outcome
 
@@ -47,6 +48,28 @@ def make(verb: str) -> list[hop.Array]:
     if verb == "reduce":
         return [ray.get(hop.reduce(sources))]
     return list(ray.get(hop.gather([ray.put(hop.array(ones))])))
+
+
+Canary = tuple[str, bytes]  # Ray node id of a steward, and one of its anchors
+
+
+def canary() -> tuple[Any, Canary]:
+    """An anchor that only this process has: when it goes, Ray has seen that the process did."""
+    here = attachment()
+    anchor = here.anchors.take()
+    return anchor, (here.place.ray_node_id, anchor.binary())
+
+
+def await_end(of: Canary) -> None:
+    """Wait until Ray knows that the process with that canary has gone, and what it borrowed."""
+    node, anchor = of
+    steward = steward_on(node)
+
+    def has_gone() -> bool:
+        known = ray.get(steward.__ray_call__.remote(lambda self: self._anchors))
+        return anchor not in known
+
+    assert eventually(has_gone, within_s=SETTLES_S)
 
 
 @ray.remote(num_cpus=0)
@@ -81,9 +104,19 @@ class Process:
     def drop(self) -> None:
         self.kept.clear()
 
+    def canary(self) -> Canary:
+        self.anchor, named = canary()
+        return named
+
     def fill(self) -> None:
-        ref = hop.put(np.zeros(FILL_BYTES, np.uint8), timeout_s=60)
-        hop.delete(ref)
+        """Put as much as this node takes beside what it must keep, and delete it."""
+        store = attachment().store
+        room = ARENA_BYTES // 8 * 7 - held(attachment().place.directory).pinned
+        pieces = [new_id() for _ in range(room // PIECE_BYTES - 1)]
+        for each in pieces:
+            store.put(each, np.zeros(PIECE_BYTES, np.uint8), timeout_s=60)
+        for each in pieces:
+            store.delete(each)
 
     def pid(self) -> int:
         return os.getpid()
@@ -133,13 +166,16 @@ class Bench:
     fillers: list[Any]
     name: str = field(default_factory=lambda: f"borrower-{new_id().hex()}")
     made: dict[str, int] = field(default_factory=dict)  # bytes that came with each verb
-    left: dict[str, int] = field(default_factory=dict)  # ... of those, what remains
+    left: dict[str, int] = field(default_factory=dict)  # ... of those, what can't be evicted
+    orphaned: int = 0  # bytes of orphans, before they were evicted
+    before: int = 0  # ... of earlier rows, whose memory nobody has needed
 
     def __post_init__(self) -> None:
         here = {"namespace": "table", **self.cluster.on(2)}
         self.borrower = Process.options(name=self.name, **here).remote()
         self.gate = Gate.options(name=f"{self.name}-gate", **here).remote()
         ray.get(self.borrower.attach.remote())
+        self.before = total().orphaned
 
     def maker(self, node: int = 1) -> Any:
         maker = Process.options(**self.cluster.on(node)).remote()
@@ -158,20 +194,34 @@ class Bench:
             if not made_before:
                 expect(sum(self.made.values()), f"{verb} is made")
 
-    def settle(self, row: Row) -> None:
-        """Check each verb's outcome by the bytes that can't be evicted, and by reading."""
-        live = [verb for verb in VERBS if row[verb] == "live"]
+    def settle(self, row: Row, *, lent: bool = True) -> None:
+        """Check each verb's outcome by the bytes of the arenas, and by what the borrower reads."""
+        live, orphans, lost = (
+            [verb for verb in VERBS if row[verb] == outcome]
+            for outcome in ("live", "orphaned", "lost")
+        )
         expect(sum(self.made[verb] for verb in live), "what is live stays, nothing else")
         self.left = {verb: self.made[verb] if verb in live else 0 for verb in VERBS}
-        for verb, outcome in row.items():
-            if outcome == "live":
-                assert ray.get(self.borrower.read.remote(verb)) == 1.0, verb
-            if outcome == "lost":
-                assert "object" in str(ray.get(self.borrower.read.remote(verb))), verb
+        self.orphaned = total().orphaned
+        assert self.orphaned >= sum(self.made[verb] for verb in orphans)
+        if lent:
+            self.expect_values(live + orphans)
         ray.get([filler.fill.remote() for filler in self.fillers])
-        for verb, outcome in row.items():
-            if outcome == "live":
-                assert ray.get(self.borrower.read.remote(verb)) == 1.0, verb
+        evicted = [verb for verb in orphans if verb != "reduce"]  # that lies where no put may
+        in_reserve = sum(self.made[verb] for verb in orphans if verb not in evicted)
+        assert total().orphaned <= self.before + in_reserve, "orphans go first"
+        if lent:
+            self.expect_values(live)
+            self.expect_lost(evicted, OWNER_DIED)
+            self.expect_lost(lost, "object")
+
+    def expect_values(self, verbs: list[str]) -> None:
+        for verb in verbs:
+            assert ray.get(self.borrower.read.remote(verb)) == 1.0, verb
+
+    def expect_lost(self, verbs: list[str], why: str) -> None:
+        for verb in verbs:
+            assert why in str(ray.get(self.borrower.read.remote(verb))), verb
 
     def clear(self) -> None:
         ray.get(self.borrower.drop.remote())
@@ -183,39 +233,53 @@ def directories() -> list[Path]:
     return [each.parent for each in Path(seams.ray_directory()).glob("hoplite-*/node.json")]
 
 
-def pinned() -> int:
-    """Bytes of all arenas that can't be evicted; -1 while a node is not to be asked."""
-    total = 0
-    for directory in directories():
-        try:
-            control = json.loads((directory / "node.json").read_text())["control"]
-            secret = (directory / "secret").read_bytes()
-            total += NodeStats.read(control, secret).arena_bytes_pinned
-        except (ControlError, FileNotFoundError):
-            return -1
-    return total
+@dataclass(frozen=True)
+class Held:
+    """Bytes of arenas that can't be evicted, and of orphans, which can."""
+
+    pinned: int = 0
+    orphaned: int = 0
 
 
-def expect(total: int, why: str) -> None:
+def held(directory: Path) -> Held:
+    control = json.loads((directory / "node.json").read_text())["control"]
+    stats = NodeStats.read(control, (directory / "secret").read_bytes())
+    return Held(stats.arena_bytes_pinned, stats.arena_bytes_orphaned)
+
+
+def total() -> Held:
+    """Of all arenas; less than nothing while a node is not to be asked."""
+    try:
+        each = [held(directory) for directory in directories()]
+    except (ControlError, FileNotFoundError):
+        return Held(-1, -1)
+    return Held(sum(one.pinned for one in each), sum(one.orphaned for one in each))
+
+
+def expect(pinned: int, why: str) -> None:
     seen: list[int] = []
 
     def is_so() -> bool:
-        seen.append(pinned())
-        return seen[-1] == total
+        seen.append(total().pinned)
+        return seen[-1] == pinned
 
-    assert eventually(is_so, within_s=SETTLES_S), f"{why}: {seen[-1]} bytes, not {total}"
+    assert eventually(is_so, within_s=SETTLES_S), f"{why}: {seen[-1]} bytes, not {pinned}"
 
 
 # A job of its own, which does what its input says and ends with it.
 _JOB = """
 import sys, numpy as np, ray, hoplite_ray as hop
-from tests.ray.lifetimes import BYTES, VERBS, Process, make
+from tests.ray.lifetimes import BYTES, VERBS, Process, canary, make
 address, borrower, gate = sys.argv[1:]
 ray.init(address=address, namespace="table", log_to_driver=False)
 borrower, gate, kept = ray.get_actor(borrower), ray.get_actor(gate), []
+anchor, (node, named) = canary()
+print(node, named.hex(), flush=True)
 for line in sys.stdin:
     order, verb = line.split()
-    if order == "detach":
+    if order == "shutdown":
+        ray.shutdown()
+    elif order == "detach":
         node = {"num_cpus": 0, "resources": {"n1": 0.001}}
         kept = Process.options(name="detached", lifetime="detached", **node).remote()
         ray.get([kept.make.remote(each) for each in VERBS])
@@ -258,6 +322,9 @@ class Job:
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert self.process.stdout is not None
+        node, anchor = self.process.stdout.readline().split()
+        self.canary = node, bytes.fromhex(anchor)
 
     def say(self, order: str, verb: str) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -270,3 +337,4 @@ class Job:
         if killed:
             self.process.kill()
         self.process.communicate()
+        await_end(self.canary)

@@ -13,6 +13,7 @@ import ray
 
 import hoplite_ray as hop
 from hoplite_ray.plugin.attachment import attachment
+from tests.ray.lifetimes import Canary, await_end, canary
 from tests.ray.raycluster import LARGE, RayCluster, eventually, is_gone
 
 
@@ -36,9 +37,12 @@ class Keeper:
         made = hop.array(np.ones(LARGE, np.float32))
         return made, made._object_id
 
-    def put(self) -> bytes:
-        self.kept.append(hop.put(np.ones(LARGE, np.float32)))
-        return bytes(self.kept[-1].binary())
+    def pass_on(self, other: Any) -> None:
+        ray.get(other.keep.remote(*self.kept))
+
+    def canary(self) -> Canary:
+        self.anchor, named = canary()
+        return named
 
     def pid(self) -> int:
         return os.getpid()
@@ -73,6 +77,21 @@ def test_an_array_outlives_its_maker_and_goes_with_its_handles(cluster: RayClust
     del array
     assert ray.get(keeper.sums.remote()) == [LARGE]
     ray.get(keeper.drop.remote())
+    assert eventually(lambda: is_gone(object_id))
+
+
+def test_who_is_given_an_array_is_known_to_its_steward(cluster: RayCluster) -> None:
+    middle, last = (Keeper.options(**cluster.on(node)).remote() for node in (1, 2))
+    array = hop.array(np.ones(LARGE, np.float32))
+    object_id = array._object_id
+    ray.get(middle.keep.remote(array))
+    ray.get(middle.pass_on.remote(last))
+    del array
+    seen = ray.get(middle.canary.remote())
+    os.kill(ray.get(middle.pid.remote()), signal.SIGKILL)
+    await_end(seen)  # and Ray has forgotten whom it had passed the array on to
+    assert ray.get(last.sums.remote()) == [LARGE]
+    ray.get(last.drop.remote())
     assert eventually(lambda: is_gone(object_id))
 
 
@@ -173,14 +192,6 @@ def test_a_failed_reduce_lets_its_sources_go(cluster: RayCluster) -> None:
         hop.get(total, timeout_s=60)
     del total
     assert eventually(lambda: is_gone(object_id))
-
-
-def test_what_a_killed_process_had_put_is_reaped(cluster: RayCluster) -> None:
-    keeper = Keeper.options(**cluster.on(1)).remote()
-    object_id = ray.get(keeper.put.remote())
-    assert not is_gone(object_id)
-    os.kill(ray.get(keeper.pid.remote()), signal.SIGKILL)
-    assert eventually(lambda: is_gone(object_id), within_s=40)
 
 
 def test_pending_reduces_survive_the_steward(cluster: RayCluster) -> None:

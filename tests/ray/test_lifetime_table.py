@@ -13,10 +13,10 @@ import ray
 
 import hoplite_ray as hop
 from hoplite_ray.plugin.attachment import attachment
-from tests.ray.lifetimes import VERBS, Bench, Job, Process, Row, expect, make
+from tests.ray.lifetimes import VERBS, Bench, Job, Process, Row, await_end, expect, make
 from tests.ray.raycluster import RayCluster, eventually
 
-OUTCOMES = {"live", "lost", "gone"}
+OUTCOMES = {"live", "orphaned", "lost", "gone"}
 
 
 def table() -> dict[str, Row]:
@@ -62,7 +62,7 @@ def printed() -> Iterator[None]:
         print(f"\n{what}: {', '.join(cells)}", end="")  # noqa: T201
 
 
-@pytest.mark.timeout(180)  # a crash of a Ray node takes 15 s to be believed
+@pytest.mark.timeout(240)  # a crash of a Ray node takes 15 s to be believed, its end 30 more
 @pytest.mark.parametrize("what", TABLE)
 def test_row(what: str, cluster: RayCluster, fillers: list[Any], printed: None) -> None:
     ray.get([filler.fill.remote() for filler in fillers])
@@ -77,38 +77,68 @@ def test_the_table_has_the_rows_that_are_run() -> None:
     assert {outcome for each in TABLE.values() for outcome in each.values()} == OUTCOMES
 
 
-@row("the maker drops its refs, a borrower keeps its Arrays")
-def borrowed(bench: Bench, row: Row) -> None:
-    maker = bench.maker()
+def maker_row(what: str, end: Callable[[Bench, Any], None], *, dies: bool) -> None:
+    """A maker lends what it has made to the borrower; then `end` happens to it."""
+
+    @row(what)
+    def run(bench: Bench, row: Row) -> None:
+        maker = bench.maker()
+        bench.lend(bench.lent_by(maker))
+        canary = ray.get(maker.canary.remote())
+        end(bench, maker)
+        if dies:
+            await_end(canary)
+        bench.settle(row)
+        if not dies:
+            ray.get(maker.drop.remote())
+        bench.clear()
+
+
+def kill(pid: ray.ObjectRef[int]) -> None:
+    os.kill(ray.get(pid), signal.SIGKILL)
+
+
+def kill_beside_its_child(bench: Bench, maker: Any) -> None:
+    assert ray.get(maker.fork.remote()) == 9 * ["UnusableAfterForkError"]
+    assert ray.get(maker.read.remote("put")) == 1.0  # nothing has changed for the parent
+    kill(maker.pid.remote())
+
+
+def kill_node(bench: Bench, maker: Any) -> None:
+    kill(maker.node_pid.remote())
+    ray.get(maker.attach.remote())  # whoever is first begins the node's next life
+
+
+def kill_steward(bench: Bench, maker: Any) -> None:
+    kill(maker.steward_pid.remote())
+    ray.get(maker.attach.remote())  # the next one's anchors do what the last one's did
+
+
+maker_row(
+    "the maker drops its refs, a borrower keeps its Arrays",
+    lambda bench, maker: ray.get(maker.drop.remote()),
+    dies=False,
+)
+maker_row(
+    "the maker's process ends by itself",
+    lambda bench, maker: maker.__ray_terminate__.remote(),
+    dies=True,
+)
+maker_row(
+    "the maker is killed with `kill -9`", lambda bench, maker: kill(maker.pid.remote()), dies=True
+)
+maker_row("the maker is killed with `ray.kill`", lambda bench, maker: ray.kill(maker), dies=True)
+maker_row("the maker forks, and is killed while its child lives", kill_beside_its_child, dies=True)
+maker_row("the node process of the maker's Ray node is killed", kill_node, dies=False)
+maker_row("the steward of the maker's Ray node is killed", kill_steward, dies=False)
+
+
+@row("the maker's whole Ray node crashes")
+def crashed(bench: Bench, row: Row) -> None:
+    node = bench.cluster.add_node("n3")
+    maker = bench.maker(3)
     bench.lend(bench.lent_by(maker))
-    ray.get(maker.drop.remote())
-    bench.settle(row)
-    bench.clear()
-
-
-@row("the maker's process ends by itself")
-def ends(bench: Bench, row: Row) -> None:
-    maker = bench.maker()
-    bench.lend(bench.lent_by(maker))
-    maker.__ray_terminate__.remote()
-    bench.settle(row)
-    bench.clear()
-
-
-@row("the maker is killed with `kill -9`")
-def killed(bench: Bench, row: Row) -> None:
-    maker = bench.maker()
-    bench.lend(bench.lent_by(maker))
-    os.kill(ray.get(maker.pid.remote()), signal.SIGKILL)
-    bench.settle(row)
-    bench.clear()
-
-
-@row("the maker is killed with `ray.kill`")
-def ray_killed(bench: Bench, row: Row) -> None:
-    maker = bench.maker()
-    bench.lend(bench.lent_by(maker))
-    ray.kill(maker)
+    bench.cluster.crash_node(node)
     bench.settle(row)
     bench.clear()
 
@@ -167,32 +197,21 @@ def lonely_driver_killed(bench: Bench, row: Row) -> None:
     job = Job(bench)
     bench.lend(lambda verb: job.say("keep", verb))
     job.end(killed=True)
+    bench.settle(row, lent=False)
+
+
+@row("the driver calls `ray.shutdown` and lives on, a borrower keeps its Arrays")
+def driver_shut_down(bench: Bench, row: Row) -> None:
+    job = Job(bench)
+    bench.lend(lambda verb: job.say("lend", verb))
+    job.say("shutdown", "ray")
+    await_end(job.canary)
     bench.settle(row)
+    bench.clear()
+    job.end(killed=True)
 
 
 def pending_reduces() -> int:
     """Of processes on the first Ray node, which is ours."""
     steward = attachment().steward
     return int(ray.get(steward.__ray_call__.remote(lambda self: len(self._pending))))
-
-
-@row("the maker forks, and is killed while its child lives")
-def forked(bench: Bench, row: Row) -> None:
-    maker = bench.maker()
-    bench.lend(bench.lent_by(maker))
-    assert ray.get(maker.fork.remote()) == 9 * ["UnusableAfterForkError"]
-    assert ray.get(maker.read.remote("put")) == 1.0  # nothing has changed for the parent
-    os.kill(ray.get(maker.pid.remote()), signal.SIGKILL)
-    bench.settle(row)
-    bench.clear()
-
-
-@row("the node process of the maker's Ray node is killed")
-def node_killed(bench: Bench, row: Row) -> None:
-    maker = bench.maker()
-    bench.lend(bench.lent_by(maker))
-    os.kill(ray.get(maker.node_pid.remote()), signal.SIGKILL)
-    ray.get(maker.attach.remote())  # whoever is first begins the node's next life
-    bench.settle(row)
-    ray.get(maker.drop.remote())
-    bench.clear()

@@ -56,6 +56,29 @@ def test_task_id_and_attempt_name_a_task_and_return_id_its_ref(cluster: RayClust
     assert seams.task_id() is None
 
 
+def test_owner_of_a_ref_is_known_to_those_who_have_it(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    class Owner:
+        def refs(self) -> tuple[list[ray.ObjectRef], str]:
+            return [ray.put(1)], ray.get_runtime_context().get_node_id()
+
+    owner = Owner.options(**cluster.on(1)).remote()
+    (theirs,), node_id = ray.get(owner.refs.remote())
+    assert seams.owner_node_id(theirs) == node_id
+    ours = ray.put(1)
+    assert seams.owner_node_id(ours) is None
+    assert seams.is_owned(ours)
+    gone = ours.binary()
+    del ours
+    assert eventually(lambda: gone not in seams.known_refs())
+    assert not seams.is_owned(seams.ref_of(gone))
+
+
+def test_connection_is_that_of_this_process(cluster: RayCluster) -> None:
+    connection = ray.remote(num_cpus=0)(seams.connection)
+    assert seams.connection() not in (None, ray.get(connection.remote()))
+
+
 def test_task_id_names_the_call_in_an_async_actor(cluster: RayCluster) -> None:
     @ray.remote(num_cpus=0)
     class Several:

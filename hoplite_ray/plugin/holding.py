@@ -1,0 +1,78 @@
+"""Makes this process known to the stewards whose anchors it has.
+
+A ref's owner hears of a borrower's own borrowers only when that borrower lets go. If it dies first,
+Ray forgets them 2 s later, and what they have would go. So whoever is given an array asks the
+anchor's steward for the anchor, and is a borrower of its own from then on, whoever passed it on.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+import weakref
+from collections import defaultdict
+from concurrent.futures import Future
+from typing import Any
+
+import ray
+
+from hoplite_ray.plugin import seams
+
+# Arguments of short tasks have gone by then and cost nothing; a twentieth of Ray's 2 s.
+_SOON_S = 0.1
+
+
+class Holdings:
+    """The arrays that this process has been given lately. Any thread may add."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._given: queue.SimpleQueue[weakref.ref[Any]] = queue.SimpleQueue()
+        self._calls: set[Future[Any]] = set()
+        threading.Thread(target=self._run, name="hoplite-holdings", daemon=True).start()
+
+    def add(self, array: Any) -> None:
+        """Ask for the anchor of `array` soon, unless it has gone by then."""
+        self._given.put(weakref.ref(array))
+
+    def _run(self) -> None:
+        while True:
+            given = [self._given.get()]
+            time.sleep(_SOON_S)
+            while not self._given.empty():
+                given.append(self._given.get())
+            if ray.is_initialized():
+                self._ask(given)
+
+    def _ask(self, given: list[weakref.ref[Any]]) -> None:
+        from hoplite_ray.plugin.steward import steward_on
+
+        of_node = defaultdict(set)
+        for each in given:
+            array = each()
+            if array is not None and (owner := seams.owner_node_id(array._anchor)) is not None:
+                of_node[owner].add(array._anchor.binary())
+        for owner, anchors in of_node.items():
+            try:
+                call = steward_on(owner).hold.remote(list(anchors)).future()
+            except (ValueError, ray.exceptions.RayError):
+                continue  # that steward has gone, and its anchors with it
+            self._calls.add(call)
+            call.add_done_callback(self._answered)
+
+    def _answered(self, call: Future[Any]) -> None:
+        call.exception()  # a steward that has died has no anchors any more
+        self._calls.discard(call)
+
+
+_current: Holdings | None = None
+
+
+def hold(array: Any) -> None:
+    """This process has been given `array`, which has an anchor."""
+    global _current
+    if _current is None or _current.pid != os.getpid():
+        _current = Holdings()
+    _current.add(array)
