@@ -10,6 +10,7 @@ The directory is of mode 0700 and one node's at a time. It gets:
     node.sock   where clients attach
     node.json   node_id, incarnation, control, rails, socket, pid, options; there while clients may
                 attach, and printed as one line on standard output when it first is
+    shortage    why the view can't change, while it can't: clients whose operations are late say so
     secret      the cluster's secret, mode 0600
     node.lock   held as long as the process lives
 """
@@ -145,7 +146,8 @@ class Life:
 
         Raises:  HopliteError if the node can't start or join.
         """
-        self._options.socket.unlink(missing_ok=True)  # of a life that crashed
+        for left in (self._options.socket, self._options.shortage):  # by a life that crashed
+            left.unlink(missing_ok=True)
         self._native.start()
         membership: Membership | None = None
         try:
@@ -161,6 +163,7 @@ class Life:
         finally:
             self._options.record.unlink(missing_ok=True)
             await self._end(membership)
+            self._options.shortage.unlink(missing_ok=True)
 
     async def _enter(self) -> Membership:
         options = self._options
@@ -174,7 +177,7 @@ class Life:
             own,
             calls=self._calls,
             on_view=self._tell_native,
-            on_shortage=self._service.say_shortage,
+            on_shortage=self._say_shortage,
             store=_view_store(options),
         )
         self._service.introduce(membership)
@@ -194,6 +197,13 @@ class Life:
         self._native.set_view(
             view.epoch, [(m.node_id, m.incarnation, list(m.rails)) for m in view.members]
         )
+
+    def _say_shortage(self, why: str) -> None:
+        self._service.say_shortage(why)
+        if why:
+            self._options.shortage.write_text(why)
+        else:
+            self._options.shortage.unlink(missing_ok=True)
 
     async def _stay(self, membership: Membership, stop: asyncio.Event) -> None:
         """Serve until told to stop, or told dead."""

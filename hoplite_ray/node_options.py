@@ -52,6 +52,11 @@ class NodeOptions:
         return self.directory / "node.json"
 
     @property
+    def shortage(self) -> Path:
+        """Where the node says why its view can't change, while it can't."""
+        return self.directory / "shortage"
+
+    @property
     def log(self) -> Path:
         """Where whoever starts nodes sends what they say."""
         return self.directory / "node.log"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -35,8 +36,9 @@ class Listener:
     thread may use it; callbacks run on its own.
     """
 
-    def __init__(self, client: _native.Client) -> None:
+    def __init__(self, client: _native.Client, shortage: Path) -> None:
         self._client = client
+        self._shortage = shortage
         self._changing = threading.Lock()
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
         self._thread: threading.Thread | None = None
@@ -57,6 +59,13 @@ class Listener:
             self._client.watch(request)
         except NodeLostError:  # then it has ended, and nobody will tell
             self._tell(request.id)
+
+    def shortage(self) -> str:
+        """Return why the node's view can't change, which many operations wait for; empty if not."""
+        try:
+            return self._shortage.read_text()
+        except OSError:
+            return ""
 
     def join(self) -> None:
         """Wait for the thread's end, after the client was closed."""
@@ -160,7 +169,9 @@ class Pending(Generic[T]):
         """Take the operation back; returns what to raise, with the time that it has had."""
         self._request.cancel()
         waited_s = round(time.monotonic() - self._began_s, 2)
-        return GetTimeoutError(f"{self._what} has not ended after {waited_s} s: {self._hint}")
+        shortage = self._listener.shortage()
+        hint = f"its node is cut off, {shortage}" if shortage else self._hint
+        return GetTimeoutError(f"{self._what} has not ended after {waited_s} s: {hint}")
 
 
 @dataclass(frozen=True, slots=True)

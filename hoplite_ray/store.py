@@ -10,6 +10,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 from hoplite_ray import _native, codec
@@ -33,11 +34,11 @@ class Store(Collectives):
     Close it, or use it as a context manager; arrays that it returned stay valid afterwards.
     """
 
-    def __init__(self, client: _native.Client, node: NodeProcess | None = None) -> None:
-        self._client = client
+    def __init__(self, socket: str, node: NodeProcess | None = None) -> None:
+        self._client = client = _native.Client(socket)
         self._node = node
         self._pid = os.getpid()
-        self._listener = Listener(client)
+        self._listener = Listener(client, Path(socket).with_name("shortage"))
         self._detach = weakref.finalize(self, detach, self._pid, client, self._listener)
 
     @classmethod
@@ -46,7 +47,7 @@ class Store(Collectives):
 
         Raises:  NodeLostError if nobody listens there; UnauthenticatedError if another user does.
         """
-        return cls(_native.Client(os.fspath(socket)))
+        return cls(os.fspath(socket))
 
     @classmethod
     def start(
@@ -66,7 +67,7 @@ class Store(Collectives):
         beside = None if join is None else join.node
         node = NodeProcess.start(listen=listen, beside=beside, arena_bytes=arena_bytes)
         try:
-            return cls(_native.Client(node.socket), node)
+            return cls(node.socket, node)
         except BaseException:
             node.stop()
             raise

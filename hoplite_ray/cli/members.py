@@ -35,15 +35,16 @@ _NEXT: dict[str, str] = {
 def checks(
     cluster: Cluster, seen: Survey, probes: list[list[pb.Probe] | ControlError], root: Path
 ) -> Iterator[Finding]:
-    """Make every check; `probes` are the answers of the healthy nodes, in the survey's order."""
-    healthy = [node for node in seen.nodes if node.answers]
+    """Make every check; `probes` are what the nodes that answer told, in the survey's order."""
+    answering = [node for node in seen.nodes if node.answers]
     for node in seen.nodes:
         yield _node(node, root)
-    yield from _reach(seen, healthy, probes)
-    if healthy:
+    yield from _reach(seen, answering, probes)
+    if healthy := [node for node in answering if node.is_healthy]:
         yield _views(seen, healthy)
-        yield from _agreement(healthy)
-    for node in healthy:
+    if answering:
+        yield from _agreement(answering)
+    for node in answering:
         if node.skew_s or node.skew_error_s:
             yield from _clock(node)
     for place in cluster.places:
@@ -73,13 +74,13 @@ def _process_state(pid: int | None, root: Path) -> str:
 
 
 def _reach(
-    seen: Survey, healthy: list[NodeReport], probes: list[list[pb.Probe] | ControlError]
+    seen: Survey, asked: list[NodeReport], probes: list[list[pb.Probe] | ControlError]
 ) -> Iterator[Finding]:
     """Tell which member does not reach which, from the members' own attempts."""
-    answering = {node.key for node in healthy}
+    answering = {node.key for node in asked}
     names = {node.key: str(node) for node in seen.nodes}
     reached = 0
-    for node, told in zip(healthy, probes, strict=True):
+    for node, told in zip(asked, probes, strict=True):
         if isinstance(told, ControlError):
             next_step = "ask again; if it stays so, look at node.log there"
             yield Finding("warn", "ports", f"{node} did not say whom it reaches: {told}", next_step)
@@ -106,9 +107,9 @@ def _views(seen: Survey, healthy: list[NodeReport]) -> Finding:
     return Finding("warn", "view", cause, "ask again: a change takes less than a second to spread")
 
 
-def _agreement(healthy: list[NodeReport]) -> Iterator[Finding]:
+def _agreement(answering: list[NodeReport]) -> Iterator[Finding]:
     """Compare what must be the same on all nodes."""
-    described = [(node, node.description) for node in healthy if node.description is not None]
+    described = [(node, node.description) for node in answering if node.description is not None]
     restart = "run the same on all nodes, and restart the others"
     looks: list[tuple[str, Level, str, list[str]]] = [
         (

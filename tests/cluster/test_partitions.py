@@ -13,6 +13,9 @@ import cluster
 import pytest
 from cluster import Cluster
 
+from hoplite_ray.errors import GetTimeoutError
+from hoplite_ray.store import Store, new_id
+
 RATE_MBIT = 1000
 ARENA_BYTES = 32 << 20
 OPTIONS = {"link_down_max_ms": 1000}  # a cut counts as a death after a second in place of three
@@ -140,7 +143,14 @@ def test_of_two_that_are_cut_apart_none_goes_on(nodes: Cut) -> None:
     nodes.network.cut(1)
     apart = nodes.shortage((0, 1))
     assert [each["epoch"] for each in apart] == [2, 2]
-    nodes.network.heal(1)
+    with Store.attach(nodes.made.nodes[0].socket) as store:
+        cause = "after .* its node is cut off, only 1 of the 2 members of view 2 answer"
+        with pytest.raises(GetTimeoutError, match=cause):
+            store.get(new_id(), timeout_s=0.1)
+        nodes.network.heal(1)
+        nodes.wait((0,), (0, 1), epoch=3)
+        with pytest.raises(GetTimeoutError, match="nobody has put it yet"):
+            store.get(new_id(), timeout_s=0.1)
     together = nodes.wait((0, 1), (0, 1))
     assert together[0]["lives"][0] == 1  # the younger one has joined again
 

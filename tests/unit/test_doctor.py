@@ -132,7 +132,7 @@ def of(
     """What is found of these nodes."""
     cluster = cluster or Cluster("test", b"", ())
     if probes is None:
-        probes = [[] for node in nodes if node.is_healthy]
+        probes = [[] for node in nodes if node.answers]
     return list(members.checks(cluster, Survey(View(3), list(nodes)), probes, root))
 
 
@@ -175,7 +175,7 @@ def test_a_node_that_is_late_with_the_view() -> None:
     assert (finding.level, finding.cause) == ("warn", "node 2/1 at 10.0.0.2:5 have not view 3")
 
 
-@pytest.mark.parametrize("state", ["silent", "refused", "failing", "dead", "outside"])
+@pytest.mark.parametrize("state", ["minority", "silent", "refused", "failing", "dead", "outside"])
 def test_every_bad_state_has_a_next_step(state: str) -> None:
     finding = found(of(report(1, state=state, why="reason")), "node 1/1 at 10.0.0.1:5")
     assert finding.level == "fail"
