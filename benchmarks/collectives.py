@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import time
@@ -115,6 +116,7 @@ def main() -> int:
     if impossible:
         print(f"{impossible}; nothing was measured")
         return 0 if options.toy else 1
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the namespaces would stay
     where = machine()
     cluster = Cluster(
         options.nodes,
