@@ -221,6 +221,7 @@ def record(case: Case, options: argparse.Namespace) -> dict[str, object]:
         "nodes": options.nodes,
         "rate_mbit": options.rate_mbit,
         "options": dict(options.option),
+        "collective": case.play.func.__name__,
         "case": case.name.strip(),
         "size_bytes": case.size_bytes,
         "bound_s": case.bound_s,
