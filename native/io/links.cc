@@ -390,7 +390,7 @@ void Links::lose(std::uint64_t token, const Error& why, Instant now) {
   const NodeId node = found->second.peer;
   const std::size_t rail_index = found->second.rail.value;
   if (why.code == Code::kBadFrame || why.code == Code::kWrongVersion) ++counters_->frames_bad;
-  if (why.code != Code::kPeerLost && phase != Phase::kProbing) refuse(why);
+  if (why.code != Code::kPeerLost && phase != Phase::kProbing) refuse(why, now);
   close(token);
   const auto linked = links_.find(node);
   if (linked == links_.end()) return;

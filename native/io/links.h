@@ -18,13 +18,13 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "io/handshake.h"
 #include "io/link_limits.h"
 #include "io/listener.h"
 #include "io/poller.h"
+#include "io/refusal_log.h"
 #include "io/tcp_rail.h"
 #include "io/tcp_socket.h"
 
@@ -59,7 +59,7 @@ class Links {
   // is taken, or they would go out on the link's next life.
   [[nodiscard]] bool has_lost_link() const { return has_lost_link_; }
   [[nodiscard]] const LinkCounters& counters() const { return *counters_; }
-  [[nodiscard]] const std::string& last_refusal() const { return last_refusal_; }
+  [[nodiscard]] const std::string& last_refusal() const { return refusals_.last(); }
 
  private:
   enum class Phase : std::uint8_t { kDialling, kProbing, kMeeting, kLastWords, kOpen };
@@ -123,7 +123,7 @@ class Links {
   void say(Connection& connection);
   void adopt(std::uint64_t token, Connection& connection, Instant now);
   [[nodiscard]] Result<void> join_life(std::uint64_t token, Connection& connection, Instant now);
-  void refuse(const Error& why);
+  void refuse(const Error& why, Instant now);
   std::uint64_t add(UniqueFd fd, Phase phase, Interest interest, Instant now);
 
   std::unique_ptr<Identity> identity_;
@@ -144,7 +144,7 @@ class Links {
   std::uint64_t next_token_;
   std::size_t meeting_count_ = 0;
   Instant next_timer_;
-  std::string last_refusal_;
+  RefusalLog refusals_;
 };
 
 }  // namespace hoplite

@@ -45,7 +45,8 @@ void Links::accept_all(Listener& listener, Instant now) {
       ++counters_->connections_refused;
       refuse({Code::kUnauthenticated, accepted->is_open()
                                           ? "too many connections that have not proven themselves"
-                                          : "a connection was sent away: no descriptor is left"});
+                                          : "a connection was sent away: no descriptor is left"},
+             now);
       continue;
     }
     add(std::move(*accepted), Phase::kMeeting, Interest::kRead, now);
@@ -56,7 +57,7 @@ void Links::start_dial(NodeId node, Link& link, std::size_t rail_index, Connecti
                        Instant now) {
   auto address = parse_address(link.member.rails[rail_index]);
   if (!address) {
-    refuse(address.error());
+    refuse(address.error(), now);
     return;
   }
   const SocketAddress& source = addresses_[std::min(rail_index, addresses_.size() - 1)];
@@ -239,11 +240,10 @@ Result<void> Links::join_life(std::uint64_t token, Connection& connection, Insta
   return {};
 }
 
-// Operators see why two nodes don't meet; a flood of strangers prints each new text once.
-void Links::refuse(const Error& why) {
-  if (why.text == last_refusal_) return;
-  last_refusal_ = why.text;
-  std::fprintf(stderr, "hoplite_ray: %s\n", why.text.c_str());
+void Links::refuse(const Error& why, Instant now) {
+  if (const auto line = refusals_.handle_refusal(why.text, now)) {
+    std::fprintf(stderr, "hoplite_ray: %s\n", line->c_str());
+  }
 }
 
 }  // namespace hoplite
