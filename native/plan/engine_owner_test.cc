@@ -1,0 +1,55 @@
+// An owner of a reduce that also gets the result: it has its own stripes, and the others' in part.
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/one_engine_test.h"
+
+namespace hoplite {
+namespace {
+
+const NodeId kHome{2};   // owns stripe 1
+const NodeId kOther{3};  // gets the result, and is leased to us for stripe 1
+constexpr TransferId kTransfer{77};
+
+class Owner : public OneEngine {
+ protected:
+  Owner() : OneEngine(3, kHome) {
+    const ReduceSource source{0, Nodes(3).object_at(2, 9), Incarnation{1}, false};
+    ReduceOwn own;
+    own.target = id_;
+    own.target_epoch = TargetEpoch{1};
+    own.meta = meta();
+    own.stripe_count = 2;
+    own.owned = {StripeIndex{0}};
+    own.members = {source};
+    own.sealed = true;
+    hear(kHome, own);
+    asked_ = ask(GetCommand{id_, true});
+    hear(kHome,
+         Grant{id_, Incarnation{1}, TargetEpoch{1}, meta(), 2, StripeIndex{1}, kHome, LeaseId{1}});
+  }
+  void other_starts() {
+    hear(kOther, PullStart{id_, Incarnation{1}, TargetEpoch{1}, 2, StripeIndex{1}, 0, 4},
+         kTransfer);
+  }
+
+  RequestId asked_;
+};
+
+// A get on the other node waited for ever.
+TEST_F(Owner, RefusesWhoWaitsForStripesThatItStopsAskingFor) {
+  other_starts();
+  EXPECT_TRUE(said<PullRefused>().empty()) << "it receives that stripe and passes it on";
+  cancel(asked_);
+  EXPECT_EQ(said<PullRefused>().size(), 1U);
+}
+
+TEST_F(Owner, RefusesWhoAsksForStripesThatItHasGivenUp) {
+  ASSERT_EQ(said<PullStart>().size(), 1U);
+  cancel(asked_);
+  hear(kHome, PullRefused{}, transfer_);  // which it does not ask anybody else for any more
+  EXPECT_TRUE(said<PullRefused>().empty());
+  other_starts();
+  EXPECT_EQ(said<PullRefused>().size(), 1U);
+}
+
+}  // namespace
+}  // namespace hoplite

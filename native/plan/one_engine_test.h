@@ -1,0 +1,76 @@
+// One engine of which a test plays client and peer, message by message: for what must hold whatever
+// a peer says, and in states that nodes wired together pass too quickly.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <variant>
+#include <vector>
+
+#include "plan/engine_test.h"
+
+namespace hoplite {
+
+class OneEngine : public ::testing::Test {
+ protected:
+  // Node 1 of `nodes`, whose links are up; its object has its home at `home`.
+  explicit OneEngine(std::size_t nodes, NodeId home)
+      : id_(Nodes(nodes).object_at(home.value - 1)), engine_(config(), 7) {
+    std::vector<Member> members;
+    for (std::uint64_t node = 1; node <= nodes; ++node) {
+      members.push_back({NodeId{node}, Incarnation{1}, {}});
+    }
+    ask(SetViewCommand{Epoch{1}, members});
+    for (std::uint64_t node = 2; node <= nodes; ++node) {
+      engine_.handle_io(LinkUp{NodeId{node}, Incarnation{1}}, now_);
+      hear(NodeId{node}, ResyncDone{});
+    }
+  }
+  static EngineConfig config() {
+    EngineConfig config;
+    config.node = NodeId{1};
+    config.arena_bytes = 1_MiB;
+    return config;
+  }
+  static ObjectMeta meta() {
+    ObjectMeta meta = floats_meta(100'000);
+    meta.block_bytes = 8192;
+    return meta;
+  }
+  void hear(NodeId from, PeerMessage body, TransferId transfer = {}) {
+    engine_.handle_io(MessageIn{from, Message{Epoch{1}, transfer, {}, std::move(body)}, {}}, now_);
+    engine_.check_invariants();
+  }
+  RequestId ask(CommandBody body) {
+    const RequestId request{++last_request_};
+    engine_.handle_command({ClientId{1}, request, std::move(body)}, now_);
+    engine_.check_invariants();
+    return request;
+  }
+  void cancel(RequestId request) {
+    engine_.handle_command({ClientId{1}, request, CancelCommand{}}, now_);
+    engine_.check_invariants();
+  }
+  // Messages of type T that went out since the last call.
+  template <typename T>
+  std::vector<T> said() {
+    std::vector<T> found;
+    while (const auto action = engine_.poll_action()) {
+      const auto* sent = std::get_if<SendMessage>(&*action);
+      if (sent != nullptr && std::holds_alternative<T>(sent->message.body)) {
+        found.push_back(std::get<T>(sent->message.body));
+        transfer_ = sent->message.transfer;
+      }
+    }
+    return found;
+  }
+
+  const ObjectId id_;
+  const Instant now_{1'000'000};
+  Engine engine_;
+  TransferId transfer_;  // of the last message that `said` returned
+
+ private:
+  std::uint64_t last_request_ = 0;
+};
+
+}  // namespace hoplite
