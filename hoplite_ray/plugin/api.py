@@ -40,7 +40,7 @@ def put(value: Any, *, timeout_s: float | None = None) -> Ref:
     A value is a numpy array, a torch tensor on the CPU, or a dict, list or tuple of values, which
     is one object. An Array, sealed if it is an `empty`, becomes a ref of the same object.
     Returns: an ordinary ref; as a task's argument it becomes an `Array`. The object goes when the
-             last ref and the last Array of it do, or with this process.
+             last ref and the last Array of it do; after this process, when memory is needed.
     Raises:  InvalidArgumentError naming the part of `value` that is no array of plain bytes;
              StoreFullError; GetTimeoutError if the store had no room within `timeout_s`.
     Cost:    one copy of the bytes, on this node.
@@ -63,11 +63,9 @@ def owned(here: Attachment, layout: Layout) -> Iterator[tuple[Ref, int]]:
     here.journal.owned(ref.binary(), incarnation)
     try:
         yield ref, incarnation
-    except BaseException:
-        here.journal.released(ref.binary())
-        raise
-    here.remember_put(ref.binary(), incarnation)
-    here.reaper.watch(ref)
+        here.remember_put(ref.binary(), incarnation)
+    finally:
+        here.reaper.watch(ref)  # what failed may have been sealed in that very moment
 
 
 def encoded_of(value: Any) -> Encoded:

@@ -7,6 +7,7 @@ thread finds out that this was the end of them.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -16,6 +17,8 @@ import ray
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.seams import Ref
+
+_logger = logging.getLogger("hoplite_ray.lifetime")
 
 _LOOK_EVERY_S = 1.0  # as often as a steward looks for the dead
 
@@ -59,3 +62,5 @@ class Reaper:
                 self._release(object_id)
             except (HopliteError, ray.exceptions.RayError):
                 pass  # the node has gone, and the object with it
+            except Exception as error:  # as a full disk; what comes next may go
+                _logger.warning("object %s is left to its steward: %s", object_id.hex(), error)

@@ -156,9 +156,9 @@ class Steward:
     def _reap(self) -> None:
         """Find out who has died, and end what only they had; on a thread of its own."""
         while True:
-            left = self._journals.of_the_dead()
-            self._end_calls_of(left.processes)
             try:
+                left = self._journals.of_the_dead()
+                self._end_calls_of(left.processes)
                 _ = self._here.store  # a node that has died alone begins its next life now
                 for object_id, incarnation in (left.orphans | left.unheard).items():
                     self._here.orphan(object_id, upto=incarnation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from typing import Any
@@ -13,8 +14,9 @@ import ray
 
 import hoplite_ray as hop
 from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.lifetime import Reaper
 from tests.ray.lifetimes import Canary, await_end, canary
-from tests.ray.raycluster import LARGE, RayCluster, eventually, is_gone
+from tests.ray.raycluster import ARENA_BYTES, LARGE, RayCluster, eventually, is_gone
 
 
 @ray.remote(num_cpus=0)
@@ -54,6 +56,27 @@ def test_a_put_goes_with_its_ref(cluster: RayCluster) -> None:
     assert not is_gone(object_id)
     del ref
     assert eventually(lambda: is_gone(object_id))
+
+
+def test_a_put_that_failed_leaves_nothing(cluster: RayCluster) -> None:
+    owned = set(attachment().journal._owned)
+    with pytest.raises(hop.StoreFullError):
+        hop.put(np.ones(ARENA_BYTES, np.uint8))
+    assert eventually(lambda: set(attachment().journal._owned) <= owned)
+
+
+def test_the_end_of_one_object_does_not_wait_for_another_that_fails(cluster: RayCluster) -> None:
+    released: list[bytes] = []
+
+    def release(object_id: bytes) -> None:
+        released.append(object_id)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    reaper = Reaper(release)
+    for _ in range(2):
+        reaper.watch(ray.put(b""))
+    assert eventually(lambda: len(released) == 2)
+    reaper.close()
 
 
 def test_a_put_stays_while_another_process_has_its_array(cluster: RayCluster) -> None:
