@@ -153,7 +153,7 @@ TEST(Handshake, AnotherWireVersionIsNamed) {
 }
 
 TEST(Handshake, EveryStateTakesOneKindOfFrameOnly) {
-  const std::vector<LinkFrame> frames{Hello{}, Welcome{}, Proof{}, CloseRail{}, Goodbye{}};
+  const std::vector<LinkFrame> frames{Hello{}, Welcome{}, Proof{}, CloseRail{}, Goodbye{}, Pulse{}};
   for (const LinkFrame& frame : frames) {
     Handshake listener(kListener);
     EXPECT_FALSE(listener.handle_frame(frame));  // an empty Hello is for no node

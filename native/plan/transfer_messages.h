@@ -93,7 +93,7 @@ struct BlockHeader {
 // ---- how two nodes meet: Hello ->, <- Welcome, Proof ->; each side proves that it has the ticket
 // ----
 
-enum class ConnectionKind : std::uint8_t { kControl = 0, kBulk = 1 };
+enum class ConnectionKind : std::uint8_t { kControl = 0, kBulk = 1, kLiveness = 2 };
 inline constexpr std::uint64_t kFeatureNone = 0;
 using Nonce = std::array<std::uint8_t, 16>;
 using Mac = std::array<std::uint8_t, 32>;  // HMAC-SHA256, see docs/wire.md for what it covers
@@ -131,6 +131,9 @@ struct CloseRail {  // said on another connection before this rail is taken down
 struct Goodbye {  // the sender leaves; what follows on its connections is not a death
   bool operator==(const Goodbye&) const = default;
 };
-using LinkFrame = std::variant<Hello, Welcome, Proof, CloseRail, Goodbye>;
+struct Pulse {  // on connections of liveness: the sender's process runs
+  bool operator==(const Pulse&) const = default;
+};
+using LinkFrame = std::variant<Hello, Welcome, Proof, CloseRail, Goodbye, Pulse>;
 
 }  // namespace hoplite

@@ -18,7 +18,7 @@ constexpr std::uint32_t kMagic = 0x46504f48;  // "HOPF" as it lies on the wire
 enum class Family { kUnknown, kLink, kBlock, kMessage };
 
 constexpr Family family_of(FrameType type) {
-  if (type >= FrameType::kHello && type <= FrameType::kGoodbye) return Family::kLink;
+  if (type >= FrameType::kHello && type <= FrameType::kPulse) return Family::kLink;
   if (type == FrameType::kBlock) return Family::kBlock;
   if (type >= FrameType::kClaim && type <= FrameType::kStanding) return Family::kMessage;
   return Family::kUnknown;

@@ -25,6 +25,7 @@ enum class FrameType : std::uint8_t {
   kProof = 3,
   kCloseRail = 4,
   kGoodbye = 5,
+  kPulse = 6,
   kBlock = 16,
   kClaim = 32,
   kDelete = 33,

@@ -87,7 +87,11 @@ std::vector<LinkFrame> one_of_each_link_frame() {
   mac.fill(0xcd);
   return {Hello{1, 2, NodeId{3}, Incarnation{4}, NodeId{5}, Incarnation{6}, ConnectionKind::kBulk,
                 RailId{1}, 7, nonce},
-          Welcome{1, 2, Incarnation{6}, nonce, mac}, Proof{mac}, CloseRail{RailId{2}}, Goodbye{}};
+          Welcome{1, 2, Incarnation{6}, nonce, mac},
+          Proof{mac},
+          CloseRail{RailId{2}},
+          Goodbye{},
+          Pulse{}};
 }
 
 Message message_of(const PeerMessage& body) {

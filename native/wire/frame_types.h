@@ -33,5 +33,6 @@ constexpr FrameType type_of(const Welcome&) { return FrameType::kWelcome; }
 constexpr FrameType type_of(const Proof&) { return FrameType::kProof; }
 constexpr FrameType type_of(const CloseRail&) { return FrameType::kCloseRail; }
 constexpr FrameType type_of(const Goodbye&) { return FrameType::kGoodbye; }
+constexpr FrameType type_of(const Pulse&) { return FrameType::kPulse; }
 
 }  // namespace hoplite::wire

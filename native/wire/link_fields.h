@@ -6,7 +6,7 @@
 
 namespace hoplite::wire {
 
-inline constexpr int kConnectionKindCount = static_cast<int>(ConnectionKind::kBulk) + 1;
+inline constexpr int kConnectionKindCount = static_cast<int>(ConnectionKind::kLiveness) + 1;
 
 template <typename A>
 void version_of(A& a, Of<A, std::uint16_t> wire_version, Of<A, std::uint64_t> features) {
@@ -69,5 +69,7 @@ void fields(A& a, Of<A, CloseRail> m) {
 }
 template <typename A>
 void fields(A&, Of<A, Goodbye>) {}
+template <typename A>
+void fields(A&, Of<A, Pulse>) {}
 
 }  // namespace hoplite::wire

@@ -107,6 +107,7 @@ TEST(WireDoc, EveryFrameHasItsRow) {
       {FrameType::kProof, "Proof"},
       {FrameType::kCloseRail, "CloseRail"},
       {FrameType::kGoodbye, "Goodbye"},
+      {FrameType::kPulse, "Pulse"},
       {FrameType::kBlock, "Block"},
       {FrameType::kClaim, "Claim"},
       {FrameType::kDelete, "Delete"},
