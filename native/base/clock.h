@@ -1,5 +1,5 @@
 // Points in time and lengths of time as integers of nanoseconds. No clock is read here: time enters
-// every machine as an argument, and only node/ reads the kernel's clock. Leaf header.
+// every machine as an argument, and only node/ and liveness read a clock. Leaf header.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

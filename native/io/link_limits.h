@@ -10,7 +10,16 @@
 
 namespace hoplite {
 
+struct LivenessLimits {
+  // Of the kernel, on connections of liveness alone: on others it would end a live peer that only
+  // reads nothing. Its timer is that of retransmission, so less than 250 ms changes little.
+  Duration cut = 500_ms;      // bytes unacknowledged for so long: the network has ended the rail
+  Duration suspect = 500_ms;  // without a Pulse
+  Duration dead = 3_s;        // without a Pulse: frozen, and as good as dead
+};
+
 struct LinkLimits {
+  LivenessLimits liveness;
   Duration link_down_max = 3_s;  // a link that stays down longer is a death
   Duration handshake_max = 2_s;  // of one connection, from accept or dial to its last proof
   Duration redial_first = 5_ms;  // a killed process refuses after some milliseconds

@@ -3,6 +3,7 @@
 #include "io/links.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <limits>
 #include <utility>
 #include <variant>
@@ -15,18 +16,21 @@ namespace {
 constexpr Instant kNever{std::numeric_limits<std::int64_t>::max()};
 // A peer that has been told of us by a slower control plane than ours dials late.
 constexpr std::int64_t kFirstLinkPatience = 10;
+constexpr Duration kLivenessRetry = 10_ms;  // of orders that its full socket has not taken
 
 }  // namespace
 
 Links::Links(Identity identity, const LinkLimits& limits, Poller& poller, const Arena& arena,
-             std::uint64_t first_token)
+             Liveness liveness, std::uint64_t first_token)
     : identity_(std::make_unique<Identity>(std::move(identity))),
       limits_(limits),
       poller_(&poller),
       arena_(&arena),
+      liveness_(std::move(liveness)),
       receives_(std::make_unique<ReceiveTable>(arena.size_bytes())),
       counters_(std::make_unique<LinkCounters>()),
-      next_token_(first_token),
+      liveness_token_(first_token),
+      next_token_(first_token + 1),
       next_timer_(kNever) {}
 
 Result<Links> Links::open(Identity identity, const LinkLimits& limits,
@@ -37,7 +41,13 @@ Result<Links> Links::open(Identity identity, const LinkLimits& limits,
                                              " rails to listen on: give 1 to " +
                                              std::to_string(kRailsMax)};
   }
-  Links links(std::move(identity), limits, poller, arena, first_token);
+  auto liveness = Liveness::start(limits.liveness);
+  if (!liveness) return liveness.error();
+  Links links(std::move(identity), limits, poller, arena, std::move(*liveness), first_token);
+  if (auto added = poller.add(links.liveness_.fd(), links.liveness_token_, Interest::kRead);
+      !added) {
+    return added.error();
+  }
   for (const std::string& text : rails) {
     auto wanted = parse_address(text);
     if (!wanted) return wanted.error();
@@ -62,7 +72,10 @@ void Links::connect(const Member& member, Instant now) {
   HOPLITE_CHECK(member.node != identity_->node);
   HOPLITE_CHECK(member.node != kNoNode);
   Link& link = links_[member.node];
-  if (link.incarnation != member.incarnation) end_life(member.node, link, now);
+  if (link.incarnation != member.incarnation) {
+    end_life(member.node, link, now);
+    stop_watching(member.node, link);
+  }
   const bool is_new = !link.is_wanted || link.member.incarnation != member.incarnation;
   link.member = member;
   link.rails.resize(std::max(link.rails.size(), std::min(member.rails.size(), kRailsMax)));
@@ -99,6 +112,7 @@ void Links::disconnect(NodeId node) {
   link.is_announced = false;
   link.is_up = false;  // asked for, so there is no LinkDown
   end_life(node, link, Instant{});
+  stop_watching(node, link);
   receives_->close_all(node);
 }
 
@@ -155,6 +169,10 @@ void Links::close_receive(const CloseReceive& action) {
 void Links::handle_ready(const Ready& ready, Budget& budget, Instant now) {
   if (const auto listener = listeners_.find(ready.token); listener != listeners_.end()) {
     accept_all(listener->second, now);
+    return;
+  }
+  if (ready.token == liveness_token_) {
+    for (const LivenessEvent& event : liveness_.take_events()) hear(event, now);
     return;
   }
   const auto found = connections_.find(ready.token);
@@ -234,6 +252,7 @@ void Links::flush(Budget& budget, Instant now) {
 void Links::handle_timeout(Instant now) {
   if (now < next_timer_) return;
   next_timer_ = kNever;
+  if (!liveness_.flush()) set_timer(now + kLivenessRetry);
   std::vector<std::uint64_t> late;
   for (auto& [token, connection] : connections_) {
     if (connection.phase == Phase::kOpen) continue;
@@ -251,7 +270,7 @@ void Links::handle_timeout(Instant now) {
     const Duration patience =
         link.has_been_up ? limits_.link_down_max : limits_.link_down_max * kFirstLinkPatience;
     if (!link.is_up && link.down_since + patience <= now) {
-      bury(node, link, now);
+      bury(node, link, "its link stays down", now);
       continue;
     }
     if (!link.is_up) set_timer(link.down_since + patience);
@@ -339,8 +358,12 @@ void Links::end_life(NodeId node, Link& link, Instant now) {
   set_timer(now);
 }
 
-void Links::bury(NodeId node, Link& link, Instant now) {
+// The one place where a peer dies, whoever has seen it.
+void Links::bury(NodeId node, Link& link, const char* why, Instant now) {
   if (!link.is_wanted) return;
+  std::fprintf(stderr, "hoplite_ray: node %llx of incarnation %u is dead: %s\n",
+               static_cast<unsigned long long>(node.value), link.member.incarnation.value, why);
+  stop_watching(node, link);
   link.dead_incarnation = link.member.incarnation;
   if (link.incarnation == link.dead_incarnation) end_life(node, link, now);
   link.is_wanted = false;
@@ -350,7 +373,8 @@ void Links::bury(NodeId node, Link& link, Instant now) {
 
 void Links::redial(NodeId node, Link& link, std::size_t rail_index, Instant now) {
   Rail& rail = link.rails[rail_index];
-  const bool is_complete = rail.control != 0 && rail.bulk != 0;
+  const bool has_liveness = rail.liveness != 0 || rail.is_watched;
+  const bool is_complete = rail.control != 0 && rail.bulk != 0 && has_liveness;
   if (is_complete || (link.is_up && !dials(node)) || rail_index >= link.member.rails.size()) return;
   if (rail.redial_at > now) {
     set_timer(rail.redial_at);
@@ -364,6 +388,7 @@ void Links::redial(NodeId node, Link& link, std::size_t rail_index, Instant now)
   link.incarnation = link.member.incarnation;
   if (rail.control == 0) start_dial(node, link, rail_index, ConnectionKind::kControl, now);
   if (rail.bulk == 0) start_dial(node, link, rail_index, ConnectionKind::kBulk, now);
+  if (!has_liveness) start_dial(node, link, rail_index, ConnectionKind::kLiveness, now);
 }
 
 void Links::redial_later(Rail& rail, Instant now) {
@@ -397,7 +422,7 @@ void Links::lose(std::uint64_t token, const Error& why, Instant now) {
   Link& link = linked->second;
   if (rail_index >= link.rails.size()) return;
   Rail& rail = link.rails[rail_index];
-  const bool is_member = rail.control == token || rail.bulk == token;
+  const bool is_member = rail.control == token || rail.bulk == token || rail.liveness == token;
   if (!is_member) return;
   if (phase == Phase::kOpen) {
     end_life(node, link, now);
@@ -405,6 +430,7 @@ void Links::lose(std::uint64_t token, const Error& why, Instant now) {
   }
   if (rail.control == token) rail.control = 0;
   if (rail.bulk == token) rail.bulk = 0;
+  if (rail.liveness == token) rail.liveness = 0;
   set_timer(std::max(now, rail.redial_at));
 }
 

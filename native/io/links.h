@@ -1,17 +1,15 @@
-// All rails to all peers: listens, dials, meets (handshake.h), and turns what arrives into
-// IoEvents. Owns every TCP descriptor of the node. Reactor thread only.
+// All rails to all peers: listens, dials, meets (handshake.h), makes IoEvents of what arrives. Owns
+// every TCP descriptor of the node but those of the liveness thread. Reactor thread only.
 //  - The member with the smaller node id dials; it dials again until the peer is known to be dead.
 //  - A life of a link (`attempt`, counted by the dialler) is up when control and bulk of one rail
-//  are open;
-//    losing any open connection of it ends the whole life: LinkDown, then LinkUp after a reconnect.
-//    All messages of a life use one control connection, so they stay in order.
-//  - A peer is dead when every rail refuses the dial, when another incarnation proves itself, or
-//  when
-//    the link stays down too long. The other side looks too: its probes only connect. After GOODBYE
-//    absence is no death.
+//    are open; losing an open one ends the life: LinkDown, then LinkUp after a reconnect. All its
+//    messages use one control connection, so they stay in order. A rail's third connection, of
+//    liveness, belongs to no life: proven here, it is handed over to the liveness thread.
+//  - A peer is dead (bury) when that thread says so, every rail refuses the dial (the other side's
+//    probes only connect), another incarnation proves itself, or the link stays down too long; none
+//    of them after GOODBYE.
 //  - Nothing of a node reaches the engine before Connect: its open connections wait unread.
-// Design decisions 7 and 19.
-// SPDX-License-Identifier: Apache-2.0
+// Design decisions 7 and 19. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
@@ -23,6 +21,7 @@
 #include "io/handshake.h"
 #include "io/link_limits.h"
 #include "io/listener.h"
+#include "io/liveness.h"
 #include "io/poller.h"
 #include "io/refusal_log.h"
 #include "io/tcp_rail.h"
@@ -36,7 +35,6 @@ class Links {
   [[nodiscard]] static Result<Links> open(Identity identity, const LinkLimits& limits,
                                           const std::vector<std::string>& rails, Poller& poller,
                                           const Arena& arena, std::uint64_t first_token);
-
   [[nodiscard]] const std::vector<std::string>& rails() const { return rails_; }
 
   // ---- deeds ----
@@ -55,8 +53,7 @@ class Links {
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
   [[nodiscard]] std::vector<IoEvent> take_events();
   [[nodiscard]] bool has_events() const { return !events_.empty(); }
-  // A LinkDown is among the events: deeds decided before it must be done (and are void) before it
-  // is taken, or they would go out on the link's next life.
+  // A LinkDown is among the events: what was decided before is void, do it before taking them.
   [[nodiscard]] bool has_lost_link() const { return has_lost_link_; }
   [[nodiscard]] const LinkCounters& counters() const { return *counters_; }
   [[nodiscard]] const std::string& last_refusal() const { return refusals_.last(); }
@@ -76,32 +73,31 @@ class Links {
     bool is_dirty = false;  // in dirty_
   };
   struct Rail {
-    std::uint64_t control = 0, bulk = 0;  // tokens; 0: none
+    std::uint64_t control = 0, bulk = 0, liveness = 0;  // tokens; 0: none
+    std::uint64_t& slot(ConnectionKind kind);
     Instant redial_at;
     Duration backoff;
-    bool is_refused = false;  // by the last dial
+    bool is_refused = false, is_watched = false;  // by the last dial; by the liveness thread
   };
   struct Link {
     Member member;
     bool is_wanted = false;  // between Connect and Disconnect or death
-    bool is_up = false;
+    bool is_up = false, has_been_up = false;
     bool is_announced = false;  // the engine has LinkUp, and no LinkDown is on its way to it
-    bool has_been_up = false;
     bool has_said_goodbye = false;
     Incarnation incarnation;  // of the life whose connections stand in `rails`
     std::uint32_t attempt = 0;
+    std::uint64_t control = 0;     // the life's one connection for messages
     Incarnation dead_incarnation;  // this one and older ones are over
     Instant down_since;
-    std::uint64_t control = 0;  // the life's one connection for messages
     std::vector<Rail> rails;
   };
 
   Links(Identity identity, const LinkLimits& limits, Poller& poller, const Arena& arena,
-        std::uint64_t first_token);
-
+        Liveness liveness, std::uint64_t first_token);
   [[nodiscard]] bool dials(NodeId peer) const { return identity_->node < peer; }
   void end_life(NodeId node, Link& link, Instant now);
-  void bury(NodeId node, Link& link, Instant now);
+  void bury(NodeId node, Link& link, const char* why, Instant now);
   void redial(NodeId node, Link& link, std::size_t rail, Instant now);
   void redial_later(Rail& rail, Instant now);
   void look_up(NodeId node, Link& link);  // LinkUp when a rail is whole
@@ -113,6 +109,10 @@ class Links {
   void receive(std::uint64_t token, Connection& connection, Budget& budget, Instant now);
   [[nodiscard]] Result<void> handle_frame(Connection& connection, FrameIn frame);
 
+  // links_liveness.cc
+  void hand_over(std::uint64_t token, Connection& connection, Instant now);
+  void hear(const LivenessEvent& event, Instant now);
+  void stop_watching(NodeId node, Link& link);
   // links_meeting.cc
   void accept_all(Listener& listener, Instant now);
   void start_dial(NodeId node, Link& link, std::size_t rail, ConnectionKind kind, Instant now);
@@ -130,8 +130,8 @@ class Links {
   LinkLimits limits_;
   Poller* poller_;
   const Arena* arena_;
-  // Behind pointers because connections point to them and a Links may be moved.
-  std::unique_ptr<ReceiveTable> receives_;
+  Liveness liveness_;
+  std::unique_ptr<ReceiveTable> receives_;  // a pointer: connections have it, and a Links moves
   std::unique_ptr<LinkCounters> counters_;
   std::vector<std::string> rails_;
   std::vector<SocketAddress> addresses_;
@@ -140,8 +140,8 @@ class Links {
   std::map<NodeId, Link> links_;
   std::vector<std::uint64_t> dirty_;
   std::vector<IoEvent> events_;
+  std::uint64_t liveness_token_, next_token_;
   bool has_lost_link_ = false;
-  std::uint64_t next_token_;
   std::size_t meeting_count_ = 0;
   Instant next_timer_;
   RefusalLog refusals_;

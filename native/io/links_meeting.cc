@@ -73,7 +73,7 @@ void Links::start_dial(NodeId node, Link& link, std::size_t rail_index, Connecti
   connection.peer = node;
   connection.attempt = link.attempt;
   Rail& rail = link.rails[rail_index];
-  (kind == ConnectionKind::kControl ? rail.control : rail.bulk) = token;
+  rail.slot(kind) = token;
 }
 
 void Links::start_probe(NodeId node, Link& link, std::size_t rail_index, Instant now) {
@@ -114,6 +114,11 @@ void Links::finish_connect(std::uint64_t token, Connection& connection, Instant 
   mark_dirty(token, connection);
 }
 
+std::uint64_t& Links::Rail::slot(ConnectionKind kind) {
+  if (kind == ConnectionKind::kLiveness) return liveness;
+  return kind == ConnectionKind::kControl ? control : bulk;
+}
+
 // Nobody listens there any more. Once that is so on every rail, the process is gone.
 void Links::dial_refused(NodeId node, std::size_t rail_index, Instant now) {
   Link& link = links_.at(node);
@@ -122,7 +127,7 @@ void Links::dial_refused(NodeId node, std::size_t rail_index, Instant now) {
   const auto is_refused = [](const Rail& rail) { return rail.is_refused; };
   if (link.is_wanted && !link.is_up && !link.has_said_goodbye &&
       std::all_of(link.rails.begin(), link.rails.end(), is_refused)) {
-    bury(node, link, now);
+    bury(node, link, "nobody listens there any more", now);
   }
 }
 
@@ -165,7 +170,7 @@ void Links::meet(std::uint64_t token, Connection& connection, Budget& budget, In
         return;
       }
       if (connection.meeting.answered() > connection.meeting.hello().to_incarnation) {
-        bury(connection.peer, links_.at(connection.peer), now);
+        bury(connection.peer, links_.at(connection.peer), "its next life answers", now);
       }
       lose(token, {Code::kPeerLost, "another life of the node answers"}, now);
       return;
@@ -186,6 +191,10 @@ void Links::adopt(std::uint64_t token, Connection& connection, Instant now) {
     return;
   }
   ++counters_->handshakes;
+  if (connection.kind == ConnectionKind::kLiveness) {
+    hand_over(token, connection, now);
+    return;
+  }
   connection.phase = Phase::kOpen;
   --meeting_count_;
   if (auto set = set_rail_options(connection.wire.fd(), connection.kind); !set) {
@@ -203,7 +212,9 @@ Result<void> Links::join_life(std::uint64_t token, Connection& connection, Insta
                           std::to_string(hello.from_incarnation.value);
   if (links_.size() >= kViewMembersMax) {  // forget nodes that are long gone
     std::erase_if(links_, [](const auto& entry) {
-      const auto has_none = [](const Rail& rail) { return rail.control == 0 && rail.bulk == 0; };
+      const auto has_none = [](const Rail& rail) {
+        return rail.control == 0 && rail.bulk == 0 && rail.liveness == 0 && !rail.is_watched;
+      };
       const Link& each = entry.second;
       return !each.is_wanted && std::all_of(each.rails.begin(), each.rails.end(), has_none);
     });
@@ -218,19 +229,21 @@ Result<void> Links::join_life(std::uint64_t token, Connection& connection, Insta
     return Error{Code::kUnauthenticated, who + " is an earlier life, which is over"};
   }
   if (link.is_wanted && hello.from_incarnation > link.member.incarnation) {
-    bury(hello.from, link, now);
+    bury(hello.from, link, "its next life dials", now);
   }
-  if (hello.from_incarnation > link.incarnation || hello.attempt > link.attempt) {
+  const bool is_of_a_life = hello.kind != ConnectionKind::kLiveness;
+  if (hello.from_incarnation > link.incarnation || (is_of_a_life && hello.attempt > link.attempt)) {
     end_life(hello.from, link, now);
+    if (hello.from_incarnation > link.incarnation) stop_watching(hello.from, link);
     link.incarnation = hello.from_incarnation;
     link.attempt = hello.attempt;
     link.has_said_goodbye = false;
-  } else if (hello.attempt < link.attempt) {
+  } else if (is_of_a_life && hello.attempt < link.attempt) {
     return Error{Code::kUnauthenticated, who + " dials for a life of the link that is over"};
   }
   link.rails.resize(std::max<std::size_t>(link.rails.size(), hello.rail.value + 1U));
   Rail& rail = link.rails[hello.rail.value];
-  std::uint64_t& slot = hello.kind == ConnectionKind::kControl ? rail.control : rail.bulk;
+  std::uint64_t& slot = rail.slot(hello.kind);
   if (slot != 0) return Error{Code::kUnauthenticated, who + " dials the same rail twice"};
   slot = token;
   connection.kind = hello.kind;

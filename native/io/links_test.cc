@@ -316,6 +316,36 @@ TEST_F(LinksTest, AReconnectIsDownThenUpAndCarriesNothingOld) {
   ASSERT_TRUE(run({&a, &b}, [&] { return b.count<MessageIn>() == 1; }));
 }
 
+TEST_F(LinksTest, TheNextLifeOfALinkKeepsItsConnectionOfLiveness) {
+  Side a(1), b(2);
+  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(run({&a, &b}, [&] { return b.links.counters().handshakes == 3; }));
+  b.links.open_receive(receive_of(a, 1));
+  SendBlock hostile = block_to(a, b, 0);
+  hostile.header.offset = 1;
+  a.links.send(hostile);
+  ASSERT_TRUE(run({&a, &b}, [&] { return a.count<LinkUp>() == 2 && b.count<LinkUp>() == 2; }));
+  EXPECT_EQ(b.links.counters().handshakes, 5U);
+  EXPECT_EQ(a.count<PeerDead>() + b.count<PeerDead>(), 0U);
+}
+
+TEST_F(LinksTest, ALostConnectionOfLivenessIsDialledAgainWhileAnotherRailHasOne) {
+  const std::vector<std::string> rails{"127.0.0.1:0", "127.0.0.1:0"};
+  Side a(1, "secret", 1, rails), b(2, "secret", 1, rails);
+  ASSERT_TRUE(meet(a, b));
+  ASSERT_TRUE(run({&a, &b}, [&] { return b.links.counters().handshakes == 6; }));
+  // A twin takes the place of rail 0 at b, which then ends a's.
+  Side twin(1, "secret", 1, rails);
+  twin.links.connect({b.member.node, b.member.incarnation, {b.member.rails[1]}}, now_);
+  ASSERT_TRUE(run({&a, &b, &twin}, [&] { return a.links.counters().rails_lost > 0; }));
+  EXPECT_EQ(a.count<PeerDead>() + b.count<PeerDead>(), 0U);
+  const std::uint64_t before = a.links.counters().handshakes;
+  EXPECT_TRUE(run({&a, &b}, [&] {
+    pass(1_ms);
+    return a.links.counters().handshakes > before;
+  }));
+}
+
 TEST_F(LinksTest, ASendToALinkWhoseLossIsNotHeardYetIsVoid) {
   Side a(1), b(2);
   ASSERT_TRUE(meet(a, b));
@@ -341,10 +371,10 @@ TEST_F(LinksTest, ADiallerWhoseHandshakesBreakDialsAgainAtIntervals) {
   ASSERT_TRUE(run({&a}, [&] {
     while (listener.accept()) continue;  // and close
     pass(1_ms);
-    return a.links.counters().dials >= 12;
+    return a.links.counters().dials >= 18;
   }));
   EXPECT_LE(now_, Instant{1'000'000'000} + 1_s);
-  EXPECT_GE(now_, Instant{1'000'000'000} + 150_ms);  // 5 + 10 + 20 + ... between the pairs
+  EXPECT_GE(now_, Instant{1'000'000'000} + 150_ms);  // 5 + 10 + 20 + ... between three of them
   EXPECT_EQ(a.count<PeerDead>(), 0U);
 }
 
@@ -352,7 +382,7 @@ TEST_F(LinksTest, TwoRailsAreOneLinkAndAMissingRailIsReplacedByTheOther) {
   const std::vector<std::string> rails{"127.0.0.1:0", "127.0.0.1:0"};
   Side a(1, "secret", 1, rails), b(2, "secret", 1, rails);
   ASSERT_TRUE(meet(a, b));
-  ASSERT_TRUE(run({&a, &b}, [&] { return b.links.counters().handshakes == 4; }));
+  ASSERT_TRUE(run({&a, &b}, [&] { return b.links.counters().handshakes == 6; }));
   b.links.open_receive(receive_of(a, 2));
   SendBlock first = block_to(a, b, 0);
   SendBlock second = block_to(a, b, 1);

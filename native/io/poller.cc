@@ -46,6 +46,10 @@ void Poller::change(int fd, std::uint64_t token, Interest interest) {
   HOPLITE_CHECK(::epoll_ctl(epoll_.value(), EPOLL_CTL_MOD, fd, &event) == 0);
 }
 
+void Poller::remove(int fd) {
+  HOPLITE_CHECK(::epoll_ctl(epoll_.value(), EPOLL_CTL_DEL, fd, nullptr) == 0);
+}
+
 std::span<const Ready> Poller::wait(std::optional<Duration> timeout) {
   int timeout_ms = -1;
   if (timeout) {

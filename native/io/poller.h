@@ -36,8 +36,12 @@ class Poller {
 
   // REQUIRES: fd is open and not added yet, token != kWakeToken.
   [[nodiscard]] Result<void> add(int fd, std::uint64_t token, Interest interest);
-  // REQUIRES: fd was added. Closing a descriptor removes it.
+  // REQUIRES: fd was added. Closing its only copy removes it.
   void change(int fd, std::uint64_t token, Interest interest);
+
+  // To be called before a descriptor is handed on: its registration ends with the last copy of it,
+  // in whatever table. REQUIRES: fd was added.
+  void remove(int fd);
 
   // Waits for a descriptor, a wake() or the end of `timeout` (rounded up to 1 ms; nullopt: for
   // ever). The span is valid until the next wait.

@@ -52,6 +52,19 @@ TEST_F(PollerTest, IsLevelTriggeredSoThatATurnMayStopEarly) {
   for (int turn = 0; turn < 3; ++turn) EXPECT_EQ(poller_.wait(Duration{0}).size(), 1U);
 }
 
+TEST_F(PollerTest, ADescriptorThatIsHandedOnIsReportedUntilItIsRemoved) {
+  ASSERT_TRUE(poller_.add(ours_.value(), 7, Interest::kRead));
+  const UniqueFd copy(::dup(ours_.value()));
+  ours_.reset();
+  ASSERT_EQ(::write(theirs_.value(), "x", 1), 1);
+  EXPECT_EQ(poller_.wait(Duration{0}).size(), 1U);  // of a descriptor that is closed here
+  ASSERT_TRUE(poller_.add(copy.value(), 8, Interest::kRead));
+  poller_.remove(copy.value());
+  const auto ready = poller_.wait(Duration{0});
+  ASSERT_EQ(ready.size(), 1U);
+  EXPECT_EQ(ready[0].token, 7U);
+}
+
 TEST_F(PollerTest, ReportsTheEndOfAPeerEvenWithoutInterest) {
   ASSERT_TRUE(poller_.add(ours_.value(), 7, Interest::kNone));
   theirs_.reset();

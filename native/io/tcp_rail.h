@@ -33,7 +33,9 @@ struct LinkCounters {
   std::uint64_t frames_sent = 0, frames_received = 0, frames_bad = 0;
   std::uint64_t dials = 0, handshakes = 0, handshakes_refused = 0, versions_refused = 0;
   std::uint64_t connections_refused = 0;  // there was no room for them
-  std::uint64_t links_up = 0, links_down = 0, peers_dead = 0;
+  std::uint64_t links_up = 0, links_down = 0, rails_lost = 0, peers_dead = 0;
+  // Of peers_dead; and those that were heard again.
+  std::uint64_t peers_unreachable = 0, peers_frozen = 0, peers_suspected = 0;
 };
 
 struct FrameIn {
@@ -52,6 +54,8 @@ class RailConnection {
   RailConnection(UniqueFd fd, RailPlace place);
 
   [[nodiscard]] int fd() const { return fd_.value(); }
+  // Hands the socket on. REQUIRES: no output; what has been read is used up.
+  [[nodiscard]] UniqueFd release() { return std::move(fd_); }
   [[nodiscard]] bool has_output() const { return !frames_.empty() || !blocks_.empty(); }
   [[nodiscard]] std::uint64_t queued_bytes() const { return queued_bytes_; }
 

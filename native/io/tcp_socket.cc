@@ -134,4 +134,10 @@ Result<void> set_rail_options(int fd, ConnectionKind kind) {
   return set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kBulkNotSentBytesMax, "TCP_NOTSENT_LOWAT");
 }
 
+Result<void> set_liveness_options(int fd, Duration cut) {
+  if (auto set = set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"); !set) return set;
+  const auto cut_ms = static_cast<int>(cut.ns / 1'000'000);
+  return set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, cut_ms, "TCP_USER_TIMEOUT");
+}
+
 }  // namespace hoplite

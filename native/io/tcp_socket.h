@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "io/unique_fd.h"
 #include "plan/messages.h"
@@ -42,5 +43,7 @@ struct Dial {
 // fast the rail is (design decision 19).
 inline constexpr int kBulkNotSentBytesMax = 128 * 1024;
 [[nodiscard]] Result<void> set_rail_options(int fd, ConnectionKind kind);
+// Of a connection of liveness: it ends with ETIMEDOUT when bytes stay unacknowledged for `cut`.
+[[nodiscard]] Result<void> set_liveness_options(int fd, Duration cut);
 
 }  // namespace hoplite

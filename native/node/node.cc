@@ -128,6 +128,7 @@ void Node::stop() {
 // ---- reactor thread only ----
 
 void Node::run() noexcept {
+  ::pthread_setname_np(::pthread_self(), "hoplite-node");
   trace_.install();
   while (!commands_.is_stopping()) {
     const auto ready = parts_.poller->wait(patience());  // the turn's only wait

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "io/liveness_rules.h"
+
 namespace hoplite {
 namespace {
 
@@ -16,6 +18,7 @@ struct Option {
 
 constexpr Duration ms(std::int64_t value) { return {value * 1'000'000}; }
 constexpr std::int64_t kMsMax = 3'600'000;
+constexpr std::int64_t kSilenceMsMin = 3 * (kPulseEvery.ns / 1'000'000);
 constexpr std::int64_t kBytesMax = std::numeric_limits<std::int64_t>::max();
 
 constexpr std::uint64_t count(std::int64_t value) { return static_cast<std::uint64_t>(value); }
@@ -46,6 +49,12 @@ constexpr Option kOptions[] = {
      [](NodeConfig& c, std::int64_t v) { c.engine.inline_bytes_max = count(v); }},
     {"link_down_max_ms", 1, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.limits.link_down_max = ms(v); }},
+    {"liveness_cut_ms", 250, kMsMax,
+     [](NodeConfig& c, std::int64_t v) { c.limits.liveness.cut = ms(v); }},
+    {"liveness_dead_ms", kSilenceMsMin, kMsMax,
+     [](NodeConfig& c, std::int64_t v) { c.limits.liveness.dead = ms(v); }},
+    {"liveness_suspect_ms", kSilenceMsMin, kMsMax,
+     [](NodeConfig& c, std::int64_t v) { c.limits.liveness.suspect = ms(v); }},
     {"lost_grace_ms", 0, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.lost_grace = ms(v); }},
     {"push_retry_ms", 1, kMsMax,
@@ -66,6 +75,8 @@ constexpr Option kOptions[] = {
      [](NodeConfig& c, std::int64_t v) { c.engine.tombstone_life = ms(v); }},
     {"trace", 0, 1, [](NodeConfig& c, std::int64_t v) { c.trace = v; }},
 };
+
+std::string ms_text(Duration value) { return std::to_string(value.ns / 1'000'000); }
 
 Error invalid(std::string text) { return {Code::kInvalidArgument, std::move(text)}; }
 
@@ -107,6 +118,10 @@ Result<NodeConfig> configure(const NodeOptions& options) {
   if (config.engine.block_bytes_min % kPartAlignBytes != 0) {
     return invalid("block_bytes_min=" + std::to_string(config.engine.block_bytes_min) +
                    " is no multiple of " + std::to_string(kPartAlignBytes));
+  }
+  if (config.limits.liveness.suspect > config.limits.liveness.dead) {
+    return invalid("liveness_suspect_ms=" + ms_text(config.limits.liveness.suspect) +
+                   " is more than liveness_dead_ms=" + ms_text(config.limits.liveness.dead));
   }
   return config;
 }

@@ -29,7 +29,10 @@ TEST(NodeOptions, EveryOptionHasAnEffect) {
   ASSERT_EQ(bytes_of(*plain), bytes_of(*same));  // or the comparison below would show nothing
   for (const std::string& name : option_names()) {
     NodeOptions options = good();
-    options.overrides[name] = name.starts_with("block_bytes") ? 65'536 : name == "trace" ? 1 : 7;
+    options.overrides[name] = name.starts_with("block_bytes") ? 65'536
+                              : name.starts_with("liveness")  ? 501
+                              : name == "trace"               ? 1
+                                                              : 7;
     const auto changed = configure(options);
     ASSERT_TRUE(changed) << name << ": " << changed.error().text;
     EXPECT_NE(bytes_of(*plain), bytes_of(*changed)) << name;
@@ -52,6 +55,9 @@ TEST(NodeOptions, WhatIsWrongIsNamed) {
       {[](NodeOptions& o) { o.overrides = {{"block_bytes_min", 128}, {"block_bytes_max", 64}}; },
        "is more than"},
       {[](NodeOptions& o) { o.overrides["block_bytes_min"] = 100; }, "multiple of 64"},
+      {[](NodeOptions& o) { o.overrides["liveness_cut_ms"] = 249; }, "250 to"},
+      {[](NodeOptions& o) { o.overrides["liveness_dead_ms"] = 299; }, "300 to"},
+      {[](NodeOptions& o) { o.overrides["liveness_dead_ms"] = 400; }, "liveness_dead_ms=400"},
   };
   for (const auto& [change, text] : cases) {
     NodeOptions options = good();

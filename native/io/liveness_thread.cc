@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/liveness_thread.h"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "io/system_error.h"
+
+#ifdef __SANITIZE_THREAD__
+// It knows a descriptor by its number, which is another one in this thread's table.
+extern "C" const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions() { return "race:io/liveness_thread.cc\n"; }
+#endif
+
+namespace hoplite {
+namespace {
+
+constexpr std::uint64_t kOrdersToken = 1;
+constexpr int kReadsPerTurn = 16;
+constexpr std::size_t kReadBytes = 4096;  // a hundred frames: ten seconds of a peer's
+// A peer that says nothing reads nothing: more unread Pulses would fill its socket, and then our
+// kernel would take it for unreachable. When it reads again, it speaks, and so do we.
+constexpr Duration kUnreadMax = 10_s;
+// Of events that are only counted, while the reactor has no time to take them.
+constexpr std::size_t kUnsaidMax = 64;
+
+Instant read_clock() {  // the reactor's is too late for us, and starving is what we measure
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return Instant{std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec};
+}
+
+bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+RailEnd end_of(int number) {
+  return number == ECONNRESET || number == EPIPE ? RailEnd::kClosed : RailEnd::kCut;
+}
+
+const Bytes& pulse_frame() {
+  static const Bytes frame = [] {
+    Bytes bytes;
+    encode(LinkFrame{Pulse{}}, bytes);
+    return bytes;
+  }();
+  return frame;
+}
+
+}  // namespace
+
+void LivenessThread::live(int orders, const LivenessLimits& limits) noexcept {
+  ::pthread_setname_np(::pthread_self(), "hoplite-live");
+  const auto answer = [orders](int number) {
+    HOPLITE_CHECK(::send(orders, &number, sizeof number, MSG_NOSIGNAL) == sizeof number);
+  };
+  if (!leave_table(orders)) return answer(std::max(errno, 1));
+  auto thread = open(UniqueFd(orders), limits);
+  if (!thread) return answer(std::max(errno, 1));
+  answer(0);
+  thread->run();
+}
+
+Result<void> LivenessThread::leave_table(int orders) {
+  const auto first_above = static_cast<unsigned>(orders) + 1;
+  if (::close_range(first_above, ~0U, CLOSE_RANGE_UNSHARE) != 0) return system_error("close_range");
+  if (orders > STDERR_FILENO + 1) {
+    ::close_range(STDERR_FILENO + 1, static_cast<unsigned>(orders) - 1, 0);
+  }
+  // A pipe that the process closes must not stay open here, and no connection may become 0 to 2.
+  const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!nothing.is_open()) return system_error("/dev/null");
+  if (::dup2(nothing.value(), STDIN_FILENO) < 0 || ::dup2(nothing.value(), STDOUT_FILENO) < 0) {
+    return system_error("dup2");
+  }
+  return {};
+}
+
+Result<LivenessThread> LivenessThread::open(UniqueFd orders, const LivenessLimits& limits) {
+  auto poller = Poller::open();
+  if (!poller) return poller.error();
+  if (auto added = poller->add(orders.value(), kOrdersToken, Interest::kRead); !added) {
+    return added.error();
+  }
+  return LivenessThread(std::move(orders), std::move(*poller), limits);
+}
+
+LivenessThread::LivenessThread(UniqueFd orders, Poller poller, const LivenessLimits& limits)
+    : orders_(std::move(orders)),
+      poller_(std::move(poller)),
+      rules_(limits),
+      next_token_(kOrdersToken + 1) {}
+
+void LivenessThread::run() noexcept {
+  next_tick_ = read_clock();
+  while (is_running_) {
+    const Duration left = next_tick_ - read_clock();
+    for (const Ready& ready : poller_.wait(std::max(left, Duration{0}))) {
+      if (ready.token == kOrdersToken) take_orders();
+      const auto each = connections_.find(ready.token);
+      if (each != connections_.end()) hear(each);
+    }
+    const Instant now = read_clock();
+    if (now >= next_tick_) tick(now);
+    say_events();
+  }
+}
+
+// ---- the reactor's orders ----
+
+void LivenessThread::take_orders() {
+  for (;;) {
+    LivenessOrder order;
+    iovec part{&order, sizeof order};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    const ssize_t got = ::recvmsg(orders_.value(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0 && would_block()) return;
+    if (got != sizeof order) {
+      is_running_ = false;
+      return;
+    }
+    UniqueFd connection;
+    const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
+      connection = UniqueFd(fd);
+    }
+    take(order, std::move(connection));
+  }
+}
+
+void LivenessThread::take(const LivenessOrder& order, UniqueFd connection) {
+  if (order.kind == LivenessOrder::Kind::kForget) {
+    leave(order.node, order.incarnation);
+    rules_.handle_forget(order.node);
+    return;
+  }
+  std::erase_if(connections_, [&](const auto& each) {
+    return each.second.node == order.node &&
+           (each.second.rail == order.rail || each.second.incarnation != order.incarnation);
+  });
+  const std::uint64_t token = next_token_++;
+  // The end of the stream is an event even without interest; what comes before is read at ticks.
+  if (!connection.is_open() || !poller_.add(connection.value(), token, Interest::kNone)) {
+    unsaid_.push_back({order.node, order.incarnation, order.rail, Verdict::kRailLost});
+    return;
+  }
+  Connection& added = connections_[token];
+  added.fd = std::move(connection);
+  added.node = order.node;
+  added.incarnation = order.incarnation;
+  added.rail = order.rail;
+  rules_.handle_watch(order.node, order.incarnation, order.rail);
+}
+
+// ---- connections ----
+
+void LivenessThread::hear(Connections::iterator each) {
+  if (const auto how = receive(each->second)) end(each, *how);
+}
+
+std::optional<RailEnd> LivenessThread::receive(Connection& connection) {
+  for (int i = 0; i < kReadsPerTurn; ++i) {
+    std::array<std::byte, kReadBytes> bytes;
+    const ssize_t got = ::recv(connection.fd.value(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got < 0 && would_block()) return std::nullopt;
+    if (got < 0) return end_of(errno);
+    if (got == 0) return RailEnd::kClosed;
+    if (!handle_input(connection, std::span(bytes).first(static_cast<std::size_t>(got)))) {
+      return RailEnd::kCut;  // it is no process's end that it talks nonsense
+    }
+  }
+  return std::nullopt;
+}
+
+bool LivenessThread::handle_input(Connection& connection, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const std::size_t missing = connection.input.size() - connection.input_got;
+    const std::size_t taken = std::min(missing, bytes.size());
+    std::copy_n(bytes.begin(), taken, connection.input.begin() + connection.input_got);
+    bytes = bytes.subspan(taken);
+    connection.input_got += taken;
+    if (connection.input_got < connection.input.size()) return true;
+    connection.input_got = 0;
+    auto header = decode_header(connection.input);
+    if (!header || header->body_bytes != 0) return false;
+    if (header->type == FrameType::kGoodbye) {
+      rules_.handle_goodbye(connection.node);
+    } else if (header->type == FrameType::kPulse) {
+      rules_.handle_pulse(connection.node);
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+void LivenessThread::pulse(Connections::iterator each) {
+  Connection& connection = each->second;
+  if (rules_.silence(connection.node) > kUnreadMax) return;
+  const auto left = std::span(pulse_frame()).subspan(connection.pulse_sent);
+  const ssize_t sent =
+      ::send(connection.fd.value(), left.data(), left.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0 && would_block()) return;
+  if (sent < 0) return end(each, end_of(errno));
+  connection.pulse_sent =
+      (connection.pulse_sent + static_cast<std::size_t>(sent)) % pulse_frame().size();
+}
+
+void LivenessThread::end(Connections::iterator each, RailEnd how) {
+  const NodeId node = each->second.node;
+  const RailId rail = each->second.rail;
+  connections_.erase(each);
+  rules_.handle_end(node, rail, how);
+}
+
+void LivenessThread::leave(NodeId node, Incarnation upto) {
+  const auto is_meant = [&](const Connection& connection) {
+    return connection.node == node && connection.incarnation <= upto;
+  };
+  for (auto& [token, connection] : connections_) {
+    if (!is_meant(connection)) continue;
+    [[maybe_unused]] const auto ended = receive(connection);  // what is unread makes close a RST
+    Bytes last_words;
+    if (connection.pulse_sent > 0) {
+      last_words.assign(pulse_frame().begin() + static_cast<std::ptrdiff_t>(connection.pulse_sent),
+                        pulse_frame().end());
+    }
+    encode(LinkFrame{Goodbye{}}, last_words);
+    [[maybe_unused]] const auto sent = ::send(connection.fd.value(), last_words.data(),
+                                              last_words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  std::erase_if(connections_, [&](const auto& each) { return is_meant(each.second); });
+}
+
+// ---- turns ----
+
+void LivenessThread::tick(Instant now) {
+  for (auto each = connections_.begin(); each != connections_.end();) hear(each++);
+  for (auto each = connections_.begin(); each != connections_.end();) pulse(each++);
+  rules_.handle_tick(now);
+  next_tick_ = now + kPulseEvery;
+}
+
+void LivenessThread::say_events() {
+  while (const auto event = rules_.poll_event()) {
+    if (is_final(event->verdict)) leave(event->node, event->incarnation);
+    const bool is_only_counted =
+        event->verdict == Verdict::kSuspect || event->verdict == Verdict::kRecovered;
+    if (!is_only_counted || unsaid_.size() < kUnsaidMax) unsaid_.push_back(*event);
+  }
+  while (!unsaid_.empty()) {
+    const ssize_t sent = ::send(orders_.value(), &unsaid_.front(), sizeof(LivenessEvent),
+                                MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && would_block()) return;  // again at the next tick
+    unsaid_.pop_front();                    // or the reactor has gone: its end of orders tells
+  }
+}
+
+}  // namespace hoplite

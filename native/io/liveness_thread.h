@@ -1,0 +1,67 @@
+// The liveness thread itself: what runs in the descriptor table of its own. Used by liveness.cc
+// only; everything here is of that one thread. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+
+#include "base/result.h"
+#include "io/liveness.h"
+#include "io/poller.h"
+#include "plan/messages.h"
+#include "wire/frame.h"
+
+namespace hoplite {
+
+class LivenessThread {
+ public:
+  // What the thread does: says 0, or an errno, on `orders`, and runs until its other end is shut
+  // down. REQUIRES: `orders` is of the process's table, and not closed before the answer.
+  static void live(int orders, const LivenessLimits& limits) noexcept;
+
+ private:
+  struct Connection {
+    UniqueFd fd;
+    NodeId node;
+    Incarnation incarnation;
+    RailId rail;
+    std::array<std::byte, kFrameHeaderBytes> input{};  // a frame without a body
+    std::size_t input_got = 0;
+    std::size_t pulse_sent = 0;  // bytes of a Pulse that did not fit whole
+  };
+  using Connections = std::map<std::uint64_t, Connection>;  // by the poller's token
+
+  // Leaves the process's descriptor table: the thread then has standard error and `orders` alone.
+  [[nodiscard]] static Result<void> leave_table(int orders);
+  [[nodiscard]] static Result<LivenessThread> open(UniqueFd orders, const LivenessLimits& limits);
+  LivenessThread(UniqueFd orders, Poller poller, const LivenessLimits& limits);
+
+  void run() noexcept;
+  void take_orders();
+  void take(const LivenessOrder& order, UniqueFd connection);
+  void hear(Connections::iterator each);
+  // Returns what the byte stream has come to, or nothing while it goes on.
+  [[nodiscard]] std::optional<RailEnd> receive(Connection& connection);
+  // Returns false for a frame that may not come.
+  [[nodiscard]] bool handle_input(Connection& connection, std::span<const std::byte> bytes);
+  void pulse(Connections::iterator each);
+  void end(Connections::iterator each, RailEnd how);
+  void leave(NodeId node, Incarnation upto);  // Goodbye, and close
+  void tick(Instant now);
+  void say_events();
+
+  UniqueFd orders_;
+  Poller poller_;
+  LivenessRules rules_;
+  Connections connections_;
+  std::deque<LivenessEvent> unsaid_;  // the reactor has had no time to take them
+  Instant next_tick_;
+  std::uint64_t next_token_;
+  bool is_running_ = true;
+};
+
+}  // namespace hoplite

@@ -1,0 +1,160 @@
+"""Killed, stopped, busy and gone: real processes, told apart by the liveness threads of others."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from hoplite_ray.control.client import ControlClient
+from tests.process.nodes import MIB, MakeNodes, Nodes, numbers
+from tests.process.test_failures import SLOW, is_under_way
+
+QUICK = {"liveness_suspect_ms": 300, "liveness_dead_ms": 600}
+PATIENT = {"liveness_suspect_ms": 300, "liveness_dead_ms": 3_600_000}
+
+
+def wait_for(
+    nodes: Nodes, rank: int, condition: Callable[[dict[str, int]], bool]
+) -> dict[str, int]:
+    """Ask a node for all of its counters until `condition` holds."""
+
+    async def poll(calls: ControlClient) -> dict[str, int]:
+        while True:
+            counters = await calls.stats(nodes.processes[rank].control)
+            if condition(counters):
+                return counters
+
+    return nodes.call(rank, poll)
+
+
+def are_watched(nodes: Nodes, *ranks: int) -> None:
+    """Return once each of these nodes has its three connections to each other node."""
+    others = len(nodes.processes) - 1
+    for rank in ranks:
+        wait_for(nodes, rank, lambda counters: counters["link_handshakes"] >= 3 * others)
+
+
+@contextmanager
+def stopped(nodes: Nodes, rank: int) -> Iterator[None]:
+    """Stop a node's process, all of its threads, for as long as the block lasts."""
+    pid = nodes.processes[rank].process.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def threads_of(pid: int) -> dict[str, int]:
+    """The thread ids of a process by name."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return {(task / "comm").read_text().strip(): int(task.name) for task in tasks}
+
+
+@contextmanager
+def held(thread: int) -> Iterator[None]:
+    """Stop one thread, as a page fault or a debugger might, while the others run."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    seize, interrupt, detach = 0x4206, 0x4207, 17  # linux/ptrace.h
+
+    def ptrace(request: int) -> None:
+        if libc.ptrace(ctypes.c_long(request), ctypes.c_long(thread), None, None) != 0:
+            raise OSError(ctypes.get_errno(), "ptrace")
+
+    ptrace(seize)
+    ptrace(interrupt)
+    os.waitpid(thread, 0x40000000)  # __WALL
+    try:
+        yield
+    finally:
+        ptrace(detach)
+
+
+def test_a_killed_node_is_dead_at_once(cluster: MakeNodes) -> None:
+    nodes = cluster(3, options=PATIENT)
+    are_watched(nodes, 0, 1)
+    nodes.kill(2)
+    for rank in (0, 1):
+        counters = wait_for(nodes, rank, lambda counters: counters["peers_dead"] == 1)
+        assert counters["peers_frozen"] == counters["peers_unreachable"] == 0
+    log = (nodes.processes[0].directory / "node.log").read_text()
+    assert f"node {nodes[2].node_id:x} of incarnation 1 is dead: its process has ended" in log
+
+
+def test_a_node_that_leaves_is_not_dead(cluster: MakeNodes) -> None:
+    nodes = cluster(3)
+    are_watched(nodes, 0, 1)
+    nodes.processes[2].stop()
+    nodes.view(0, size=2)
+    assert wait_for(nodes, 0, lambda counters: counters["members"] == 2)["peers_dead"] == 0
+
+
+def test_a_node_that_is_stopped_for_a_while_loses_nothing(cluster: MakeNodes) -> None:
+    nodes = cluster(2, options={**SLOW, **PATIENT})
+    are_watched(nodes, 0)
+    array = numbers(16 * MIB)
+    pending = nodes[0].begin_get(nodes.put(1, array))
+    is_under_way(nodes, 0)
+    with stopped(nodes, 1):
+        wait_for(nodes, 0, lambda counters: counters["peers_suspected"] == 1)
+    np.testing.assert_array_equal(pending.result(15).value, array)
+    for rank in (0, 1):
+        counters = wait_for(nodes, rank, lambda counters: True)
+        assert counters["peers_dead"] == counters["links_down"] == 0
+
+
+def test_a_node_that_is_stopped_for_long_is_dead_and_joins_again(cluster: MakeNodes) -> None:
+    nodes = cluster(3, options=QUICK)
+    are_watched(nodes, 0, 1)
+    kept = numbers(MIB)
+    object_id = nodes.put(0, kept)
+    with stopped(nodes, 2):
+        nodes.view(0, size=2)
+        frozen = [wait_for(nodes, rank, lambda _: True)["peers_frozen"] for rank in (0, 1)]
+        assert sum(frozen) >= 1  # the view may have come before a node's own verdict
+    view = nodes.view(0, size=3)
+    lives = {member.node_id: member.incarnation for member in view.members}
+    assert lives[nodes[2].node_id] == 2
+    assert lives[nodes[0].node_id] == lives[nodes[1].node_id] == 1  # it accused nobody
+    with type(nodes[2]).attach(nodes.processes[2].socket) as again:
+        np.testing.assert_array_equal(again.get(object_id, timeout_s=15), kept)
+
+
+def test_a_busy_node_lives_where_a_stopped_one_dies(cluster: MakeNodes) -> None:
+    nodes = cluster(3, options={**SLOW, **QUICK})
+    are_watched(nodes, 0, 1)
+    array = numbers(16 * MIB)
+    pending = nodes[0].begin_get(nodes.put(1, array))
+    is_under_way(nodes, 0)
+    reactor = threads_of(nodes.processes[1].process.pid)["hoplite-node"]
+    with held(reactor), stopped(nodes, 2):
+        wait_for(nodes, 0, lambda counters: counters["peers_frozen"] == 1)
+    np.testing.assert_array_equal(pending.result(15).value, array)
+    assert wait_for(nodes, 0, lambda counters: True)["peers_dead"] == 1
+
+
+def test_lives_leave_no_thread_and_no_descriptor(cluster: MakeNodes) -> None:
+    nodes = cluster(3, options=QUICK)
+    pid = nodes.processes[2].process.pid
+
+    def held_now() -> tuple[list[str], int]:
+        threads = threads_of(pid)
+        liveness = threads.get("hoplite-live")
+        table = Path(f"/proc/{pid}/task/{liveness}/fd")
+        return sorted(threads), len(list(table.iterdir())) if table.exists() else 0
+
+    are_watched(nodes, 0, 1, 2)
+    before = held_now()
+    assert 6 <= before[1] <= 8
+    for life in (2, 3):
+        with stopped(nodes, 2):
+            nodes.view(0, size=2)
+        assert nodes.view(0, size=3).members[2].incarnation == life
+        while held_now() != before:  # the test's limit ends it
+            pass
