@@ -1,0 +1,23 @@
+"""Deaths whose proof needs much memory or a network: as benchmarks/death.py measures them."""
+
+from __future__ import annotations
+
+import cluster
+import death
+import pytest
+
+GIB = 1 << 30
+
+
+def test_a_large_process_is_dead_before_its_memory_is_freed() -> None:
+    with death.Observer() as observer:
+        deaths = [observer.see(size_bytes=GIB, in_transfer=each) for each in (False, True, False)]
+    # In the rare case that the liveness thread is its last thread, both come together.
+    assert any(ours < plain for ours, plain in deaths), deaths
+
+
+@pytest.mark.skipif(
+    cluster.why_impossible() is not None, reason="needs root for network namespaces"
+)
+def test_a_cut_cable_is_known_from_the_kernel_and_not_from_silence() -> None:
+    assert death.cuts(1).n == 2  # it raises at any other verdict
