@@ -34,8 +34,13 @@ def _worker() -> Any:
 
 
 def connection() -> bytes | None:
-    """Names this process's connection to Ray, another one after each `ray.init`; None without."""
-    return _worker().worker_id if ray.is_initialized() else None
+    """Names this process's connection to Ray, another one after each `ray.init`; None without.
+
+    A driver's id is its job's, which two clusters may both have; no Ray node is in both.
+    """
+    if not ray.is_initialized():
+        return None
+    return bytes(_worker().worker_id + _worker().current_node_id.binary())
 
 
 def ray_directory() -> str:
