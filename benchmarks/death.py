@@ -4,8 +4,10 @@
 
 The killed peer also has an ordinary TCP connection to this process, whose end is what any other
 program would see: Linux frees the memory first. Its pages are of 4 KiB and all touched. The cut is
-of the cable between two nodes in network namespaces, and needs root. `--hold-s 600` instead holds
-three nodes for so long on cores that are all busy, and counts whom they suspect or bury.
+of the cable between two nodes in network namespaces, and needs root.
+
+`--hold-s 600` instead lets three nodes exchange objects for so long while all cores are busy, and
+counts whom they suspect or bury; `--burners 0` where others keep the cores busy.
 """
 
 from __future__ import annotations
@@ -248,11 +250,11 @@ def cuts(count: int) -> Row:
 
 
 @contextlib.contextmanager
-def busy_cores() -> Iterator[None]:
-    """Keep every core busy twice over."""
+def busy_cores(count: int) -> Iterator[None]:
+    """Let as many processes do nothing but compute."""
     burners = [
         multiprocessing.get_context("spawn").Process(target=_burn, daemon=True)
-        for _ in range(2 * (os.cpu_count() or 1))
+        for _ in range(count)
     ]
     for burner in burners:
         burner.start()
@@ -268,7 +270,7 @@ def _burn() -> None:
         sum(range(100_000))
 
 
-def hold(seconds: float) -> dict[str, int]:
+def hold(seconds: float, burners: int) -> dict[str, int]:
     """Let three nodes exchange objects on busy cores; returns what their counters say of deaths."""
     nodes: list[NodeProcess] = []
     totals = {"peers_suspected": 0, "peers_dead": 0, "links_down": 0, "gets": 0}
@@ -278,7 +280,7 @@ def hold(seconds: float) -> dict[str, int]:
             nodes.append(NodeProcess.start(beside=beside, arena_bytes=64 * MIB))
         stores = [Store.attach(node.socket) for node in nodes]
         array = np.arange(MIB, dtype=np.uint8)
-        with busy_cores():
+        with busy_cores(burners):
             end_s = time.monotonic() + seconds
             while time.monotonic() < end_s:
                 for giver, taker in ((0, 1), (1, 2), (2, 0)):
@@ -322,11 +324,13 @@ def main() -> int:
     parser.add_argument("--gib", type=float, default=3.0, help="of the killed process")
     parser.add_argument("--cuts", type=int, default=5)
     parser.add_argument("--hold-s", type=float, help="count false deaths for so long instead")
+    parser.add_argument("--burners", type=int, default=2 * (os.cpu_count() or 1))
     parser.add_argument("--toy", action="store_true", help="a size that proves only that it runs")
     asked = parser.parse_args()
     print(json.dumps(machine()))
     if asked.hold_s is not None:
-        print(f"{asked.hold_s:.0f} s at full load: {hold(asked.hold_s)}")
+        counted = hold(asked.hold_s, asked.burners)
+        print(f"{asked.hold_s:.0f} s, load {os.getloadavg()[0]:.1f}: {counted}")
         return 0
     count, gib, cut = (2, 0.25, 1) if asked.toy else (asked.kills, asked.gib, asked.cuts)
     rows = kills(count, round(gib * GIB))
