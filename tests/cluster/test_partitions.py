@@ -176,7 +176,7 @@ def test_half_goes_on_if_the_other_half_is_killed_but_not_if_it_may_live(nodes: 
 
 @needs_root
 @of(3)
-@pytest.mark.parametrize("way", [(0, 1), (1, 0)], ids="{0[0]}-{0[1]}".format)
+@pytest.mark.parametrize("way", [(0, 1), (1, 0), (1, 2), (2, 1)], ids="{0[0]}-{0[1]}".format)
 def test_one_way_is_cut_and_one_of_the_two_has_to_go(nodes: Cut, way: tuple[int, int]) -> None:
     nodes.network.silence(*way)
     nodes.wait((0,), range(3), epoch=5)  # the younger has been removed, and is back for a while
