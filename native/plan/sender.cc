@@ -2,6 +2,7 @@
 #include "plan/sender.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace hoplite {
 namespace {
@@ -79,33 +80,46 @@ std::vector<std::pair<NodeId, TransferId>> Sender::drop(const ObjectId& object) 
   return refused;
 }
 
+// Blocks that are still to go; 0 also where the next one is not here or has no credit.
+std::uint32_t Sender::left_to_send(const Edge& edge, const LocalObjects& objects) {
+  if (edge.credits == 0) return 0;
+  const auto object = objects.find(edge.want.object);
+  if (object == objects.end() || !matches(edge.want, object->second)) return 0;
+  const auto total =
+      stripe_blocks(object->second.meta.block_count(), edge.want.stripe_count, edge.want.stripe);
+  if (edge.next >= total) return 0;
+  const auto block = stripe_block(edge.want.stripe_count, edge.want.stripe, edge.next);
+  return object->second.has_block(block) ? total - edge.next : 0;
+}
+
 std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& rails,
                                             Instant now) {
   auto best = edges_.end();
   std::uint32_t best_left = 0;
-  std::uint32_t best_total = 0;
   NodeId roomless = kNoNode;  // edges are ordered by receiver: one question per receiver
   for (auto it = edges_.begin(); it != edges_.end(); ++it) {
-    const auto& [to, transfer] = it->first;
+    const NodeId to = it->first.first;
+    if (to == roomless) continue;
+    const std::uint32_t left = left_to_send(it->second, objects);
+    if (left == 0 || (best != edges_.end() && left >= best_left)) continue;
     const Edge& edge = it->second;
-    if (edge.credits == 0 || to == roomless) continue;
-    const auto object = objects.find(edge.want.object);
-    if (object == objects.end() || !matches(edge.want, object->second)) continue;
-    const auto total =
-        stripe_blocks(object->second.meta.block_count(), edge.want.stripe_count, edge.want.stripe);
-    if (edge.next >= total) continue;
-    if (best != edges_.end() && total - edge.next >= best_left) continue;
     const auto block = stripe_block(edge.want.stripe_count, edge.want.stripe, edge.next);
-    if (!object->second.has_block(block)) continue;
-    if (!rails.has_room(to, block_extent(object->second.meta, block).size_bytes)) {
+    if (!rails.has_room(to, block_extent(objects.at(edge.want.object).meta, block).size_bytes)) {
       roomless = to;
       continue;
     }
     best = it;
-    best_left = total - edge.next;
-    best_total = total;
+    best_left = left;
   }
   if (best == edges_.end()) return std::nullopt;
+  // Several stripes of one object for one receiver keep pace: one at full speed would take the
+  // upload of them all, where its lease counts for one.
+  for (auto it = edges_.lower_bound({best->first.first, TransferId{0}});
+       it != edges_.end() && it->first.first == best->first.first; ++it) {
+    if (it->second.want.object != best->second.want.object) continue;
+    const std::uint32_t left = left_to_send(it->second, objects);
+    if (left > best_left) std::tie(best, best_left) = std::tuple(it, left);
+  }
   const auto [to, transfer] = best->first;
   Edge& edge = best->second;
   const LocalObject& object = objects.at(edge.want.object);
@@ -122,7 +136,8 @@ std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& 
   action.header.size_bytes = static_cast<std::uint32_t>(range.size_bytes);
   queued_[{to, *rail}].emplace_back(edge.want.object, edge.want.incarnation);
   --edge.credits;
-  if (++edge.next == best_total) edges_.erase(best);
+  ++edge.next;
+  if (best_left == 1) edges_.erase(best);
   return action;
 }
 

@@ -1,5 +1,6 @@
 // The other end of pulls: which receivers this node serves, how far each is, and which block goes
-// out next. Shortest remaining first among all transfers whose link has room (design decision 19).
+// out next. Shortest remaining first among all transfers whose link has room (design decision 19);
+// the stripes of one object for one receiver keep pace with each other.
 // Invariant: no block is sent without a credit, nor before it is here.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -46,6 +47,7 @@ class Sender {
     std::uint32_t credits = 0;
   };
   using Key = std::pair<NodeId, TransferId>;
+  static std::uint32_t left_to_send(const Edge& edge, const LocalObjects& objects);
 
   std::map<Key, Edge> edges_;
   std::map<std::pair<NodeId, RailId>, std::deque<std::pair<ObjectId, Incarnation>>> queued_;

@@ -164,5 +164,12 @@ TEST_F(SenderTest, SendsToOthersWhileOneReceiversQueueIsAlmostFull) {
   EXPECT_EQ(send(), (Sent{{1, 0}, {1, 1}}));
 }
 
+TEST_F(SenderTest, TheStripesOfOneObjectKeepPaceAtOneReceiver) {
+  ASSERT_TRUE(start(kB, 1, kLong, {.stripe_count = 2, .stripe = 0}));
+  ASSERT_TRUE(start(kB, 2, kLong, {.stripe_count = 2, .stripe = 1}));
+  const Sent in_turn{{1, 0}, {2, 1}, {1, 2}, {2, 3}, {1, 4}, {2, 5}, {1, 6}, {2, 7}};
+  EXPECT_EQ(send(), in_turn);
+}
+
 }  // namespace
 }  // namespace hoplite
