@@ -14,7 +14,7 @@ _ENVIRONMENT_PREFIX = "HOPLITE_RAY_"
 # Least and largest value of each option; the bounds are those of native/base/limits.h.
 _RANGES: dict[str, tuple[int, int]] = {
     "arena_bytes": (_ARENA_BYTES_MIN, 1 << 48),
-    "broadcast_stripes": (1, 64),
+    "broadcast_stripes": (0, 64),
     "reduce_stripes": (0, 64),
 }
 
@@ -24,7 +24,7 @@ class Config:
     """What a user may set; None follows the cluster, whose first start fixed it.
 
     arena_bytes:        shared memory for objects on each node; None: 20 % of the node's memory.
-    broadcast_stripes:  broadcast trees per object; 1 is Hoplite's own.
+    broadcast_stripes:  broadcast trees per object; 0: by size and receivers; 1: Hoplite's chain.
     reduce_stripes:     owners per reduce; 0: one per node but the caller's.
     """
 

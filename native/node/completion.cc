@@ -28,6 +28,7 @@ std::map<std::string, std::uint64_t> by_name(const NodeStats& stats) {
       {"bytes_sent", e.bytes_sent},
       {"grants", e.grants},
       {"regrants", e.regrants},
+      {"edges_moved", e.edges_moved},
       {"pushes", e.pushes},
       {"evictions", e.evictions},
       {"reduces_committed", e.reduces_committed},

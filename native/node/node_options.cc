@@ -31,7 +31,7 @@ constexpr Option kOptions[] = {
      [](NodeConfig& c, std::int64_t v) { c.engine.block_bytes_max = count(v); }},
     {"block_bytes_min", kPartAlignBytes, kBlockBytesMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.block_bytes_min = count(v); }},
-    {"broadcast_stripes", 1, kStripesMax,
+    {"broadcast_stripes", 0, kStripesMax,
      [](NodeConfig& c, std::int64_t v) {
        c.engine.broadcast_stripes = static_cast<std::uint16_t>(v);
      }},
@@ -57,6 +57,8 @@ constexpr Option kOptions[] = {
      [](NodeConfig& c, std::int64_t v) { c.limits.liveness.suspect = ms(v); }},
     {"lost_grace_ms", 0, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.lost_grace = ms(v); }},
+    {"progress_window_ms", 1, kMsMax,
+     [](NodeConfig& c, std::int64_t v) { c.engine.progress_window = ms(v); }},
     {"push_retry_ms", 1, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.push_retry = ms(v); }},
     {"rail_queue_bytes", 1, kBytesMax,

@@ -50,7 +50,7 @@ TEST(NodeOptions, WhatIsWrongIsNamed) {
       {[](NodeOptions& o) { o.incarnation = Incarnation{0}; }, "incarnation"},
       {[](NodeOptions& o) { o.secret.clear(); }, "secret"},
       {[](NodeOptions& o) { o.overrides["nonsense"] = 1; }, "there are: admission_grace_ms"},
-      {[](NodeOptions& o) { o.overrides["broadcast_stripes"] = 65; }, "1 to 64"},
+      {[](NodeOptions& o) { o.overrides["broadcast_stripes"] = 65; }, "0 to 64"},
       {[](NodeOptions& o) { o.overrides["link_down_max_ms"] = -1; }, "link_down_max_ms"},
       {[](NodeOptions& o) { o.overrides = {{"block_bytes_min", 128}, {"block_bytes_max", 64}}; },
        "is more than"},

@@ -16,9 +16,10 @@ constexpr std::array<std::string_view, std::variant_size_v<CommandBody>> kComman
     "ReduceCommand", "ReduceSourceCommand", "CancelCommand", "ClientLostCommand", "SetViewCommand",
     "ListCommand",   "OrphanCommand",       "DrainCommand"};
 constexpr std::array<std::string_view, std::variant_size_v<PeerMessage>> kMessages{
-    "Claim",     "Delete", "Locate",   "ReduceWant",  "ReduceReport", "ResyncDone", "Grant",
-    "Located",   "Push",   "PushTo",   "Lost",        "Drop",         "ReduceOwn",  "ReduceState",
-    "PullStart", "Credit", "PullStop", "PullRefused", "Orphan",       "Adopt",      "Standing"};
+    "Claim",     "Delete",      "Locate",    "ReduceWant", "ReduceReport", "ResyncDone",
+    "Grant",     "Located",     "Push",      "PushTo",     "Lost",         "Drop",
+    "ReduceOwn", "ReduceState", "PullStart", "Credit",     "PullStop",     "PullRefused",
+    "Orphan",    "Adopt",       "Standing",  "Progress"};
 
 // The object that a struct names, or null.
 template <typename T>

@@ -1,17 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/broadcast.h"
 
+#include <algorithm>
+#include <numeric>
 #include <tuple>
+
+#include "base/check.h"
+#include "base/units.h"
 
 namespace hoplite {
 namespace {
+
+// Beyond eight the trees get no shallower for 64 receivers, and each stripe is a stream more.
+constexpr std::uint16_t kStripesWorthwhile = 8;
+// Four, where there are as many receivers: what a slow or silent node holds up is then a quarter of
+// the bytes of those below it, until the home has moved them.
+constexpr std::uint16_t kStripesAtLeast = 4;
+// From here on a transfer lasts for windows of progress on 10 Gbit/s, so that it can be repaired,
+// and is worth striping for receivers that have not asked yet.
+constexpr std::uint64_t kLargeBytes = 8_MiB;
+// What a link of 10 Gbit/s carries in the 35 us that a hop takes besides its bytes.
+constexpr std::uint64_t kHopBytes = 44_KiB;
+
+// Levels of a tree over `receivers` whose root, fed by the origin, and every node feed `stripes`.
+std::uint64_t levels(std::size_t receivers, std::uint16_t stripes) {
+  std::uint64_t depth = 0;
+  std::uint64_t reached = 0;
+  for (std::uint64_t level = 1; reached < receivers; level *= stripes, ++depth) reached += level;
+  return depth;
+}
 
 // Smaller is better, field by field.
 auto rank_of(const SenderCandidate& c, std::uint32_t capacity) {
   const bool full = c.edges >= capacity;
   return std::tuple(c.failed,                    // try anybody else first
+                    c.slow,                      // a leaf, as long as others can feed
                     full,                        // one copy's worth of upload per node
                     full && c.origin,            // the origin overflows last
+                    c.behind,                    // has nothing to send yet
                     full ? c.edges : 0U,         // spread what overflows
                     !c.complete,                 // a complete copy never stalls
                     !c.preferred, c.depth,       // interior for this stripe; close to the source
@@ -19,6 +45,68 @@ auto rank_of(const SenderCandidate& c, std::uint32_t capacity) {
 }
 
 }  // namespace
+
+std::uint16_t choose_stripes(const BroadcastSize& size) {
+  const bool large = size.size_bytes >= kLargeBytes;
+  const std::size_t receivers = large ? std::max(size.waiting, size.members) : size.waiting;
+  const auto blocks = size.size_bytes / std::max(size.block_bytes, 1U);
+  const auto most = static_cast<std::uint16_t>(
+      std::min<std::uint64_t>({kStripesWorthwhile, receivers, std::max<std::uint64_t>(blocks, 1)}));
+  std::uint16_t best = 1;
+  std::uint64_t best_cost = UINT64_MAX;
+  for (std::uint16_t k = std::min(kStripesAtLeast, most); k <= most; ++k) {
+    const std::uint64_t depth = levels(receivers, k);
+    const std::uint64_t cost = depth * kHopBytes + (depth - 1) * k * size.block_bytes;
+    if (cost <= best_cost) std::tie(best, best_cost) = std::tuple(k, cost);
+  }
+  return std::max<std::uint16_t>(best, 1);
+}
+
+ForestPlan::ForestPlan(std::uint32_t receivers, std::uint16_t stripes)
+    : receivers_(receivers), stripes_(stripes) {
+  HOPLITE_CHECK(stripes > 0);
+  senders_.assign(std::size_t{receivers} * stripes, kOrigin);
+  if (receivers < 2) return;
+  std::vector<std::uint32_t> spare(receivers, stripes);
+  std::vector<std::vector<std::uint32_t>> edges(stripes, std::vector<std::uint32_t>(receivers));
+  std::vector<std::uint32_t> missing(stripes, receivers - 1);  // the origin feeds the first one
+  const auto give = [&](std::uint32_t node, std::uint16_t stripe) {
+    const std::uint32_t given = std::min(spare[node], missing[stripe]);
+    edges[stripe][node] += given;
+    spare[node] -= given;
+    missing[stripe] -= given;
+  };
+  for (std::uint32_t node = 0; node < receivers; ++node) {
+    give(node, static_cast<std::uint16_t>(node % stripes));
+  }
+  for (std::uint16_t stripe = 0; stripe < stripes; ++stripe) {
+    while (missing[stripe] > 0) {
+      const auto most = std::max_element(spare.begin(), spare.end());
+      HOPLITE_CHECK(*most > 0);  // receivers * k edges in all, less than there are
+      give(static_cast<std::uint32_t>(most - spare.begin()), stripe);
+    }
+    grow(stripe, edges[stripe]);
+  }
+}
+
+// Breadth first, those with most edges nearest to the origin.
+void ForestPlan::grow(std::uint16_t stripe, const std::vector<std::uint32_t>& edges) {
+  std::vector<std::uint32_t> order(receivers_);
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return edges[a] > edges[b]; });
+  std::size_t feeding = 0;
+  std::uint32_t fed = 0;
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    while (fed == edges[order[feeding]]) {
+      ++feeding;
+      fed = 0;
+    }
+    HOPLITE_CHECK(feeding < i);
+    senders_[std::size_t{order[i]} * stripes_ + stripe] = order[feeding];
+    ++fed;
+  }
+}
 
 std::optional<NodeId> choose_sender(std::span<const SenderCandidate> candidates,
                                     std::uint32_t capacity) {
@@ -30,6 +118,13 @@ std::optional<NodeId> choose_sender(std::span<const SenderCandidate> candidates,
   }
   if (best == nullptr) return std::nullopt;
   return best->node;
+}
+
+bool is_slow(std::uint64_t rate, std::vector<std::uint64_t> others) {
+  if (others.empty()) return false;
+  const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
+  std::nth_element(others.begin(), middle, others.end());
+  return rate * 10 < *middle * 6;
 }
 
 }  // namespace hoplite

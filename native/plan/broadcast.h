@@ -1,15 +1,53 @@
-// Policy only: which holder feeds which receiver, per stripe. The broadcast tree grows from this
-// choice, made once per lease by the object's home (design decision 4; Hoplite, section 4).
-// SPDX-License-Identifier: Apache-2.0
+// Policy only: how many stripes a broadcast has, and which holder feeds which receiver in each. The
+// broadcast tree is planned from this for all who wait at publish time, and grown and repaired from
+// it, lease by lease, by the object's home (design decision 4; Hoplite, section 4; splitting into
+// stripes after SplitStream, Castro et al. 2003). SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/ids.h"
 
 namespace hoplite {
+
+// What the home knows when it decides how an object is striped.
+struct BroadcastSize {
+  std::uint64_t size_bytes = 0;
+  std::uint32_t block_bytes = 0;
+  std::size_t waiting = 0;  // receivers that are known
+  std::size_t members = 0;  // nodes that may still ask, with the known ones
+};
+
+// Returns how many stripes make the last receiver finish first: the deepest path is a hop's latency
+// per level and `k` blocks per level below the first, for each block is sent on `k` times.
+std::uint16_t choose_stripes(const BroadcastSize& size);
+
+// The trees of `stripes` stripes over receivers 0..receivers-1. Each receiver is fed every stripe
+// once; receiver s is interior in stripe s mod k, and what it does not need there serves stripes
+// whose own interiors are too few. Nobody feeds more than k stripes, the origin exactly k: each
+// uploads one copy at most.
+class ForestPlan {
+ public:
+  static constexpr std::uint32_t kOrigin = UINT32_MAX;
+
+  ForestPlan(std::uint32_t receivers, std::uint16_t stripes);  // cost: O(receivers * stripes)
+
+  // Who feeds `receiver` this stripe: another receiver, or kOrigin.
+  [[nodiscard]] std::uint32_t sender(std::uint32_t receiver, StripeIndex stripe) const {
+    return senders_[std::size_t{receiver} * stripes_ + stripe.value];
+  }
+
+ private:
+  void grow(std::uint16_t stripe, const std::vector<std::uint32_t>& edges);
+
+  std::uint32_t receivers_;
+  std::uint16_t stripes_;
+  std::vector<std::uint32_t> senders_;
+};
 
 // A node that has, or is getting, the stripe in question and does not depend on the receiver.
 struct SenderCandidate {
@@ -17,6 +55,8 @@ struct SenderCandidate {
   bool complete = false;    // has all of the stripe
   bool origin = false;      // made the object: its upload is the scarcest
   bool failed = false;      // this receiver has just lost it as a sender
+  bool slow = false;        // was slower than the others for too long: serves only if none else can
+  bool behind = false;      // has less of the stripe than the receiver
   bool preferred = false;   // this stripe is the one it is interior for
   std::uint32_t depth = 0;  // edges between it and a complete copy
   std::uint32_t edges = 0;  // stripes of this object that it already sends
@@ -27,5 +67,9 @@ struct SenderCandidate {
 // node that is not the origin, unless there is no other. Cost: O(candidates).
 std::optional<NodeId> choose_sender(std::span<const SenderCandidate> candidates,
                                     std::uint32_t capacity);
+
+// True when `rate` is under 0.6 of the median of `others`; false where there are none. Rates, not
+// bytes: a newcomer has few bytes and is not slow.
+bool is_slow(std::uint64_t rate, std::vector<std::uint64_t> others);
 
 }  // namespace hoplite

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/units.h"
+
 namespace hoplite {
 namespace {
 
@@ -32,6 +34,14 @@ SenderCandidate partial(std::uint64_t node, std::uint32_t edges, std::uint32_t d
 }
 SenderCandidate with_failed(SenderCandidate candidate) {
   candidate.failed = true;
+  return candidate;
+}
+SenderCandidate with_slow(SenderCandidate candidate) {
+  candidate.slow = true;
+  return candidate;
+}
+SenderCandidate with_behind(SenderCandidate candidate) {
+  candidate.behind = true;
   return candidate;
 }
 SenderCandidate with_preferred(SenderCandidate candidate) {
@@ -67,6 +77,12 @@ INSTANTIATE_TEST_SUITE_P(
         Row{"APartialCopyOnOverflowAndTheOriginLast", {origin(1), partial(2, 1, 1)}, 1, 2},
         Row{"TheLeastLoadedOnOverflow", {origin(4), partial(2, 5, 1), partial(3, 4, 1)}, 4, 3},
         Row{"WhoDidNotFail", {with_failed(copy(2, 0)), partial(3, 9, 4)}, 1, 3},
+        Row{"WhoIsNotSlow", {with_slow(copy(2, 0)), partial(3, 9, 4)}, 1, 3},
+        Row{"WhoIsNotBehind", {with_behind(partial(2, 0, 1)), partial(3, 0, 4)}, 1, 3},
+        Row{"WhoIsBehindRatherThanTheOriginOnOverflow",
+            {origin(1), with_behind(partial(2, 0, 1))},
+            1,
+            2},
         Row{"WhoFailedIfThereIsNoOther", {with_failed(copy(2, 0))}, 1, 2},
         Row{"TheInteriorOfThisStripe", {partial(2, 1, 1), with_preferred(partial(3, 2, 2))}, 4, 3},
         Row{"TheLeastBusyOfEquals", {copy(2, 2), copy(3, 1)}, 4, 3}),
@@ -91,6 +107,98 @@ TEST(BroadcastTree, NeverMakesTheOriginSendMoreThanOneCopyWhileOthersCan) {
     EXPECT_LE(edges[1], stripes) << stripes << " stripes";
     for (const auto& [node, count] : edges) EXPECT_LE(count, stripes) << "node " << node;
   }
+}
+
+// Every (receivers, stripes): whole, without a circle, and within everybody's upload.
+TEST(ForestPlan, FeedsEachReceiverEveryStripeAndNobodyUploadsMoreThanOneCopy) {
+  for (std::uint32_t receivers = 1; receivers <= 64; ++receivers) {
+    for (std::uint16_t stripes = 1; stripes <= 64; ++stripes) {
+      const ForestPlan plan(receivers, stripes);
+      std::vector<std::uint32_t> edges(receivers);
+      std::uint32_t from_origin = 0;
+      for (std::uint16_t stripe = 0; stripe < stripes; ++stripe) {
+        std::uint32_t roots = 0;
+        for (std::uint32_t node = 0; node < receivers; ++node) {
+          std::uint32_t steps = 0;
+          for (std::uint32_t at = node; at != ForestPlan::kOrigin; ++steps) {
+            ASSERT_LT(at, receivers);
+            ASSERT_LE(steps, receivers) << "a circle";
+            at = plan.sender(at, StripeIndex{stripe});
+          }
+          const std::uint32_t sender = plan.sender(node, StripeIndex{stripe});
+          if (sender == ForestPlan::kOrigin) {
+            ++roots;
+          } else {
+            ++edges[sender];
+          }
+        }
+        ASSERT_EQ(roots, 1U) << receivers << " receivers, stripe " << stripe << " of " << stripes;
+        from_origin += roots;
+      }
+      ASSERT_EQ(from_origin, stripes);
+      for (const std::uint32_t count : edges) {
+        ASSERT_LE(count, stripes) << receivers << " receivers, " << stripes << " stripes";
+      }
+    }
+  }
+}
+
+TEST(ForestPlan, IsAsShallowAsItsCapacityAllows) {
+  for (const std::uint32_t receivers : {1U, 5U, 8U, 16U, 32U, 64U}) {
+    for (std::uint16_t stripes = 2; stripes <= 8; ++stripes) {
+      if (receivers % stripes > 1) continue;  // spare edges elsewhere may cost a level
+      std::uint32_t levels = 0;
+      for (std::uint32_t reached = 0, width = 1; reached < receivers; width *= stripes, ++levels) {
+        reached += width;
+      }
+      const ForestPlan plan(receivers, stripes);
+      for (std::uint16_t stripe = 0; stripe < stripes; ++stripe) {
+        for (std::uint32_t node = 0; node < receivers; ++node) {
+          std::uint32_t depth = 0;
+          for (std::uint32_t at = node; at != ForestPlan::kOrigin; ++depth) {
+            at = plan.sender(at, StripeIndex{stripe});
+          }
+          EXPECT_LE(depth, levels) << receivers << " receivers, " << stripes << " stripes";
+        }
+      }
+    }
+  }
+}
+
+TEST(ForestPlan, OfOneStripeIsALineAsHoplites) {
+  const ForestPlan plan(5, 1);
+  EXPECT_EQ(plan.sender(0, StripeIndex{0}), ForestPlan::kOrigin);
+  for (std::uint32_t node = 1; node < 5; ++node) {
+    EXPECT_EQ(plan.sender(node, StripeIndex{0}), node - 1);
+  }
+}
+
+TEST(ChooseStripes, FollowsSizeAndReceivers) {
+  struct Case {
+    const char* name;
+    BroadcastSize size;
+    std::uint16_t stripes;
+  };
+  const Case cases[] = {
+      {"nobody waits for a small one", {1_MiB, 8192, 0, 63}, 1},
+      {"one receiver of a small one", {1_MiB, 8192, 1, 63}, 1},
+      {"one receiver of a large one where others may ask", {64_MiB, 131072, 1, 16}, 4},
+      {"two nodes", {1_GiB, 1U << 20, 1, 1}, 1},
+      {"no more than receivers", {1_GiB, 1U << 20, 3, 3}, 3},
+      {"large blocks: few, for a level costs k of them", {1_GiB, 1U << 20, 64, 64}, 4},
+      {"small blocks: many, for a level costs its latency", {1_MiB, 8192, 64, 64}, 8},
+      {"no more than blocks", {64_KiB + 1, 8192, 64, 64}, 8},
+      {"no more than blocks, if these are few", {3 * 4096, 4096, 64, 64}, 3},
+  };
+  for (const Case& each : cases) EXPECT_EQ(choose_stripes(each.size), each.stripes) << each.name;
+}
+
+TEST(IsSlow, ComparesRatesWithTheMedianOfOthers) {
+  EXPECT_FALSE(is_slow(0, {}));
+  EXPECT_TRUE(is_slow(59, {100}));
+  EXPECT_FALSE(is_slow(60, {100}));
+  EXPECT_FALSE(is_slow(30, {10, 20, 1000})) << "one fast one is no measure";
+  EXPECT_TRUE(is_slow(30, {100, 10, 100}));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "plan/directory.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -12,6 +13,13 @@ namespace {
 bool has_data(const Claim& claim) {
   return std::any_of(claim.stripes.begin(), claim.stripes.end(), [](const StripeClaim& s) {
     return s.state == StripeState::kRoot || s.state == StripeState::kComplete;
+  });
+}
+
+bool is_whole(const std::vector<DirectoryEntry::Edge>& stripes) {
+  return !stripes.empty() && std::all_of(stripes.begin(), stripes.end(), [&](const auto& edge) {
+    return edge.state == stripes[0].state &&
+           (edge.state == StripeState::kComplete || edge.state == StripeState::kRoot);
   });
 }
 
@@ -121,7 +129,10 @@ void Directory::merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Hol
                               Instant now) {
   // An owner of a reduce says how its result is cut; what was cut otherwise begins again.
   const bool owns = entry.target_epoch.value > 0 && claim.pinned && has_data(claim);
-  if (claim.stripes.size() > 1 && (entry.stripe_count == 0 || owns)) {
+  const bool cut =
+      claim.stripes.size() > 1 || (claim.stripes.size() == 1 && entry.target_epoch.value == 0 &&
+                                   claim.stripes[0].state < StripeState::kRoot);
+  if (cut && (entry.stripe_count == 0 || owns || is_untouched(entry))) {
     recut(entry, static_cast<std::uint16_t>(claim.stripes.size()));
   }
   // It is back, unless it is the result of a reduce that failed for good.
@@ -149,14 +160,27 @@ void Directory::merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Hol
 
 void Directory::recut(Entry& entry, std::uint16_t stripe_count) {
   if (entry.stripe_count == stripe_count) return;
-  entry.stripe_count = stripe_count;
+  const bool first_cut = std::exchange(entry.stripe_count, stripe_count) == 0;
   for (auto& [node, holder] : entry.holders) {
+    // Another owner's idea of a reduce's stripes voids what was made of the old ones.
     const bool whole =
-        !holder.stripes.empty() &&
-        std::all_of(holder.stripes.begin(), holder.stripes.end(),
-                    [](const Edge& edge) { return edge.state == StripeState::kComplete; });
-    holder.stripes.assign(stripe_count, whole ? Edge{holder.stripes[0]} : Edge{});
+        is_whole(holder.stripes) && (first_cut || entry.target_epoch.value == 0 ||
+                                     holder.stripes[0].state == StripeState::kComplete);
+    const Edge first = whole ? holder.stripes[0] : Edge{};
+    holder.stripes.assign(stripe_count, first);
   }
+}
+
+// Nothing of it is on its way and nobody has it in part: it may still be cut otherwise.
+bool Directory::is_untouched(const Entry& entry) {
+  const auto is_fresh = [](const Edge& edge) {
+    return edge.state == StripeState::kIdle && edge.lease.value == 0 && edge.sender == kNoNode;
+  };
+  return entry.target_epoch.value == 0 &&
+         std::all_of(entry.holders.begin(), entry.holders.end(), [&](const auto& holder) {
+           const auto& stripes = holder.second.stripes;
+           return is_whole(stripes) || std::all_of(stripes.begin(), stripes.end(), is_fresh);
+         });
 }
 
 void Directory::merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry& entry, Edge& edge,
@@ -168,6 +192,12 @@ void Directory::merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry&
   if (claim.state == StripeState::kIdle && claim.sender != kNoNode) {
     edge.failed = claim.sender;
     edge.not_before = now + config_.regrant_delay;
+  }
+  const bool same = edge.state == claim.state && edge.lease == claim.lease;
+  edge.course.ready = same ? std::max(edge.course.ready, claim.ready) : claim.ready;
+  if (!same) {
+    edge.course.begun = now;
+    edge.course.first = edge.course.mark = claim.ready;
   }
   edge.state = claim.state;
   edge.orphan = claim.state == StripeState::kReceiving && !sender_known && unheard_.empty();

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/broadcast.h"
 #include "plan/directory_entry.h"
 #include "plan/membership.h"
 #include "plan/messages.h"
@@ -29,6 +30,7 @@ struct Parcel {
 
 struct DirectoryStats {
   std::uint64_t grants = 0, regrants = 0, pushes = 0, losses = 0;
+  std::uint64_t moves = 0;  // edges moved because they were silent or slow
 };
 
 class Directory {
@@ -37,6 +39,7 @@ class Directory {
 
   // `epoch` is that of the message: a claim older than the grant it doesn't know is stale news.
   void handle_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now);
+  void handle_progress(NodeId from, const Progress& progress, Instant now);
   void handle_delete(const Delete& request, Instant now);
   void handle_orphan(const Orphan& orphan, Instant now);
   void handle_locate(NodeId from, const Locate& locate, Instant now);
@@ -84,6 +87,7 @@ class Directory {
   void service_all(Instant now);
   [[nodiscard]] static bool is_held(const Entry& entry);
   void decide_stripes(Entry& entry) const;
+  [[nodiscard]] std::uint16_t stripes_for(const Entry& entry) const;
   [[nodiscard]] std::optional<std::string> why_lost(const Entry& entry) const;
   void answer_lost(const ObjectId& object, Entry& entry);
   // keeping (directory_keeping.cc): orphans, and what draining nodes hand over
@@ -97,10 +101,29 @@ class Directory {
   void grant_stripes(const ObjectId& object, Entry& entry, Instant now);
   void answer_locates(const ObjectId& object, Entry& entry, Instant now);
   void expire_waits(const ObjectId& object, Entry& entry, Instant now);
-  [[nodiscard]] std::optional<NodeId> find_sender(const Entry& entry, NodeId receiver,
-                                                  std::size_t stripe) const;
+  bool grant_whole_plan(const ObjectId& object, Entry& entry, Instant now);
+  void grant(const ObjectId& object, Entry& entry, NodeId node, std::size_t stripe, NodeId sender,
+             Instant now);
+  [[nodiscard]] static bool is_untouched(const Entry& entry);
+  [[nodiscard]] static bool is_below_slow(const Entry& entry, NodeId node, std::size_t stripe);
+  [[nodiscard]] std::map<NodeId, std::uint32_t> edges_by_sender(const Entry& entry,
+                                                                Instant now) const;
+  [[nodiscard]] std::vector<SenderCandidate> find_candidates(const Entry& entry, NodeId receiver,
+                                                             std::size_t stripe, Instant now) const;
   [[nodiscard]] std::optional<std::uint32_t> depth_of(const Entry& entry, NodeId node,
                                                       NodeId receiver, std::size_t stripe) const;
+  // repair (directory_repair.cc): edges that are silent or slow
+  enum class Capacity : std::uint8_t { kMayOverflow, kMustHave };
+  bool judge(const ObjectId& object, Entry& entry, NodeId node, Instant now);
+  bool move_edge(const ObjectId& object, Entry& entry, NodeId node, std::size_t stripe,
+                 Capacity capacity, Instant now);
+  void make_leaf(const ObjectId& object, Entry& entry, NodeId node, Instant now);
+  [[nodiscard]] std::vector<std::uint64_t> rates_beside(const Entry& entry, NodeId node,
+                                                        std::size_t stripe, Instant now) const;
+  [[nodiscard]] Duration period_of(const Entry& entry, Instant now) const;
+  [[nodiscard]] bool is_mute(const Entry& entry, NodeId node, Instant now) const;
+  [[nodiscard]] bool is_sound(const Entry& entry, NodeId node, std::size_t stripe,
+                              Instant now) const;
   void wake_at(Entry& entry, Instant at);
   void schedule(const ObjectId& object, Entry& entry);
   void send(NodeId to, PeerMessage body, bool with_payload = false);

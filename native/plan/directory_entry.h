@@ -14,6 +14,17 @@
 namespace hoplite {
 
 struct DirectoryEntry {
+  struct Course {             // how one edge gets on, in blocks of its stripe, as its receiver says
+    std::uint32_t ready = 0;  // leading ones that are there
+    std::uint32_t mark = 0;   // and were when the period began that is judged next
+    std::uint32_t first = 0;  // and when it was leased, at `begun`
+    Instant begun;
+    Instant judged;
+    std::uint64_t rate_bytes_per_s = 0;  // in the last period judged
+    std::uint8_t silent = 0, slow = 0;   // periods in a row
+    std::uint8_t moves = 0;              // to another sender, each followed by a longer rest
+    Instant rests_until;
+  };
   struct Edge {  // one stripe at one holder
     StripeState state = StripeState::kIdle;
     bool orphan = false;  // its sender died, and the receiver has not said yet how far it got
@@ -22,6 +33,7 @@ struct DirectoryEntry {
     Epoch granted;       // in which epoch the lease was sent; 0: over a link that broke since
     NodeId failed;       // who must not be granted again before `not_before`
     Instant not_before;  // also: when to push a small object again
+    Course course;
   };
   struct Holder {
     bool wants = false, exists = false, pinned = false;
@@ -30,6 +42,10 @@ struct DirectoryEntry {
     bool stale = false;      // not said again since its link broke or the view changed
     std::uint32_t slot = 0;  // order of arrival: decides which stripe it is interior for
     Instant since;
+    Instant heard;           // its last progress
+    Instant marked;          // the period that is judged next began
+    std::uint8_t slow = 0;   // periods in a row in which nearly all of its stripes were
+    bool leaf_only = false;  // too slow for others to depend on it
     std::vector<Edge> stripes;
   };
   struct Query {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "plan/broadcast.h"
 #include "plan/directory.h"
 
 namespace hoplite {
@@ -75,14 +74,13 @@ bool Directory::is_held(const Entry& entry) {
 
 void Directory::decide_stripes(Entry& entry) const {
   if (!entry.known) return;
-  if (entry.stripe_count == 0) {
-    const bool small = entry.meta.size_bytes <= config_.inline_bytes_max;
-    // The result of a reduce has as many stripes as its owners say.
-    if (entry.target_epoch.value > 0 && !small && !is_held(entry)) return;
-    const auto blocks = std::max<std::uint32_t>(entry.meta.block_count(), 1);
-    entry.stripe_count = small ? std::uint16_t{1}
-                               : static_cast<std::uint16_t>(
-                                     std::min<std::uint32_t>(config_.broadcast_stripes, blocks));
+  const bool small = entry.meta.size_bytes <= config_.inline_bytes_max;
+  // The result of a reduce has as many stripes as its owners say.
+  if (entry.stripe_count == 0 && entry.target_epoch.value > 0 && !small && !is_held(entry)) return;
+  if (small) {
+    entry.stripe_count = 1;
+  } else if (entry.stripe_count == 0 || is_untouched(entry)) {
+    recut(entry, stripes_for(entry));
   }
   for (auto& [node, holder] : entry.holders) {
     const std::size_t had = holder.stripes.size();
@@ -99,6 +97,19 @@ void Directory::decide_stripes(Entry& entry) const {
       }
     }
   }
+}
+
+std::uint16_t Directory::stripes_for(const Entry& entry) const {
+  const auto blocks = std::max<std::uint32_t>(entry.meta.block_count(), 1);
+  if (config_.broadcast_stripes > 0) {
+    return static_cast<std::uint16_t>(std::min<std::uint32_t>(config_.broadcast_stripes, blocks));
+  }
+  const auto waiting = std::count_if(entry.holders.begin(), entry.holders.end(),
+                                     [](const auto& holder) { return holder.second.wants; });
+  return choose_stripes({.size_bytes = entry.meta.size_bytes,
+                         .block_bytes = entry.meta.block_bytes,
+                         .waiting = static_cast<std::size_t>(waiting),
+                         .members = live_.size() - std::min<std::size_t>(live_.size(), 1)});
 }
 
 // An object is lost when some stripe has neither a complete nor a producing holder, and nobody can
@@ -197,45 +208,91 @@ void Directory::push_small(const ObjectId& object, Entry& entry, Instant now) {
 }
 
 void Directory::grant_stripes(const ObjectId& object, Entry& entry, Instant now) {
+  if (grant_whole_plan(object, entry, now)) return;
   for (auto& [node, holder] : entry.holders) {
     if (!holder.wants) continue;
-    bool told = false;
     for (std::size_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
-      Edge& edge = holder.stripes[stripe];
+      const Edge& edge = holder.stripes[stripe];
       const bool idle = edge.state == StripeState::kIdle ||
                         (edge.state == StripeState::kReceiving && edge.orphan);
       if (!idle) continue;
-      const auto sender = find_sender(entry, node, stripe);
+      const auto sender =
+          choose_sender(find_candidates(entry, node, stripe, now), entry.stripe_count);
       if (!sender) continue;
       if (*sender == edge.failed && now < edge.not_before) {
         wake_at(entry, edge.not_before);
         continue;
       }
-      if (edge.lease.value > 0) ++stats_.regrants;
-      ++stats_.grants;
-      entry.last_lease = LeaseId{entry.last_lease.value + 1};
-      edge.state = StripeState::kReceiving;
-      edge.orphan = false;
-      edge.lease = entry.last_lease;
-      edge.sender = *sender;
-      edge.granted = epoch_;
-      send(node,
-           Grant{object, entry.incarnation, entry.target_epoch, entry.meta, entry.stripe_count,
-                 StripeIndex{static_cast<std::uint16_t>(stripe)}, *sender, edge.lease});
-      if (entry.reduce && entry.committed && !told) send(node, *entry.reduce);
-      told = true;
+      grant(object, entry, node, stripe, *sender, now);
     }
   }
 }
 
-std::optional<NodeId> Directory::find_sender(const Entry& entry, NodeId receiver,
-                                             std::size_t stripe) const {
+// When it becomes known, all who wait already are given their places at once.
+bool Directory::grant_whole_plan(const ObjectId& object, Entry& entry, Instant now) {
+  NodeId origin = kNoNode;
+  // In an order that differs from object to object, so that nobody is last in all trees.
+  std::vector<std::pair<std::uint64_t, NodeId>> receivers;
+  for (const auto& [node, holder] : entry.holders) {
+    if (holder.wants) {
+      receivers.emplace_back(weight_of(object, node), node);
+    } else if (!holder.stripes.empty() && holder.stripes[0].state >= StripeState::kRoot) {
+      if (origin != kNoNode) return false;  // the planned tree has one root
+      origin = node;
+    }
+  }
+  if (origin == kNoNode || receivers.size() < 2 || !is_untouched(entry)) return false;
+  std::sort(receivers.begin(), receivers.end());
+  const ForestPlan plan(static_cast<std::uint32_t>(receivers.size()), entry.stripe_count);
+  for (std::uint32_t i = 0; i < receivers.size(); ++i) {
+    for (std::uint16_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
+      const std::uint32_t from = plan.sender(i, StripeIndex{stripe});
+      const NodeId sender = from == ForestPlan::kOrigin ? origin : receivers[from].second;
+      grant(object, entry, receivers[i].second, stripe, sender, now);
+    }
+  }
+  return true;
+}
+
+void Directory::grant(const ObjectId& object, Entry& entry, NodeId node, std::size_t stripe,
+                      NodeId sender, Instant now) {
+  Holder& holder = entry.holders.at(node);
+  const bool is_first =
+      std::none_of(holder.stripes.begin(), holder.stripes.end(),
+                   [](const Edge& e) { return e.state == StripeState::kReceiving; });
+  if (is_first) holder.marked = now;  // its first period begins
+  Edge& edge = holder.stripes[stripe];
+  if (edge.lease.value > 0) ++stats_.regrants;
+  ++stats_.grants;
+  entry.last_lease = LeaseId{entry.last_lease.value + 1};
+  edge.state = StripeState::kReceiving;
+  edge.orphan = false;
+  edge.lease = entry.last_lease;
+  edge.sender = sender;
+  edge.granted = epoch_;
+  edge.course.begun = now;
+  edge.course.first = edge.course.mark = edge.course.ready;
+  edge.course.silent = edge.course.slow = 0;
+  send(node, Grant{object, entry.incarnation, entry.target_epoch, entry.meta, entry.stripe_count,
+                   StripeIndex{static_cast<std::uint16_t>(stripe)}, sender, edge.lease});
+  if (entry.reduce && entry.committed) send(node, *entry.reduce);
+}
+
+// What slow and mute nodes receive takes next to no upload.
+std::map<NodeId, std::uint32_t> Directory::edges_by_sender(const Entry& entry, Instant now) const {
   std::map<NodeId, std::uint32_t> edges;
   for (const auto& [node, holder] : entry.holders) {
+    if (holder.leaf_only || is_mute(entry, node, now)) continue;
     for (const Edge& edge : holder.stripes) {
       if (edge.state == StripeState::kReceiving && !edge.orphan) ++edges[edge.sender];
     }
   }
+  return edges;
+}
+
+std::vector<SenderCandidate> Directory::find_candidates(const Entry& entry, NodeId receiver,
+                                                        std::size_t stripe, Instant now) const {
+  auto edges = edges_by_sender(entry, now);
   const Edge& wanted = entry.holders.at(receiver).stripes[stripe];
   std::vector<SenderCandidate> candidates;
   for (const auto& [node, holder] : entry.holders) {
@@ -243,15 +300,33 @@ std::optional<NodeId> Directory::find_sender(const Entry& entry, NodeId receiver
     if (node == receiver || edge.state == StripeState::kIdle || edge.orphan) continue;
     const auto depth = depth_of(entry, node, receiver, stripe);
     if (!depth) continue;
+    const bool receives = edge.state == StripeState::kReceiving;
     candidates.push_back({.node = node,
                           .complete = edge.state == StripeState::kComplete,
                           .origin = holder.pinned,
                           .failed = node == wanted.failed,
-                          .preferred = holder.slot % entry.stripe_count == stripe,
+                          .slow = is_below_slow(entry, node, stripe),
+                          .behind = receives && edge.course.ready < wanted.course.ready,
+                          .preferred = entry.target_epoch.value > 0
+                                           ? edge.state == StripeState::kRoot
+                                           : holder.slot % entry.stripe_count == stripe,
                           .depth = *depth,
                           .edges = edges[node]});
   }
-  return choose_sender(candidates, entry.stripe_count);
+  return candidates;
+}
+
+// Does what it has of the stripe come through a node that is to be a leaf, itself included?
+bool Directory::is_below_slow(const Entry& entry, NodeId node, std::size_t stripe) {
+  for (std::size_t steps = 0; steps <= entry.holders.size(); ++steps) {
+    const auto it = entry.holders.find(node);
+    if (it == entry.holders.end()) return false;
+    if (it->second.leaf_only) return true;
+    const Edge& edge = it->second.stripes[stripe];
+    if (edge.state != StripeState::kReceiving || edge.orphan) return false;
+    node = edge.sender;
+  }
+  return false;
 }
 
 // Edges between `node` and a complete or producing holder; nothing if it depends on `receiver` or

@@ -76,6 +76,13 @@ class DirectoryTest : public ::testing::Test {
   void failed(NodeId node, const Grant& grant) {
     claim(node, {.lease = grant.lease.value, .sender = grant.sender, .wants = true});
   }
+  // How far a receiver is with the stripe that `grant` leases to it.
+  void is_at(NodeId from, const Grant& grant, std::uint32_t ready) {
+    const Progress progress{
+        kObject, grant.incarnation, grant.target_epoch, {{grant.stripe, grant.lease, ready}}};
+    directory_.handle_progress(from, progress, now_);
+    check();
+  }
   // Says of every stripe what its newest grant led to.
   void claim_all(
       NodeId from, const std::vector<Grant>& grants, StripeState state,

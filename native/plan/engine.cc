@@ -91,6 +91,7 @@ void Engine::State::settle() {
 
 void Engine::State::handle_timeout() {
   directory_.handle_timeout(now_);
+  report_progress();
   while (!tombstone_order_.empty() && tombstone_order_.front().first <= now_) {
     const auto it = tombstones_.find(tombstone_order_.front().second);
     tombstone_order_.pop_front();
@@ -117,6 +118,7 @@ std::optional<Instant> Engine::State::poll_timeout() const {
     if (at && (!earliest || *at < *earliest)) earliest = at;
   };
   consider(inventory_.poll_timeout());
+  consider(progress_due_);
   if (!tombstone_order_.empty()) consider(tombstone_order_.front().first);
   if (!orphan_order_.empty()) consider(orphan_order_.front().first);
   return earliest;
@@ -267,6 +269,7 @@ EngineStats Engine::State::stats() const {
   stats.members = view_.members().size();
   stats.grants = directory_.stats().grants;
   stats.regrants = directory_.stats().regrants;
+  stats.edges_moved = directory_.stats().moves;
   stats.pushes = directory_.stats().pushes;
   stats.reduces_committed = reduces_.committed_count();
   return stats;

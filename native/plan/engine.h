@@ -19,7 +19,8 @@ struct EngineStats {
   std::uint64_t draining = 0, sole_copies = 0;
   std::uint64_t directory_entries = 0, view_epoch = 0, members = 0;
   std::uint64_t blocks_sent = 0, blocks_received = 0, blocks_folded = 0, bytes_sent = 0;
-  std::uint64_t grants = 0, regrants = 0, pushes = 0, evictions = 0, reduces_committed = 0;
+  std::uint64_t grants = 0, regrants = 0, edges_moved = 0, pushes = 0, evictions = 0,
+                reduces_committed = 0;
   std::uint64_t messages_parked = 0, messages_stale = 0;
 };
 

@@ -112,6 +112,10 @@ void Engine::State::on(NodeId from, const Message& message, const Claim& claim) 
   directory_.handle_claim(from, claim, message.view_epoch, now_);
 }
 
+void Engine::State::on(NodeId from, const Message&, const Progress& progress) {
+  directory_.handle_progress(from, progress, now_);
+}
+
 void Engine::State::on(NodeId, const Message&, const Delete& remove) {
   directory_.handle_delete(remove, now_);
   reduces_.handle_delete(remove.object);

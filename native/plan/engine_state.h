@@ -1,6 +1,5 @@
 // What one node's engine does with its tables, private to engine*.cc. Each handler changes them and
-// queues actions; settle() then lets what follows inside this node
-// happen, until nothing more does. SPDX-License-Identifier: Apache-2.0
+// queues actions; settle() lets what follows from them happen. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <optional>
@@ -16,7 +15,6 @@ inline constexpr std::size_t kFoldPullsMax = 2;  // two sources per owner's down
 class Engine::State : private EngineTables {
  public:
   State(const EngineConfig& config, std::uint64_t seed);
-
   void begin(Instant now) { now_ = now; }
   void settle();
   void handle_timeout();
@@ -54,6 +52,7 @@ class Engine::State : private EngineTables {
   // messages from peers (engine_io.cc); `from` may be this node
   void receive(NodeId from, const Message& message, Bytes payload);
   void on(NodeId from, const Message& message, const Claim& claim);
+  void on(NodeId from, const Message& message, const Progress& progress);
   void on(NodeId from, const Message& message, const Delete& remove);
   void on(NodeId from, const Message& message, const Orphan& orphan);
   void on(NodeId from, const Message& message, const Locate& locate);
@@ -120,6 +119,7 @@ class Engine::State : private EngineTables {
   void open_pull(TransferId transfer, Pull pull, const OpenReceive& receive);
   void end_pull(TransferId transfer, bool tell_sender);
   void fail_pull(TransferId transfer);
+  void report_progress();
   void land_in_object(TransferId transfer, Pull& pull);
   void land_in_fold(Pull& pull, const Pull::Landed& landed);
 

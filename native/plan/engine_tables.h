@@ -63,6 +63,8 @@ struct EngineTables {
   std::multimap<std::pair<ObjectId, Incarnation>, Retired> retired_;
   std::map<TransferId, Pull> pulls_;
   std::uint64_t last_transfer_;
+  std::optional<Instant> progress_due_;  // while stripes come in
+  ObjectId progress_after_;              // the last one whose turn it was
   std::map<ObjectId, Folding> folds_;
   std::map<ObjectId, ObjectId> slot_keys_;  // a reservation for a workspace alone -> its target
   std::set<ObjectId> dirty_folds_;

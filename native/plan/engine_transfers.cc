@@ -73,12 +73,13 @@ void Engine::State::start_pull(const ObjectId& id, LocalObject& object, StripeIn
     return complete(id, object);
   }
   const TransferId transfer{++last_transfer_};
+  if (!progress_due_) progress_due_ = now_ + config_.progress_window;
   stripe.state = StripeState::kReceiving;
   stripe.sender = sender;
   stripe.transfer = transfer;
   open_pull(transfer,
             Pull(PullGoal{id, object.incarnation, object.target_epoch, object.meta, count, index,
-                          sender, stripe.ready},
+                          sender, stripe.ready, count > 1 ? kCreditBlocksStriped : 0},
                  config_),
             OpenReceive{transfer, sender, id, object.incarnation, object.target_epoch, object.meta,
                         count, index, *object.extent, 0});
@@ -171,6 +172,31 @@ void Engine::State::land_in_object(TransferId transfer, Pull& pull) {
   end_pull(transfer, false);
   claim(id);
   complete(id, object);
+}
+
+// Tells the homes how far each stripe is that comes in, of so many objects at a time.
+void Engine::State::report_progress() {
+  if (!progress_due_ || *progress_due_ > now_) return;
+  progress_due_.reset();
+  std::map<ObjectId, Progress> said;
+  for (const auto& [transfer, pull] : pulls_) {
+    if (pull.fold) continue;
+    const PullGoal& goal = pull.goal();
+    Progress& progress = said[goal.object];
+    progress.object = goal.object;
+    progress.incarnation = goal.incarnation;
+    progress.target_epoch = goal.target_epoch;
+    const LeaseId lease = objects_.at(goal.object).stripes[goal.stripe.value].lease;
+    progress.stripes.push_back({goal.stripe, lease, pull.ready()});
+  }
+  if (said.empty()) return;
+  progress_due_ = now_ + config_.progress_window;
+  auto next = said.upper_bound(progress_after_);
+  for (std::size_t i = std::min(said.size(), kProgressPerWindowMax); i > 0; --i, ++next) {
+    if (next == said.end()) next = said.begin();
+    progress_after_ = next->first;
+    send(view_.home_of(next->first), std::move(next->second));
+  }
 }
 
 // From the slot it landed in into the accumulator, before the credit that frees the slot goes out.

@@ -1,7 +1,9 @@
-// What nodes say to each other about who keeps an object: its owner has died, or the node that has
-// it drains. Plain data. Reached through messages.h; bytes in docs/wire.md.
-// SPDX-License-Identifier: Apache-2.0
+// What nodes say to each other about who keeps an object (its owner has died, or the node that has
+// it drains) and how far its receivers are. Plain data. Reached through messages.h; bytes in
+// docs/wire.md. SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <vector>
 
 #include "plan/types.h"
 
@@ -13,6 +15,19 @@ struct Orphan {  // its owner has died: it may be read until its memory is neede
   ObjectId object;
   Incarnation upto;  // as Delete's
   bool operator==(const Orphan&) const = default;
+};
+struct StripeProgress {
+  StripeIndex stripe;
+  LeaseId lease;  // under which it comes in
+  std::uint32_t ready = 0;
+  bool operator==(const StripeProgress&) const = default;
+};
+struct Progress {  // every window while stripes of `object` come in: how far each of them is
+  ObjectId object;
+  Incarnation incarnation;
+  TargetEpoch target_epoch;
+  std::vector<StripeProgress> stripes;
+  bool operator==(const Progress&) const = default;
 };
 
 // ---- from the home ----

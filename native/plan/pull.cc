@@ -14,7 +14,8 @@ std::uint32_t window_blocks(const ObjectMeta& meta, const EngineConfig& config) 
 Pull::Pull(PullGoal goal, const EngineConfig& config)
     : goal_(std::move(goal)),
       total_(stripe_blocks(goal_.meta.block_count(), goal_.stripe_count, goal_.stripe)),
-      window_(std::min(window_blocks(goal_.meta, config), std::max(total_, 1U))),
+      window_(std::min(std::max(window_blocks(goal_.meta, config), goal_.window_min),
+                       std::max(total_, 1U))),
       ready_(goal_.from) {}
 
 PullStart Pull::start() const {

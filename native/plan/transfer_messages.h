@@ -63,9 +63,10 @@ struct PullRefused {  // the sender can't (or can no longer) serve this transfer
   bool operator==(const PullRefused&) const = default;
 };
 
-using PeerMessage = std::variant<Claim, Delete, Locate, ReduceWant, ReduceReport, ResyncDone, Grant,
-                                 Located, Push, PushTo, Lost, Drop, ReduceOwn, ReduceState,
-                                 PullStart, Credit, PullStop, PullRefused, Orphan, Adopt, Standing>;
+using PeerMessage =
+    std::variant<Claim, Delete, Locate, ReduceWant, ReduceReport, ResyncDone, Grant, Located, Push,
+                 PushTo, Lost, Drop, ReduceOwn, ReduceState, PullStart, Credit, PullStop,
+                 PullRefused, Orphan, Adopt, Standing, Progress>;
 
 // A message with what every frame carries. The payload of Claim and Push travels beside it.
 struct Message {

@@ -130,11 +130,12 @@ struct EngineConfig {
   std::uint64_t block_bytes_min = kBlockBytesMin;
   std::uint64_t block_bytes_max = kBlockBytesMax;
   std::uint64_t inline_bytes_max = kInlineBytesMax;
-  std::uint16_t broadcast_stripes = 1;  // 1: Hoplite's own (one tree per object)
+  std::uint16_t broadcast_stripes = 0;  // 0: by size and receivers; 1: Hoplite's chain
   std::uint16_t reduce_stripes = 0;     // owners per reduce; 0: one per node but the caller's
   std::uint32_t credit_blocks_min = kCreditBlocksMin;
   std::uint64_t credit_bytes = kCreditBytes;
   std::uint64_t rail_queue_bytes = kRailQueueBytes;
+  Duration progress_window = kProgressWindow;
   Duration push_retry = kPushRetry;
   Duration regrant_delay = kRegrantDelay;
   Duration lost_grace = kLostGrace;

@@ -75,6 +75,16 @@ std::string describe_claim(const Claim& m) {
   return line.str();
 }
 
+std::string describe_progress(const Progress& m) {
+  Line line("Progress");
+  line.add(m.object);
+  for (const StripeProgress& s : m.stripes) {
+    line.add("s" + std::to_string(s.stripe.value) + ":" + std::to_string(s.ready) + "#" +
+             std::to_string(s.lease.value));
+  }
+  return line.str();
+}
+
 std::string describe_standing(const Standing& m) {
   Line line("Standing");
   line.add(m.object).add(m.orphaned ? "orphaned" : "");
@@ -101,6 +111,7 @@ std::string describe_body(const PeerMessage& body) {
             line.list("lost", m.lost).list("committed", m.committed).add("caller", m.caller);
             return line.add("code", static_cast<std::uint64_t>(m.code)).str();
           },
+          [](const Progress& m) { return describe_progress(m); },
           [](const ResyncDone&) { return std::string("ResyncDone"); },
           [](const Grant& m) {
             Line line("Grant");

@@ -42,6 +42,21 @@ void fields(A& a, Of<A, Claim> m) {
   a.flag(m.committed);
   each(a, m.stripes, kStripesMax, kStripeClaimBytes, [&](auto& s) { fields(a, s); });
 }
+inline constexpr std::size_t kStripeProgressBytes = 2 + 4 + 4;
+template <typename A>
+void fields(A& a, Of<A, StripeProgress> m) {
+  id(a, m.stripe);
+  id(a, m.lease);
+  a.number(m.ready);
+  a.require(m.stripe.value < kStripesMax);
+}
+template <typename A>
+void fields(A& a, Of<A, Progress> m) {
+  fields(a, m.object);
+  id(a, m.incarnation);
+  id(a, m.target_epoch);
+  each(a, m.stripes, kStripesMax, kStripeProgressBytes, [&](auto& s) { fields(a, s); });
+}
 template <typename A>
 void fields(A& a, Of<A, Delete> m) {
   fields(a, m.object);

@@ -48,6 +48,7 @@ enum class FrameType : std::uint8_t {
   kOrphan = 50,
   kAdopt = 51,
   kStanding = 52,
+  kProgress = 53,
 };
 
 // What stands in front of every frame.

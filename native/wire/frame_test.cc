@@ -77,6 +77,7 @@ std::vector<PeerMessage> one_of_each() {
       Orphan{id, life},
       Adopt{id, life, target_epoch, kMeta},
       Standing{id, life, true, true},
+      Progress{id, life, target_epoch, {{StripeIndex{1}, LeaseId{7}, 5}, {StripeIndex{3}, {}, 2}}},
   };
 }
 
@@ -235,7 +236,7 @@ TEST(Frame, HeadersThatLieAreRefused) {
   EXPECT_EQ(code_with(4, 2), Code::kWrongVersion);  // version
   EXPECT_EQ(code_with(6, 0), Code::kBadFrame);      // type
   EXPECT_EQ(code_with(6, 31), Code::kBadFrame);     // type
-  EXPECT_EQ(code_with(6, 53), Code::kBadFrame);     // type
+  EXPECT_EQ(code_with(6, 54), Code::kBadFrame);     // type
   EXPECT_EQ(code_with(7, 1), Code::kBadFrame);      // flags
   EXPECT_EQ(code_with(11, 1), Code::kBadFrame);     // 16 MiB of body
   EXPECT_EQ(code_with(12, 1), Code::kBadFrame);     // a payload where none may be

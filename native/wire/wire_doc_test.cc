@@ -129,7 +129,8 @@ TEST(WireDoc, EveryFrameHasItsRow) {
       {FrameType::kPullRefused, "PullRefused"},
       {FrameType::kOrphan, "Orphan"},
       {FrameType::kAdopt, "Adopt"},
-      {FrameType::kStanding, "Standing"}};
+      {FrameType::kStanding, "Standing"},
+      {FrameType::kProgress, "Progress"}};
   // One more than the variants: Block is a struct of its own.
   EXPECT_EQ(frames.size(), std::variant_size_v<PeerMessage> + std::variant_size_v<LinkFrame> + 1);
   for (const auto& [type, name] : frames) {

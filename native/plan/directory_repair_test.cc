@@ -1,0 +1,181 @@
+// What the home makes of its receivers' progress: which edges it moves, and which it leaves alone.
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/directory_test.h"
+
+namespace hoplite {
+namespace {
+
+// A chain A -> B -> C -> D of one stripe.
+class DirectoryRepair : public DirectoryTest {
+ protected:
+  DirectoryRepair() {
+    has(kA);
+    wants(kB);
+    b_ = only<Grant>(kB);
+    wants(kC);
+    c_ = only<Grant>(kC);
+    wants(kD);
+    d_ = only<Grant>(kD);
+    EXPECT_EQ(b_.sender, kA);
+    EXPECT_EQ(c_.sender, kB);
+    EXPECT_EQ(d_.sender, kC);
+  }
+  // One window passes, in which each gets so many blocks.
+  struct Gains {
+    std::uint32_t b = 0, c = 0, d = 0;
+  };
+  void pass(Gains gains) {
+    now_ = now_ + kProgressWindow;
+    is_at(kB, b_, at_.b += gains.b);
+    is_at(kC, c_, at_.c += gains.c);
+    is_at(kD, d_, at_.d += gains.d);
+  }
+
+  Grant b_, c_, d_;
+  Gains at_;
+};
+
+TEST_F(DirectoryRepair, LeavesHealthyReceiversAlone) {
+  for (int window = 0; window < 100; ++window) pass({10, 10, 10});
+  expect_silence();
+}
+
+TEST_F(DirectoryRepair, LeavesThoseAloneWhoWaitForTheProducer) {
+  pass({10, 10, 10});
+  for (int window = 0; window < 100; ++window) pass({0, 0, 0});
+  expect_silence();
+}
+
+TEST_F(DirectoryRepair, MovesAnEdgeThatIsSilentWhileItsSenderHasMoreAndNoneBelowIt) {
+  pass({10, 10, 10});
+  pass({10, 0, 0});
+  expect_silence();
+  pass({10, 0, 0});
+  const Grant moved = only<Grant>(kC);
+  EXPECT_EQ(moved.sender, kA) << "D gets its bytes from C, B is the silent one";
+  EXPECT_GT(moved.lease, c_.lease);
+}
+
+TEST_F(DirectoryRepair, MovesTheReceiverOfASenderThatSaysNothingAnyMore) {
+  pass({10, 10, 10});
+  for (int window = 0; window < 4; ++window) {
+    now_ = now_ + kProgressWindow;
+    is_at(kC, c_, at_.c);
+    is_at(kD, d_, at_.d);
+  }
+  EXPECT_EQ(only<Grant>(kC).sender, kA);
+}
+
+TEST_F(DirectoryRepair, LetsAMovedEdgeRestLongerEachTime) {
+  pass({10, 10, 10});
+  std::vector<int> moved_in;
+  for (int window = 0; window < 100; ++window) {
+    pass({10, 0, 0});
+    for (const Grant& grant : of<Grant>(take(), kC)) {
+      moved_in.push_back(window);
+      c_ = grant;
+    }
+  }
+  ASSERT_GE(moved_in.size(), 3U);
+  EXPECT_LE(moved_in.size(), 6U);
+  EXPECT_GE(moved_in[1] - moved_in[0], 4);
+  EXPECT_GE(moved_in[2] - moved_in[1], 8);
+}
+
+TEST_F(DirectoryRepair, MakesASlowNodeALeafAfterThreePeriods) {
+  pass({10, 10, 10});
+  pass({10, 3, 3});
+  pass({10, 3, 3});
+  expect_silence();
+  pass({10, 3, 3});
+  const Grant moved = only<Grant>(kD);
+  EXPECT_EQ(moved.sender, kB) << "the origin has sent its copy";
+  d_ = moved;
+  wants(kHome);
+  EXPECT_EQ(only<Grant>(kHome).sender, kD) << "C has room, and nobody shall depend on it";
+}
+
+TEST_F(DirectoryRepair, TakesNoStrikeFromAPeriodInWhichItIsFastEnough) {
+  pass({10, 10, 10});
+  for (int round = 0; round < 20; ++round) {
+    pass({10, 3, 3});
+    pass({10, 3, 3});
+    pass({10, 9, 9});
+  }
+  expect_silence();
+}
+
+TEST_F(DirectoryRepair, HasNoEarForProgressUnderAnOlderLease) {
+  pass({10, 10, 10});
+  pass({10, 0, 0});
+  pass({10, 0, 0});
+  const Grant moved = only<Grant>(kC);
+  const Grant old = std::exchange(c_, moved);
+  for (int window = 0; window < 20; ++window) {
+    pass({10, 10, 10});
+    is_at(kC, old, 0);
+  }
+  expect_silence();
+}
+
+TEST_F(DirectoryRepair, AdoptsACompleteCopyWhenTheSenderIsSlow) {
+  pass({10, 10, 10});
+  pass({10, 3, 3});
+  pass({10, 3, 3});
+  has(kHome);
+  take();
+  pass({10, 3, 3});
+  const auto sent = take();
+  ASSERT_EQ(of<Grant>(sent, kC).size(), 1U);
+  EXPECT_EQ(of<Grant>(sent, kC)[0].sender, kHome);
+}
+
+// Slow links and large blocks: a window without a block means nothing.
+TEST_F(DirectoryRepair, WaitsForAsLongAsAFewBlocksTake) {
+  for (int window = 0; window < 100; ++window) {
+    const std::uint32_t due = window % 5 == 0 ? 1 : 0;
+    const std::uint32_t late = window % 5 == 4 ? 1 : 0;
+    pass({due, late, late});
+  }
+  expect_silence();
+}
+
+// ---- the plan for all who wait when it becomes known ----
+
+TEST_F(DirectoryTest, PlansForAllWhoWaitSoThatNobodyUploadsMoreThanOneCopy) {
+  reset(3);
+  wants(kB);
+  wants(kC);
+  wants(kD);
+  has(kA);
+  std::map<NodeId, std::uint32_t> edges;
+  std::set<std::pair<NodeId, StripeIndex>> fed;
+  for (const Parcel& parcel : take()) {
+    const Grant& grant = std::get<Grant>(parcel.body);
+    ++edges[grant.sender];
+    EXPECT_TRUE(fed.emplace(parcel.to, grant.stripe).second) << "twice";
+  }
+  EXPECT_EQ(fed.size(), 9U);
+  EXPECT_EQ(edges[kA], 3U) << "each stripe leaves the origin once";
+  for (const auto& [node, count] : edges) EXPECT_LE(count, 3U) << node.value;
+}
+
+TEST_F(DirectoryTest, CutsAnObjectForThoseWhoWaitUntilTheFirstIsServed) {
+  reset(0);
+  has(kA);
+  wants(kB);
+  EXPECT_EQ(only<Grant>(kB).stripe_count, 1) << "a small one, for one";
+  wants(kC);
+  EXPECT_EQ(only<Grant>(kC).stripe_count, 1) << "it stays as it is while it is on its way";
+  reset(0);
+  wants(kB);
+  wants(kC);
+  wants(kD);
+  has(kA);
+  for (const Parcel& parcel : take()) {
+    EXPECT_EQ(std::get<Grant>(parcel.body).stripe_count, 3);
+  }
+}
+
+}  // namespace
+}  // namespace hoplite
