@@ -8,29 +8,23 @@
 namespace hoplite {
 namespace {
 
-// Members' blocks under way to an owner, in windows of one transfer. One, so that all members get
-// along evenly and the first blocks go to a waiting reader soon. When all nodes will read, so many
-// that no uplink runs dry while its blocks queue at others: with one, an allreduce of 32 MiB over
-// 16 nodes takes 2.11 x size / rate in the simulator, with four 1.96, and 1.88 is the bound.
-constexpr std::uint64_t kFoldWindowsEverywhere = 4;
+// The accumulators of a run of the block's elements in one of its cells. `before`: the runs before
+// it in the block.
+Extent cell_run(const LocalObject& target, const Folding& folding, BlockIndex block,
+                std::uint32_t cell, std::span<const Run> before, const Run& run) {
+  const std::uint64_t wide = is_half(run.dtype) ? 2 : 1;
+  if (cell == 0 && wide == 1) {
+    return {target.extent->offset + run.range.offset, run.range.size_bytes};
+  }
+  std::uint64_t at = folding.workspace.cell(folding.accumulator.own().meta, block, cell);
+  for (const Run& each : before) {
+    if (is_half(each.dtype)) at += 2 * each.range.size_bytes;
+    if (!is_half(each.dtype) && cell > 0) at += each.range.size_bytes;
+  }
+  return {at, wide * run.range.size_bytes};
+}
 
 }  // namespace
-
-// From how many members at once: all of them, so that a block has them all, and can be passed on,
-// while the next ones are on their way; fewer where even two blocks of each would be too much.
-FoldPulls Engine::State::fold_pulls(const ReduceOwn& own) const {
-  const std::uint64_t block_bytes = own.meta.block_bytes;
-  const auto affordable = kFoldSlotsBytesMax / (config_.credit_blocks_min * block_bytes);
-  FoldPulls pulls;
-  pulls.at_once = std::min<std::size_t>(own.count, std::max<std::uint64_t>(affordable, 2));
-  const std::uint64_t windows = own.everywhere ? kFoldWindowsEverywhere : 1;
-  const auto share =
-      static_cast<std::uint32_t>(windows * config_.credit_bytes / (pulls.at_once * block_bytes));
-  pulls.window = std::clamp(share, config_.credit_blocks_min, kFoldWindowMax);
-  pulls.window = std::min(pulls.window, std::max(own.meta.block_count(), 1U));
-  pulls.slot_bytes = pulls.window * block_bytes;
-  return pulls;
-}
 
 // Result and workspace come together or not at all, so that no two folds wait for each other's
 // memory. Only stripes that move here later ask for more, and fail after the grace.
@@ -38,7 +32,7 @@ FoldPulls Engine::State::fold_pulls(const ReduceOwn& own) const {
 bool Engine::State::reserve_fold(Folding& folding, const LocalObject& object) {
   const ReduceOwn& own = folding.accumulator.own();
   if (!inventory_.can_hold({own.meta.size_bytes, 0}, Line::kFolds)) return false;
-  const FoldPulls pulls = fold_pulls(own);
+  const FoldPulls pulls = fold_pulls(own, config_);
   const std::uint64_t slots = pulls.at_once * pulls.slot_bytes;
   const auto workspace = folding.workspace.ask(own, slots);
   if (!workspace) return true;
@@ -57,22 +51,6 @@ void Engine::State::place_workspace(const ObjectId& target, Extent range) {
   if (fold == folds_.end()) return inventory_.release(range, now_);
   fold->second.workspace.place(range);
   dirty_folds_.insert(target);
-}
-
-// The accumulators of a run of the block's elements in one of its cells. `before`: the runs before
-// it in the block.
-Extent Engine::State::cell_run(const LocalObject& target, const Folding& folding, BlockIndex block,
-                               std::uint32_t cell, std::span<const Run> before, const Run& run) {
-  const std::uint64_t wide = is_half(run.dtype) ? 2 : 1;
-  if (cell == 0 && wide == 1) {
-    return {target.extent->offset + run.range.offset, run.range.size_bytes};
-  }
-  std::uint64_t at = folding.workspace.cell(folding.accumulator.own().meta, block, cell);
-  for (const Run& each : before) {
-    if (is_half(each.dtype)) at += 2 * each.range.size_bytes;
-    if (!is_half(each.dtype) && cell > 0) at += each.range.size_bytes;
-  }
-  return {at, wide * run.range.size_bytes};
 }
 
 // Each step as one fold for each part that the block has bytes of; `from`: where the member's own

@@ -254,7 +254,9 @@ void Engine::State::on(NodeId, const Message&, const Lost& lost) {
   forget_if_empty(lost.object);
 }
 
-void Engine::State::on(NodeId, const Message&, const Drop& drop) {
+// Somebody else's, where the home is here and knows of no deletion, would be granted for ever.
+void Engine::State::on(NodeId from, const Message&, const Drop& drop) {
+  if (from != view_.home_of(drop.object)) return;
   drop_object(drop.object, drop.upto, drop.deleted);
 }
 

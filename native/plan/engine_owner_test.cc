@@ -43,6 +43,14 @@ TEST_F(Owner, RefusesWhoWaitsForStripesThatItStopsAskingFor) {
   EXPECT_EQ(said<PullRefused>().size(), 1U);
 }
 
+TEST_F(Owner, DropsItOnlyWhenItsHomeSaysSo) {
+  other_starts();
+  hear(kOther, Drop{id_, Incarnation{1}, true});
+  EXPECT_TRUE(said<PullRefused>().empty());
+  hear(kHome, Drop{id_, Incarnation{1}, true});
+  EXPECT_EQ(said<PullRefused>().size(), 1U);
+}
+
 TEST_F(Owner, RefusesWhoAsksForStripesThatItHasGivenUp) {
   ASSERT_EQ(said<PullStart>().size(), 1U);
   cancel(asked_);

@@ -169,7 +169,7 @@ bool Engine::State::fold_local(const ObjectId& target, Folding& folding,
 void Engine::State::pull_member(const ObjectId& target, Folding& folding,
                                 Accumulator::Member& member) {
   const ReduceOwn& own = folding.accumulator.own();
-  const FoldPulls pulls = fold_pulls(own);
+  const FoldPulls pulls = fold_pulls(own, config_);
   for (const StripeIndex stripe : own.owned) {
     if (folding.pulls.size() >= pulls.at_once) return;
     const bool busy = std::any_of(folding.pulls.begin(), folding.pulls.end(), [&](const auto& p) {

@@ -3,19 +3,12 @@
 #pragma once
 
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 
 #include "plan/engine_tables.h"
 
 namespace hoplite {
-
-struct FoldPulls {  // how an owner fetches its members' blocks
-  std::size_t at_once = 1;
-  std::uint32_t window = 1;  // blocks each may have under way
-  std::uint64_t slot_bytes = 0;
-};
 
 class Engine::State : private EngineTables {
  public:
@@ -129,7 +122,6 @@ class Engine::State : private EngineTables {
   void land_in_fold(Pull& pull, const Pull::Landed& landed);
 
   // what an owner folds with (engine_fold.cc)
-  [[nodiscard]] FoldPulls fold_pulls(const ReduceOwn& own) const;
   bool reserve_fold(Folding& folding, const LocalObject& object);
   void place_workspace(const ObjectId& target, Extent range);
   void fold_block(const LocalObject& target, Folding& folding, std::uint32_t member,
@@ -137,9 +129,6 @@ class Engine::State : private EngineTables {
   void finish_block(const LocalObject& target, Folding& folding, const Accumulator::Whole& whole);
   void fold_steps(const LocalObject& target, const Folding& folding, BlockIndex block,
                   std::span<const FoldStep> steps, std::uint64_t from);
-  [[nodiscard]] static Extent cell_run(const LocalObject& target, const Folding& folding,
-                                       BlockIndex block, std::uint32_t cell,
-                                       std::span<const Run> before, const Run& run);
 
   // reduce, the owner's side (engine_reduce.cc)
   void drive_fold(const ObjectId& target);

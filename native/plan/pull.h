@@ -18,7 +18,7 @@ struct PullGoal {
   std::uint16_t stripe_count = 1;
   StripeIndex stripe;
   NodeId sender;
-  std::uint32_t from = 0;        // blocks of the stripe that are here already
+  std::uint32_t from = 0;  // blocks of the stripe that are here already
 };
 
 struct FoldGoal {  // the member of a reduce that this pull is for

@@ -43,6 +43,14 @@ class Workspace {
   std::vector<Extent> ranges_;
 };
 
+// How an owner fetches its members' blocks.
+struct FoldPulls {
+  std::size_t at_once = 1;
+  std::uint32_t window = 1;  // blocks each may have under way
+  std::uint64_t slot_bytes = 0;
+};
+FoldPulls fold_pulls(const ReduceOwn& own, const EngineConfig& config);
+
 // A workspace that comes after its result waits in the inventory under a name of its own.
 ObjectId workspace_key(const ObjectId& target);
 

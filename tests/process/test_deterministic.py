@@ -100,5 +100,6 @@ def test_reduce_and_allreduce_of_all_sources(three: Nodes) -> None:
 
 
 def test_the_flag_is_true_or_false(three: Nodes) -> None:
+    wrong: Any = "yes"
     with pytest.raises(InvalidArgumentError, match="deterministic is 'yes'"):
-        three[0].begin_reduce(new_id(), source_count=1, deterministic="yes")  # type: ignore[arg-type]
+        three[0].begin_reduce(new_id(), source_count=1, deterministic=wrong)
