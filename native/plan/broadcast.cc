@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "base/check.h"
 #include "base/units.h"
@@ -93,8 +94,9 @@ ForestPlan::ForestPlan(std::uint32_t receivers, std::uint16_t stripes)
 void ForestPlan::grow(std::uint16_t stripe, const std::vector<std::uint32_t>& edges) {
   std::vector<std::uint32_t> order(receivers_);
   std::iota(order.begin(), order.end(), 0U);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return edges[a] > edges[b]; });
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return std::pair(edges[b], a) < std::pair(edges[a], b);
+  });
   std::size_t feeding = 0;
   std::uint32_t fed = 0;
   for (std::size_t i = 1; i < order.size(); ++i) {

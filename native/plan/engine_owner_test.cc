@@ -19,7 +19,6 @@ class Owner : public OneEngine {
     own.meta = meta();
     own.stripe_count = 2;
     own.owned = {StripeIndex{0}};
-    own.source_count = own.count = 1;
     own.members = {source};
     own.sealed = true;
     hear(kHome, own);

@@ -206,7 +206,6 @@ std::optional<Checker::Value> Checker::folded(const Request& reduce,
                                               const std::vector<std::uint32_t>& members) const {
   std::vector<Part> parts;
   std::vector<Bytes> values;
-  std::map<std::uint32_t, Bytes> by_index;
   for (const std::uint32_t index : members) {
     const auto source = std::find_if(reduce.sources.begin(), reduce.sources.end(),
                                      [&](const auto& s) { return s.index == index && !s.failed; });
@@ -214,11 +213,9 @@ std::optional<Checker::Value> Checker::folded(const Request& reduce,
     auto value = value_of(source->object);
     if (!value || (!values.empty() && value->first != parts)) return std::nullopt;
     parts = std::move(value->first);
-    if (reduce.deterministic) by_index[index] = value->second;
     values.push_back(std::move(value->second));
   }
   if (values.empty() || !can_reduce_all(parts, reduce.op)) return std::nullopt;
-  if (reduce.deterministic) return Value{parts, reduce_pairwise(parts, reduce.op, by_index)};
   return Value{parts, reduce_all(parts, reduce.op, values)};
 }
 
