@@ -142,6 +142,18 @@ TEST_F(DirectoryShard, SaysLostWhenAllHaveReportedAndNobodyHasIt) {
   EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
 }
 
+TEST_F(DirectoryShard, SaysLostWhenTheLastOneThatItHasNotHeardDies) {
+  has(kA);
+  wants(kB);
+  const Grant grant = only<Grant>(kB);
+  change_view({kHome, kB, kC, kD});
+  failed(kB, grant);
+  for (const NodeId node : {kB, kC}) done(node);
+  expect_silence();  // it may be the one that has it
+  die(kD);
+  EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
+}
+
 TEST_F(DirectoryShard, BreaksACircleThatTwoHomesHaveMade) {
   change_view({kHome, kA, kB, kC, kD});
   has(kA);

@@ -12,27 +12,43 @@ constexpr TransferId kTransfer{77};
 class Owner : public OneEngine {
  protected:
   Owner() : OneEngine(3, kHome) {
-    const ReduceSource source{0, Nodes(3).object_at(2, 9), Incarnation{1}, false};
+    owns(TargetEpoch{1});
+    asked_ = ask(GetCommand{id_, true});
+    is_granted(TargetEpoch{1}, LeaseId{1});
+  }
+  void owns(TargetEpoch epoch) {
     ReduceOwn own;
     own.target = id_;
-    own.target_epoch = TargetEpoch{1};
+    own.target_epoch = epoch;
     own.meta = meta();
     own.stripe_count = 2;
     own.owned = {StripeIndex{0}};
-    own.members = {source};
+    own.members = {{0, source_, Incarnation{1}, false}};
     own.sealed = true;
     hear(kHome, own);
-    asked_ = ask(GetCommand{id_, true});
-    hear(kHome,
-         Grant{id_, Incarnation{1}, TargetEpoch{1}, meta(), 2, StripeIndex{1}, kHome, LeaseId{1}});
+  }
+  void is_granted(TargetEpoch epoch, LeaseId lease) {
+    hear(kHome, Grant{id_, Incarnation{1}, epoch, meta(), 2, StripeIndex{1}, kHome, lease});
   }
   void other_starts() {
     hear(kOther, PullStart{id_, Incarnation{1}, TargetEpoch{1}, 2, StripeIndex{1}, 0, 4},
          kTransfer);
   }
 
+  const ObjectId source_ = Nodes(3).object_at(2, 9);
   RequestId asked_;
 };
+
+// Of the new range it would say that blocks are folded which nobody has written.
+TEST_F(Owner, FoldsAgainWhatAGrantOfANewerTargetEpochHasVoided) {
+  ask(PutCommand{source_, Incarnation{1}, floats_meta(meta().size_bytes), {}});
+  ask(WroteCommand{source_, Incarnation{1}, meta().size_bytes, false});
+  const std::size_t blocks = deeds<Fold>().size();
+  EXPECT_EQ(blocks, 7U);
+  is_granted(TargetEpoch{2}, LeaseId{2});  // it overtakes what says which blocks are void
+  owns(TargetEpoch{2});
+  EXPECT_EQ(deeds<Fold>().size(), blocks);
+}
 
 // A get on the other node waited for ever.
 TEST_F(Owner, RefusesWhoWaitsForStripesThatItStopsAskingFor) {

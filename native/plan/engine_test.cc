@@ -193,6 +193,24 @@ TEST(Engine, LetsAPutWaitForMemoryUntilTheGraceIsOver) {
   EXPECT_EQ(nodes.code(full), Code::kStoreFull);
 }
 
+// Its home had been given the older attempt's bytes, and had no room for them yet.
+TEST(Engine, WritesNothingOfAnOlderAttemptIntoTheRangeOfALaterOne) {
+  Nodes nodes(2);
+  const ObjectId filler = nodes.object_at(0, 1);
+  nodes.put(0, filler, floats(1.0F, 896_KiB));  // all that puts and copies may take
+  nodes.run();
+  const ObjectId id = nodes.object_at(0, 2);
+  nodes.put(1, id, floats(2.0F, 200));
+  nodes.run();
+  const RequestId later = nodes.put(0, id, kLarge, 2);
+  nodes.erase(0, filler);
+  nodes.run();
+  EXPECT_TRUE(nodes.is_sealed(later)) << nodes.text(later);
+  const RequestId got = nodes.get(1, id);
+  nodes.run();
+  EXPECT_EQ(nodes.fetched(got), kLarge);
+}
+
 TEST(Engine, EvictsCopiesThatNobodyMapsAndFetchesThemAgain) {
   Nodes nodes(2);
   const ObjectId first = nodes.object_at(0, 1);
@@ -289,6 +307,25 @@ TEST(Engine, SaysEverythingAgainAfterALinkBroke) {
   EXPECT_TRUE(nodes.replies(got).empty());
   nodes.heal(0, 1);
   nodes.elapse(1_s);
+  EXPECT_EQ(nodes.fetched(got), kLarge);
+}
+
+// The receiver's claim passed for older than that grant, and its get was never answered.
+TEST(Engine, GrantsAgainWhatItGrantedWhileTheLinkWasDown) {
+  Nodes nodes(4);
+  const ObjectId id = nodes.object_at(0);
+  nodes.put(1, id, kLarge);
+  nodes.run();
+  const RequestId got = nodes.get(2, id);
+  while (nodes.stats(2).blocks_received == 0) ASSERT_TRUE(nodes.step());
+  nodes.cut(1, 2);  // its sender fails it
+  nodes.run();
+  nodes.cut(0, 2);
+  nodes.get(3, id);  // and somebody else could send
+  nodes.run();
+  EXPECT_TRUE(nodes.replies(got).empty());
+  nodes.heal(0, 2);
+  nodes.run();
   EXPECT_EQ(nodes.fetched(got), kLarge);
 }
 

@@ -50,15 +50,23 @@ class OneEngine : public ::testing::Test {
     engine_.handle_command({ClientId{1}, request, CancelCommand{}}, now_);
     engine_.check_invariants();
   }
-  // Messages of type T that went out since the last call.
+  // Actions of type T since the last call of this or of `said`.
+  template <typename T>
+  std::vector<T> deeds() {
+    std::vector<T> found;
+    while (const auto action = engine_.poll_action()) {
+      if (const auto* deed = std::get_if<T>(&*action)) found.push_back(*deed);
+    }
+    return found;
+  }
+  // Messages of type T that went out since then.
   template <typename T>
   std::vector<T> said() {
     std::vector<T> found;
-    while (const auto action = engine_.poll_action()) {
-      const auto* sent = std::get_if<SendMessage>(&*action);
-      if (sent != nullptr && std::holds_alternative<T>(sent->message.body)) {
-        found.push_back(std::get<T>(sent->message.body));
-        transfer_ = sent->message.transfer;
+    for (const SendMessage& sent : deeds<SendMessage>()) {
+      if (const auto* body = std::get_if<T>(&sent.message.body)) {
+        found.push_back(*body);
+        transfer_ = sent.message.transfer;
       }
     }
     return found;

@@ -338,6 +338,14 @@ TEST_F(ReduceTreeTest, AsANewHomeKeepsACommittedResult) {
   EXPECT_EQ(answer().target_epoch, TargetEpoch{7});
 }
 
+// Receivers of the result waited for a commit that nobody remembered.
+TEST_F(ReduceTreeTest, AsANewHomeKeepsACommitThatItHearsOfAfterAllOthersHaveReported) {
+  report(kX, {.target_epoch = TargetEpoch{7}, .committed = {1, 0}});
+  EXPECT_EQ(published_.phase, ReducePhase::kCommitted);
+  EXPECT_EQ(published_.target_epoch, TargetEpoch{7});
+  EXPECT_EQ(published_.members, (Indices{1, 0}));
+}
+
 // The caller gave up while the home was dead: nobody else would ever free the accumulators.
 TEST_F(ReduceTreeTest, AsANewHomeFreesOwnersThatNobodyWaitsFor) {
   change_view({{kHome, 1}, {kCaller, 1}, {kX, 1}, {kY, 1}});
