@@ -213,7 +213,7 @@ TEST_F(LivenessTest, ItsThreadHasATableOfItsOwnAndLeavesNothingBehind) {
     const auto threads = threads_named("hoplite-live");
     ASSERT_EQ(threads.size(), 1U);
     const auto found = descriptors_of(*threads.begin());
-    EXPECT_EQ(found.count("/dev/null"), 2U);
+    EXPECT_GE(found.count("/dev/null"), 2U);  // a third if the test's standard error is one
     EXPECT_EQ(found.count("/dev/zero"), 0U);
     EXPECT_EQ(found.count("socket:"), 2U);  // orders, and one peer
     EXPECT_LE(found.size(), 7U);            // and standard error, epoll, its wake-up
