@@ -1,0 +1,126 @@
+"""Two participants of a reduce are killed at once, ten times in a row: what broke Hoplite's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hoplite_ray.errors import ReduceError
+from hoplite_ray.pending import PendingReduce
+from hoplite_ray.store import new_id
+from hoplite_ray.unsealed import Unsealed
+from tests.process.nodes import WAIT_S, Nodes
+from tests.process.test_failures import SLOW
+
+ROUNDS = range(10)
+ELEMENTS = 1 << 18
+
+
+class Crew(Nodes):
+    """A caller's node, which lives, and five others, of which two die in each round."""
+
+    def ranks(self) -> list[int]:
+        """Who lives, the caller's node first."""
+        return [rank for rank, node in enumerate(self.processes) if node.process.poll() is None]
+
+    def complete(self) -> list[int]:
+        """Replace the dead; returns the ranks of the caller's node and of five others."""
+        while len(self.ranks()) < 6:
+            self.add()
+        for rank in self.ranks():
+            self.view(rank, size=6)
+        return self.ranks()
+
+    def kill_at_once(self, *ranks: int) -> None:
+        """End several nodes before anybody can have noticed the first one's end."""
+        for rank in ranks:
+            os.kill(self.processes[rank].process.pid, signal.SIGKILL)
+        for rank in ranks:
+            self.kill(rank)
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    """Six nodes; each round finds six again."""
+    nodes = Crew(0, options=SLOW)
+    try:
+        yield nodes
+    finally:
+        nodes.end()
+
+
+class Round:
+    """A reduce over a source on each of five nodes; it can't end before the third is sealed."""
+
+    def __init__(self, crew: Crew, *, source_count: int) -> None:
+        self.crew = crew
+        self.caller, *self.others = crew.complete()
+        generator = np.random.default_rng(source_count)
+        self.arrays = [
+            generator.integers(-1000, 1000, ELEMENTS).astype(np.float32) for _ in range(5)
+        ]
+        self.ids = [new_id() for _ in range(5)]
+        for index in (0, 1, 3, 4):
+            crew[self.others[index]].put(self.ids[index], self.arrays[index], timeout_s=WAIT_S)
+        self.unsealed: list[Unsealed] = [
+            crew[self.others[2]].empty(self.ids[2], ELEMENTS, np.float32, timeout_s=WAIT_S)
+        ]
+        self.received_before = crew.stats(self.others[3]).blocks_received
+        self.target = new_id()
+        self.pending: PendingReduce = crew[self.caller].begin_reduce(
+            self.target, source_count=source_count, count=3
+        )
+        for index in range(source_count):
+            self.pending.confirm(index, self.ids[index])
+
+    def kill_two_after(self, blocks: int) -> None:
+        """Kill the nodes of two members once another node has received so many of their blocks."""
+        enough = self.received_before + blocks
+        self.crew.wait_for(self.others[3], lambda stats: stats.blocks_received > enough)
+        self.crew.kill_at_once(*self.others[:2])
+
+    def seal(self) -> npt.NDArray[np.float32]:
+        """Let the last source come; returns the sum of what is left."""
+        memory = self.unsealed.pop()
+        memory.value[:] = self.arrays[2]
+        memory.seal(WAIT_S)
+        return self.arrays[2] + self.arrays[3] + self.arrays[4]
+
+    def expect_nothing_left(self) -> None:
+        """Delete everything, and see that all memory comes back and nobody waits."""
+        for each in (*self.ids, self.target):
+            self.crew[self.caller].delete(each, timeout_s=WAIT_S)
+        for rank in (self.caller, *self.others[2:]):
+            self.crew.wait_for(rank, lambda stats: stats.arena_bytes_used == stats.waiters == 0)
+
+
+@pytest.mark.parametrize("turn", ROUNDS)
+def test_two_participants_die_at_once_and_spares_take_their_place(crew: Crew, turn: int) -> None:
+    reduce = Round(crew, source_count=5)
+    early = crew[reduce.others[4]].begin_get(reduce.target)
+    reduce.kill_two_after(blocks=2 * turn)
+    expected = reduce.seal()
+    assert sorted(reduce.pending.result(WAIT_S).members) == [2, 3, 4]
+    np.testing.assert_array_equal(early.result(WAIT_S).value, expected)
+    np.testing.assert_array_equal(crew.get(reduce.caller, reduce.target), expected)
+    del early  # and what it has mapped
+    reduce.expect_nothing_left()
+
+
+@pytest.mark.parametrize("turn", ROUNDS)
+def test_two_participants_die_at_once_and_without_spares_it_says_so(crew: Crew, turn: int) -> None:
+    reduce = Round(crew, source_count=3)
+    early = crew[reduce.others[4]].begin_get(reduce.target)
+    reduce.kill_two_after(blocks=2 * turn)
+    cause = r"needs 3 of 3 sources, and only [12] can still come: source [01]: all its holders"
+    with pytest.raises(ReduceError, match=cause):
+        reduce.pending.result(WAIT_S)
+    with pytest.raises(ReduceError, match=cause):
+        early.result(WAIT_S)
+    reduce.seal()
+    reduce.expect_nothing_left()
