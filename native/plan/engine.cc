@@ -47,7 +47,10 @@ EngineTables::EngineTables(const EngineConfig& config, std::uint64_t seed)
       inventory_(config.arena_bytes, config.admission_grace),
       rails_(config.rail_queue_bytes),
       last_transfer_((std::uint64_t{config.incarnation.value} << 40) | (mix64(seed) & 0xffff)
-                                                                           << 24) {
+                                                                           << 24),
+      tombstones_(config.tombstone_life),
+      evicted_(config.tombstone_life),
+      orphans_(config.tombstone_life) {
   HOPLITE_CHECK(config.node != kNoNode);
 }
 
@@ -92,16 +95,7 @@ void Engine::State::settle() {
 void Engine::State::handle_timeout() {
   directory_.handle_timeout(now_);
   report_progress();
-  while (!tombstone_order_.empty() && tombstone_order_.front().first <= now_) {
-    const auto it = tombstones_.find(tombstone_order_.front().second);
-    tombstone_order_.pop_front();
-    if (it != tombstones_.end() && it->second.until <= now_) tombstones_.erase(it);
-  }
-  while (!orphan_order_.empty() && orphan_order_.front().first <= now_) {
-    const auto it = orphans_.find(orphan_order_.front().second);
-    orphan_order_.pop_front();
-    if (it != orphans_.end() && it->second.until <= now_) orphans_.erase(it);
-  }
+  for (RecentObjects* recent : {&tombstones_, &evicted_, &orphans_}) recent->handle_timeout(now_);
 }
 
 std::optional<Action> Engine::State::poll_action() {
@@ -119,8 +113,9 @@ std::optional<Instant> Engine::State::poll_timeout() const {
   };
   consider(inventory_.poll_timeout());
   consider(progress_due_);
-  if (!tombstone_order_.empty()) consider(tombstone_order_.front().first);
-  if (!orphan_order_.empty()) consider(orphan_order_.front().first);
+  for (const RecentObjects* recent : {&tombstones_, &evicted_, &orphans_}) {
+    consider(recent->poll_timeout());
+  }
   return earliest;
 }
 
@@ -188,12 +183,12 @@ void Engine::State::resync(std::optional<NodeId> only_to) {
   const auto is_meant = [&](const ObjectId& id) {
     return !only_to || view_.home_of(id) == *only_to;
   };
-  for (const auto& [id, tombstone] : tombstones_) {
-    if (is_meant(id)) send(view_.home_of(id), Delete{id, tombstone.upto});
-  }
-  for (const auto& [id, orphan] : orphans_) {
-    if (is_meant(id)) send(view_.home_of(id), Orphan{id, orphan.upto});
-  }
+  tombstones_.for_each([&](const ObjectId& id, Incarnation upto) {
+    if (is_meant(id)) send(view_.home_of(id), Delete{id, upto});
+  });
+  orphans_.for_each([&](const ObjectId& id, Incarnation upto) {
+    if (is_meant(id)) send(view_.home_of(id), Orphan{id, upto});
+  });
   for (const auto& [id, object] : objects_) {
     if (is_meant(id)) claim(id);
   }
@@ -228,8 +223,7 @@ void Engine::State::admit() {
     } else {
       ++stats_.evictions;
       const ObjectId id = std::get<Evict>(*next).object;
-      evicted_[id] = objects_.at(id).incarnation;
-      if (evicted_.size() > kParkedMessagesMax) evicted_.erase(evicted_.begin());
+      evicted_.note(id, objects_.at(id).incarnation, now_);
       void_bytes(id, objects_.at(id));
       objects_.erase(id);
       committed_.erase(id);

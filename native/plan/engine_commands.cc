@@ -17,8 +17,7 @@ void Engine::State::on(const Command& command, const PutCommand& put) {
   if (fault != nullptr) {
     return reply(waiter, Error{Code::kInvalidArgument, "put of object " + name + ": " + fault});
   }
-  const auto tombstone = tombstones_.find(put.object);
-  if (tombstone != tombstones_.end() && put.incarnation <= tombstone->second.upto) {
+  if (tombstones_.covers(put.object, put.incarnation)) {
     return reply(waiter, Error{Code::kDuplicateObject,
                                "object " + name + " was deleted; put it under another id"});
   }

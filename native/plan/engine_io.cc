@@ -185,8 +185,7 @@ void Engine::State::on(NodeId, const Message&, const Located& located) {
 }
 
 void Engine::State::on(NodeId, const Message&, const Push& push) {
-  const auto tombstone = tombstones_.find(push.object);
-  if (tombstone != tombstones_.end() && push.incarnation <= tombstone->second.upto) return;
+  if (tombstones_.covers(push.object, push.incarnation)) return;
   if (payload_in_.size() != push.meta.size_bytes ||
       push.meta.size_bytes > config_.inline_bytes_max) {
     return;
@@ -266,9 +265,8 @@ void Engine::State::on(NodeId from, const Message& message, const PullStart& sta
   const auto it = objects_.find(start.object);
   const LocalObject* object = it == objects_.end() ? nullptr : &it->second;
   // It was leased to them before the home heard that it is gone from here, though wanted again.
-  const auto evicted = evicted_.find(start.object);
-  const bool is_gone = evicted != evicted_.end() && start.incarnation <= evicted->second &&
-                       (object == nullptr || !object->extent);
+  const bool is_gone =
+      evicted_.covers(start.object, start.incarnation) && (object == nullptr || !object->extent);
   if (is_gone || !sender_.handle_start(from, message.transfer, start, object)) {
     send(from, PullRefused{}, message.transfer);
   }

@@ -14,9 +14,7 @@ void Engine::State::on(const Command& command, const OrphanCommand& orphan) {
   const auto it = objects_.find(orphan.object);
   Incarnation upto = orphan.upto;  // 0: the home knows, unless we do
   if (upto.value == 0 && it != objects_.end()) upto = it->second.incarnation;
-  const Instant until = now_ + config_.tombstone_life;
-  orphans_[orphan.object] = {upto, until};
-  orphan_order_.emplace_back(until, orphan.object);
+  orphans_.note(orphan.object, upto, now_);
   send(view_.home_of(orphan.object), Orphan{orphan.object, upto});
   reply({command.client, command.request}, Done{});
 }
@@ -91,16 +89,13 @@ bool Engine::State::reserve_at_once(const ObjectId& id, std::uint64_t size_bytes
 // accepts has room.
 void Engine::State::on(NodeId, const Message&, const Adopt& adopt) {
   const ObjectId& id = adopt.object;
-  const auto tombstone = tombstones_.find(id);
-  const bool is_deleted =
-      tombstone != tombstones_.end() && adopt.incarnation <= tombstone->second.upto;
   const auto it = objects_.find(id);
   const bool is_busy =
       it != objects_.end() && (it->second.writing || it->second.inbound || folds_.contains(id) ||
                                inventory_.is_waiting(id) ||
                                std::pair(it->second.incarnation, it->second.target_epoch) >
                                    std::pair(adopt.incarnation, adopt.target_epoch));
-  if (draining_ || is_deleted || is_busy) return claim(id);
+  if (draining_ || is_busy || tombstones_.covers(id, adopt.incarnation)) return claim(id);
   LocalObject& object = objects_[id];
   if (object.incarnation != adopt.incarnation || object.target_epoch != adopt.target_epoch) {
     void_bytes(id, object);

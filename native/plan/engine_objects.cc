@@ -214,12 +214,7 @@ void Engine::State::end_put(const ObjectId& id, LocalObject& object, const char*
 
 // The home says, or we decided: these bytes are to go.
 void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool deleted) {
-  if (deleted) {
-    Tombstone& tombstone = tombstones_[id];
-    tombstone.upto = std::max(tombstone.upto, upto);
-    tombstone.until = now_ + config_.tombstone_life;
-    tombstone_order_.emplace_back(tombstone.until, id);
-  }
+  if (deleted) tombstones_.note(id, upto, now_);
   const auto it = objects_.find(id);
   if (it == objects_.end()) return;
   LocalObject& object = it->second;

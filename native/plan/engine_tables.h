@@ -16,6 +16,7 @@
 #include "plan/local_object.h"
 #include "plan/pull.h"
 #include "plan/rails.h"
+#include "plan/recent.h"
 #include "plan/reduce_tree.h"
 #include "plan/sender.h"
 #include "plan/workspace.h"
@@ -26,10 +27,6 @@ struct Retired {  // bytes that no name leads to any more, still mapped, being s
   Extent extent;
   std::map<ClientId, std::uint32_t> pins;
   std::optional<Waiter> writer;  // of a put that was dropped: its client does not know yet
-};
-struct Tombstone {
-  Incarnation upto;
-  Instant until;
 };
 struct Outcome {  // of a reduce whose result is held here
   std::vector<std::uint32_t> members;
@@ -70,11 +67,9 @@ struct EngineTables {
   std::set<ObjectId> dirty_folds_;
   std::map<ObjectId, Call> calls_;
   std::map<ObjectId, Locate> locates_;
-  std::map<ObjectId, Tombstone> tombstones_;
-  std::deque<std::pair<Instant, ObjectId>> tombstone_order_;  // each life is equally long
-  std::map<ObjectId, Incarnation> evicted_;  // lately, and not granted to us again since
-  std::map<ObjectId, Tombstone> orphans_;    // said to their homes; repeated to new ones
-  std::deque<std::pair<Instant, ObjectId>> orphan_order_;
+  RecentObjects tombstones_;
+  RecentObjects evicted_;  // and not granted to us again since
+  RecentObjects orphans_;  // said to their homes; repeated to new ones
   bool draining_ = false;
   bool drained_ = false;     // and it was said
   std::set<ObjectId> sole_;  // while draining: what no other node keeps

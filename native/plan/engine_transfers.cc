@@ -10,11 +10,8 @@ namespace hoplite {
 void Engine::State::on(NodeId, const Message&, const Grant& grant) {
   const ObjectId& id = grant.object;
   const auto it = objects_.find(id);
-  const auto tombstone = tombstones_.find(id);
-  const bool refused =
-      tombstone != tombstones_.end() && grant.incarnation <= tombstone->second.upto;
   if (it == objects_.end() || !it->second.is_wanted() || it->second.is_complete() ||
-      it->second.writing || it->second.inbound || refused) {
+      it->second.writing || it->second.inbound || tombstones_.covers(id, grant.incarnation)) {
     return claim(id);
   }
   LocalObject& object = it->second;
@@ -33,7 +30,7 @@ void Engine::State::on(NodeId, const Message&, const Grant& grant) {
     object.pinned = false;
   }
   object.meta = grant.meta;
-  evicted_.erase(id);
+  evicted_.forget(id);
   if (!object.extent) {
     const std::uint64_t size = grant.meta.size_bytes;
     if (!ask_range(id, size, Line::kCopies)) return on_refused(id, size);

@@ -49,6 +49,26 @@ class Memory : public Scenario {
     }
     EXPECT_TRUE(is_pinned);
   }
+  // Node 1 evicts the last copies while the home on node 0 hears nothing of it, and wants them
+  // again with node 0: both are told that they are lost.
+  void expect_lost_with_the_last_copies() {
+    for (std::uint64_t n = 10; n < 18; ++n) {
+      put_now(2, object_named(n), {.size_bytes = 70'000});
+      Request& copy = cluster_->get(1, object_named(n));
+      expect_value(copy);
+      cluster_->release(copy);
+    }
+    cluster_->crash(2);
+    cluster_->run_for(3_s);
+    cluster_->stall_link(0, 1, 500_ms);
+    put_now(1, object_named(1), {.size_bytes = 900'000});
+    std::vector<Request*> gets;
+    for (std::uint64_t n = 10; n < 18; ++n) {
+      gets.push_back(&cluster_->get(0, object_named(n)));
+      gets.push_back(&cluster_->get(1, object_named(n)));
+    }
+    for (Request* get : gets) expect_error(*get, Code::kObjectLost);
+  }
   void expect_orphaned(const std::vector<std::size_t>& nodes) {
     std::size_t orphans = 0;
     for (const std::size_t node : nodes) {
@@ -239,23 +259,31 @@ TEST_P(Memory, SourceThatWaitsForMemoryIsHeardOfAlsoWhereItIsGotMeanwhile) {
 // ---- eviction ----
 
 TEST_P(Memory, SenderThatHasEvictedItsCopyAndWantsItAgainIsNotWaitedFor) {
-  Cluster& cluster = start(3, [](ClusterConfig& c) { c.engine.arena_bytes = 1_MiB; });
-  for (std::uint64_t n = 10; n < 18; ++n) {
-    put_now(2, object_named(n), {.size_bytes = 70'000});
-    Request& copy = cluster.get(1, object_named(n));
-    expect_value(copy);
-    cluster.release(copy);
+  start(3, [](ClusterConfig& c) { c.engine.arena_bytes = 1_MiB; });
+  expect_lost_with_the_last_copies();
+}
+
+TEST_P(Memory, SenderRemembersWhatItEvictedLastHoweverMuchItHasEvictedBefore) {
+  Cluster& cluster = start(3, [](ClusterConfig& c) {
+    c.engine.arena_bytes = 1_MiB;
+    c.check_every = 10'000;
+  });
+  const auto filler = [](std::uint64_t n) { return object_named((n << 8) | 0xff); };  // sort last
+  for (std::uint32_t batch = 1; batch <= 6; ++batch) {
+    const std::uint64_t first = batch * 1000;
+    for (std::uint64_t n = first; n < first + 1000; ++n) {
+      put_now(2, filler(n), {.size_bytes = 300});
+      Request& copy = cluster.get(1, filler(n));
+      expect_value(copy);
+      cluster.release(copy);
+    }
+    put_now(1, kB, {.size_bytes = 900'000, .incarnation = Incarnation{batch}});  // evicts them all
+    cluster.run_until_answered(cluster.erase(1, kB, Incarnation{batch}));
+    for (std::uint64_t n = first; n < first + 1000; ++n) cluster.erase(2, filler(n));
+    cluster.run_for(10_ms);
   }
-  cluster.crash(2);
-  cluster.run_for(3_s);
-  cluster.stall_link(0, 1, 500_ms);  // the home on node 0 hears late that they are gone
-  put_now(1, kA, {.size_bytes = 900'000});
-  std::vector<Request*> gets;
-  for (std::uint64_t n = 10; n < 18; ++n) {
-    gets.push_back(&cluster.get(0, object_named(n)));
-    gets.push_back(&cluster.get(1, object_named(n)));
-  }
-  for (Request* get : gets) expect_error(*get, Code::kObjectLost);
+  EXPECT_GT(cluster.stats(1).evictions, 5000U);
+  expect_lost_with_the_last_copies();
 }
 
 // ---- draining ----
