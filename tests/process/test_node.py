@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -124,7 +125,11 @@ def test_a_node_that_is_held_for_dead_starts_its_next_life(cluster: MakeNodes) -
                 return
 
     nodes.call(0, lie)
-    record = json.loads((second.directory / "node.json").read_text())
+    record_file = second.directory / "node.json"
+    deadline = time.monotonic() + WAIT_S
+    while not record_file.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)  # it is there once clients may come, a little after the view
+    record = json.loads(record_file.read_text())
     assert (record["incarnation"], record["pid"]) == (2, second.process.pid)
     with Store.attach(second.socket) as store:
         assert store.node_incarnation == 2

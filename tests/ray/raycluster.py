@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray.cluster_utils import Cluster
 
 import hoplite_ray as hop
@@ -76,6 +77,16 @@ def eventually(condition: Callable[[], bool], *, within_s: float = 15.0) -> bool
             return True
         time.sleep(0.02)
     return condition()
+
+
+def cancel(ref: ray.ObjectRef[Any]) -> None:
+    """`ray.cancel`, again if need be: Ray may lose one that meets the beginning of a coroutine."""
+
+    def cancelled() -> bool:
+        ray.cancel(ref)
+        return bool(ray.wait([ref], timeout=2)[0])
+
+    assert eventually(cancelled, within_s=60)
 
 
 def is_gone(object_id: bytes) -> bool:

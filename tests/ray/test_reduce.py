@@ -11,7 +11,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from tests.ray.raycluster import LARGE, RayCluster
+from tests.ray.raycluster import LARGE, RayCluster, cancel
 
 
 @ray.remote(num_cpus=0)
@@ -225,6 +225,6 @@ def test_sources_are_those_of_a_reduce_whose_refs_live(cluster: RayCluster) -> N
 
 def test_a_cancelled_reduce_ends(cluster: RayCluster) -> None:
     total = hop.reduce([Never.remote().ends.remote()])
-    ray.cancel(total)
+    cancel(total)
     with pytest.raises(ray.exceptions.TaskCancelledError):
         hop.get(total, timeout_s=60)

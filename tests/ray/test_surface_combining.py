@@ -10,7 +10,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from tests.ray.raycluster import LARGE, RayCluster, eventually, is_gone
+from tests.ray.raycluster import LARGE, RayCluster, cancel, eventually, is_gone
 from tests.ray.surface_values import KINDS, assert_same, needs_torch, value_of
 
 
@@ -149,7 +149,7 @@ def test_a_gather_raises_what_a_source_raised(makers: list[Any]) -> None:
     with pytest.raises(hop.WrongTypeError, match="source 1 returned str, which can't be put"):
         hop.get(hop.gather([hop.put(np.ones(3)), makers[0].says.remote("a")]), timeout_s=60)
     cancelled = hop.gather([never])
-    ray.cancel(cancelled)
+    cancel(cancelled)
     with pytest.raises(ray.exceptions.TaskCancelledError):
         hop.get(cancelled, timeout_s=60)
 
