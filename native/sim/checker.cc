@@ -61,9 +61,9 @@ void Checker::fetched(const Request& get, Instant) {
   if (known.reduce != nullptr) {
     if (!is_some_fold(*known.reduce, get.bytes)) {
       std::string where;
-      const auto right = folded(*known.reduce, known.reduce->members);
-      if (known.reduce->has_value() && right) {
-        const auto& bytes = right->second;
+      const auto right = folds(*known.reduce, known.reduce->members);
+      if (known.reduce->has_value() && !right.empty()) {
+        const auto& bytes = right.front().second;
         const auto differ =
             std::mismatch(bytes.begin(), bytes.end(), get.bytes.begin(), get.bytes.end());
         where = ", first difference at byte " + std::to_string(differ.first - bytes.begin());
@@ -151,7 +151,8 @@ void Checker::check_reduce_failure(const Request& reduce, const std::string& wha
   for (const ReduceSource& source : reduce.sources) {
     const auto at = objects_.find(source.object);
     const bool is_there = !source.failed && at != objects_.end() && !at->second.copies.empty() &&
-                          !at->second.deleted && !at->second.orphaned;
+                          !at->second.deleted && !at->second.orphaned &&
+                          at->second.puts.size() == 1;  // else a member's bytes were replaced
     if (!is_there) ++gone;
   }
   if (reduce.source_count - gone >= reduce.count) {
@@ -162,10 +163,11 @@ void Checker::check_reduce_failure(const Request& reduce, const std::string& wha
 bool Checker::has_equal_sources(const Request& reduce) const {
   std::optional<std::vector<Part>> parts;
   for (const ReduceSource& source : reduce.sources) {
-    auto value = source.failed ? std::nullopt : value_of(source.object);
-    if (!value) continue;
-    if (parts && *parts != value->first) return false;
-    parts = std::move(value->first);
+    if (source.failed) continue;
+    for (auto& [own, bytes] : values_of(source.object)) {
+      if (parts && *parts != own) return false;
+      parts = std::move(own);
+    }
   }
   return true;
 }
@@ -173,20 +175,24 @@ bool Checker::has_equal_sources(const Request& reduce) const {
 // True when no source has a dtype that the operation refuses.
 bool Checker::has_fit_sources(const Request& reduce) const {
   return std::all_of(reduce.sources.begin(), reduce.sources.end(), [&](const ReduceSource& s) {
-    const auto value = s.failed ? std::nullopt : value_of(s.object);
-    return !value || can_reduce_all(value->first, reduce.op);
+    if (s.failed) return true;
+    const auto values = values_of(s.object);
+    return std::all_of(values.begin(), values.end(),
+                       [&](const Value& v) { return can_reduce_all(v.first, reduce.op); });
   });
 }
 
-// What a source is: its put's bytes, or the fold that another reduce reported.
-std::optional<Checker::Value> Checker::value_of(const ObjectId& object) const {
+// What a source may be: the bytes of one of its attempts, or the fold that another reduce reported.
+std::vector<Checker::Value> Checker::values_of(const ObjectId& object) const {
   const auto known = objects_.find(object);
-  if (known == objects_.end()) return std::nullopt;
+  if (known == objects_.end()) return {};
   const Request* reduce = known->second.reduce;
-  if (reduce != nullptr)
-    return reduce->has_value() ? folded(*reduce, reduce->members) : std::nullopt;
-  if (known->second.puts.empty()) return std::nullopt;
-  return known->second.puts.begin()->second;
+  if (reduce != nullptr) {
+    return reduce->has_value() ? folds(*reduce, reduce->members) : std::vector<Value>{};
+  }
+  std::vector<Value> values;
+  for (const auto& [attempt, value] : known->second.puts) values.push_back(value);
+  return values;
 }
 
 void Checker::reduced(const Request& reduce) {
@@ -202,21 +208,34 @@ void Checker::reduced(const Request& reduce) {
   }
 }
 
-std::optional<Checker::Value> Checker::folded(const Request& reduce,
-                                              const std::vector<std::uint32_t>& members) const {
-  std::vector<Part> parts;
-  std::vector<Bytes> values;
+// What these members fold to: one value, but for members that were made again with other bytes.
+std::vector<Checker::Value> Checker::folds(const Request& reduce,
+                                           const std::vector<std::uint32_t>& members) const {
+  std::vector<std::pair<std::vector<Part>, std::vector<Bytes>>> choices(1);
   for (const std::uint32_t index : members) {
     const auto source = std::find_if(reduce.sources.begin(), reduce.sources.end(),
                                      [&](const auto& s) { return s.index == index && !s.failed; });
-    if (source == reduce.sources.end()) return std::nullopt;
-    auto value = value_of(source->object);
-    if (!value || (!values.empty() && value->first != parts)) return std::nullopt;
-    parts = std::move(value->first);
-    values.push_back(std::move(value->second));
+    if (source == reduce.sources.end()) return {};
+    const auto before = std::exchange(choices, {});
+    for (const auto& [parts, bytes] : values_of(source->object)) {
+      for (const auto& chosen : before) {
+        if (!chosen.second.empty() && chosen.first != parts) continue;
+        choices.emplace_back(parts, chosen.second).second.push_back(bytes);
+      }
+    }
   }
-  if (values.empty() || !can_reduce_all(parts, reduce.op)) return std::nullopt;
-  return Value{parts, reduce_all(parts, reduce.op, values)};
+  std::vector<Value> all;
+  for (const auto& [parts, bytes] : choices) {
+    if (bytes.empty() || !can_reduce_all(parts, reduce.op)) continue;
+    all.emplace_back(parts, reduce_all(parts, reduce.op, bytes));
+  }
+  return all;
+}
+
+bool Checker::is_fold_of(const Request& reduce, const std::vector<std::uint32_t>& members,
+                         const Bytes& bytes) const {
+  const auto all = folds(reduce, members);
+  return std::any_of(all.begin(), all.end(), [&](const Value& v) { return v.second == bytes; });
 }
 
 // True when some `count` of the confirmed sources fold to `bytes`. Cost: all subsets; few sources.
@@ -233,8 +252,7 @@ bool Checker::is_some_fold(const Request& reduce, const Bytes& bytes) const {
     for (std::size_t i = 0; i < chosen.size(); ++i) {
       if (chosen[i]) members.push_back(confirmed[i]);
     }
-    const auto result = folded(reduce, members);
-    if (result && result->second == bytes) return true;
+    if (is_fold_of(reduce, members, bytes)) return true;
   } while (std::prev_permutation(chosen.begin(), chosen.end()));
   return false;
 }
@@ -244,8 +262,7 @@ void Checker::check_reduces(const std::deque<Request>& requests) {
     if (get.verb != Verb::kGet || !get.has_value()) continue;
     const Request* reduce = objects_[get.object].reduce;
     if (reduce == nullptr || !reduce->has_value()) continue;
-    const auto result = folded(*reduce, reduce->members);
-    if (!result || result->second != get.bytes) {
+    if (!is_fold_of(*reduce, reduce->members, get.bytes)) {
       judge("the value is not the fold of the members that were reported: " + name_of(get));
     }
   }

@@ -68,11 +68,13 @@ class Checker {
     if (!are_lies_told_) fail(text);
   }
   static bool is_taken_back(const Known& known);
-  [[nodiscard]] std::optional<Value> value_of(const ObjectId& object) const;
-  [[nodiscard]] std::optional<Value> folded(const Request& reduce,
-                                            const std::vector<std::uint32_t>& members) const;
+  [[nodiscard]] std::vector<Value> values_of(const ObjectId& object) const;
+  [[nodiscard]] std::vector<Value> folds(const Request& reduce,
+                                         const std::vector<std::uint32_t>& members) const;
   [[nodiscard]] bool has_equal_sources(const Request& reduce) const;
   [[nodiscard]] bool has_fit_sources(const Request& reduce) const;
+  [[nodiscard]] bool is_fold_of(const Request& reduce, const std::vector<std::uint32_t>& members,
+                                const Bytes& bytes) const;
   [[nodiscard]] bool is_some_fold(const Request& reduce, const Bytes& bytes) const;
   void check_reduce_failure(const Request& reduce, const std::string& what);
 

@@ -134,6 +134,23 @@ void Cluster::stall_link(std::size_t a, std::size_t b, Duration duration) {
   network_.stall_link(nodes_[a]->id, nodes_[b]->id, duration);
 }
 
+void Cluster::stall_way(std::size_t from, std::size_t to, Duration duration) {
+  network_.stall_way(nodes_[from]->id, nodes_[to]->id, duration);
+}
+
+void Cluster::jump_clock(std::size_t index, Duration ahead) {
+  in_turn(index, nodes_[index]->life, [this, ahead](Node& node) {
+    trace(node, "'s clock jumps");
+    node.clock_ahead = node.clock_ahead + ahead;
+    node.timer.reset();
+    node.engine->handle_timeout(clock_of(node));
+  });
+}
+
+void Cluster::report_death(std::size_t to, NodeId of, Incarnation life) {
+  handle_io(nodes_[to]->id, PeerDead{of, life});
+}
+
 void Cluster::set_rate(std::size_t node, std::uint64_t rate_bytes_per_s) {
   network_.set_rate(nodes_[node]->id, rate_bytes_per_s);
 }
@@ -146,15 +163,15 @@ void Cluster::publish_view() {
   view_.epoch = Epoch{view_.epoch.value + 1};
   for (const Member& member : view_.members) {
     const Node& told = node_of(member.node);
-    timeline_.after(some(config_.view_delay_max),
-                    [this, view = view_, index = told.index, life = member.incarnation] {
-                      in_turn(index, life, [this, view](Node& node) {
-                        if (node.told >= view.epoch) return;
-                        node.told = view.epoch;
-                        trace(node, "hears of view " + std::to_string(view.epoch.value));
-                        node.engine->handle_command({ClientId{0}, RequestId{0}, view}, now());
-                      });
-                    });
+    timeline_.after(some(config_.view_delay_max), [this, view = view_, index = told.index,
+                                                   life = member.incarnation] {
+      in_turn(index, life, [this, view](Node& node) {
+        if (node.told >= view.epoch) return;
+        node.told = view.epoch;
+        trace(node, "hears of view " + std::to_string(view.epoch.value));
+        node.engine->handle_command({ClientId{0}, RequestId{0}, view}, clock_of(node));
+      });
+    });
   }
 }
 
@@ -201,14 +218,15 @@ void Cluster::drive(Node& node) {
     node.engine->check_invariants();
   }
   check_waits(node);
-  const auto due = node.engine->poll_timeout();
+  auto due = node.engine->poll_timeout();
+  if (due) due->ns -= node.clock_ahead.ns;
   if (!due || (node.timer && *node.timer <= *due && *node.timer >= now())) return;
   node.timer = std::max(*due, now());
   timeline_.at(*node.timer, [this, index = node.index, life = node.life, when = *node.timer] {
     Node& late = *nodes_[index];
     if (late.life != life || late.timer != when) return;  // an earlier one has replaced it
     late.timer.reset();
-    in_turn(index, life, [this](Node& awake) { awake.engine->handle_timeout(now()); });
+    in_turn(index, life, [this](Node& awake) { awake.engine->handle_timeout(clock_of(awake)); });
   });
 }
 

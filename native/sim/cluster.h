@@ -61,6 +61,9 @@ class Cluster final : private NetworkUser {
   void pause(std::size_t node, Duration duration);
   void reset_link(std::size_t a, std::size_t b);
   void stall_link(std::size_t a, std::size_t b, Duration duration);
+  void stall_way(std::size_t from, std::size_t to, Duration duration);
+  void jump_clock(std::size_t node, Duration ahead);
+  void report_death(std::size_t to, NodeId of, Incarnation life);  // true or not
   void set_rate(std::size_t node, std::uint64_t rate_bytes_per_s);
   void calm() { network_.calm(); }
 
@@ -124,6 +127,7 @@ class Cluster final : private NetworkUser {
   void write_on(Request& put);
 
   Node& node_of(NodeId id) { return *nodes_[id.value - 1]; }
+  [[nodiscard]] Instant clock_of(const Node& node) const { return now() + node.clock_ahead; }
 
   ClusterConfig config_;
   Timeline timeline_;

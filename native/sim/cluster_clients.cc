@@ -29,7 +29,7 @@ void Cluster::command(std::size_t index, Incarnation life, Command said) {
     in_turn(index, life, [this, said](Node& node) {
       if (config_.trace) trace(node, describe(said));
       if (std::holds_alternative<ClientLostCommand>(said.body)) {
-        node.engine->handle_command(said, now());
+        node.engine->handle_command(said, clock_of(node));
         return;
       }
       ByteVector frame;
@@ -45,7 +45,7 @@ void Cluster::command(std::size_t index, Incarnation life, Command said) {
       if (auto* put = std::get_if<PutCommand>(&heard.body)) {
         put->payload = std::get<PutCommand>(said.body).payload;
       }
-      node.engine->handle_command(heard, now());
+      node.engine->handle_command(heard, clock_of(node));
     });
   });
 }
@@ -156,13 +156,13 @@ void Cluster::drain(std::size_t index) {
   in_turn(index, nodes_[index]->life, [this](Node& node) {
     trace(node, "drains");
     checker_.drains(node.index, node.life);
-    node.engine->handle_command({ClientId{0}, RequestId{0}, DrainCommand{}}, now());
+    node.engine->handle_command({ClientId{0}, RequestId{0}, DrainCommand{}}, clock_of(node));
   });
 }
 
 std::vector<ObjectRow> Cluster::objects(std::size_t index, std::uint64_t limit) {
   in_turn(index, nodes_[index]->life, [this, limit](Node& node) {
-    node.engine->handle_command({ClientId{0}, RequestId{0}, ListCommand{limit}}, now());
+    node.engine->handle_command({ClientId{0}, RequestId{0}, ListCommand{limit}}, clock_of(node));
   });
   return std::exchange(listed_, {});
 }

@@ -127,7 +127,7 @@ void Cluster::handle_io(NodeId id, IoEvent event) {
   const Node& node = node_of(id);
   in_turn(node.index, node.life, [this, event = std::move(event)](Node& awake) {
     if (config_.trace) trace(awake, describe(event));
-    awake.engine->handle_io(event, now());
+    awake.engine->handle_io(event, clock_of(awake));
   });
 }
 
@@ -256,7 +256,7 @@ void Cluster::land(Node& node, NodeId from, ByteVector frame) {
   if (config_.canary == Canary::kFlipByte && ++canary_deeds_ == 3) into[0] ^= std::byte{1};
   const BlockLanded landed{from, block->transfer, index};
   if (config_.trace) trace(node, describe(IoEvent{landed}));
-  node.engine->handle_io(landed, now());
+  node.engine->handle_io(landed, clock_of(node));
 }
 
 }  // namespace hoplite::sim

@@ -27,6 +27,7 @@ struct ClusterNode {
   Incarnation life{1};
   bool alive = false;
   Instant paused_until{};
+  Duration clock_ahead{};  // of virtual time
   std::unique_ptr<Engine> engine;
   std::vector<std::byte> arena;
   std::map<std::pair<NodeId, TransferId>, OpenedReceive> receives;

@@ -102,8 +102,9 @@ void Network::dial(NodeId a, NodeId b) {
 
 void Network::established(NodeId a, NodeId b, std::uint64_t life) {
   Link& both = link(a, b);
-  if (both.stalled_until > timeline_.now()) {
-    timeline_.at(both.stalled_until, [this, a, b, life] { established(a, b, life); });
+  const Instant moves = std::max(both.stalled_until[a], both.stalled_until[b]);
+  if (moves > timeline_.now()) {
+    timeline_.at(moves, [this, a, b, life] { established(a, b, life); });
     return;
   }
   both.dialling = false;
@@ -149,12 +150,14 @@ void Network::reset_link(NodeId a, NodeId b) {
 }
 
 void Network::stall_link(NodeId a, NodeId b, Duration duration) {
-  Link& both = link(a, b);
-  both.stalled_until = std::max(both.stalled_until, timeline_.now() + duration);
-  timeline_.at(both.stalled_until, [this, a, b] {
-    kick(a);
-    kick(b);
-  });
+  stall_way(a, b, duration);
+  stall_way(b, a, duration);
+}
+
+void Network::stall_way(NodeId from, NodeId to, Duration duration) {
+  Instant& until = stalled_until(from, to);
+  until = std::max(until, timeline_.now() + duration);
+  timeline_.at(until, [this, from] { kick(from); });
 }
 
 void Network::set_rate(NodeId node, std::uint64_t rate_bytes_per_s) {
@@ -188,8 +191,7 @@ std::deque<Network::Frame>* Network::next_queue(Port& port, NodeId node) {
     auto at = port.queues.upper_bound(port.last_served);
     for (std::size_t i = 0; i < port.queues.size(); ++i, ++at) {
       if (at == port.queues.end()) at = port.queues.begin();
-      if (at->second[kind].empty() || link(node, at->first).stalled_until > timeline_.now())
-        continue;
+      if (at->second[kind].empty() || stalled_until(node, at->first) > timeline_.now()) continue;
       port.last_served = at->first;
       return &at->second[kind];
     }
@@ -251,10 +253,9 @@ void Network::at_ingress(Frame frame, Duration taken) {
 }
 
 void Network::arrive(Frame frame) {
-  const Link& both = link(frame.to, frame.from);
-  if (both.stalled_until > timeline_.now()) {
-    timeline_.at(both.stalled_until,
-                 [this, moved = std::move(frame)]() mutable { arrive(std::move(moved)); });
+  const Instant moves = stalled_until(frame.from, frame.to);
+  if (moves > timeline_.now()) {
+    timeline_.at(moves, [this, moved = std::move(frame)]() mutable { arrive(std::move(moved)); });
     return;
   }
   const End& own = end(frame.to, frame.from);

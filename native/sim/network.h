@@ -61,7 +61,8 @@ class Network {
 
   // ---- faults ----
   void reset_link(NodeId a, NodeId b);
-  void stall_link(NodeId a, NodeId b, Duration duration);  // nothing moves, nothing is lost
+  void stall_link(NodeId a, NodeId b, Duration duration);     // nothing moves, nothing is lost
+  void stall_way(NodeId from, NodeId to, Duration duration);  // likewise, but for the way back
   void set_rate(NodeId node, std::uint64_t rate_bytes_per_s);
   void calm() { config_.jitter_max = {0}; }
 
@@ -86,7 +87,7 @@ class Network {
     std::map<NodeId, End> ends;
     std::uint64_t life = 0;
     bool dialling = false;
-    Instant stalled_until{};
+    std::map<NodeId, Instant> stalled_until;  // by whose frames do not move
   };
   struct Port {
     std::uint64_t rate_bytes_per_s = 0;
@@ -103,6 +104,7 @@ class Network {
   }
   Link& link(NodeId a, NodeId b) { return links_[key(a, b)]; }
   End& end(NodeId node, NodeId peer) { return link(node, peer).ends[node]; }
+  Instant& stalled_until(NodeId from, NodeId to) { return link(from, to).stalled_until[from]; }
   Duration some(Duration most);
   void dial(NodeId a, NodeId b);
   void established(NodeId a, NodeId b, std::uint64_t life);
