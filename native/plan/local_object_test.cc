@@ -37,6 +37,26 @@ TEST(LocalObject, IsCompleteWithEveryStripe) {
   EXPECT_FALSE(LocalObject{}.is_complete());
 }
 
+TEST(LocalObject, SizesAroundTwoAndFourGibibytesAreCutWhole) {
+  for (const std::uint64_t size : {2_GiB - 1, 2_GiB, 2_GiB + 1, 4_GiB - 1, 4_GiB, 4_GiB + 1}) {
+    const ObjectMeta meta{size, kBlockBytesMax, {{DType::kOpaque, size}}, ""};
+    for (const std::uint16_t stripes : {std::uint16_t{1}, std::uint16_t{3}, std::uint16_t{8}}) {
+      std::uint64_t bytes = 0;
+      std::uint64_t end = 0;
+      for (std::uint16_t j = 0; j < stripes; ++j) {
+        const auto count = stripe_blocks(meta.block_count(), stripes, StripeIndex{j});
+        for (std::uint32_t n = 0; n < count; ++n) {
+          const Extent block = block_extent(meta, stripe_block(stripes, StripeIndex{j}, n));
+          bytes += block.size_bytes;
+          end = std::max(end, block.offset + block.size_bytes);
+        }
+      }
+      EXPECT_EQ(bytes, size);
+      EXPECT_EQ(end, size);
+    }
+  }
+}
+
 TEST(LocalObject, HasTheBlocksBelowReadyAndThoseThatCameBeforeTheirTurn) {
   LocalObject object = in_stripes(StripeState::kComplete, StripeState::kReceiving);
   object.stripes[1].beyond = {1};

@@ -1,4 +1,4 @@
-"""Views on real nodes when the network is cut: both ways, one way, in halves, and healed."""
+"""Views and transfers on real nodes when the network is cut: both ways, one way, and healed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import cluster
+import numpy as np
 import pytest
 from cluster import Cluster
 
@@ -89,6 +90,12 @@ class Cut:
         command = [*self.network.within(rank), sys.executable, *words]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         return {"exit": ran.returncode, **json.loads(ran.stdout)}
+
+    def is_receiving(self, rank: int, size_bytes: int) -> None:
+        """Return once so many bytes have come in over the node's link."""
+        counter = "/sys/class/net/rail/statistics/rx_bytes"
+        enough = f"until [ $(cat {counter}) -gt {size_bytes} ]; do sleep 0.02; done"
+        subprocess.run([*self.network.within(rank), "sh", "-c", enough], check=True)
 
 
 needs_root = pytest.mark.skipif(
@@ -185,3 +192,33 @@ def test_one_way_is_cut_and_one_of_the_two_has_to_go(nodes: Cut, way: tuple[int,
         assert told["members"] == [nodes.ids[rank] for rank in (0, 3 - max(way), max(way))]
         assert told["lives"][:2] == [1, 1]
         assert told["lives"][2] > 1
+
+
+@needs_root
+@of(4)
+@pytest.mark.parametrize("way", ["both ways", "one way"])
+def test_a_receiver_is_cut_off_in_the_middle_and_nobody_else_waits_for_it(
+    nodes: Cut, way: str
+) -> None:
+    for rank in range(4):
+        nodes.network.set_rate(rank, 50)  # 16 MiB take 2.7 s
+    array = np.random.default_rng(5).integers(0, 256, 16 << 20, np.uint8)
+    object_id = new_id()
+    with ExitStack() as stack:
+        stores = [stack.enter_context(Store.attach(node.socket)) for node in nodes.made.nodes]
+        gets = [stores[rank].begin_get(object_id) for rank in (1, 2, 3)]
+        stores[0].put(object_id, array)
+        nodes.is_receiving(1, 4 << 20)
+        if way == "both ways":
+            nodes.network.cut(1)
+        else:
+            nodes.network.silence(0, 1)
+        for pending in gets[1:]:
+            np.testing.assert_array_equal(pending.result().value, array)
+        if way == "both ways":
+            nodes.network.heal(1)
+        else:
+            nodes.network.unsilence(0, 1)
+    nodes.wait(range(4), range(4))
+    with Store.attach(nodes.made.nodes[1].socket) as again:
+        np.testing.assert_array_equal(again.get(object_id, exists=True), array)

@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import skip_is_allowed
-from tests.house import dead_files, exports, layers, purity, readme, sizes, stub, text, words
+from tests.house import (
+    dead_files,
+    exports,
+    faults,
+    layers,
+    purity,
+    readme,
+    sizes,
+    stub,
+    text,
+    words,
+)
 from tests.house.test_tree import CHECKERS, Checker
 from tests.house.tree import sample
 
@@ -18,6 +29,13 @@ INCLUDES = "native/plan/messages.h"
 LONG_BODY = "  x += 1;\n" * 70
 README_GOOD = "## Set up\n\n```sh\nmake demo\nmake test  # the gate\n```\n"
 MAKEFILE = "demo:\ntest: demo\n"
+
+FAULTS_HEAD = "| fault | simulated | on real processes |\n|---|---|---|\n"
+FAULTS = {
+    "native/sim/fault_scenarios_test.cc": "TEST_P(Faults, IsSurvived) {\n",
+    "tests/process/test_failures.py": "def test_is_survived(cluster: MakeNodes) -> None: ...\n",
+    "docs/faults.md": f"{FAULTS_HEAD}| a death ★ | `Faults.IsSurvived` | `test_is_survived` |\n",
+}
 
 # checker, a tree that must fail, a tree that must pass
 CASES: list[tuple[Checker, Files, Files]] = [
@@ -114,6 +132,26 @@ CASES: list[tuple[Checker, Files, Files]] = [
         words.python,
         {"hoplite_ray/a.py": "class A:\n    pools: int\n"},
         {"hoplite_ray/a.py": "class A:\n    links: int\n"},
+    ),
+    (
+        faults.table,
+        {**FAULTS, "docs/faults.md": f"{FAULTS_HEAD}| a death | `Faults.IsFeared` | |\n"},
+        FAULTS,
+    ),
+    (
+        faults.table,
+        {**FAULTS, "tests/process/test_failures.py": "def test_is_feared(): ...\n"},
+        FAULTS,
+    ),
+    (
+        faults.table,
+        {**FAULTS, "docs/faults.md": f"{FAULTS_HEAD}| a death ★ | `Faults.IsSurvived` | |\n"},
+        {**FAULTS, "docs/faults.md": f"{FAULTS_HEAD}| a death | `Faults.IsSurvived` | |\n"},
+    ),
+    (
+        faults.table,
+        {**FAULTS, "native/sim/reduce_fault_scenarios_test.cc": "TEST_P(Faults, Other) {\n"},
+        {**FAULTS, "native/sim/reduce_scenarios_test.cc": "TEST_P(Faults, Other) {\n"},
     ),
     (text.unfinished, {"a.md": "TO" + "DO: finish"}, {"a.md": "to do: nothing"}),
     (

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import dead_files, exports, layers, purity, readme, sizes, stub, text, words
+from tests.house import (
+    dead_files,
+    exports,
+    faults,
+    layers,
+    purity,
+    readme,
+    sizes,
+    stub,
+    text,
+    words,
+)
 from tests.house.tree import ROOT, Tree, repository
 
 Checker = Callable[[Tree], list[str]]
@@ -35,6 +46,7 @@ CHECKERS: dict[str, Checker] = {
     "README code": readme.code,
     "README paths": readme.paths,
     "design decisions": readme.decisions,
+    "table of faults": faults.table,
 }
 
 

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from hoplite_ray.control.client import ControlClient
 from hoplite_ray.errors import HopliteError, NodeLostError, ObjectLostError, StoreFullError
 from hoplite_ray.store import Store, new_id
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
@@ -102,6 +103,42 @@ def test_nodes_join_while_objects_move(cluster: MakeNodes) -> None:
     for rank in (2, 3):
         for object_id, array in arrays.items():
             np.testing.assert_array_equal(nodes.get(rank, object_id), array)
+
+
+def test_many_streams_through_one_node_all_finish(cluster: MakeNodes) -> None:
+    nodes = cluster(5, options=SLOW)
+    arrays = {new_id(): numbers(2 * MIB, seed) for seed in range(8)}
+    outward, inward = list(arrays)[:4], list(arrays)[4:]
+    pending = {each: nodes[rank].begin_get(each) for rank, each in enumerate(outward, 1)}
+    pending |= {each: nodes[0].begin_get(each) for each in inward}
+    for rank, each in enumerate(inward, 1):
+        nodes[rank].put(each, arrays[each], timeout_s=WAIT_S)
+    for each in outward:
+        nodes[0].put(each, arrays[each], timeout_s=WAIT_S)
+    for each, array in arrays.items():
+        np.testing.assert_array_equal(pending[each].result(WAIT_S).value, array)
+
+
+def test_reports_of_deaths_that_are_late_or_of_strangers_change_nothing(
+    cluster: MakeNodes,
+) -> None:
+    nodes = cluster(3)
+    nodes.kill(2)
+    view = nodes.view(0, size=2)
+    dead, stranger = (nodes[2].node_id, 1), (77, 1)
+    earlier = (nodes[1].node_id, 0)  # a life of a member that there never was
+
+    async def report(calls: ControlClient) -> None:
+        for key in (dead, stranger, earlier) * 3:
+            for asked in (0, 1):
+                control = nodes.processes[asked].control
+                await calls.report_death(control, key, reporter=nodes[1 - asked].node_id)
+                await calls.report_death(control, key, reporter=stranger[0])
+
+    nodes.call(0, report)
+    assert nodes.view(0, size=2) == nodes.view(1, size=2) == view
+    array = numbers(MIB)
+    np.testing.assert_array_equal(nodes.get(1, nodes.put(0, array)), array)
 
 
 def test_a_node_leaves_while_it_serves(cluster: MakeNodes) -> None:

@@ -29,3 +29,15 @@ def test_more_than_four_gibibytes_arrive_byte_for_byte(cluster: MakeNodes) -> No
         np.array_equal(received[at : at + step], array[at : at + step])
         for at in range(0, SIZE, step)
     )
+
+
+@pytest.mark.parametrize("size", [2 * GIB, 4 * GIB, 4 * GIB + 1])
+def test_sizes_around_two_and_four_gibibytes_are_kept(cluster: MakeNodes, size: int) -> None:
+    nodes = cluster(1, arena_bytes=5 * GIB)
+    marks = [mark for mark in MARKS if mark < size - 1] + [size - 1]
+    object_id = new_id()
+    with nodes[0].empty(object_id, size, np.uint8, timeout_s=WAIT_S) as unsealed:
+        unsealed.value[marks] = np.arange(1, len(marks) + 1)  # takes memory only there
+    received = nodes[0].get(object_id, timeout_s=WAIT_S)
+    assert received.nbytes == size
+    assert received[marks].tolist() == list(range(1, len(marks) + 1))

@@ -143,6 +143,23 @@ def test_copies_are_evicted_longest_idle_first_and_orphans_before_all(cluster: M
     np.testing.assert_array_equal(nodes.get(1, ids[1]), numbers(8 * MIB, 1))
 
 
+def test_what_is_read_or_sent_is_not_evicted(cluster: MakeNodes) -> None:
+    slow = {"block_bytes_max": 8192, "credit_blocks_min": 1, "credit_bytes": 8192}
+    nodes = cluster(3, arena_bytes=ARENA, options={**PATIENT, **slow})
+    read, sent = nodes.put(0, numbers(8 * MIB, 1)), nodes.put(0, numbers(8 * MIB, 2))
+    view = nodes.get(1, read)
+    nodes.get(1, sent)
+    gc.collect()
+    nodes.wait_for(1, lambda stats: stats.arena_bytes_pinned == 8 * MIB)
+    nodes.kill(0)  # node 1 has the last copies, and may evict what nobody uses
+    nodes.view(2, size=2)
+    pending = nodes[2].begin_get(sent, exists=True)
+    nodes.wait_for(2, lambda stats: stats.blocks_received > 10)
+    nodes.put(1, numbers(20 * MIB, 3))  # beside one of the two
+    np.testing.assert_array_equal(pending.result(WAIT_S).value, numbers(8 * MIB, 2))
+    np.testing.assert_array_equal(view, numbers(8 * MIB, 1))
+
+
 def held(nodes: Nodes, rank: int) -> set[bytes]:
     """Ids of the objects that a node has whole."""
     node = nodes.processes[rank]

@@ -1,4 +1,7 @@
-"""Two participants of a reduce are killed at once, ten times in a row: what broke Hoplite's own."""
+"""Participants of a reduce are killed, two at once and ten times in a row; sources are made again.
+
+Both broke Hoplite's own implementation.
+"""
 
 from __future__ import annotations
 
@@ -123,4 +126,19 @@ def test_two_participants_die_at_once_and_without_spares_it_says_so(crew: Crew, 
     with pytest.raises(ReduceError, match=cause):
         early.result(WAIT_S)
     reduce.seal()
+    reduce.expect_nothing_left()
+
+
+@pytest.mark.parametrize("again", ["the same", "other"])
+def test_a_source_that_is_made_again_goes_in_whole_or_a_spare_does(crew: Crew, again: str) -> None:
+    reduce = Round(crew, source_count=5)
+    reduce.kill_two_after(blocks=4)
+    remade = reduce.arrays[0] if again == "the same" else reduce.arrays[0] + 1000
+    crew[reduce.others[4]].put(reduce.ids[0], remade, incarnation=2, timeout_s=WAIT_S)
+    reduce.seal()
+    members = reduce.pending.result(WAIT_S).members
+    assert len(set(members)) == 3
+    assert 1 not in members
+    parts = [remade if index == 0 else reduce.arrays[index] for index in members]
+    np.testing.assert_array_equal(crew.get(reduce.caller, reduce.target), sum(parts))
     reduce.expect_nothing_left()

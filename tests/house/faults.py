@@ -1,0 +1,45 @@
+"""docs/faults.md and the tests that it names belong together."""
+
+from __future__ import annotations
+
+import re
+
+from tests.house.tree import Tree
+
+PAGE = "docs/faults.md"
+SCENARIOS = r"native/sim/(.*_)?fault_scenarios_test\.cc"
+GTEST = re.compile(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", re.M)
+PYTEST = re.compile(r"^(?:async )?def (test_\w+)\(", re.M)
+STAR = "★"
+
+
+def rows(tree: Tree) -> list[list[str]]:
+    """The cells of every fault, without the tables' heads."""
+    lines = [line for line in tree.read(PAGE).splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in cells if row[0] != "fault" and not row[0].startswith("---")]
+
+
+def table(tree: Tree) -> list[str]:
+    """Names that no test has, scenarios that no line has, and starred lines without a process."""
+    native = _gtests(tree, r"native/.*_test\.cc")
+    python = {name for path in tree.python for name in PYTEST.findall(tree.read(path))}
+    found, named = [], set()
+    for fault, *tests in rows(tree):
+        for simulated, cell in zip((True, False), tests, strict=True):
+            names = re.findall(r"`([\w.]+)`", cell)
+            named.update(names)
+            known = native if simulated else python
+            found += [f"{PAGE}: {fault}: no test {name}" for name in names if name not in known]
+            if not names and (simulated or STAR in fault):
+                found.append(f"{PAGE}: {fault}: a test is missing")
+    missing = sorted(_gtests(tree, SCENARIOS) - named)
+    return found + [f"{PAGE}: no line names {name}" for name in missing]
+
+
+def _gtests(tree: Tree, pattern: str) -> set[str]:
+    return {
+        f"{suite}.{name}"
+        for path in tree.matching(pattern)
+        for suite, name in GTEST.findall(tree.read(path))
+    }
