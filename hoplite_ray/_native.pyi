@@ -133,7 +133,7 @@ class Client:
         Say that an object's owner has died: it may be read until its memory is needed.
         """
 
-    def reduce(self, target: bytes, *, op: int, source_count: int, count: int, everywhere: bool = False) -> Request:
+    def reduce(self, target: bytes, *, op: int, source_count: int, count: int, everywhere: bool = False, deterministic: bool = False) -> Request:
         """Combine the first `count` confirmed sources into `target`."""
 
     def reduce_source(self, target: bytes, index: int, object_id: bytes, incarnation: int = 0, confirmed: bool = True) -> None:

@@ -61,6 +61,7 @@ class Collectives(ABC):
         *,
         op: ReduceOp = "sum",
         count: int | None = None,
+        deterministic: bool = False,
         timeout_s: float | None = None,
     ) -> Reduction:
         """Combine the first `count` of `sources` (all, if None) element by element into `target`.
@@ -68,15 +69,23 @@ class Collectives(ABC):
         Sources need not be put yet; they go in as they arrive, whatever their order in the list.
         With `begin_reduce` the caller confirms them one by one. The result stays until it is
         deleted; when this node has been away for 30 s, it may be evicted before everything else.
+        With `deterministic`, members are combined along a fixed binary tree over their place in
+        the list (0 with 1, 2 with 3, these pairs, and so on): the same members give the same bits,
+        in whatever order they come.
 
         Shapes:  all sources share one layout, and so does the result: dicts and lists are combined
                  array by array. Integers wrap around; bool takes "max" (any), "min" (all); "mean"
                  takes floats; 16-bit floats are added up in 32 bits and rounded once.
         Raises:  ReduceError if fewer than `count` sources are left; LayoutMismatchError;
                  InvalidArgumentError for a dtype that the operation does not take.
+        Cost:    size_bytes through each link (n nodes, a source on each). Each node but the
+                 caller's folds 1 / (n - 1) of the result and holds size_bytes for it;
+                 deterministic: and of its share up to min(count, sources / 2) copies, twice as
+                 wide for 16-bit floats, for what waits for its neighbour.
         Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; docs/design.md.
         """
-        return self._begin_reduce_of(target, sources, op, count).result(timeout_s)
+        pending = self._begin_reduce_of(target, sources, op, count, deterministic=deterministic)
+        return pending.result(timeout_s)
 
     async def reduce_async(
         self,
@@ -85,10 +94,12 @@ class Collectives(ABC):
         *,
         op: ReduceOp = "sum",
         count: int | None = None,
+        deterministic: bool = False,
         timeout_s: float | None = None,
     ) -> Reduction:
         """Await what `reduce` returns."""
-        return await self._begin_reduce_of(target, sources, op, count).result_async(timeout_s)
+        pending = self._begin_reduce_of(target, sources, op, count, deterministic=deterministic)
+        return await pending.result_async(timeout_s)
 
     def allreduce(
         self,
@@ -97,6 +108,7 @@ class Collectives(ABC):
         *,
         op: ReduceOp = "sum",
         count: int | None = None,
+        deterministic: bool = False,
         timeout_s: float | None = None,
     ) -> Reduction:
         """Combine as `reduce` does, for a result that every node will get.
@@ -104,7 +116,9 @@ class Collectives(ABC):
         Every node folds its share of the result, this one too, so that the gets that follow carry
         2 (n - 1) / n times the object over each of n nodes' links, which is the least there is.
         """
-        pending = self._begin_reduce_of(target, sources, op, count, everywhere=True)
+        pending = self._begin_reduce_of(
+            target, sources, op, count, everywhere=True, deterministic=deterministic
+        )
         return pending.result(timeout_s)
 
     async def allreduce_async(
@@ -114,10 +128,13 @@ class Collectives(ABC):
         *,
         op: ReduceOp = "sum",
         count: int | None = None,
+        deterministic: bool = False,
         timeout_s: float | None = None,
     ) -> Reduction:
         """Await what `allreduce` returns."""
-        pending = self._begin_reduce_of(target, sources, op, count, everywhere=True)
+        pending = self._begin_reduce_of(
+            target, sources, op, count, everywhere=True, deterministic=deterministic
+        )
         return await pending.result_async(timeout_s)
 
     def begin_reduce(
@@ -128,6 +145,7 @@ class Collectives(ABC):
         op: ReduceOp = "sum",
         count: int | None = None,
         everywhere: bool = False,
+        deterministic: bool = False,
     ) -> PendingReduce:
         """Start a reduce of the first `count` of `source_count` sources that are confirmed."""
         count = source_count if count is None else count
@@ -139,6 +157,8 @@ class Collectives(ABC):
             raise InvalidArgumentError(
                 f"count is {count!r}; it takes 1 to {source_count}, the number of sources"
             )
+        if type(deterministic) is not bool:
+            raise InvalidArgumentError(f"deterministic is {deterministic!r}; it is True or False")
         target = checked_id(target)
         request = self._usable().reduce(
             target,
@@ -146,6 +166,7 @@ class Collectives(ABC):
             source_count=source_count,
             count=count,
             everywhere=everywhere,
+            deterministic=deterministic,
         )
         return PendingReduce(self._listener, self._client, target, request)
 
@@ -157,11 +178,17 @@ class Collectives(ABC):
         count: int | None,
         *,
         everywhere: bool = False,
+        deterministic: bool = False,
     ) -> PendingReduce:
         """Start a reduce whose sources go in when some node has them."""
         checked = [checked_id(source) for source in sources]
         pending = self.begin_reduce(
-            target, source_count=len(checked), op=op, count=count, everywhere=everywhere
+            target,
+            source_count=len(checked),
+            op=op,
+            count=count,
+            everywhere=everywhere,
+            deterministic=deterministic,
         )
         try:
             for index, source in enumerate(checked):

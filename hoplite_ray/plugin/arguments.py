@@ -87,3 +87,10 @@ def checked_count(count: Any, sources: int) -> int | None:
     if not 1 <= count <= sources:
         raise InvalidArgumentError(f"count={count} of {sources} sources; ask for 1 to {sources}")
     return int(count)
+
+
+def checked_flag(name: str, flag: Any) -> bool:
+    """An argument that is True or False."""
+    if not isinstance(flag, bool | np.bool_):
+        raise WrongTypeError(f"{name} is a {type(flag).__name__}; it takes True or False")
+    return bool(flag)

@@ -10,38 +10,61 @@ import ray
 from hoplite_ray.errors import HopliteError, InvalidArgumentError, WrongTypeError
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.api import ray_values
-from hoplite_ray.plugin.arguments import checked_count, checked_op, deadline_of, source_refs
+from hoplite_ray.plugin.arguments import (
+    checked_count,
+    checked_flag,
+    checked_op,
+    deadline_of,
+    source_refs,
+)
 from hoplite_ray.plugin.array import Array
 from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.reducing import Combination
 from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.refs import ReduceOp
 
 
-def reduce(refs: Sequence[Ref], *, op: ReduceOp = "sum", count: int | None = None) -> Ref:
+def reduce(
+    refs: Sequence[Ref],
+    *,
+    op: ReduceOp = "sum",
+    count: int | None = None,
+    deterministic: bool = False,
+) -> Ref:
     """Combine the values of `count` of `refs`, whichever are ready first, element by element.
 
     Sources are refs of `put`, of tasks that return an `array`, or of tasks that return a bare value
     (it is put into the store where it is). Dicts, lists and tuples are combined array by array.
     `op` is "sum", "prod", "min", "max" or "mean"; float16 and bfloat16 are summed in float32 and
     rounded once; integers wrap around; "mean" takes floats, bool only "min" and "max".
+    With `deterministic` the same members give the same bits, in whatever order they come: they are
+    combined along a fixed binary tree over their place in the list.
     Shapes:  all sources have the same arrays: dtypes, shapes, keys; so does the result.
     Returns: at once, a pending ref: ready when the reduce has committed.
     Raises:  on get: ReduceError with the fate of every source when fewer than `count` can come;
              with `count=None` (all of them) what the first failing source raised.
     Cost:    every other node folds a share of the bytes; the caller's receives the result.
+             `deterministic`: each of them keeps up to min(count, sources / 2) copies of its share
+             until their neighbours in the tree come, twice as wide for 16-bit floats.
     Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; docs/design.md decision 5.
     """
-    return _reduced(refs, op, count, everywhere=False)
+    return _reduced(refs, op, count, deterministic, everywhere=False)
 
 
-def allreduce(refs: Sequence[Ref], *, op: ReduceOp = "sum", count: int | None = None) -> Ref:
+def allreduce(
+    refs: Sequence[Ref],
+    *,
+    op: ReduceOp = "sum",
+    count: int | None = None,
+    deterministic: bool = False,
+) -> Ref:
     """`reduce` for a result that every node will read: all nodes fold, the caller's too.
 
     Returns: at once, a pending ref of one value; each node fetches it when it first reads it.
     Raises:  as `reduce`.
     Cost:    with n nodes that read, 2 (n - 1) / n of the bytes through each.
     """
-    return _reduced(refs, op, count, everywhere=True)
+    return _reduced(refs, op, count, deterministic, everywhere=True)
 
 
 def gather(refs: Sequence[Ref]) -> Ref:
@@ -64,11 +87,18 @@ def allgather(refs: Sequence[Ref]) -> Ref:
     return _gathered(refs, "allgather")
 
 
-def _reduced(refs: Sequence[Ref], op: Any, count: Any, *, everywhere: bool) -> Ref:
+def _reduced(
+    refs: Sequence[Ref], op: Any, count: Any, deterministic: Any, *, everywhere: bool
+) -> Ref:
     sources = source_refs(refs, "allreduce" if everywhere else "reduce")
-    op, count = checked_op(op), checked_count(count, len(sources))
+    how = Combination(
+        checked_op(op),
+        checked_count(count, len(sources)),
+        everywhere,
+        checked_flag("deterministic", deterministic),
+    )
     here = attachment()
-    result: Ref = here.steward.reduce.remote(sources, op, count, everywhere, here.journal.process)
+    result: Ref = here.steward.reduce.remote(sources, how, here.journal.process)
     here.abandoned.watch(result)
     return result
 

@@ -20,15 +20,24 @@ from hoplite_ray.store import Store
 _POLL_S = (0.0005, 0.01)  # first and longest pause between looks at a reduce that may commit
 
 
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """What a reduce is asked to do with its sources; `count` None: all of them."""
+
+    op: ReduceOp
+    count: int | None
+    everywhere: bool
+    deterministic: bool
+
+
 @dataclass(slots=True)
 class ReduceRun:
     """The sources of one reduce, its request to the store, and how many must come."""
 
     store: Store
     target: bytes
-    op: ReduceOp
+    how: Combination
     count: int
-    everywhere: bool
     sources: list[Source]
     first_failure_ends_it: bool
     ids: list[bytes]
@@ -36,24 +45,14 @@ class ReduceRun:
     failed: list[Source] = field(default_factory=list)
 
     @classmethod
-    def of(
-        cls,
-        refs: list[Ref],
-        store: Store,
-        target: bytes,
-        *,
-        op: ReduceOp,
-        count: int | None,
-        everywhere: bool,
-    ) -> ReduceRun:
+    def of(cls, refs: list[Ref], store: Store, target: bytes, how: Combination) -> ReduceRun:
         return cls(
             store,
             target,
-            op,
-            len(refs) if count is None else count,
-            everywhere,
+            how,
+            len(refs) if how.count is None else how.count,
             [Source(index, ref) for index, ref in enumerate(refs)],
-            first_failure_ends_it=count is None,
+            first_failure_ends_it=how.count is None,
             ids=[ref.binary() for ref in refs],
         )
 
@@ -65,8 +64,9 @@ class ReduceRun:
             self.target,
             source_count=len(self.sources),
             count=self.count,
-            op=self.op,
-            everywhere=self.everywhere,
+            op=self.how.op,
+            everywhere=self.how.everywhere,
+            deterministic=self.how.deterministic,
         )
         try:
             members = await self._feed(request, arrivals)
@@ -138,7 +138,7 @@ class ReduceRun:
         layout = source.handle._layout
         if self.layout is None:
             try:
-                check_reducible(layout, self.op)
+                check_reducible(layout, self.how.op)
             except InvalidArgumentError as error:
                 return InvalidArgumentError(f"source {source.index}: {error}")
             self.layout = layout

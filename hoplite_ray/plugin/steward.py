@@ -28,10 +28,9 @@ from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.collecting import Gathered, run_gather
 from hoplite_ray.plugin.journal import Journals
 from hoplite_ray.plugin.lifetime import Reaper
-from hoplite_ray.plugin.reducing import ReduceRun
+from hoplite_ray.plugin.reducing import Combination, ReduceRun
 from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.plugin.start import NodePlace, node_name
-from hoplite_ray.refs import ReduceOp
 from hoplite_ray.store import new_id
 
 T = TypeVar("T")
@@ -76,9 +75,7 @@ class Steward:
         refs = [seams.ref_of(each) for each in anchors if each in self._anchors]
         return [ref for ref in refs if seams.is_owned(ref)]
 
-    async def reduce(
-        self, refs: list[Ref], op: ReduceOp, count: int | None, everywhere: bool, caller: str
-    ) -> Array | None:
+    async def reduce(self, refs: list[Ref], how: Combination, caller: str) -> Array | None:
         """The handle of the reduce's result, once it has committed.
 
         Its id is the answer's own; a steward that Ray has restarted takes a new one, because the
@@ -93,10 +90,7 @@ class Steward:
                 self._here.journal.anchored(target, anchor.binary(), 0)
                 try:
                     store = await asyncio.to_thread(lambda: self._here.store)
-                    run = ReduceRun.of(
-                        refs, store, target, op=op, count=count, everywhere=everywhere
-                    )
-                    layout, members = await run.run()
+                    layout, members = await ReduceRun.of(refs, store, target, how).run()
                     return Array(target, 0, layout, anchor, members=members)
                 except NodeLostError:
                     if not tries_left:

@@ -38,7 +38,7 @@ inline constexpr std::uint64_t kPartAlignBytes = 64;
 inline constexpr std::uint16_t kStripesMax = 64;  // stripes of one operation; one word of bitmap
 inline constexpr std::uint32_t kReduceSourcesMax = 4096;
 static_assert(kControlFrameBytesMax >=
-                  kLayoutBytesMax + 37 * std::size_t{kReduceSourcesMax} + 4_KiB,
+                  kLayoutBytesMax + 45 * std::size_t{kReduceSourcesMax} + 4_KiB,
               "a reduce's result and all of its members fit into one frame");
 inline constexpr std::size_t kViewMembersMax = 1024;
 inline constexpr std::size_t kForwardListMax = 8;  // decision 18: pushes above it are forwarded
@@ -48,7 +48,11 @@ inline constexpr std::size_t kRailsMax = 8;
 // the links this is measured on; the bandwidth-delay product of 10 Gbit/s x 1 ms is 1.2 MB.
 inline constexpr std::uint32_t kCreditBlocksMin = 2;
 inline constexpr std::uint64_t kCreditBytes = 2_MiB;
-// Bytes of blocks handed to one rail and not yet taken by the kernel.
+// What an owner of a reduce receives into at most: with two blocks of 1 MiB from each of 31 others.
+inline constexpr std::uint64_t kFoldSlotsBytesMax = 64_MiB;
+inline constexpr std::uint32_t kFoldWindowMax = 256;  // blocks of 8 KiB are kCreditBytes then
+// Bytes of blocks handed to one rail// Bytes of blocks handed to one rail and not yet taken by the
+// kernel.
 inline constexpr std::uint64_t kRailQueueBytes = 2_MiB;
 
 // A turn of the reactor: what it may do before it looks at the sockets again.

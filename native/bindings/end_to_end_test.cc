@@ -182,7 +182,7 @@ TEST_F(Cluster, AReduceSumsTheFirstSourcesThatAreConfirmed) {
     ASSERT_TRUE(put(i % 3, id, bytes_of(values), DType::kFloat32));
   }
   const ObjectId target = object_id(99);
-  auto reduce = clients_[0]->reduce(target, ReduceOp::kSum, 4, 2);
+  auto reduce = clients_[0]->reduce({target, ReduceOp::kSum, 4, 2});
   ASSERT_TRUE(reduce);
   ASSERT_TRUE(clients_[0]->reduce_source(target, 3, object_id(13)));
   ASSERT_TRUE(clients_[0]->reduce_source(target, 1, object_id(11)));

@@ -116,11 +116,14 @@ struct PyClient {
   }
 
   PyRequest reduce(const nb::bytes& target, int op, std::uint32_t source_count, std::uint32_t count,
-                   bool everywhere) {
-    const ObjectId object = to_object_id(target);
-    const auto operation = to_enum<ReduceOp>(op, kReduceOpCount, "op");
-    return wrap(released(
-        [&](Client& c) { return c.reduce(object, operation, source_count, count, everywhere); }));
+                   bool everywhere, bool deterministic) {
+    const ReduceCommand wanted{.target = to_object_id(target),
+                               .op = to_enum<ReduceOp>(op, kReduceOpCount, "op"),
+                               .source_count = source_count,
+                               .count = count,
+                               .everywhere = everywhere,
+                               .deterministic = deterministic};
+    return wrap(released([&](Client& c) { return c.reduce(wanted); }));
   }
 
   void watch(PyRequest& request) {
@@ -293,7 +296,7 @@ void bind_client(nb::module_& m) {
       .def("orphan", &PyClient::orphan, "object_id"_a, "upto"_a = 0,
            "Say that an object's owner has died: it may be read until its memory is needed.")
       .def("reduce", &PyClient::reduce, "target"_a, nb::kw_only(), "op"_a, "source_count"_a,
-           "count"_a, "everywhere"_a = false,
+           "count"_a, "everywhere"_a = false, "deterministic"_a = false,
            "Combine the first `count` confirmed sources into `target`.")
       .def("reduce_source", &PyClient::reduce_source, "target"_a, "index"_a, "object_id"_a,
            "incarnation"_a = 0, "confirmed"_a = true,

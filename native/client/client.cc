@@ -138,15 +138,15 @@ Result<RequestHandle> Client::orphan(ObjectId object, Incarnation upto) {
   return attachment_->ask(object, OrphanCommand{object, upto});
 }
 
-Result<RequestHandle> Client::reduce(ObjectId target, ReduceOp op, std::uint32_t source_count,
-                                     std::uint32_t count, bool everywhere) {
-  if (count == 0 || count > source_count || source_count > kReduceSourcesMax) {
-    return Error{
-        Code::kInvalidArgument,
-        "reduce of " + std::to_string(count) + " out of " + std::to_string(source_count) +
-            " sources: 1 <= count <= source_count <= " + std::to_string(kReduceSourcesMax)};
+Result<RequestHandle> Client::reduce(const ReduceCommand& wanted) {
+  if (wanted.count == 0 || wanted.count > wanted.source_count ||
+      wanted.source_count > kReduceSourcesMax) {
+    return Error{Code::kInvalidArgument, "reduce of " + std::to_string(wanted.count) + " out of " +
+                                             std::to_string(wanted.source_count) +
+                                             " sources: 1 <= count <= source_count <= " +
+                                             std::to_string(kReduceSourcesMax)};
   }
-  return attachment_->ask(target, ReduceCommand{target, op, source_count, count, everywhere});
+  return attachment_->ask(wanted.target, wanted);
 }
 
 Result<void> Client::reduce_source(ObjectId target, std::uint32_t index, ObjectId object,

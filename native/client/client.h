@@ -64,11 +64,8 @@ class Client {
   // Its owner has died: readable until its memory is needed, wherever it is. Ends with Done.
   [[nodiscard]] Result<RequestHandle> orphan(ObjectId object, Incarnation upto = Incarnation{0});
 
-  // Ends with Reduced when `count` of `source_count` sources are in and committed. `everywhere`:
-  // all nodes fold, this one too, because all will read it.
-  [[nodiscard]] Result<RequestHandle> reduce(ObjectId target, ReduceOp op,
-                                             std::uint32_t source_count, std::uint32_t count,
-                                             bool everywhere = false);
+  // Ends with Reduced when `count` of `source_count` sources are in and committed.
+  [[nodiscard]] Result<RequestHandle> reduce(const ReduceCommand& wanted);
   // Source `index` of that reduce is confirmed now; the order of these calls is the order of
   // arrival. Or not `confirmed`: it is, by the node, as soon as some node has it.
   [[nodiscard]] Result<void> reduce_source(ObjectId target, std::uint32_t index, ObjectId object,

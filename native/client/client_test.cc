@@ -220,14 +220,14 @@ TEST_F(ClientTest, AReduceEndsWithItsMembers) {
   });
   ASSERT_TRUE(client_->reduce_source(object_id(1), 3, object_id(13), Incarnation{2}));
   ASSERT_TRUE(client_->reduce_source_failed(object_id(1), 2));
-  auto outcome = must(finish(client_->reduce(object_id(1), ReduceOp::kMax, 4, 2)));
+  auto outcome = must(finish(client_->reduce({object_id(1), ReduceOp::kMax, 4, 2})));
   EXPECT_EQ(std::get<Reduced>(outcome).members, (std::vector<std::uint32_t>{3, 1}));
   const auto sources = node_->heard<ReduceSourceCommand>();
   ASSERT_EQ(sources.size(), 2U);
   EXPECT_EQ(std::get<ReduceSourceCommand>(sources[0].body).source.object, object_id(13));
   EXPECT_TRUE(std::get<ReduceSourceCommand>(sources[1].body).source.failed);
-  EXPECT_FALSE(client_->reduce(object_id(1), ReduceOp::kSum, 4, 5));
-  EXPECT_FALSE(client_->reduce(object_id(1), ReduceOp::kSum, 4, 0));
+  EXPECT_FALSE(client_->reduce({object_id(1), ReduceOp::kSum, 4, 5}));
+  EXPECT_FALSE(client_->reduce({object_id(1), ReduceOp::kSum, 4, 0}));
 }
 
 TEST_F(ClientTest, ManyThreadsShareOneReader) {

@@ -1,47 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/accumulator.h"
 
-#include <algorithm>
-#include <bit>
-
 namespace hoplite {
 
 bool Accumulator::handle_own(const ReduceOwn& own) {
   if (own.target_epoch < own_.target_epoch) return false;
   const bool raised = own.target_epoch > own_.target_epoch;
-  if (raised) {
-    received_.clear();
-    final_.clear();
-    std::set<std::uint32_t> kept;
-    for (const ReduceSource& source : own.members) kept.insert(source.index);
-    if (!own.sealed || !own_.sealed || !has_exactly(kept)) unfinish();
-    for (auto it = members_.begin(); it != members_.end();) {
-      if (kept.contains(it->first)) {
-        ++it;
-        continue;
-      }
-      const std::uint32_t removed = it->first;
-      it = members_.erase(it);
-      std::erase_if(folded_, [&](const auto& block) {
-        const Bitmap& bits = block.second;
-        return removed / 64 < bits.size() && (bits[removed / 64] >> (removed % 64) & 1) != 0;
-      });
-    }
-  }
-  const bool sealed = own.sealed || (!raised && own_.sealed);
+  const bool was_sealed = !raised && own_.sealed;
+  if (raised) begin_epoch(own);
   own_ = own;
-  own_.sealed = sealed;
+  own_.sealed = own.sealed || was_sealed;
   for (const ReduceSource& source : own.members) {  // known ones keep what was located
-    members_.try_emplace(source.index, Member{.source = source});
+    if (was_sealed || members_.size() >= own.count) break;
+    members_.try_emplace(
+        source.index,
+        Member{.source = source, .sender = source.holder, .located = source.holder != kNoNode});
+    indices_.insert(source.index);
   }
   own_.members.clear();
   return true;
 }
 
-bool Accumulator::has_exactly(const std::set<std::uint32_t>& members) const {
-  return members.size() == members_.size() &&
-         std::all_of(members.begin(), members.end(),
-                     [&](std::uint32_t index) { return members_.contains(index); });
+// Of what was folded before, all stays that holds no removed member, and that the new set of
+// members would have folded in the same way.
+void Accumulator::begin_epoch(const ReduceOwn& own) {
+  received_.clear();
+  final_.clear();
+  SourceSet kept;
+  for (const ReduceSource& source : own.members) kept.insert(source.index);
+  if (!own.sealed || !own_.sealed || !(kept == indices_)) unfinish();
+  PairwiseFold::Tree tree = this->tree();
+  tree.members = own.sealed ? &kept : nullptr;
+  std::erase_if(members_, [&](const auto& member) {
+    const std::uint32_t index = member.first;
+    if (kept.contains(index)) return false;
+    indices_.erase(index);
+    if (!own_.deterministic) {
+      std::erase_if(folded_, [&](const auto& block) { return block.second.taken.contains(index); });
+    }
+    return true;
+  });
+  if (!own_.deterministic) return;
+  for (auto& [index, block] : folded_) block.pairs.keep(tree, kept, block.taken);
+}
+
+PairwiseFold::Tree Accumulator::tree() const {
+  return {own_.source_count, pairwise_cells(own_.source_count, own_.count),
+          own_.sealed ? &indices_ : nullptr};
 }
 
 // Other members are to be folded into what is finished: accumulators go on, but a mean was divided
@@ -59,23 +64,19 @@ void Accumulator::accept_final(StripeIndex stripe, std::uint32_t blocks) {
   }
 }
 
-std::optional<bool> Accumulator::take(std::uint32_t member, BlockIndex block) {
+std::optional<std::vector<FoldStep>> Accumulator::take(std::uint32_t member, BlockIndex block) {
   if (received_.contains(block)) return std::nullopt;
-  Bitmap& bits = folded_[block];
-  const bool first = bits.empty();
-  if (bits.size() <= member / 64) bits.resize(member / 64 + 1);
-  std::uint64_t& word = bits[member / 64];
-  const std::uint64_t bit = 1ULL << (member % 64);
-  if ((word & bit) != 0) return std::nullopt;
-  word |= bit;
-  return first;
+  Block& into = folded_[block];
+  const bool first = into.taken.count() == 0;
+  if (!into.taken.insert(member)) return std::nullopt;
+  if (own_.deterministic) return into.pairs.take(member, tree());
+  return std::vector{FoldStep{0, std::nullopt, first}};
 }
 
 bool Accumulator::lacks(std::uint32_t member, BlockIndex block) const {
   if (received_.contains(block)) return false;
   const auto it = folded_.find(block);
-  if (it == folded_.end() || it->second.size() <= member / 64) return true;
-  return (it->second[member / 64] >> (member % 64) & 1) == 0;
+  return it == folded_.end() || !it->second.taken.contains(member);
 }
 
 std::uint32_t Accumulator::total(StripeIndex stripe) const {
@@ -92,11 +93,7 @@ std::optional<std::uint32_t> Accumulator::first_lacking(std::uint32_t member,
 
 bool Accumulator::is_whole(BlockIndex block) const {
   const auto it = folded_.find(block);
-  if (!own_.sealed || it == folded_.end()) return false;
-  std::size_t count = 0;
-  for (const std::uint64_t word : it->second)
-    count += static_cast<std::size_t>(std::popcount(word));
-  return count == members_.size();
+  return own_.sealed && it != folded_.end() && it->second.taken.count() == members_.size();
 }
 
 void Accumulator::skip_final(StripeIndex stripe) {
@@ -107,7 +104,7 @@ void Accumulator::skip_final(StripeIndex stripe) {
   }
 }
 
-std::optional<BlockIndex> Accumulator::poll_whole(StripeIndex stripe) {
+std::optional<Accumulator::Whole> Accumulator::poll_whole(StripeIndex stripe) {
   skip_final(stripe);
   const std::uint32_t n = final_.at(stripe);
   if (n == total(stripe)) return std::nullopt;
@@ -115,7 +112,8 @@ std::optional<BlockIndex> Accumulator::poll_whole(StripeIndex stripe) {
   if (!is_whole(block)) return std::nullopt;
   finished_.insert(block);
   ++final_.at(stripe);
-  return block;
+  if (!own_.deterministic) return Whole{block, {}};
+  return Whole{block, folded_.at(block).pairs.close(tree())};
 }
 
 std::uint32_t Accumulator::final_blocks(StripeIndex stripe) const {

@@ -2,8 +2,8 @@
 // indices make every fold idempotent: nothing is counted twice, in any order, after any reconnect
 // (design decision 5). A block is whole when it holds every member of the sealed set, and final
 // once it has been finished; of a newer target epoch only the blocks that hold a removed member are
-// void, and folded and finished anew. SPDX-License-Identifier:
-// Apache-2.0
+// void, and folded and finished anew; of a deterministic fold, only what that member had gone into.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "plan/messages.h"
+#include "plan/pairwise.h"
 
 namespace hoplite {
 
@@ -35,15 +36,19 @@ class Accumulator {
   // before: they are final as they are, and must not be written again while they are being sent.
   void accept_final(StripeIndex stripe, std::uint32_t blocks);
 
-  // Books `member` on `block`: whether it is the block's first, or nothing if it is in already.
-  std::optional<bool> take(std::uint32_t member, BlockIndex block);
+  // Books `member` on `block`: what is to be folded now, or nothing if it is in already.
+  std::optional<std::vector<FoldStep>> take(std::uint32_t member, BlockIndex block);
   // The first block (as a position in the stripe) that still lacks `member`.
   [[nodiscard]] std::optional<std::uint32_t> first_lacking(std::uint32_t member,
                                                            StripeIndex stripe) const;
   [[nodiscard]] bool lacks(std::uint32_t member, BlockIndex block) const;
-  // The stripe's next block, in order, that is whole: finish it, for it counts as final from now
-  // on.
-  std::optional<BlockIndex> poll_whole(StripeIndex stripe);
+  // The stripe's next block, in order, that is whole: after these steps its fold is in cell 0.
+  // Finish it, for it counts as final from now on.
+  struct Whole {
+    BlockIndex block;
+    std::vector<FoldStep> steps;
+  };
+  std::optional<Whole> poll_whole(StripeIndex stripe);
   // Leading blocks of the stripe that are final.
   [[nodiscard]] std::uint32_t final_blocks(StripeIndex stripe) const;
   [[nodiscard]] bool is_folded(StripeIndex stripe) const;
@@ -53,16 +58,21 @@ class Accumulator {
   [[nodiscard]] const std::map<std::uint32_t, Member>& members() const { return members_; }
 
  private:
-  using Bitmap = std::vector<std::uint64_t>;
+  struct Block {
+    SourceSet taken;
+    PairwiseFold pairs;  // of a deterministic fold
+  };
+  void begin_epoch(const ReduceOwn& own);
+  [[nodiscard]] PairwiseFold::Tree tree() const;
   [[nodiscard]] bool is_whole(BlockIndex block) const;
   void skip_final(StripeIndex stripe);
-  [[nodiscard]] bool has_exactly(const std::set<std::uint32_t>& members) const;
   void unfinish();
   [[nodiscard]] std::uint32_t total(StripeIndex stripe) const;
 
   ReduceOwn own_;  // without members
   std::map<std::uint32_t, Member> members_;
-  std::map<BlockIndex, Bitmap> folded_;
+  SourceSet indices_;  // of members_
+  std::map<BlockIndex, Block> folded_;
   std::set<BlockIndex> finished_;
   std::set<BlockIndex> received_;  // final in this epoch without having been folded here
   std::map<StripeIndex, std::uint32_t> final_;  // leading blocks that are final, in this epoch

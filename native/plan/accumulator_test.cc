@@ -8,7 +8,8 @@ namespace hoplite {
 namespace {
 
 ReduceSource source(std::uint32_t index) {
-  return {index, ObjectId{{static_cast<std::uint8_t>(index)}}, {}, false};
+  return {
+      .index = index, .object = ObjectId{{static_cast<std::uint8_t>(index)}}, .incarnation = {}};
 }
 ReduceOwn own(std::uint32_t epoch, const std::vector<std::uint32_t>& members, bool sealed = true) {
   ReduceOwn own;
@@ -16,6 +17,7 @@ ReduceOwn own(std::uint32_t epoch, const std::vector<std::uint32_t>& members, bo
   own.meta = {4096, 1024, {{DType::kFloat32, 4096}}, ""};
   own.stripe_count = 2;
   own.owned = {StripeIndex{1}};  // blocks 1 and 3
+  own.source_count = own.count = 100;
   for (const std::uint32_t index : members) own.members.push_back(source(index));
   own.sealed = sealed;
   return own;
@@ -26,77 +28,84 @@ constexpr BlockIndex kFirst{1}, kSecond{3};
 // What an owner finishes now, in order.
 std::vector<BlockIndex> finish_all(Accumulator& folds) {
   std::vector<BlockIndex> finished;
-  while (const auto block = folds.poll_whole(kMine)) finished.push_back(*block);
+  while (const auto whole = folds.poll_whole(kMine)) finished.push_back(whole->block);
   return finished;
 }
 using Blocks = std::vector<BlockIndex>;
+// Whether `member` is the first in the block, or nothing if it is in already.
+std::optional<bool> take(Accumulator& folds, std::uint32_t member, BlockIndex block) {
+  const auto steps = folds.take(member, block);
+  if (!steps) return std::nullopt;
+  EXPECT_EQ(steps->size(), 1U);
+  EXPECT_EQ(steps->front().into, 0U);
+  return steps->front().first;
+}
 
 TEST(Accumulator, SaysWhetherAFoldIsTheBlocksFirstAndRefusesToRepeatIt) {
   Accumulator folds(own(1, {0, 70}));
-  EXPECT_EQ(folds.take(70, kFirst), true);
-  EXPECT_EQ(folds.take(0, kFirst), false);
-  EXPECT_EQ(folds.take(70, kFirst), std::nullopt);
-  EXPECT_EQ(folds.take(0, kFirst), std::nullopt);
-  EXPECT_EQ(folds.take(0, kSecond), true) << "blocks are told apart";
+  EXPECT_EQ(take(folds, 70, kFirst), true);
+  EXPECT_EQ(take(folds, 0, kFirst), false);
+  EXPECT_EQ(take(folds, 70, kFirst), std::nullopt);
+  EXPECT_EQ(take(folds, 0, kFirst), std::nullopt);
+  EXPECT_EQ(take(folds, 0, kSecond), true) << "blocks are told apart";
 }
 
 TEST(Accumulator, KnowsWhereAMemberIsToBeContinued) {
   Accumulator folds(own(1, {0, 1}));
   EXPECT_EQ(folds.first_lacking(0, kMine), 0U);
-  folds.take(0, kSecond);
+  take(folds, 0, kSecond);
   EXPECT_EQ(folds.first_lacking(0, kMine), 0U);
-  folds.take(0, kFirst);
+  take(folds, 0, kFirst);
   EXPECT_EQ(folds.first_lacking(0, kMine), std::nullopt);
   EXPECT_TRUE(folds.lacks(1, kFirst));
 }
 
 TEST(Accumulator, IsFinalOnlyWithEveryMemberOfASealedSet) {
   Accumulator folds(own(1, {0}, false));
-  folds.take(0, kFirst);
+  take(folds, 0, kFirst);
   EXPECT_EQ(finish_all(folds), Blocks{}) << "another member may come";
   ReduceOwn more = own(1, {1});
-  more.first = 1;
   EXPECT_TRUE(folds.handle_own(more));
   EXPECT_EQ(finish_all(folds), Blocks{});
-  folds.take(1, kFirst);
+  take(folds, 1, kFirst);
   EXPECT_EQ(folds.final_blocks(kMine), 0U) << "it is not finished";
   EXPECT_EQ(finish_all(folds), Blocks{kFirst});
   EXPECT_EQ(folds.final_blocks(kMine), 1U);
   EXPECT_FALSE(folds.is_folded(kMine));
-  folds.take(0, kSecond);
-  folds.take(1, kSecond);
+  take(folds, 0, kSecond);
+  take(folds, 1, kSecond);
   EXPECT_EQ(finish_all(folds), Blocks{kSecond}) << "each block once";
   EXPECT_TRUE(folds.is_folded(kMine));
 }
 
 TEST(Accumulator, CountsOnlyTheLeadingBlocksAsFinal) {
   Accumulator folds(own(1, {0}));
-  folds.take(0, kSecond);
+  take(folds, 0, kSecond);
   EXPECT_EQ(finish_all(folds), Blocks{});
   EXPECT_EQ(folds.final_blocks(kMine), 0U);
-  folds.take(0, kFirst);
+  take(folds, 0, kFirst);
   EXPECT_EQ(finish_all(folds), (Blocks{kFirst, kSecond}));
 }
 
 TEST(Accumulator, GoesPastBlocksThatWereReceived) {
   Accumulator folds(own(1, {0}));
   folds.accept_final(kMine, 1);
-  folds.take(0, kSecond);
+  take(folds, 0, kSecond);
   EXPECT_EQ(finish_all(folds), Blocks{kSecond});
   EXPECT_TRUE(folds.is_folded(kMine));
 }
 
 TEST(Accumulator, FinishesAVoidedBlockAgainAndAKeptOneNot) {
   Accumulator folds(own(1, {0, 1}));
-  for (const std::uint32_t member : {0, 1}) folds.take(member, kFirst);
+  for (const std::uint32_t member : {0, 1}) take(folds, member, kFirst);
   EXPECT_EQ(finish_all(folds), Blocks{kFirst});
   EXPECT_TRUE(folds.handle_own(own(2, {0, 1})));
   EXPECT_EQ(finish_all(folds), Blocks{}) << "another home, the same members";
   EXPECT_EQ(folds.final_blocks(kMine), 1U);
   EXPECT_TRUE(folds.handle_own(own(3, {0, 2})));
   EXPECT_EQ(finish_all(folds), Blocks{});
-  EXPECT_EQ(folds.take(2, kFirst), true) << "from the start";
-  EXPECT_EQ(folds.take(0, kFirst), false);
+  EXPECT_EQ(take(folds, 2, kFirst), true) << "from the start";
+  EXPECT_EQ(take(folds, 0, kFirst), false);
   EXPECT_EQ(finish_all(folds), Blocks{kFirst});
 }
 
@@ -105,7 +114,7 @@ TEST(Accumulator, FoldsAMeanAnewWhenItMayGetAnotherMember) {
     ReduceOwn one = own(1, {0});
     one.op = op;
     Accumulator folds(one);
-    folds.take(0, kFirst);
+    take(folds, 0, kFirst);
     EXPECT_EQ(finish_all(folds), Blocks{kFirst});
     ReduceOwn unsealed = own(2, {0}, false);
     unsealed.op = op;
@@ -117,19 +126,19 @@ TEST(Accumulator, FoldsAMeanAnewWhenItMayGetAnotherMember) {
 
 TEST(Accumulator, VoidsOnlyBlocksWithARemovedMemberWhenTheEpochIsRaised) {
   Accumulator folds(own(1, {0, 1}));
-  folds.take(0, kFirst);
-  folds.take(1, kFirst);
-  folds.take(0, kSecond);
+  take(folds, 0, kFirst);
+  take(folds, 1, kFirst);
+  take(folds, 0, kSecond);
   EXPECT_TRUE(folds.handle_own(own(2, {0, 2})));
   EXPECT_TRUE(folds.lacks(0, kFirst)) << "it held member 1";
   EXPECT_FALSE(folds.lacks(0, kSecond));
-  EXPECT_EQ(folds.take(2, kSecond), false);
-  EXPECT_EQ(folds.take(2, kFirst), true);
+  EXPECT_EQ(take(folds, 2, kSecond), false);
+  EXPECT_EQ(take(folds, 2, kFirst), true);
 }
 
 TEST(Accumulator, IsNoLongerSealedInANewEpochUnlessToldSo) {
   Accumulator folds(own(1, {0}));
-  folds.take(0, kFirst);
+  take(folds, 0, kFirst);
   EXPECT_EQ(finish_all(folds), Blocks{kFirst});
   folds.handle_own(own(2, {0}, false));
   EXPECT_EQ(finish_all(folds), Blocks{});
@@ -144,13 +153,66 @@ TEST(Accumulator, IgnoresNewsOfAnOlderEpoch) {
 }
 
 TEST(Accumulator, KeepsWhatItKnowsOfMembersThatItIsToldOfAgain) {
-  Accumulator folds(own(1, {0}));
+  Accumulator folds(own(1, {0}, false));
   folds.members().at(0).sender = NodeId{4};
   folds.members().at(0).source.incarnation = Incarnation{3};  // as Located said
   folds.handle_own(own(1, {0, 1}));
   EXPECT_EQ(folds.members().at(0).sender, NodeId{4});
   EXPECT_EQ(folds.members().at(0).source.incarnation, Incarnation{3});
   EXPECT_TRUE(folds.members().contains(1));
+}
+
+TEST(Accumulator, TakesNobodyElseOnceItIsSealedNorMoreThanItsCount) {
+  ReduceOwn few = own(1, {0, 1}, false);
+  few.count = 2;
+  Accumulator folds(few);
+  few.members = {source(5)};
+  folds.handle_own(few);
+  EXPECT_FALSE(folds.members().contains(5));
+  Accumulator sealed(own(1, {0}));
+  sealed.handle_own(own(1, {1}));
+  EXPECT_FALSE(sealed.members().contains(1));
+}
+
+TEST(Accumulator, KnowsWhoHoldsAMemberWhenTheHomeDoes) {
+  ReduceOwn told = own(1, {0, 1});
+  told.members[1].holder = NodeId{7};
+  Accumulator folds(told);
+  EXPECT_FALSE(folds.members().at(0).located);
+  EXPECT_TRUE(folds.members().at(1).located);
+  EXPECT_EQ(folds.members().at(1).sender, NodeId{7});
+}
+
+ReduceOwn deterministic(std::uint32_t epoch, const std::vector<std::uint32_t>& members,
+                        bool sealed = true) {
+  ReduceOwn fixed = own(epoch, members, sealed);
+  fixed.deterministic = true;
+  fixed.source_count = 4;
+  fixed.count = 3;
+  return fixed;
+}
+
+TEST(Accumulator, KeepsWhatALostMemberHadNoPartInWhenItIsDeterministic) {
+  Accumulator folds(deterministic(1, {0, 1, 3}));
+  for (const std::uint32_t member : {0, 1, 3}) EXPECT_TRUE(folds.take(member, kFirst));
+  EXPECT_EQ(finish_all(folds), Blocks{kFirst});
+  for (const std::uint32_t member : {0, 1}) EXPECT_TRUE(folds.take(member, kSecond));
+  EXPECT_TRUE(folds.handle_own(deterministic(2, {0, 1, 2})));
+  for (const std::uint32_t member : {0, 1}) {
+    EXPECT_TRUE(folds.lacks(member, kFirst)) << "the root had member 3 in it";
+    EXPECT_FALSE(folds.lacks(member, kSecond)) << "0 and 1 are a pair as they were";
+  }
+  EXPECT_EQ(folds.take(2, kSecond)->size(), 2U) << "into a cell, and to the pair";
+}
+
+TEST(Accumulator, UndoesPairsThatASpareComesBetween) {
+  Accumulator folds(deterministic(1, {0, 2, 3}));
+  EXPECT_TRUE(folds.take(0, kFirst));
+  EXPECT_TRUE(folds.take(2, kFirst));
+  EXPECT_TRUE(folds.take(3, kFirst));
+  EXPECT_TRUE(folds.handle_own(deterministic(2, {0, 1, 2})));
+  EXPECT_TRUE(folds.lacks(0, kFirst)) << "it had gone in with 2 and 3 already";
+  EXPECT_TRUE(folds.lacks(2, kFirst));
 }
 
 TEST(Accumulator, HasNothingToFoldInAStripeWithoutBlocks) {

@@ -45,7 +45,8 @@ struct ReduceCommand {
   ReduceOp op = ReduceOp::kSum;
   std::uint32_t source_count = 0;
   std::uint32_t count = 0;
-  bool everywhere = false;  // folded on all nodes, because all will read it
+  bool everywhere = false;     // folded on all nodes, because all will read it
+  bool deterministic = false;  // for equal members the same bits, whatever the order of arrival
 };
 // A source is confirmed now; the order of these is the order of arrival. Not confirmed: it is, as
 // soon as some node has it, in the order in which the directory hears of them.

@@ -46,6 +46,7 @@ EngineTables::EngineTables(const EngineConfig& config, std::uint64_t seed)
       reduces_(config),
       inventory_(config.arena_bytes, config.admission_grace),
       rails_(config.rail_queue_bytes),
+      sender_(config.node),
       last_transfer_((std::uint64_t{config.incarnation.value} << 40) | (mix64(seed) & 0xffff)
                                                                            << 24),
       tombstones_(config.tombstone_life),

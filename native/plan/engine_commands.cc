@@ -129,6 +129,7 @@ void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
   call.want.source_count = reduce.source_count;
   call.want.count = reduce.count;
   call.want.everywhere = reduce.everywhere;
+  call.want.deterministic = reduce.deterministic;
   send(view_.home_of(reduce.target), call.want);
 }
 

@@ -1,10 +1,30 @@
 // What an owner folds with: its reservations, and each block as folds and finishes of its parts.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <span>
 
 #include "plan/engine_state.h"
 
 namespace hoplite {
+namespace {
+
+// The accumulators of a run of the block's elements in one of its cells. `before`: the runs before
+// it in the block.
+Extent cell_run(const LocalObject& target, const Folding& folding, BlockIndex block,
+                std::uint32_t cell, std::span<const Run> before, const Run& run) {
+  const std::uint64_t wide = is_half(run.dtype) ? 2 : 1;
+  if (cell == 0 && wide == 1) {
+    return {target.extent->offset + run.range.offset, run.range.size_bytes};
+  }
+  std::uint64_t at = folding.workspace.cell(folding.accumulator.own().meta, block, cell);
+  for (const Run& each : before) {
+    if (is_half(each.dtype)) at += 2 * each.range.size_bytes;
+    if (!is_half(each.dtype) && cell > 0) at += each.range.size_bytes;
+  }
+  return {at, wide * run.range.size_bytes};
+}
+
+}  // namespace
 
 // Result and workspace come together or not at all, so that no two folds wait for each other's
 // memory. Only stripes that move here later ask for more, and fail after the grace.
@@ -12,8 +32,8 @@ namespace hoplite {
 bool Engine::State::reserve_fold(Folding& folding, const LocalObject& object) {
   const ReduceOwn& own = folding.accumulator.own();
   if (!inventory_.can_hold({own.meta.size_bytes, 0}, Line::kFolds)) return false;
-  const std::uint64_t slots =
-      std::uint64_t{window_blocks(own.meta, config_)} * own.meta.block_bytes * kFoldPullsMax;
+  const FoldPulls pulls = fold_pulls(own, config_);
+  const std::uint64_t slots = pulls.at_once * pulls.slot_bytes;
   const auto workspace = folding.workspace.ask(own, slots);
   if (!workspace) return true;
   const ObjectId key = object.extent ? workspace_key(own.target) : own.target;
@@ -33,40 +53,52 @@ void Engine::State::place_workspace(const ObjectId& target, Extent range) {
   dirty_folds_.insert(target);
 }
 
-// Books the member's block, which lies at `from`: one fold for each part that it has bytes of.
-void Engine::State::fold_block(const LocalObject& target, Folding& folding, std::uint32_t member,
-                               BlockIndex block, std::uint64_t from) {
-  const auto first = folding.accumulator.take(member, block);
-  if (!first) return;
+// Each step as one fold for each part that the block has bytes of; `from`: where the member's own
+// bytes are, if a step needs them.
+void Engine::State::fold_steps(const LocalObject& target, const Folding& folding, BlockIndex block,
+                               std::span<const FoldStep> steps, std::uint64_t from) {
   const ReduceOwn& own = folding.accumulator.own();
   const Extent range = block_extent(own.meta, block);
-  std::uint64_t halves = 0;  // bytes of them so far
-  for (const Run& run : runs_of(own.meta, range)) {
-    const Extent source{from + run.range.offset - range.offset, run.range.size_bytes};
-    Extent into{target.extent->offset + run.range.offset, run.range.size_bytes};
-    if (is_half(run.dtype)) {
-      into = {folding.workspace.accumulators(block) + 2 * halves, 2 * run.range.size_bytes};
-      halves += run.range.size_bytes;
+  const std::vector<Run> runs = runs_of(own.meta, range);
+  for (const FoldStep& step : steps) {
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const Run& run = runs[i];
+      const auto before = std::span(runs).first(i);
+      const Extent into = cell_run(target, folding, block, step.into, before, run);
+      Extent source{from + run.range.offset - range.offset, run.range.size_bytes};
+      DType dtype = run.dtype;
+      if (step.from) {  // from accumulators
+        source = cell_run(target, folding, block, *step.from, before, run);
+        if (is_half(dtype)) dtype = DType::kFloat32;
+      }
+      actions_.emplace_back(Fold{into, source, dtype, own.op, step.first});
     }
-    actions_.emplace_back(Fold{into, source, run.dtype, own.op, *first});
+    if (step.from) fold_bytes_left_ -= std::min(fold_bytes_left_, range.size_bytes);
   }
+}
+
+// Books the member's block, which lies at `from`.
+void Engine::State::fold_block(const LocalObject& target, Folding& folding, std::uint32_t member,
+                               BlockIndex block, std::uint64_t from) {
+  const auto steps = folding.accumulator.take(member, block);
+  if (!steps) return;
+  fold_steps(target, folding, block, *steps, from);
   ++stats_.blocks_folded;
-  dirty_folds_.insert(own.target);
+  dirty_folds_.insert(folding.accumulator.own().target);
 }
 
 // From its accumulators, where those are not the result themselves.
-void Engine::State::finish_block(const LocalObject& target, Folding& folding, BlockIndex block) {
+void Engine::State::finish_block(const LocalObject& target, Folding& folding,
+                                 const Accumulator::Whole& whole) {
   const ReduceOwn& own = folding.accumulator.own();
+  fold_steps(target, folding, whole.block, whole.steps, 0);
   const auto sources = static_cast<std::uint32_t>(folding.accumulator.members().size());
-  std::uint64_t halves = 0;
-  for (const Run& run : runs_of(own.meta, block_extent(own.meta, block))) {
+  const std::vector<Run> runs = runs_of(own.meta, block_extent(own.meta, whole.block));
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[i];
     if (!needs_finish(run.dtype, own.op)) continue;
     const Extent into{target.extent->offset + run.range.offset, run.range.size_bytes};
-    Extent from = into;
-    if (is_half(run.dtype)) {
-      from = {folding.workspace.accumulators(block) + 2 * halves, 2 * run.range.size_bytes};
-      halves += run.range.size_bytes;
-    }
+    const Extent from = cell_run(target, folding, whole.block, 0, std::span(runs).first(i), run);
     actions_.emplace_back(Finish{into, from, run.dtype, own.op, sources});
     fold_bytes_left_ -= std::min(fold_bytes_left_, from.size_bytes);
   }

@@ -23,6 +23,7 @@ class Owner : public OneEngine {
     own.meta = meta();
     own.stripe_count = 2;
     own.owned = {StripeIndex{0}};
+    own.source_count = own.count = 1;
     own.members = {{0, source_, Incarnation{1}, false}};
     own.sealed = true;
     hear(kHome, own);

@@ -6,9 +6,18 @@
 #include "plan/engine_state.h"
 
 namespace hoplite {
+namespace {
+
+bool is_other_plan(const ReduceOwn& a, const ReduceOwn& b) {
+  return a.op != b.op || a.deterministic != b.deterministic || a.everywhere != b.everywhere ||
+         a.source_count != b.source_count || a.count != b.count;
+}
+
+}  // namespace
+
 void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
   if (own.stripe_count == 0 || own.stripe_count > kStripesMax || own.meta.block_bytes == 0 ||
-      own.members.size() > kReduceSourcesMax || tombstones_.contains(own.target) ||
+      own.count == 0 || own.target_epoch.value == 0 || tombstones_.contains(own.target) ||
       !can_reduce_all(own.meta.parts, own.op)) {
     return;
   }
@@ -25,6 +34,10 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
     // Another home took another source's shape for the result: what is here has not its size.
     end_fold(own.target);
     void_bytes(own.target, object);
+  }
+  if (const auto known = folds_.find(own.target);
+      known != folds_.end() && is_other_plan(own, known->second.accumulator.own())) {
+    end_fold(own.target);  // of a reduce that was deleted, and we have not heard of it
   }
   const auto [fold, is_new] =
       folds_.try_emplace(own.target, Folding{Accumulator(own), {}, {}, {}, false});
@@ -152,12 +165,13 @@ bool Engine::State::fold_local(const ObjectId& target, Folding& folding,
   return true;
 }
 
-// Pulls the stripes that lack the member, into slots; at most two transfers at a time.
+// Pulls the stripes that lack the member, into slots, as long as there are free ones.
 void Engine::State::pull_member(const ObjectId& target, Folding& folding,
                                 Accumulator::Member& member) {
   const ReduceOwn& own = folding.accumulator.own();
+  const FoldPulls pulls = fold_pulls(own, config_);
   for (const StripeIndex stripe : own.owned) {
-    if (folding.pulls.size() >= kFoldPullsMax) return;
+    if (folding.pulls.size() >= pulls.at_once) return;
     const bool busy = std::any_of(folding.pulls.begin(), folding.pulls.end(), [&](const auto& p) {
       const Pull& pull = pulls_.at(p.first);
       return pull.fold->source_index == member.source.index && pull.goal().stripe == stripe;
@@ -167,13 +181,15 @@ void Engine::State::pull_member(const ObjectId& target, Folding& folding,
     const TransferId transfer{++last_transfer_};
     Pull pull(PullGoal{member.source.object, member.source.incarnation, TargetEpoch{0}, own.meta,
                        own.stripe_count, stripe, member.sender, *from},
-              config_);
-    const std::size_t half = !folding.pulls.empty() && folding.pulls.begin()->second == 0 ? 1 : 0;
-    const Extent slots = folding.workspace.slots();
-    const std::uint64_t half_bytes = slots.size_bytes / kFoldPullsMax;
+              pulls.window);
+    std::size_t slot = 0;
+    while (std::any_of(folding.pulls.begin(), folding.pulls.end(),
+                       [&](const auto& p) { return p.second == slot; })) {
+      ++slot;
+    }
     pull.fold = FoldGoal{target, member.source.index};
-    pull.slots = {slots.offset + half * half_bytes, half_bytes};
-    folding.pulls.emplace(transfer, half);
+    pull.slots = {folding.workspace.slots().offset + slot * pulls.slot_bytes, pulls.slot_bytes};
+    folding.pulls.emplace(transfer, slot);
     const OpenReceive receive{
         transfer,       member.sender, member.source.object, member.source.incarnation,
         TargetEpoch{0}, own.meta,      own.stripe_count,     stripe,
@@ -189,9 +205,9 @@ void Engine::State::publish_folded(const ObjectId& target, Folding& folding) {
   ReduceReport news;
   for (const StripeIndex stripe : folding.accumulator.own().owned) {
     while (fold_bytes_left_ > 0) {
-      const auto block = folding.accumulator.poll_whole(stripe);
-      if (!block) break;
-      finish_block(object, folding, *block);
+      const auto whole = folding.accumulator.poll_whole(stripe);
+      if (!whole) break;
+      finish_block(object, folding, *whole);
     }
     if (fold_bytes_left_ == 0) dirty_folds_.insert(target);
     object.stripes[stripe.value].ready = folding.accumulator.final_blocks(stripe);

@@ -10,8 +10,6 @@
 
 namespace hoplite {
 
-inline constexpr std::size_t kFoldPullsMax = 2;  // two sources per owner's downlink
-
 class Engine::State : private EngineTables {
  public:
   State(const EngineConfig& config, std::uint64_t seed);
@@ -128,7 +126,9 @@ class Engine::State : private EngineTables {
   void place_workspace(const ObjectId& target, Extent range);
   void fold_block(const LocalObject& target, Folding& folding, std::uint32_t member,
                   BlockIndex block, std::uint64_t from);
-  void finish_block(const LocalObject& target, Folding& folding, BlockIndex block);
+  void finish_block(const LocalObject& target, Folding& folding, const Accumulator::Whole& whole);
+  void fold_steps(const LocalObject& target, const Folding& folding, BlockIndex block,
+                  std::span<const FoldStep> steps, std::uint64_t from);
 
   // reduce, the owner's side (engine_reduce.cc)
   void drive_fold(const ObjectId& target);

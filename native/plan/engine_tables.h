@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -40,7 +41,7 @@ struct Call {  // the caller's side of a reduce
 struct Folding {  // the owner's side of a reduce
   Accumulator accumulator;
   Workspace workspace;
-  std::map<TransferId, std::size_t> pulls;  // -> which half of the slots
+  std::map<TransferId, std::size_t> pulls;  // -> which slot
   std::set<StripeIndex> reported;
   bool failed = false;
 };

@@ -76,8 +76,9 @@ void Engine::State::start_pull(const ObjectId& id, LocalObject& object, StripeIn
   stripe.transfer = transfer;
   open_pull(transfer,
             Pull(PullGoal{id, object.incarnation, object.target_epoch, object.meta, count, index,
-                          sender, stripe.ready, count > 1 ? kCreditBlocksStriped : 0},
-                 config_),
+                          sender, stripe.ready},
+                 count > 1 ? std::max(window_blocks(object.meta, config_), kCreditBlocksStriped)
+                           : window_blocks(object.meta, config_)),
             OpenReceive{transfer, sender, id, object.incarnation, object.target_epoch, object.meta,
                         count, index, *object.extent, 0});
 }

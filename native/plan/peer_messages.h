@@ -62,6 +62,7 @@ struct ReduceSource {
   ObjectId object;
   Incarnation incarnation;  // 0: any
   bool failed = false;      // it will never come; `object` means nothing
+  NodeId holder = kNoNode;  // who has all of it, as far as the home knows
   bool operator==(const ReduceSource&) const = default;
 };
 struct ReduceWant {  // the caller of a reduce, to the target's home; repeated whole to a new home
@@ -73,7 +74,8 @@ struct ReduceWant {  // the caller of a reduce, to the target's home; repeated w
   std::vector<ReduceSource> confirmed;  // in the order of arrival
   TargetEpoch seen;                     // highest target epoch the caller knows
   bool cancelled = false;
-  bool everywhere = false;  // the caller's node owns stripes too: the result is wanted on all
+  bool everywhere = false;     // the caller's node owns stripes too: the result is wanted on all
+  bool deterministic = false;  // combined along a fixed tree over the source index
   bool operator==(const ReduceWant&) const = default;
 };
 struct ReduceReport {  // an owner, to the target's home

@@ -11,11 +11,10 @@ std::uint32_t window_blocks(const ObjectMeta& meta, const EngineConfig& config) 
   return std::min(window, std::max(meta.block_count(), 1U));  // never more than there are
 }
 
-Pull::Pull(PullGoal goal, const EngineConfig& config)
+Pull::Pull(PullGoal goal, std::uint32_t window_max)
     : goal_(std::move(goal)),
       total_(stripe_blocks(goal_.meta.block_count(), goal_.stripe_count, goal_.stripe)),
-      window_(std::min(std::max(window_blocks(goal_.meta, config), goal_.window_min),
-                       std::max(total_, 1U))),
+      window_(std::min(window_max, std::max(total_, 1U))),
       ready_(goal_.from) {}
 
 PullStart Pull::start() const {

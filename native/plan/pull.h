@@ -18,8 +18,7 @@ struct PullGoal {
   std::uint16_t stripe_count = 1;
   StripeIndex stripe;
   NodeId sender;
-  std::uint32_t from = 0;        // blocks of the stripe that are here already
-  std::uint32_t window_min = 0;  // blocks; 0: as many as window_blocks says
+  std::uint32_t from = 0;  // blocks of the stripe that are here already
 };
 
 struct FoldGoal {  // the member of a reduce that this pull is for
@@ -34,7 +33,7 @@ inline constexpr std::uint32_t kCreditBlocksStriped = 8;
 
 class Pull {
  public:
-  Pull(PullGoal goal, const EngineConfig& config);
+  Pull(PullGoal goal, std::uint32_t window_max);
 
   // What a block that landed means: whether it is news, and how much credit to give now.
   struct Landed {

@@ -12,12 +12,6 @@
 namespace hoplite {
 namespace {
 
-EngineConfig config_with_window(std::uint32_t blocks) {
-  EngineConfig config;
-  config.credit_blocks_min = blocks;
-  config.credit_bytes = 0;
-  return config;
-}
 PullGoal goal(std::uint32_t blocks, std::uint16_t stripes = 1, std::uint16_t stripe = 0) {
   PullGoal goal;
   goal.meta = {
@@ -30,7 +24,7 @@ PullGoal goal(std::uint32_t blocks, std::uint16_t stripes = 1, std::uint16_t str
 TEST(Pull, IsDoneWhenEveryBlockHasLandedInWhateverOrder) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     Prng random(seed);
-    Pull pull(goal(40, 3, 1), config_with_window(4));
+    Pull pull(goal(40, 3, 1), 4);
     std::vector<std::uint32_t> order;
     for (std::uint32_t block = 1; block < 40; block += 3) order.push_back(block);
     for (std::size_t i = order.size() - 1; i > 0; --i)
@@ -46,7 +40,7 @@ TEST(Pull, IsDoneWhenEveryBlockHasLandedInWhateverOrder) {
 }
 
 TEST(Pull, CountsOnlyLeadingBlocksAsReadyAndRemembersTheOthers) {
-  Pull pull(goal(4), config_with_window(4));
+  Pull pull(goal(4), 4);
   pull.handle_landed(BlockIndex{2});
   pull.handle_landed(BlockIndex{1});
   EXPECT_EQ(pull.ready(), 0U);
@@ -57,14 +51,14 @@ TEST(Pull, CountsOnlyLeadingBlocksAsReadyAndRemembersTheOthers) {
 }
 
 TEST(Pull, IgnoresBlocksOfOtherStripesAndBeyondTheEnd) {
-  Pull pull(goal(4, 2, 1), config_with_window(2));
+  Pull pull(goal(4, 2, 1), 2);
   EXPECT_FALSE(pull.handle_landed(BlockIndex{0}).is_new);
   EXPECT_FALSE(pull.handle_landed(BlockIndex{5}).is_new);
   EXPECT_TRUE(pull.handle_landed(BlockIndex{3}).is_new);
 }
 
 TEST(Pull, GivesAsMuchCreditAsBlocksHaveLanded) {
-  Pull pull(goal(100), config_with_window(8));
+  Pull pull(goal(100), 8);
   std::uint32_t credits = pull.start().credits;
   EXPECT_EQ(credits, 8U);
   for (std::uint32_t block = 0; block < 90; ++block) {
@@ -76,7 +70,7 @@ TEST(Pull, GivesAsMuchCreditAsBlocksHaveLanded) {
 
 // A fold's blocks land in slots: the n-th and the (n + window)-th in the same one.
 TEST(Pull, GivesCreditForASlotOnlyWhenItsBlockHasBeenFolded) {
-  Pull pull(goal(100), config_with_window(4));
+  Pull pull(goal(100), 4);
   pull.fold = FoldGoal{};
   std::uint32_t credits = pull.start().credits;
   for (const std::uint32_t late : {1U, 2U, 3U}) {
@@ -90,19 +84,20 @@ TEST(Pull, GivesCreditForASlotOnlyWhenItsBlockHasBeenFolded) {
 TEST(Pull, ResumesWhereItIsTold) {
   PullGoal resumed = goal(4);
   resumed.from = 3;
-  Pull pull(resumed, config_with_window(2));
+  Pull pull(resumed, 2);
   EXPECT_EQ(pull.start().from, 3U);
   pull.handle_landed(BlockIndex{3});
   EXPECT_TRUE(pull.is_done());
 }
 
 TEST(Pull, OfAStripeWithoutBlocksIsDoneAtOnce) {
-  EXPECT_TRUE(Pull(goal(2, 4, 3), config_with_window(2)).is_done());
-  EXPECT_TRUE(Pull(goal(0), config_with_window(2)).is_done());
+  EXPECT_TRUE(Pull(goal(2, 4, 3), 2).is_done());
+  EXPECT_TRUE(Pull(goal(0), 2).is_done());
 }
 
 TEST(Pull, HasAWindowOfItsBytesButNeverMoreThanItsBlocks) {
-  EngineConfig config = config_with_window(2);
+  EngineConfig config;
+  config.credit_blocks_min = 2;
   config.credit_bytes = 64 * 1024;
   EXPECT_EQ(window_blocks(goal(100).meta, config), 64U);
   EXPECT_EQ(window_blocks(goal(10).meta, config), 10U);

@@ -33,10 +33,9 @@ class ReduceTree {
   void handle_recovered(const Membership& view);
 
   [[nodiscard]] std::optional<Parcel> poll_parcel();
-  [[nodiscard]] std::optional<ReduceSource> poll_locate();  // whose meta the plan waits for
+  [[nodiscard]] std::optional<ReduceSource> poll_locate();  // a member: what it is, who has it
   [[nodiscard]] std::optional<ReduceState> poll_state();    // for the directory and all it tells
   [[nodiscard]] std::optional<ObjectId> poll_cancelled();   // to be deleted
-  [[nodiscard]] bool waits_for(const ObjectId& source) const;
   [[nodiscard]] std::size_t plan_count() const { return plans_.size(); }
   [[nodiscard]] std::uint64_t committed_count() const { return committed_count_; }
   void check_invariants() const;
@@ -47,15 +46,16 @@ class ReduceTree {
     NodeId caller;
     ReduceOp op = ReduceOp::kSum;
     std::uint32_t source_count = 0, count = 0;
-    bool everywhere = false;
+    bool everywhere = false, deterministic = false;
     std::vector<ReduceSource> arrivals;
     std::set<std::uint32_t> arrived;
     std::map<std::uint32_t, std::string> lost;  // index -> why
     TargetEpoch target_epoch;
     std::optional<ObjectMeta> meta;
-    std::optional<ObjectId> locating;
-    std::vector<NodeId> owners;            // by stripe; empty: not planned
-    std::map<NodeId, std::uint32_t> told;  // members each owner knows of, in this epoch
+    std::set<ObjectId> locating;         // asked for, and not answered yet
+    std::vector<ReduceSource> located;   // members with their holders, in the order of the answers
+    std::vector<NodeId> owners;          // by stripe; empty: not planned
+    std::map<NodeId, std::size_t> told;  // how many of `located` each owner knows, in this epoch
     std::set<StripeIndex> folded;
     ReduceState state;
   };
@@ -63,11 +63,14 @@ class ReduceTree {
   void advance(const ObjectId& target, Plan& plan, const Membership& view);
   void choose_owners(const ObjectId& target, Plan& plan, const Membership& view);
   void raise_epoch(const ObjectId& target, Plan& plan);
-  void tell_owners(const ObjectId& target, Plan& plan, const std::vector<ReduceSource>& members);
+  void locate_members(Plan& plan, const std::vector<ReduceSource>& members);
+  void tell_owners(const ObjectId& target, Plan& plan);
+  bool take_in(const ObjectId& target, Plan& plan, const Located& located);
   void fail(const ObjectId& target, Plan& plan, Code code, std::string why);
   void publish(const ObjectId& target, Plan& plan);
   void lose(const ObjectId& target, Plan& plan, std::uint32_t index, std::string why);
   [[nodiscard]] std::vector<ReduceSource> members_of(const Plan& plan) const;
+  [[nodiscard]] static bool is_located(const Plan& plan, std::uint32_t index);
 
   EngineConfig config_;
   bool recovering_ = false;

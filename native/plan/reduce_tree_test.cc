@@ -25,6 +25,8 @@ const ObjectMeta kMeta{4096, 1024, {{DType::kFloat32, 4096}}, "float32"};
 
 class ReduceTreeTest : public ::testing::Test {
  protected:
+  using Indices = std::vector<std::uint32_t>;
+
   ReduceTreeTest() {
     change_view({{kHome, 1}, {kCaller, 1}, {kX, 1}, {kY, 1}});
     tree_.handle_recovered(view_);
@@ -97,8 +99,9 @@ class ReduceTreeTest : public ::testing::Test {
       if (const auto* own = std::get_if<ReduceOwn>(&parcel->body)) {
         ReduceOwn& known = own_[parcel->to];
         std::vector<ReduceSource> members;
-        if (own->first > 0) members = known.members;
-        EXPECT_EQ(members.size(), own->first) << "what an owner is told has no gap";
+        if (own->target_epoch == known.target_epoch) members = known.members;
+        news_[parcel->to].clear();
+        for (const ReduceSource& each : own->members) news_[parcel->to].push_back(each.index);
         members.insert(members.end(), own->members.begin(), own->members.end());
         known = *own;
         known.members = members;
@@ -120,7 +123,6 @@ class ReduceTreeTest : public ::testing::Test {
   [[nodiscard]] ReduceState answer() const {
     return answers_.empty() ? ReduceState{} : answers_.back();
   }
-  using Indices = std::vector<std::uint32_t>;
 
   static EngineConfig config() {
     EngineConfig config;
@@ -132,6 +134,7 @@ class ReduceTreeTest : public ::testing::Test {
   Membership view_{kHome};
   ReduceWant want_;
   std::map<NodeId, ReduceOwn> own_;
+  std::map<NodeId, Indices> news_;  // members in the last ReduceOwn
   std::vector<ReduceState> answers_;
   ReduceState published_;
   std::vector<std::uint32_t> located_;
@@ -154,7 +157,9 @@ TEST_F(ReduceTreeTest, AsksForTheFirstMemberAndThenGivesEveryNodeButTheCallersAS
 TEST_F(ReduceTreeTest, SealsTheFirstSourcesInOrderOfArrival) {
   want(3, 2);
   for (const std::uint32_t index : {2U, 0U, 1U}) confirm(index);
+  EXPECT_EQ(located_, (Indices{2, 0})) << "no spare";
   locate(2);
+  locate(0);
   EXPECT_EQ(told(kX), (Indices{2, 0}));
   EXPECT_TRUE(own_[kX].sealed);
   fold_all();
@@ -168,8 +173,73 @@ TEST_F(ReduceTreeTest, TellsOwnersOnlyWhatIsNew) {
   confirm(0);
   locate(0);
   confirm(1);
-  EXPECT_EQ(own_[kX].first, 1U);
+  locate(1);
+  EXPECT_EQ(news_[kX], Indices{1});
   EXPECT_EQ(told(kX), (Indices{0, 1}));
+}
+
+TEST_F(ReduceTreeTest, SaysWhoHoldsEachMember) {
+  want(2, 2);
+  confirm(0);
+  locate(0);
+  EXPECT_EQ(own_[kY].members[0].holder, kX);
+  EXPECT_EQ(own_[kY].members[0].incarnation, Incarnation{1});
+}
+
+TEST_F(ReduceTreeTest, TellsManyMembersThatComeTogetherInFewMessages) {
+  want(8, 8);
+  confirm(0);
+  locate(0);
+  for (std::uint32_t index = 1; index < 8; ++index) confirm(index);
+  std::vector<std::size_t> told_after;
+  for (std::uint32_t index = 1; index < 8; ++index) {
+    locate(index);
+    told_after.push_back(told(kX).size());
+  }
+  EXPECT_EQ(told_after, (std::vector<std::size_t>{1, 1, 1, 5, 5, 7, 8}));
+}
+
+TEST_F(ReduceTreeTest, PlansWhenItKnowsAllThatHaveArrived) {
+  want(3, 3);
+  confirm(0);
+  confirm(1);
+  locate(0);
+  EXPECT_TRUE(own_.empty());
+  locate(1);
+  EXPECT_EQ(told(kX), (Indices{0, 1}));
+}
+
+TEST_F(ReduceTreeTest, RefusesAMemberOfAnotherShapeByName) {
+  want(2, 2);
+  confirm(0);
+  confirm(1);
+  locate(0);
+  ObjectMeta other = kMeta;
+  other.layout = "float32, but another shape";
+  locate(1, other);
+  EXPECT_EQ(answer().code, Code::kLayoutMismatch);
+  EXPECT_NE(answer().text.find("source 1"), std::string::npos) << answer().text;
+}
+
+TEST_F(ReduceTreeTest, GivesNoStripeOfAnAllreduceToTheOneOfEightWhoseSourceIsLate) {
+  std::vector<std::pair<NodeId, std::uint32_t>> nodes;
+  for (std::uint64_t node = 1; node <= 8; ++node) nodes.emplace_back(NodeId{node}, 1);
+  const ObjectMeta meta{8192, 1024, {{DType::kFloat32, 8192}}, "a block for each"};
+  for (const std::uint32_t arrived : {7U, 6U}) {
+    own_.clear();
+    want_ = {};
+    want_.everywhere = true;
+    tree_ = ReduceTree(config());
+    change_view(nodes);
+    tree_.handle_recovered(view_);
+    want(8, 8);
+    for (std::uint32_t index = 0; index < arrived; ++index) confirm(index);
+    for (std::uint32_t index = 0; index < arrived; ++index) {
+      tree_.handle_located({source(index), Incarnation{1}, meta, NodeId{index + 1}}, view_);
+      look();
+    }
+    EXPECT_EQ(own_.contains(NodeId{8}), arrived == 6) << "two late ones would cost too much";
+  }
 }
 
 TEST_F(ReduceTreeTest, CommitsOnlyWhenEveryStripeIsFoldedInThisEpochByItsOwner) {
@@ -177,6 +247,7 @@ TEST_F(ReduceTreeTest, CommitsOnlyWhenEveryStripeIsFoldedInThisEpochByItsOwner) 
   confirm(0);
   confirm(1);
   locate(0);
+  locate(1);
   const StripeIndex of_x = own_[kX].owned[0];
   report(kX, {.folded = {own_[kY].owned[0]}});  // not its own
   report(kY, {.folded = own_[kY].owned});
@@ -191,9 +262,11 @@ TEST_F(ReduceTreeTest, ReplacesALostMemberByTheNextConfirmedUnderANewEpoch) {
   want(3, 2);
   for (const std::uint32_t index : {0U, 1U, 2U}) confirm(index);
   locate(0);
+  locate(1);
   const TargetEpoch before = own_[kX].target_epoch;
   report(kHome, {.folded = own_[kHome].owned});
   lose(kX, 0);
+  locate(2);
   EXPECT_GT(own_[kX].target_epoch, before);
   EXPECT_EQ(told(kX), (Indices{1, 2}));
   report(kX, {.folded = own_[kX].owned});
@@ -208,6 +281,7 @@ TEST_F(ReduceTreeTest, LeavesTheEpochAloneWhenASpareIsLost) {
   want(3, 2);
   for (const std::uint32_t index : {0U, 1U, 2U}) confirm(index);
   locate(0);
+  locate(1);
   const TargetEpoch before = own_[kX].target_epoch;
   lose(kX, 2);
   EXPECT_EQ(own_[kX].target_epoch, before);
@@ -218,6 +292,7 @@ TEST_F(ReduceTreeTest, WaitsForAnotherSourceWhileOneCanStillCome) {
   confirm(0);
   confirm(1);
   locate(0);
+  locate(1);
   lose(kX, 1);
   EXPECT_EQ(answer().phase, ReducePhase::kRunning);
   EXPECT_EQ(told(kX), Indices{0});
@@ -245,6 +320,7 @@ TEST_F(ReduceTreeTest, GivesTheStripesOfADeadOwnerToAnotherInTheSameEpoch) {
   confirm(0);
   confirm(1);
   locate(0);
+  locate(1);
   const TargetEpoch before = own_[kX].target_epoch;
   fold_all_but(kY);
   die(kX);
@@ -264,6 +340,7 @@ TEST_F(ReduceTreeTest, DoesNotTrustWhatAnOwnerFoldedInAnEarlierLife) {
   confirm(0);
   confirm(1);
   locate(0);
+  locate(1);
   fold_all_but(kY);
   change_view({{kHome, 1}, {kCaller, 1}, {kX, 2}, {kY, 1}});
   tree_.handle_node_dead(kX, view_);
@@ -363,6 +440,7 @@ TEST_F(ReduceTreeTest, TellsAnOwnerEverythingAgainAfterItsLinkBroke) {
   confirm(0);
   locate(0);
   confirm(1);
+  locate(1);
   own_.erase(kX);
   tree_.handle_link_up(kX, view_);
   look();

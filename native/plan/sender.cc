@@ -2,7 +2,6 @@
 #include "plan/sender.h"
 
 #include <algorithm>
-#include <tuple>
 
 namespace hoplite {
 namespace {
@@ -80,48 +79,49 @@ std::vector<std::pair<NodeId, TransferId>> Sender::drop(const ObjectId& object) 
   return refused;
 }
 
-// Blocks that are still to go; 0 also where the next one is not here or has no credit.
-std::uint32_t Sender::left_to_send(const Edge& edge, const LocalObjects& objects) {
-  if (edge.credits == 0) return 0;
-  const auto object = objects.find(edge.want.object);
-  if (object == objects.end() || !matches(edge.want, object->second)) return 0;
-  const auto total =
-      stripe_blocks(object->second.meta.block_count(), edge.want.stripe_count, edge.want.stripe);
-  if (edge.next >= total) return 0;
-  const auto block = stripe_block(edge.want.stripe_count, edge.want.stripe, edge.next);
-  return object->second.has_block(block) ? total - edge.next : 0;
+std::uint32_t Sender::total(const Edge& edge, const LocalObject& object) {
+  return stripe_blocks(object.meta.block_count(), edge.want.stripe_count, edge.want.stripe);
 }
 
 std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& rails,
                                             Instant now) {
-  auto best = edges_.end();
-  std::uint32_t best_left = 0;
+  struct Best {
+    std::uint64_t bytes_left = 0;
+    std::map<Key, Edge>::iterator turn;  // whose it is; end(): nobody can be sent anything
+  };
+  std::map<ObjectId, Best> best;
   NodeId roomless = kNoNode;  // edges are ordered by receiver: one question per receiver
   for (auto it = edges_.begin(); it != edges_.end(); ++it) {
     const NodeId to = it->first.first;
-    if (to == roomless) continue;
-    const std::uint32_t left = left_to_send(it->second, objects);
-    if (left == 0 || (best != edges_.end() && left >= best_left)) continue;
     const Edge& edge = it->second;
+    const auto object = objects.find(edge.want.object);
+    if (object == objects.end() || !matches(edge.want, object->second)) continue;
+    const std::uint32_t end = total(edge, object->second);
+    if (edge.next >= end) continue;
+    Best& of_object = best.try_emplace(edge.want.object, Best{0, edges_.end()}).first->second;
+    of_object.bytes_left += std::uint64_t{end - edge.next} * object->second.meta.block_bytes;
+    if (edge.credits == 0 || to == roomless) continue;
+    if (of_object.turn != edges_.end() &&
+        rank(of_object.turn->first, of_object.turn->second) <= rank(it->first, edge)) {
+      continue;
+    }
     const auto block = stripe_block(edge.want.stripe_count, edge.want.stripe, edge.next);
-    if (!rails.has_room(to, block_extent(objects.at(edge.want.object).meta, block).size_bytes)) {
+    if (!object->second.has_block(block)) continue;
+    if (!rails.has_room(to, block_extent(object->second.meta, block).size_bytes)) {
       roomless = to;
       continue;
     }
-    best = it;
-    best_left = left;
+    of_object.turn = it;
   }
-  if (best == edges_.end()) return std::nullopt;
-  // Several stripes of one object for one receiver keep pace: one at full speed would take the
-  // upload of them all, where its lease counts for one.
-  for (auto it = edges_.lower_bound({best->first.first, TransferId{0}});
-       it != edges_.end() && it->first.first == best->first.first; ++it) {
-    if (it->second.want.object != best->second.want.object) continue;
-    const std::uint32_t left = left_to_send(it->second, objects);
-    if (left > best_left) std::tie(best, best_left) = std::tuple(it, left);
+  auto first = best.end();
+  for (auto it = best.begin(); it != best.end(); ++it) {
+    if (it->second.turn == edges_.end()) continue;
+    if (first == best.end() || it->second.bytes_left < first->second.bytes_left) first = it;
   }
-  const auto [to, transfer] = best->first;
-  Edge& edge = best->second;
+  if (first == best.end()) return std::nullopt;
+  const auto at = first->second.turn;
+  const auto [to, transfer] = at->first;
+  Edge& edge = at->second;
   const LocalObject& object = objects.at(edge.want.object);
   const auto block = stripe_block(edge.want.stripe_count, edge.want.stripe, edge.next);
   const Extent range = object.block_in_arena(block);
@@ -136,8 +136,8 @@ std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& 
   action.header.size_bytes = static_cast<std::uint32_t>(range.size_bytes);
   queued_[{to, *rail}].emplace_back(edge.want.object, edge.want.incarnation);
   --edge.credits;
-  ++edge.next;
-  if (best_left == 1) edges_.erase(best);
+  edge.turn = ++turns_;
+  if (++edge.next == total(edge, object)) edges_.erase(at);
   return action;
 }
 

@@ -1,6 +1,8 @@
 // The other end of pulls: which receivers this node serves, how far each is, and which block goes
-// out next. Shortest remaining first among all transfers whose link has room (design decision 19);
-// the stripes of one object for one receiver keep pace with each other.
+// out next. First the object of which least is left to send (design decision 19), and of one object
+// a block to each receiver in turn, so that the stripes of a reduce get along evenly, and their
+// owners can pass on what they have folded. Each node begins with the receiver that comes after it,
+// so that not all of them send to the same one at once.
 // Invariant: no block is sent without a credit, nor before it is here.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,6 +22,8 @@ using LocalObjects = std::map<ObjectId, LocalObject>;
 
 class Sender {
  public:
+  explicit Sender(NodeId node) : node_(node) {}
+
   // Returns false if `object` can't serve this: the caller answers PullRefused.
   bool handle_start(NodeId to, TransferId transfer, const PullStart& start,
                     const LocalObject* object);
@@ -45,11 +49,20 @@ class Sender {
     PullStart want;
     std::uint32_t next = 0;  // in the stripe
     std::uint32_t credits = 0;
+    std::uint64_t turn = 0;  // when it was served last
   };
+  // Of the stripe, by the meta of what we have.
+  static std::uint32_t total(const Edge& edge, const LocalObject& object);
   using Key = std::pair<NodeId, TransferId>;
-  static std::uint32_t left_to_send(const Edge& edge, const LocalObjects& objects);
 
+  // By which the receivers of an object take turns: the smallest is served.
+  [[nodiscard]] auto rank(const Key& key, const Edge& edge) const {
+    return std::pair(edge.turn, key.first.value - node_.value);
+  }
+
+  NodeId node_;
   std::map<Key, Edge> edges_;
+  std::uint64_t turns_ = 0;
   std::map<std::pair<NodeId, RailId>, std::deque<std::pair<ObjectId, Incarnation>>> queued_;
 };
 

@@ -62,7 +62,7 @@ class SenderTest : public ::testing::Test {
 
   LocalObjects objects_;
   Rails rails_{64_KiB};
-  Sender sender_;
+  Sender sender_{NodeId{1}};
   Instant now_{1};
 };
 
@@ -87,6 +87,15 @@ TEST_F(SenderTest, ServesWhoeverHasTheLeastLeftFirst) {
   ASSERT_EQ(sent.size(), 10U);
   EXPECT_EQ(sent[0], (std::pair<std::uint64_t, std::uint64_t>(2, 0)));
   EXPECT_EQ(sent[1], (std::pair<std::uint64_t, std::uint64_t>(2, 1)));
+}
+
+TEST_F(SenderTest, GivesTheReceiversOfOneObjectABlockEachInTurn) {
+  start(kB, 1, kLong, {.stripe_count = 2, .stripe = 0});
+  start(kC, 2, kLong, {.stripe_count = 2, .stripe = 1});
+  start(kC, 3, kLong, {.from = 6});
+  const Sent sent = send();
+  EXPECT_EQ(sent,
+            (Sent{{1, 0}, {2, 1}, {3, 6}, {1, 2}, {2, 3}, {3, 7}, {1, 4}, {2, 5}, {1, 6}, {2, 7}}));
 }
 
 TEST_F(SenderTest, SendsAnObjectThatIsBeingWrittenAsFarAsItIs) {

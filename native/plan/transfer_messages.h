@@ -21,9 +21,12 @@ struct ReduceOwn {  // to an owner: fold these members into these stripes
   ObjectMeta meta;  // of the result and of every member
   std::uint16_t stripe_count = 1;
   std::vector<StripeIndex> owned;
-  std::uint32_t first = 0;  // position of members[0] in the order of arrival
-  std::vector<ReduceSource> members;
-  bool sealed = false;  // no further member will come in this epoch
+  std::uint32_t source_count = 0;
+  std::uint32_t count = 0;
+  bool deterministic = false;
+  bool everywhere = false;  // all nodes will read it: owners have more to do than one reader takes
+  std::vector<ReduceSource> members;  // more of them; in a new epoch all that are known
+  bool sealed = false;                // no further member will come in this epoch
   bool operator==(const ReduceOwn&) const = default;
 };
 enum class ReducePhase : std::uint8_t { kRunning = 0, kCommitted = 1, kFailed = 2 };

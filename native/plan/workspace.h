@@ -1,6 +1,8 @@
-// The ranges that a fold has beside its result: slots, where remote blocks land, and an accumulator
-// of float32 for every 16-bit element of the stripes that this node owns. Numbers only; the engine
-// reserves and releases. Invariant: accumulators never overlap each other or the slots.
+// The ranges that a fold has beside its result: slots, where remote blocks land, and for each block
+// of the stripes that this node owns its cells. Cell 0 is an accumulator of float32 for each 16-bit
+// element (all other elements are accumulated in the result itself); a deterministic fold has
+// more, of accumulators for all elements. Numbers only; the engine reserves and releases.
+// Invariant: cells never overlap each other or the slots.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +18,8 @@ class Workspace {
  public:
   // How many bytes to reserve for all that `own` needs and isn't here; nothing when all of it is,
   // or was asked for and comes. A new answer replaces the one that was not placed yet.
-  // Cost: O(blocks of the stripes), where there are 16-bit parts.
+  // REQUIRES: the same op, meta, deterministic and counts each time. Cost: O(blocks of the
+  // stripes), where they have cells.
   std::optional<std::uint64_t> ask(const ReduceOwn& own, std::uint64_t slots_bytes);
   // REQUIRES: `range` is what the last answer of ask() was for.
   void place(Extent range);
@@ -25,21 +28,28 @@ class Workspace {
   [[nodiscard]] bool is_asking() const { return is_asking_; }
   // REQUIRES: is_complete().
   [[nodiscard]] Extent slots() const { return *slots_; }
-  // Where those of the block's 16-bit elements lie, in their order. REQUIRES: it has some, and they
-  // were asked for and placed.
-  [[nodiscard]] std::uint64_t accumulators(BlockIndex block) const {
-    return accumulators_.at(block);
-  }
+  // Where the accumulators of the block's 16-bit elements (cell 0), or of all of its elements, lie,
+  // in their order. REQUIRES: it has some, and they were asked for and placed.
+  [[nodiscard]] std::uint64_t cell(const ObjectMeta& meta, BlockIndex block,
+                                   std::uint32_t cell) const;
   [[nodiscard]] const std::vector<Extent>& ranges() const { return ranges_; }  // to be released
 
  private:
   std::optional<Extent> slots_;
-  std::map<BlockIndex, std::uint64_t> accumulators_;
+  std::map<BlockIndex, std::uint64_t> cells_;  // -> where the first one begins
   bool is_asking_ = false;
   std::uint64_t slots_asked_bytes_ = 0;
   std::map<BlockIndex, std::uint64_t> asked_;  // -> bytes
   std::vector<Extent> ranges_;
 };
+
+// How an owner fetches its members' blocks.
+struct FoldPulls {
+  std::size_t at_once = 1;
+  std::uint32_t window = 1;  // blocks each may have under way
+  std::uint64_t slot_bytes = 0;
+};
+FoldPulls fold_pulls(const ReduceOwn& own, const EngineConfig& config);
 
 // A workspace that comes after its result waits in the inventory under a name of its own.
 ObjectId workspace_key(const ObjectId& target);

@@ -17,6 +17,9 @@ ReduceOwn own(const std::vector<StripeIndex>& stripes) {
   return own;
 }
 constexpr StripeIndex kEven{0}, kOdd{1};
+std::uint64_t at(const Workspace& space, BlockIndex block, std::uint32_t cell = 0) {
+  return space.cell(own({}).meta, block, cell);
+}
 
 TEST(Workspace, HasSlotsAndAccumulatorsOfTheOwnedStripesOnly) {
   Workspace space;
@@ -25,8 +28,8 @@ TEST(Workspace, HasSlotsAndAccumulatorsOfTheOwnedStripesOnly) {
   EXPECT_FALSE(space.is_complete());
   space.place({10'000, kSlots + 1024 + 256});
   EXPECT_TRUE(space.is_complete());
-  EXPECT_EQ(space.accumulators(BlockIndex{2}), 10'000);
-  EXPECT_EQ(space.accumulators(BlockIndex{4}), 11'024);
+  EXPECT_EQ(at(space, BlockIndex{2}), 10'000);
+  EXPECT_EQ(at(space, BlockIndex{4}), 11'024);
   EXPECT_EQ(space.slots(), (Extent{11'280, kSlots}));
   EXPECT_EQ(space.ask(own({kEven}), kSlots), std::nullopt) << "all of it is there";
 }
@@ -46,7 +49,7 @@ TEST(Workspace, AsksForStripesThatMoveHereWithoutTheSlots) {
   EXPECT_EQ(space.ask(own({kEven, kOdd}), kSlots), 2048U);
   EXPECT_FALSE(space.is_complete());
   space.place({50'000, 2048});
-  EXPECT_EQ(space.accumulators(BlockIndex{3}), 50'000U);
+  EXPECT_EQ(at(space, BlockIndex{3}), 50'000U);
   EXPECT_EQ(space.ranges().size(), 2U);
   EXPECT_EQ(space.slots().size_bytes, kSlots);
 }
@@ -59,6 +62,25 @@ TEST(Workspace, NeedsOnlySlotsWhereNothingIsWidened) {
   space.place({0, kSlots});
   plain.owned = {kEven};
   EXPECT_EQ(space.ask(plain, kSlots), std::nullopt);
+}
+
+TEST(Workspace, HasCellsForWhatADeterministicFoldKeepsWaiting) {
+  ReduceOwn fixed = own({kEven});
+  fixed.deterministic = true;
+  fixed.source_count = 5;
+  fixed.count = 4;
+  Workspace space;
+  // Four cells: three more of all elements, widened where they have 16 bits. Block 0 has 1024
+  // bytes, block 2 has 512 and 512 to be widened, block 4 has 100 of them.
+  const std::uint64_t first = 3 * 1024, second = 1024 + 3 * 1536, third = 256 + 3 * 256;
+  EXPECT_EQ(space.ask(fixed, kSlots), kSlots + first + second + third);
+  space.place({0, kSlots + first + second + third});
+  EXPECT_EQ(at(space, BlockIndex{0}, 1), 0);
+  EXPECT_EQ(at(space, BlockIndex{0}, 3), 2048);
+  EXPECT_EQ(at(space, BlockIndex{2}, 0), first);
+  EXPECT_EQ(at(space, BlockIndex{2}, 1), first + 1024);
+  EXPECT_EQ(at(space, BlockIndex{4}, 3), first + second + 256 + 512);
+  EXPECT_EQ(space.slots(), (Extent{first + second + third, kSlots}));
 }
 
 }  // namespace

@@ -227,7 +227,12 @@ std::vector<Checker::Value> Checker::folds(const Request& reduce,
   std::vector<Value> all;
   for (const auto& [parts, bytes] : choices) {
     if (bytes.empty() || !can_reduce_all(parts, reduce.op)) continue;
-    all.emplace_back(parts, reduce_all(parts, reduce.op, bytes));
+    std::map<std::uint32_t, Bytes> by_index;
+    for (std::size_t i = 0; i < bytes.size() && reduce.deterministic; ++i) {
+      by_index[members[i]] = bytes[i];
+    }
+    all.emplace_back(parts, reduce.deterministic ? reduce_pairwise(parts, reduce.op, by_index)
+                                                 : reduce_all(parts, reduce.op, bytes));
   }
   return all;
 }

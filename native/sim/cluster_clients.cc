@@ -59,7 +59,7 @@ Request& Cluster::put(std::size_t node, const ObjectId& object, const PutOptions
   if (put.parts.empty() && options.size_bytes > 0)
     put.parts = {{options.dtype, options.size_bytes}};
   put.maps = options.maps && options.size_bytes > config_.engine.inline_bytes_max;
-  put.bytes = content_of(object, options.incarnation, put.parts);
+  put.bytes = content_of(object, options.incarnation, put.parts, options.rough);
   checker_.put_started(put);
   PutCommand body{object, options.incarnation, {}, {}};
   body.meta.size_bytes = options.size_bytes;
@@ -90,27 +90,28 @@ Request& Cluster::reduce(std::size_t node, const ObjectId& target, const ReduceO
   reduce.op = options.op;
   reduce.source_count = options.source_count;
   reduce.count = options.count;
+  reduce.deterministic = options.deterministic;
   checker_.reduce_started(reduce);
   command(reduce, ReduceCommand{target, options.op, options.source_count, options.count,
-                                options.everywhere});
+                                options.everywhere, options.deterministic});
   return reduce;
 }
 
 void Cluster::confirm(Request& reduce, std::uint32_t index, const ObjectId& source) {
   if (reduce.abandoned) return;
-  reduce.sources.push_back({index, source, {}, false});
+  reduce.sources.push_back({.index = index, .object = source, .incarnation = {}});
   command(reduce, ReduceSourceCommand{reduce.object, reduce.sources.back()});
 }
 
 void Cluster::announce(Request& reduce, std::uint32_t index, const ObjectId& source) {
   if (reduce.abandoned) return;
-  reduce.sources.push_back({index, source, {}, false});
+  reduce.sources.push_back({.index = index, .object = source, .incarnation = {}});
   command(reduce, ReduceSourceCommand{reduce.object, reduce.sources.back(), false});
 }
 
 void Cluster::give_up(Request& reduce, std::uint32_t index) {
   if (reduce.abandoned) return;
-  reduce.sources.push_back({index, {}, {}, true});
+  reduce.sources.push_back({.index = index, .object = {}, .incarnation = {}, .failed = true});
   command(reduce, ReduceSourceCommand{reduce.object, reduce.sources.back()});
 }
 

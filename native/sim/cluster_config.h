@@ -45,7 +45,8 @@ struct PutOptions {
   std::vector<Part> parts = {};  // empty: all of it is `dtype`
   Incarnation incarnation{1};
   ClientId client{1};
-  bool maps = false;  // the writer keeps a mapping, as of empty(): the seal pins it
+  bool rough = false;  // floats whose sums are rounded: only one order has these bits
+  bool maps = false;   // the writer keeps a mapping, as of empty(): the seal pins it
 };
 struct ReduceOptions {
   std::uint32_t source_count = 0;
@@ -53,6 +54,7 @@ struct ReduceOptions {
   ReduceOp op = ReduceOp::kSum;
   ClientId client{1};
   bool everywhere = false;
+  bool deterministic = false;
 };
 
 }  // namespace hoplite::sim

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -131,14 +132,22 @@ float some_float(Prng& prng) {
   return prng.chance(50) ? value : -value;
 }
 
-void fill(std::span<std::byte> bytes, DType dtype, Prng& prng) {
+// Sums of these depend on their order, of 16-bit ones too: their magnitudes lie far apart.
+double rough_float(Prng& prng) {
+  const double digits = 1 + static_cast<double>(prng.below(1ULL << 52)) * 0x1p-52;
+  const double value = std::ldexp(digits, static_cast<int>(prng.below(27)) - 13);
+  return prng.chance(50) ? value : -value;
+}
+
+void fill(std::span<std::byte> bytes, DType dtype, Prng& prng, bool rough) {
   for (std::size_t i = 0; i < bytes.size() / element_bytes(dtype); ++i) {
+    const double value = is_float(dtype) && rough ? rough_float(prng) : some_float(prng);
     if (is_half(dtype)) {
-      store(bytes, i, rounded(some_float(prng), format_of(dtype)));
+      store(bytes, i, rounded(static_cast<float>(value), format_of(dtype)));
     } else if (dtype == DType::kFloat32) {
-      store(bytes, i, some_float(prng));
+      store(bytes, i, static_cast<float>(value));
     } else if (dtype == DType::kFloat64) {
-      store(bytes, i, static_cast<double>(some_float(prng)));
+      store(bytes, i, value);
     } else if (dtype == DType::kBool) {
       store(bytes, i, static_cast<std::uint8_t>(prng.below(2)));
     } else {
@@ -150,14 +159,15 @@ void fill(std::span<std::byte> bytes, DType dtype, Prng& prng) {
 
 }  // namespace
 
-Bytes content_of(const ObjectId& id, Incarnation incarnation, const std::vector<Part>& parts) {
+Bytes content_of(const ObjectId& id, Incarnation incarnation, const std::vector<Part>& parts,
+                 bool rough) {
   std::uint64_t number = 0;
   std::memcpy(&number, id.bytes.data(), sizeof number);
   Prng prng(mix64(number) + incarnation.value);
   Bytes all;
   for (const Part& part : parts) {
     Bytes bytes(part.size_bytes);
-    fill(bytes, part.dtype, prng);
+    fill(bytes, part.dtype, prng, rough);
     all.insert(all.end(), bytes.begin(), bytes.end());
   }
   return all;
@@ -197,21 +207,67 @@ void finish_into(std::span<std::byte> into, std::span<const std::byte> from, DTy
   }
 }
 
+namespace {
+
+// The result's bytes of a part from its accumulators.
+void finish_part(std::span<std::byte> into, const Bytes& accumulators, DType dtype, ReduceOp op,
+                 std::size_t sources) {
+  if (needs_finish(dtype, op)) {
+    finish_into(into, accumulators, dtype, op, static_cast<std::uint32_t>(sources));
+  } else {
+    std::copy(accumulators.begin(), accumulators.end(), into.begin());
+  }
+}
+
+Bytes accumulators_for(const Part& part) {
+  return Bytes(part.size_bytes / element_bytes(part.dtype) * accumulator_bytes(part.dtype));
+}
+
+// The accumulators of the sources with an index of [first, first + span), span a power of two;
+// empty when there is none.
+Bytes pairwise(const std::map<std::uint32_t, Bytes>& sources, std::uint64_t first,
+               std::uint64_t span, const Part& part, std::size_t at, ReduceOp op) {
+  if (span == 1) {
+    const auto source = sources.find(static_cast<std::uint32_t>(first));
+    if (source == sources.end()) return {};
+    Bytes leaf = accumulators_for(part);
+    fold_into(leaf, std::span(source->second).subspan(at, part.size_bytes), part.dtype, op, true);
+    return leaf;
+  }
+  Bytes left = pairwise(sources, first, span / 2, part, at, op);
+  Bytes right = pairwise(sources, first + span / 2, span / 2, part, at, op);
+  if (left.empty()) return right;
+  if (right.empty()) return left;
+  fold_into(left, right, is_half(part.dtype) ? DType::kFloat32 : part.dtype, op, false);
+  return left;
+}
+
+}  // namespace
+
 Bytes reduce_all(const std::vector<Part>& parts, ReduceOp op, const std::vector<Bytes>& sources) {
   Bytes result(sources[0].size());
   std::size_t at = 0;
   for (const Part& part : parts) {
-    Bytes accumulators(part.size_bytes / element_bytes(part.dtype) * accumulator_bytes(part.dtype));
+    Bytes accumulators = accumulators_for(part);
     for (std::size_t i = 0; i < sources.size(); ++i) {
       const auto source = std::span(sources[i]).subspan(at, part.size_bytes);
       fold_into(accumulators, source, part.dtype, op, i == 0);
     }
-    const auto into = std::span(result).subspan(at, part.size_bytes);
-    if (needs_finish(part.dtype, op)) {
-      finish_into(into, accumulators, part.dtype, op, static_cast<std::uint32_t>(sources.size()));
-    } else {
-      std::copy(accumulators.begin(), accumulators.end(), into.begin());
-    }
+    finish_part(std::span(result).subspan(at, part.size_bytes), accumulators, part.dtype, op,
+                sources.size());
+    at += part.size_bytes;
+  }
+  return result;
+}
+
+Bytes reduce_pairwise(const std::vector<Part>& parts, ReduceOp op,
+                      const std::map<std::uint32_t, Bytes>& sources) {
+  Bytes result(sources.begin()->second.size());
+  const std::uint64_t span = std::bit_ceil(std::uint64_t{sources.rbegin()->first} + 1);
+  std::size_t at = 0;
+  for (const Part& part : parts) {
+    finish_part(std::span(result).subspan(at, part.size_bytes),
+                pairwise(sources, 0, span, part, at, op), part.dtype, op, sources.size());
     at += part.size_bytes;
   }
   return result;

@@ -1,10 +1,12 @@
 // What simulated clients put, and the simulator's own reduce: written apart from node/kernels, so
 // that one judges the other. Floats have few bits and integers any, so that what a fold accumulates
-// is exact in every order, and a result has its one rounding. SPDX-License-Identifier: Apache-2.0
+// is exact in every order, and a result has its one rounding; rough floats have all their bits.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -22,7 +24,8 @@ inline ObjectId object_named(std::uint64_t number) {
 }
 
 // The bytes that attempt `incarnation` puts as `id`: no two attempts and no two objects agree.
-Bytes content_of(const ObjectId& id, Incarnation incarnation, const std::vector<Part>& parts);
+Bytes content_of(const ObjectId& id, Incarnation incarnation, const std::vector<Part>& parts,
+                 bool rough = false);
 
 // What Fold and Finish ask of a node. REQUIRES: sizes that match.
 void fold_into(std::span<std::byte> into, std::span<const std::byte> from, DType dtype, ReduceOp op,
@@ -32,5 +35,8 @@ void finish_into(std::span<std::byte> into, std::span<const std::byte> from, DTy
 
 // The whole reduce. REQUIRES: sources of these parts, at least one.
 Bytes reduce_all(const std::vector<Part>& parts, ReduceOp op, const std::vector<Bytes>& sources);
+// The same as the deterministic reduce has it: along a binary tree over the indices of sources.
+Bytes reduce_pairwise(const std::vector<Part>& parts, ReduceOp op,
+                      const std::map<std::uint32_t, Bytes>& sources);
 
 }  // namespace hoplite::sim

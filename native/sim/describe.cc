@@ -131,7 +131,7 @@ std::string describe_body(const PeerMessage& body) {
           [](const ReduceOwn& m) {
             Line line("ReduceOwn");
             line.add(m.target).add("te", m.target_epoch).list("owned", m.owned);
-            line.add("of", m.stripe_count).add("first", m.first).sources(m.members);
+            line.add("of", m.stripe_count).add(m.deterministic ? "fixed" : "").sources(m.members);
             return line.add(m.sealed ? "sealed" : "").str();
           },
           [](const ReduceState& m) {

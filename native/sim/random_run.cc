@@ -230,6 +230,7 @@ class Run {
     options.count = static_cast<std::uint32_t>(between(1, source_count));
     options.op = static_cast<ReduceOp>(prng_.below(kReduceOpCount));
     options.everywhere = prng_.chance(30);
+    options.deterministic = prng_.chance(40);
     options.client = some_client();
     const std::vector<Part> parts = some_parts(options.op);
     const std::uint64_t size = size_of(parts);
@@ -237,8 +238,8 @@ class Run {
     auto& sources = sources_[&reduce];
     for (std::uint32_t i = 0; i < source_count; ++i) {
       const ObjectId object = fresh();
-      sources.push_back(
-          {object, &cluster_.put(some_node(), object, {.size_bytes = size, .parts = parts})});
+      PutOptions put{.size_bytes = size, .parts = parts, .rough = options.deterministic};
+      sources.push_back({object, &cluster_.put(some_node(), object, put)});
       if (announces_ && prng_.chance(30)) cluster_.announce(reduce, i, object);
     }
   }

@@ -40,6 +40,7 @@ struct Request {
   ReduceOp op = ReduceOp::kSum;
   std::uint32_t source_count = 0;
   std::uint32_t count = 0;
+  bool deterministic = false;
   std::vector<ReduceSource> sources;   // in the order of arrival
   std::vector<std::uint32_t> members;  // as answered
 

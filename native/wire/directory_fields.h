@@ -80,6 +80,7 @@ void fields(A& a, Of<A, ReduceWant> m) {
   id(a, m.seen);
   a.flag(m.cancelled);
   a.flag(m.everywhere);
+  a.flag(m.deterministic);
   a.require(m.source_count <= kReduceSourcesMax && m.count <= m.source_count);
   a.require(m.first <= kReduceSourcesMax);
 }

@@ -22,7 +22,7 @@ ObjectId object(std::uint8_t first) {
 }
 const ObjectMeta kMeta{
     100001, 8192, {{DType::kFloat64, 64000}, {DType::kBool, 36001}}, "layout of two leaves"};
-const ReduceSource kSource{3, object(9), Incarnation{2}, true};
+const ReduceSource kSource{3, object(9), Incarnation{2}, true, NodeId{4}};
 
 // One of every message, every field different from its default.
 std::vector<PeerMessage> one_of_each() {
@@ -44,7 +44,7 @@ std::vector<PeerMessage> one_of_each() {
              {StripeIndex{2}, StripeState::kComplete, LeaseId{9}, kNoNode, 4}}},
       Delete{id, life},
       Locate{id, life, NodeId{3}},
-      ReduceWant{id, ReduceOp::kMax, 8, 4, 1, {kSource, kSource}, target_epoch, true, true},
+      ReduceWant{id, ReduceOp::kMax, 8, 4, 1, {kSource, kSource}, target_epoch, true, true, true},
       ReduceReport{id,
                    target_epoch,
                    kMeta,
@@ -61,7 +61,18 @@ std::vector<PeerMessage> one_of_each() {
       PushTo{id, life, {NodeId{4}}},
       Lost{id, Code::kObjectLost, "no holders left"},
       Drop{id, life, false},
-      ReduceOwn{id, target_epoch, ReduceOp::kMax, kMeta, 5, {StripeIndex{4}}, 2, {kSource}, true},
+      ReduceOwn{id,
+                target_epoch,
+                ReduceOp::kMax,
+                kMeta,
+                5,
+                {StripeIndex{4}},
+                8,
+                4,
+                true,
+                true,
+                {kSource},
+                true},
       ReduceState{id,
                   target_epoch,
                   ReducePhase::kFailed,
@@ -277,6 +288,7 @@ TEST(Frame, CountsThatCannotBeTrueAllocateNothing) {
 
 TEST(Frame, TheLargestLegalMessagesFit) {
   ReduceOwn own;
+  own.source_count = kReduceSourcesMax;
   own.members.assign(kReduceSourcesMax, kSource);
   own.owned.assign(kStripesMax, StripeIndex{0});
   Push push;

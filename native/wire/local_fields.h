@@ -61,6 +61,7 @@ void fields(A& a, Of<A, ReduceCommand> m) {
   a.number(m.source_count);
   a.number(m.count);
   a.flag(m.everywhere);
+  a.flag(m.deterministic);
 }
 template <typename A>
 void fields(A& a, Of<A, ReduceSourceCommand> m) {

@@ -17,12 +17,16 @@ void fields(A& a, Of<A, ReduceOwn> m) {
   fields(a, m.meta);
   a.number(m.stripe_count);
   ids(a, m.owned, kStripesMax);
-  a.number(m.first);
+  a.number(m.source_count);
+  a.number(m.count);
+  a.flag(m.deterministic);
+  a.flag(m.everywhere);
   each(a, m.members, kReduceSourcesMax, kReduceSourceBytes, [&](auto& s) { fields(a, s); });
   a.flag(m.sealed);
   a.require(m.stripe_count >= 1 && m.stripe_count <= kStripesMax);
   for (const StripeIndex stripe : m.owned) a.require(stripe.value < m.stripe_count);
-  a.require(m.first <= kReduceSourcesMax);
+  a.require(m.source_count <= kReduceSourcesMax && m.count <= m.source_count);
+  for (const ReduceSource& member : m.members) a.require(member.index < m.source_count);
 }
 template <typename A>
 void fields(A& a, Of<A, ReduceState> m) {

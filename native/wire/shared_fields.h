@@ -52,13 +52,14 @@ void fields(A& a, Of<A, ObjectMeta> meta) {
   // A BlockIndex counts every block, however small a peer says they are.
   a.require(meta.block_bytes == 0 || meta.size_bytes / meta.block_bytes < (1ULL << 31));
 }
-inline constexpr std::size_t kReduceSourceBytes = 4 + kObjectIdBytes + 4 + 1;
+inline constexpr std::size_t kReduceSourceBytes = 4 + kObjectIdBytes + 4 + 1 + 8;
 template <typename A>
 void fields(A& a, Of<A, ReduceSource> source) {
   a.number(source.index);
   fields(a, source.object);
   id(a, source.incarnation);
   a.flag(source.failed);
+  id(a, source.holder);
   a.require(source.index < kReduceSourcesMax);
 }
 

@@ -236,7 +236,7 @@ ILL_SPOKEN = {
     "a get with a payload": local(GET, bytes(29), request=1, payload=8) + bytes(8),
     "a reply": local(DONE, request=1),
     "a flag of 2": local(GET, bytes(28) + b"\2", request=1),
-    "an operation that there is not": local(REDUCE, bytes(28) + b"\xff" + bytes(9), request=1),
+    "an operation that there is not": local(REDUCE, bytes(28) + b"\xff" + bytes(10), request=1),
 }
 
 
@@ -266,9 +266,9 @@ def test_commands_that_make_no_sense_are_answered_and_harm_nobody(pair: Nodes) -
     senseless = [
         local(WROTE, known + struct.pack("<IQB", 1, 1 << 62, 0), request=1),
         local(WROTE, unknown + struct.pack("<IQB", 1, 0, 0), request=2),
-        local(REDUCE, unknown + struct.pack("<BIIB", 0, 4, 0, 0), request=3),
-        local(REDUCE, unknown + struct.pack("<BIIB", 0, 0xFFFFFFFF, 0xFFFFFFFF, 0), request=4),
-        local(REDUCE, known + struct.pack("<BIIB", 0, 2, 1, 0), request=5),
+        local(REDUCE, unknown + struct.pack("<BIIBB", 0, 4, 0, 0, 0), request=3),
+        local(REDUCE, unknown + struct.pack("<BIIBB", 0, 0xFFFFFFFF, 0xFFFFFFFF, 0, 0), request=4),
+        local(REDUCE, known + struct.pack("<BIIBB", 0, 2, 1, 0, 0), request=5),
     ]
     with attach(pair, 0) as client:
         client.sendall(local(RELEASE, known + struct.pack("<I", 1), request=90))

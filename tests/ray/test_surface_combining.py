@@ -95,6 +95,14 @@ def test_every_operation(cluster: RayCluster, op: Any, dtype: str) -> None:
     assert received.tolist() == (expected / len(rows) if op == "mean" else expected).tolist()
 
 
+@pytest.mark.parametrize("combine", [hop.reduce, hop.allreduce])
+def test_a_deterministic_sum_has_the_bits_of_one_tree(cluster: RayCluster, combine: Any) -> None:
+    rng = np.random.default_rng(2)
+    rows = (rng.standard_normal((4, 1000)) * 2.0 ** rng.integers(-13, 14, 1000)).astype(np.float32)
+    received = hop.get(combine([hop.put(row) for row in rows], deterministic=True), timeout_s=60)
+    assert received.tobytes() == ((rows[0] + rows[1]) + (rows[2] + rows[3])).tobytes()
+
+
 @needs_torch
 def test_bfloat16_is_summed_in_float32(cluster: RayCluster) -> None:
     import torch

@@ -1,0 +1,64 @@
+// One block of a deterministic reduce: its members are combined along a fixed binary tree over the
+// source index (0 with 1, 2 with 3, then these two pairs, and so on; who is no member is left out),
+// in whatever order they come: for equal members the bits are equal. What can't be combined yet
+// waits in cells, of which a block has a fixed number (design decision 5). Invariant: partials are
+// disjoint aligned ranges of indices, and each holds every member of its range.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "plan/source_set.h"
+
+namespace hoplite {
+
+// `into` = `from` (the first in that cell), or `into` combined with it, as the left operand.
+struct FoldStep {
+  std::uint32_t into = 0;             // a cell
+  std::optional<std::uint32_t> from;  // another cell; none: the member's own block
+  bool first = false;
+  bool operator==(const FoldStep&) const = default;
+};
+
+// How many cells suffice, in whatever order `count` of `source_count` sources come: of each pair
+// one may wait for the other, while another source is brought in.
+constexpr std::uint32_t pairwise_cells(std::uint32_t source_count, std::uint32_t count) {
+  const std::uint32_t pairs = (source_count + 1) / 2;
+  return (count < pairs ? count : pairs) + 1;
+}
+
+class PairwiseFold {
+ public:
+  struct Tree {
+    std::uint32_t source_count = 1;
+    std::uint32_t cells = 1;
+    const SourceSet* members = nullptr;  // once no other can come
+  };
+
+  // The steps that bring `index` in; none if it is in, or if there are more of them than cells.
+  // Cost: O(cells + log sources).
+  std::optional<std::vector<FoldStep>> take(std::uint32_t index, const Tree& tree);
+  // Every member is in: the steps that are left until their fold lies in cell 0.
+  std::vector<FoldStep> close(const Tree& tree);
+  // Others may be members now: forgets the partials that are no part of the new tree, and takes
+  // who was in them out of `taken`. `members`: those known so far.
+  void keep(const Tree& tree, const SourceSet& members, SourceSet& taken);
+
+ private:
+  struct Partial {
+    std::uint32_t level = 0;  // of 2^level indices
+    std::uint32_t cell = 0;
+  };
+  using Partials = std::map<std::uint64_t, Partial>;  // by their first index
+
+  [[nodiscard]] bool covers(std::uint32_t index) const;
+  [[nodiscard]] std::uint32_t free_cell() const;
+  void climb(Partials::iterator at, const Tree& tree, std::vector<FoldStep>& steps);
+
+  Partials partials_;
+};
+
+}  // namespace hoplite

@@ -1,0 +1,105 @@
+"""Deterministic reduces over real nodes: the bits of one tree over source indices, in any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.refs import ReduceOp
+from hoplite_ray.store import new_id
+from tests.process.nodes import WAIT_S, Nodes
+
+HALVES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
+FLOATS = [np.dtype(np.float32), np.dtype(np.float64), *HALVES]
+SOURCES = 7
+MEMBERS = (0, 2, 3, 5, 6)
+SIZE = 60_001
+
+
+def source(index: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Magnitudes so far apart that every order of adding has other last bits."""
+    rng = np.random.default_rng(index)
+    values = rng.standard_normal(SIZE) * 2.0 ** rng.integers(-13, 14, SIZE)
+    return values.astype(dtype)
+
+
+def along_the_tree(
+    arrays: dict[int, npt.NDArray[Any]], op: ReduceOp, first: int = 0, span: int = 8
+) -> npt.NDArray[Any] | None:
+    """What the sources of [first, first + span) make, 16-bit floats as float32."""
+    if span == 1:
+        leaf = arrays.get(first)
+        return None if leaf is None else leaf.astype(np.float32) if leaf.dtype in HALVES else leaf
+    left = along_the_tree(arrays, op, first, span // 2)
+    right = along_the_tree(arrays, op, first + span // 2, span // 2)
+    if left is None or right is None:
+        return right if left is None else left
+    return np.multiply(left, right) if op == "prod" else np.add(left, right)
+
+
+def combined(arrays: dict[int, npt.NDArray[Any]], op: ReduceOp) -> npt.NDArray[Any]:
+    dtype = next(iter(arrays.values())).dtype
+    with np.errstate(all="ignore"):
+        total = along_the_tree(arrays, op)
+        assert total is not None
+        if op == "mean":
+            total = total / total.dtype.type(len(arrays))
+        return total.astype(dtype)
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "mean"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_ten_orders_of_arrival_give_the_same_bits(
+    three: Nodes, dtype: np.dtype[Any], op: ReduceOp
+) -> None:
+    arrays = {index: source(index, dtype) for index in range(SOURCES)}
+    ids = [three.put(index % 3, array) for index, array in arrays.items()]
+    expected = combined({index: arrays[index] for index in MEMBERS}, op).tobytes()
+    rng = np.random.default_rng(1)
+    for turn in range(10):
+        pending = three[turn % 3].begin_reduce(
+            target := new_id(),
+            source_count=SOURCES,
+            op=op,
+            count=len(MEMBERS),
+            everywhere=turn % 2 == 1,
+            deterministic=True,
+        )
+        for index in rng.permutation(MEMBERS):
+            pending.confirm(int(index), ids[index])
+        assert sorted(pending.result(WAIT_S).members) == list(MEMBERS)
+        assert three.get((turn + 1) % 3, target).tobytes() == expected, f"order {turn}"
+        three[0].delete(target, timeout_s=WAIT_S)
+    for each in ids:
+        three[0].delete(each, timeout_s=WAIT_S)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_the_sources_above_tell_orders_apart(dtype: np.dtype[Any]) -> None:
+    there = {index: source(index, dtype) for index in MEMBERS}
+    back = {6 - index: array for index, array in there.items()}
+    assert combined(there, "sum").tobytes() != combined(back, "sum").tobytes()
+
+
+def test_reduce_and_allreduce_of_all_sources(three: Nodes) -> None:
+    arrays = {index: source(index, FLOATS[0]) for index in range(4)}
+    ids = [three.put(index % 3, array) for index, array in arrays.items()]
+    expected = combined(arrays, "sum").tobytes()
+    one = three[0].reduce(new_id(), ids, deterministic=True, timeout_s=WAIT_S)
+    other = three[2].allreduce(new_id(), ids, deterministic=True, timeout_s=WAIT_S)
+    for rank in range(3):
+        assert three.get(rank, one.target).tobytes() == expected
+        assert three.get(rank, other.target).tobytes() == expected
+    for each in (*ids, one.target, other.target):
+        three[0].delete(each, timeout_s=WAIT_S)
+
+
+def test_the_flag_is_true_or_false(three: Nodes) -> None:
+    wrong: Any = "yes"
+    with pytest.raises(InvalidArgumentError, match="deterministic is 'yes'"):
+        three[0].begin_reduce(new_id(), source_count=1, deterministic=wrong)
