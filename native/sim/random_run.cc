@@ -81,7 +81,7 @@ class Run {
  private:
   struct Source {
     ObjectId object;
-    Request* put;
+    Request* made;  // by a put, or by a reduce before
   };
   struct ById {  // addresses differ from run to run
     bool operator()(const Request* a, const Request* b) const { return a->id < b->id; }
@@ -232,16 +232,36 @@ class Run {
     options.everywhere = prng_.chance(30);
     options.deterministic = prng_.chance(40);
     options.client = some_client();
-    const std::vector<Part> parts = some_parts(options.op);
+    // Its first source may be another reduce's result, there already or not.
+    auto result = exact_.end();
+    if (!exact_.empty() && is_exact(options.op) && prng_.chance(50)) {
+      result = std::next(exact_.begin(), static_cast<std::ptrdiff_t>(prng_.below(exact_.size())));
+      if (!can_reduce_all(result->second, options.op)) result = exact_.end();
+    }
+    const std::vector<Part> parts =
+        result != exact_.end() ? result->second : some_parts(options.op);
     const std::uint64_t size = size_of(parts);
     Request& reduce = cluster_.reduce(some_node(), fresh(), options);
     auto& sources = sources_[&reduce];
-    for (std::uint32_t i = 0; i < source_count; ++i) {
+    if (result != exact_.end()) sources.push_back({result->first->object, result->first});
+    while (sources.size() < source_count) {
+      if (!sources.empty() && prng_.chance(10)) {  // the same one twice
+        sources.push_back(sources[prng_.below(sources.size())]);
+        continue;
+      }
       const ObjectId object = fresh();
       PutOptions put{.size_bytes = size, .parts = parts, .rough = options.deterministic};
       sources.push_back({object, &cluster_.put(some_node(), object, put)});
-      if (announces_ && prng_.chance(30)) cluster_.announce(reduce, i, object);
     }
+    for (std::uint32_t i = 0; i < source_count; ++i) {
+      if (announces_ && prng_.chance(30)) cluster_.announce(reduce, i, sources[i].object);
+    }
+    if (is_exact(options.op) && !options.deterministic) exact_[&reduce] = parts;
+  }
+
+  // Further sums of these are exact in every order.
+  static bool is_exact(ReduceOp op) {
+    return op == ReduceOp::kSum || op == ReduceOp::kMax || op == ReduceOp::kMin;
   }
 
   // One to three runs of elements; now and then of a dtype that the operation refuses.
@@ -271,10 +291,10 @@ class Run {
       for (std::uint32_t i = 0; i < sources.size(); ++i) {
         const auto is_it = [&](const ReduceSource& s) { return s.index == i; };
         if (std::any_of(reduce->sources.begin(), reduce->sources.end(), is_it)) continue;
-        const Request& put = *sources[i].put;
-        if (put.has_value() && (all || prng_.chance(50))) {
+        const Request& made = *sources[i].made;
+        if (made.has_value() && (all || prng_.chance(50))) {
           cluster_.confirm(*reduce, i, sources[i].object);
-        } else if (!put.is_pending() && (all || (!put.has_value() && prng_.chance(50)))) {
+        } else if (!made.is_pending() && (all || (!made.has_value() && prng_.chance(50)))) {
           cluster_.give_up(*reduce, i);
         }
       }
@@ -344,9 +364,9 @@ class Run {
                           [](const Request& r) { return r.verb == Verb::kPut && r.is_pending(); });
     };
     cluster_.run_until(are_puts_answered, bound);
-    feed_reduces(true);
-    take_back_announced();
     const auto is_settled = [this] {
+      feed_reduces(true);  // with results that have come as well
+      take_back_announced();
       return std::none_of(cluster_.requests().begin(), cluster_.requests().end(),
                           [this](const Request& r) { return is_owed(r); });
     };
@@ -361,11 +381,18 @@ class Run {
   void take_back_announced() {
     for (auto& [reduce, sources] : sources_) {
       for (const Source& source : sources) {
-        if (reduce->is_pending() && !cluster_.checker().has_live_copy(source.object)) {
-          cluster_.erase(some_node(), source.object);
+        if (!reduce->is_pending() || may_have_value(source) ||
+            cluster_.checker().is_deleted(source.object)) {
+          continue;
         }
+        cluster_.erase(some_node(), source.object);
       }
     }
+  }
+  bool may_have_value(const Source& source) {
+    const Request& made = *source.made;
+    if (made.verb == Verb::kPut) return cluster_.checker().has_live_copy(source.object);
+    return made.is_pending() || (made.has_value() && last_fault_ < *made.answered);
   }
 
   // True when the request must be answered by itself. A get of what nobody has may wait.
@@ -396,6 +423,7 @@ class Run {
   std::size_t drains_ = 0;
   std::uint64_t next_object_ = 1;
   std::map<Request*, std::vector<Source>, ById> sources_;
+  std::map<Request*, std::vector<Part>, ById> exact_;  // reduces whose results may be sources
   Instant last_fault_{};
 };
 
