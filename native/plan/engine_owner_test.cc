@@ -59,6 +59,15 @@ TEST_F(Owner, RefusesWhoWaitsForStripesThatItStopsAskingFor) {
   EXPECT_EQ(said<PullRefused>().size(), 1U);
 }
 
+// Its next get waited for ever: the home took its claims for older than the grant.
+TEST_F(Owner, SaysThatItHasHeardOfAGrantThatItNoLongerWants) {
+  cancel(asked_);
+  is_granted(TargetEpoch{1}, LeaseId{5});
+  const auto claims = said<Claim>();
+  ASSERT_FALSE(claims.empty());
+  EXPECT_EQ(claims.back().stripes[1].lease, LeaseId{5});
+}
+
 TEST_F(Owner, DropsItOnlyWhenItsHomeSaysSo) {
   other_starts();
   hear(kOther, Drop{id_, Incarnation{1}, true});

@@ -6,12 +6,26 @@
 #include "plan/engine_state.h"
 
 namespace hoplite {
+namespace {
+
+// Of a grant that we don't take: a claim of an older lease would pass for one that crosses it.
+void note_lease(LocalObject& object, const Grant& grant) {
+  const bool is_it = object.incarnation == grant.incarnation &&
+                     object.target_epoch == grant.target_epoch &&
+                     object.stripes.size() == grant.stripe_count;
+  if (!is_it) return;
+  LocalStripe& stripe = object.stripes[grant.stripe.value];
+  stripe.lease = std::max(stripe.lease, grant.lease);
+}
+
+}  // namespace
 
 void Engine::State::on(NodeId, const Message&, const Grant& grant) {
   const ObjectId& id = grant.object;
   const auto it = objects_.find(id);
   if (it == objects_.end() || !it->second.is_wanted() || it->second.is_complete() ||
       it->second.writing || it->second.inbound || tombstones_.covers(id, grant.incarnation)) {
+    if (it != objects_.end()) note_lease(it->second, grant);
     return claim(id);
   }
   LocalObject& object = it->second;
