@@ -50,7 +50,7 @@ EngineTables::EngineTables(const EngineConfig& config, std::uint64_t seed)
       last_transfer_((std::uint64_t{config.incarnation.value} << 40) | (mix64(seed) & 0xffff)
                                                                            << 24),
       tombstones_(config.tombstone_life),
-      evicted_(config.tombstone_life),
+      gone_(config.tombstone_life),
       orphans_(config.tombstone_life) {
   HOPLITE_CHECK(config.node != kNoNode);
 }
@@ -96,7 +96,7 @@ void Engine::State::settle() {
 void Engine::State::handle_timeout() {
   directory_.handle_timeout(now_);
   report_progress();
-  for (RecentObjects* recent : {&tombstones_, &evicted_, &orphans_}) recent->handle_timeout(now_);
+  for (RecentObjects* recent : {&tombstones_, &gone_, &orphans_}) recent->handle_timeout(now_);
 }
 
 std::optional<Action> Engine::State::poll_action() {
@@ -114,7 +114,7 @@ std::optional<Instant> Engine::State::poll_timeout() const {
   };
   consider(inventory_.poll_timeout());
   consider(progress_due_);
-  for (const RecentObjects* recent : {&tombstones_, &evicted_, &orphans_}) {
+  for (const RecentObjects* recent : {&tombstones_, &gone_, &orphans_}) {
     consider(recent->poll_timeout());
   }
   return earliest;
@@ -224,7 +224,6 @@ void Engine::State::admit() {
     } else {
       ++stats_.evictions;
       const ObjectId id = std::get<Evict>(*next).object;
-      evicted_.note(id, objects_.at(id).incarnation, now_);
       void_bytes(id, objects_.at(id));
       objects_.erase(id);
       committed_.erase(id);

@@ -266,7 +266,7 @@ void Engine::State::on(NodeId from, const Message& message, const PullStart& sta
   const LocalObject* object = it == objects_.end() ? nullptr : &it->second;
   // It was leased to them before the home heard that it is gone from here, though wanted again.
   const bool is_gone =
-      evicted_.covers(start.object, start.incarnation) && (object == nullptr || !object->extent);
+      gone_.covers(start.object, start.incarnation) && (object == nullptr || !object->extent);
   if (is_gone || !sender_.handle_start(from, message.transfer, start, object)) {
     send(from, PullRefused{}, message.transfer);
   }

@@ -157,6 +157,7 @@ void Engine::State::void_bytes(const ObjectId& id, LocalObject& object) {
   inventory_.mark_needed(id);
   for (const auto& [to, transfer] : sender_.drop(id)) send(to, PullRefused{}, transfer);
   if (!object.extent) return;
+  if (object.committed) gone_.note(id, object.incarnation, now_);
   std::optional<Waiter> writer;
   if (object.writing) writer = object.put_request;
   if (object.pins.empty() && !writer) {

@@ -69,7 +69,7 @@ struct EngineTables {
   std::map<ObjectId, Call> calls_;
   std::map<ObjectId, Locate> locates_;
   RecentObjects tombstones_;
-  RecentObjects evicted_;  // and not granted to us again since
+  RecentObjects gone_;     // bytes that were here, and not granted to us again since
   RecentObjects orphans_;  // said to their homes; repeated to new ones
   bool draining_ = false;
   bool drained_ = false;     // and it was said

@@ -44,7 +44,7 @@ void Engine::State::on(NodeId, const Message&, const Grant& grant) {
     object.pinned = false;
   }
   object.meta = grant.meta;
-  evicted_.forget(id);
+  gone_.forget(id);
   if (!object.extent) {
     const std::uint64_t size = grant.meta.size_bytes;
     if (!ask_range(id, size, Line::kCopies)) return on_refused(id, size);

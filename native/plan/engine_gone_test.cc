@@ -1,0 +1,47 @@
+// A node that is asked for bytes that it had once: who waits for them must hear so.
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/one_engine_test.h"
+
+namespace hoplite {
+namespace {
+
+class Gone : public OneEngine {
+ protected:
+  Gone() : OneEngine(3, NodeId{2}) {
+    put(Incarnation{1});
+    ask(WroteCommand{id_, Incarnation{1}, meta().size_bytes, false});
+  }
+  RequestId put(Incarnation attempt) {
+    return ask(PutCommand{id_, attempt, floats_meta(meta().size_bytes), {}});
+  }
+  bool is_refused(Incarnation attempt) {
+    said<PullRefused>();
+    hear(NodeId{3}, PullStart{id_, attempt, TargetEpoch{0}, 1, StripeIndex{0}, 0, 4});
+    return !said<PullRefused>().empty();
+  }
+};
+
+// The home waits for that receiver to say how far it is, before it says that the object is lost.
+TEST_F(Gone, RefusesWhoWasLeasedTheBytesThatALaterAttemptReplacedAndGaveUp) {
+  EXPECT_FALSE(is_refused(Incarnation{1}));
+  cancel(put(Incarnation{2}));
+  ask(GetCommand{id_, true});
+  EXPECT_TRUE(is_refused(Incarnation{1}));
+}
+
+TEST_F(Gone, LetsThoseWaitWhoAreLeasedALaterAttemptBeforeWeAre) {
+  cancel(put(Incarnation{2}));
+  ask(GetCommand{id_, true});
+  EXPECT_FALSE(is_refused(Incarnation{3}));
+}
+
+TEST_F(Gone, ServesAgainWhatItIsGrantedAgain) {
+  cancel(put(Incarnation{2}));
+  ask(GetCommand{id_, true});
+  hear(NodeId{2}, Grant{id_, Incarnation{1}, TargetEpoch{0}, meta(), 1, StripeIndex{0}, NodeId{2},
+                        LeaseId{1}});
+  EXPECT_FALSE(is_refused(Incarnation{1}));
+}
+
+}  // namespace
+}  // namespace hoplite
