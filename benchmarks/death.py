@@ -1,4 +1,5 @@
-"""How soon a node knows that a peer is gone: killed at 3 GiB, idle or in mid-transfer, and cut off.
+"""How soon a node knows that a peer is gone, killed at 3 GiB or cut off; and that it loses nothing
+of one that reads nothing for 10 s.
 
     python benchmarks/death.py
 
@@ -34,6 +35,7 @@ from typing import Self
 
 import numpy as np
 from cluster import Cluster, why_impossible
+from holding import held, reactor_of, stopped
 from meters import machine
 
 from hoplite_ray import _native
@@ -300,6 +302,47 @@ def hold(seconds: float, burners: int) -> dict[str, int]:
     return totals
 
 
+def still(seconds: float) -> Iterator[str]:
+    """Let a peer read nothing for so long while both fetch from each other; yields what came of it.
+
+    As long as its liveness thread runs, it is busy and never dead. If all of it is stopped, it
+    would be frozen after `liveness_dead_ms`, which is raised.
+    """
+    patient = {"liveness_dead_ms": round(3000 * seconds)}
+    cases = [
+        ("its reactor is held", {}, lambda pid: held(reactor_of(pid))),
+        ("all of it is stopped", patient, stopped),
+    ]
+    array = np.random.default_rng(0).integers(0, 256, OBJECT_BYTES, np.uint8)
+    for case, more, holds in cases:
+        options = {**SLOW, **more}
+        with contextlib.ExitStack() as stack:
+            here = NodeProcess.start(arena_bytes=4 * OBJECT_BYTES, options=options)
+            stack.callback(here.stop)
+            peer = NodeProcess.start(beside=here, arena_bytes=4 * OBJECT_BYTES, options=options)
+            stack.callback(peer.stop)
+            stores = [stack.enter_context(Store.attach(node.socket)) for node in (here, peer)]
+            ids = [new_id(), new_id()]
+            for store, object_id in zip(stores, ids, strict=True):
+                store.put(object_id, array, timeout_s=LIMIT_S)
+            gets = [
+                store.begin_get(each) for store, each in zip(stores, reversed(ids), strict=True)
+            ]
+            with holds(peer.process.pid):
+                time.sleep(seconds)
+                landed = counters(here)["blocks_received"]
+            came = [get.result(LIMIT_S).value for get in gets]
+            whole = all(np.array_equal(each, array) for each in came)
+            ends = [counters(node) for node in (here, peer)]
+            lost = {name: sum(end[name] for end in ends) for name in ("peers_dead", "links_down")}
+            part = landed / ends[0]["blocks_received"]
+            yield (
+                f"{case} for {seconds:.0f} s when {part:.0%} had come: "
+                f"{'all came' if whole else 'WRONG BYTES CAME'} afterwards, {lost}, "
+                f"{ends[0]['peers_suspected']} times suspected (load {os.getloadavg()[0]:.1f})"
+            )
+
+
 COUNTERS = """
 import asyncio, json, sys
 from hoplite_ray.control.client import ControlClient
@@ -324,6 +367,7 @@ def main() -> int:
     parser.add_argument("--gib", type=float, default=3.0, help="of the killed process")
     parser.add_argument("--cuts", type=int, default=5)
     parser.add_argument("--hold-s", type=float, help="count false deaths for so long instead")
+    parser.add_argument("--still-s", type=float, default=10.0, help="that a peer reads nothing")
     parser.add_argument("--burners", type=int, default=2 * (os.cpu_count() or 1))
     parser.add_argument("--toy", action="store_true", help="a size that proves only that it runs")
     asked = parser.parse_args()
@@ -332,7 +376,10 @@ def main() -> int:
         counted = hold(asked.hold_s, asked.burners)
         print(f"{asked.hold_s:.0f} s, load {os.getloadavg()[0]:.1f}: {counted}")
         return 0
-    count, gib, cut = (2, 0.25, 1) if asked.toy else (asked.kills, asked.gib, asked.cuts)
+    sizes = (asked.kills, asked.gib, asked.cuts, asked.still_s)
+    count, gib, cut, still_s = (2, 0.25, 1, 1.0) if asked.toy else sizes
+    for line in still(still_s):
+        print(line, flush=True)
     rows = kills(count, round(gib * GIB))
     impossible = why_impossible()
     if impossible is None:

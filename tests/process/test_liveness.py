@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from holding import held, reactor_of, stopped, threads_of
 
 from hoplite_ray.control.client import ControlClient
 from tests.process.nodes import MIB, MakeNodes, Nodes, numbers
@@ -40,40 +37,9 @@ def are_watched(nodes: Nodes, *ranks: int) -> None:
         wait_for(nodes, rank, lambda counters: counters["link_handshakes"] >= 3 * others)
 
 
-@contextmanager
-def stopped(nodes: Nodes, rank: int) -> Iterator[None]:
-    """Stop a node's process, all of its threads, for as long as the block lasts."""
-    pid = nodes.processes[rank].process.pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def threads_of(pid: int) -> dict[str, int]:
-    """The thread ids of a process by name."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return {(task / "comm").read_text().strip(): int(task.name) for task in tasks}
-
-
-@contextmanager
-def held(thread: int) -> Iterator[None]:
-    """Stop one thread, as a page fault or a debugger might, while the others run."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    seize, interrupt, detach = 0x4206, 0x4207, 17  # linux/ptrace.h
-
-    def ptrace(request: int) -> None:
-        if libc.ptrace(ctypes.c_long(request), ctypes.c_long(thread), None, None) != 0:
-            raise OSError(ctypes.get_errno(), "ptrace")
-
-    ptrace(seize)
-    ptrace(interrupt)
-    os.waitpid(thread, 0x40000000)  # __WALL
-    try:
-        yield
-    finally:
-        ptrace(detach)
+def pid_of(nodes: Nodes, rank: int) -> int:
+    """The process of a node."""
+    return nodes.processes[rank].process.pid
 
 
 def test_a_killed_node_is_dead_at_once(cluster: MakeNodes) -> None:
@@ -101,7 +67,7 @@ def test_a_node_that_is_stopped_for_a_while_loses_nothing(cluster: MakeNodes) ->
     array = numbers(16 * MIB)
     pending = nodes[0].begin_get(nodes.put(1, array))
     is_under_way(nodes, 0)
-    with stopped(nodes, 1):
+    with stopped(pid_of(nodes, 1)):
         wait_for(nodes, 0, lambda counters: counters["peers_suspected"] == 1)
     np.testing.assert_array_equal(pending.result(15).value, array)
     for rank in (0, 1):
@@ -114,7 +80,7 @@ def test_a_node_that_is_stopped_for_long_is_dead_and_joins_again(cluster: MakeNo
     are_watched(nodes, 0, 1)
     kept = numbers(MIB)
     object_id = nodes.put(0, kept)
-    with stopped(nodes, 2):
+    with stopped(pid_of(nodes, 2)):
         nodes.view(0, size=2)
         frozen = [wait_for(nodes, rank, lambda _: True)["peers_frozen"] for rank in (0, 1)]
         assert sum(frozen) >= 1  # the view may have come before a node's own verdict
@@ -132,8 +98,7 @@ def test_a_busy_node_lives_where_a_stopped_one_dies(cluster: MakeNodes) -> None:
     array = numbers(16 * MIB)
     pending = nodes[0].begin_get(nodes.put(1, array))
     is_under_way(nodes, 0)
-    reactor = threads_of(nodes.processes[1].process.pid)["hoplite-node"]
-    with held(reactor), stopped(nodes, 2):
+    with held(reactor_of(pid_of(nodes, 1))), stopped(pid_of(nodes, 2)):
         wait_for(nodes, 0, lambda counters: counters["peers_frozen"] == 1)
     np.testing.assert_array_equal(pending.result(15).value, array)
     assert wait_for(nodes, 0, lambda counters: True)["peers_dead"] == 1
@@ -141,7 +106,7 @@ def test_a_busy_node_lives_where_a_stopped_one_dies(cluster: MakeNodes) -> None:
 
 def test_lives_leave_no_thread_and_no_descriptor(cluster: MakeNodes) -> None:
     nodes = cluster(3, options=QUICK)
-    pid = nodes.processes[2].process.pid
+    pid = pid_of(nodes, 2)
 
     def held_now() -> tuple[list[str], int]:
         threads = threads_of(pid)
@@ -153,7 +118,7 @@ def test_lives_leave_no_thread_and_no_descriptor(cluster: MakeNodes) -> None:
     before = held_now()
     assert 6 <= before[1] <= 8
     for life in (2, 3):
-        with stopped(nodes, 2):
+        with stopped(pid_of(nodes, 2)):
             nodes.view(0, size=2)
         assert nodes.view(0, size=3).members[2].incarnation == life
         while held_now() != before:  # the test's limit ends it
