@@ -3,15 +3,13 @@
 Eight workers; the server adds up the first four gradients and hands new parameters to those four.
 """
 
-import functools
-import operator
 from collections.abc import Callable, Generator
 from typing import Any
 
 import ray
 from support.comparison import Run, compare
 from support.digits import batches, load
-from support.killing import Roll, killing, start_of_worker
+from support.killing import Roll, killing, noted, start_of_worker
 from support.leftovers import Leftovers, settled
 from support.local_cluster import local_cluster
 from support.options import parse_options
@@ -26,7 +24,7 @@ class Hoplite:
 
     def add(gradients: list, count: int) -> tuple[Any, list]:
         total = hop.reduce(gradients, op="sum", count=count)
-        return hop.get(total), hop.sources(total)
+        return noted("reduce", hop.get, total), hop.sources(total)
 
 
 class Plain:
@@ -34,7 +32,8 @@ class Plain:
 
     def add(gradients: list, count: int) -> tuple[Any, list]:
         sources, _ = ray.wait(gradients, num_returns=count)
-        return functools.reduce(operator.add, ray.get(sources)), sources
+        first, *others = ray.get(sources)
+        return sum(others, first), sources
 
 
 @ray.remote(num_cpus=1, scheduling_strategy="SPREAD")
@@ -44,7 +43,8 @@ class Worker:
         start_of_worker(roll, seed)
 
     def gradient(self, params: Any, wrap: Callable) -> Any:
-        return wrap(self.network.gradient(self.network.read(params), *next(self.batches)))
+        params = noted("get", self.network.read, params)
+        return noted("put", wrap, self.network.gradient(params, *next(self.batches)))
 
 
 def train(store: type, workers: list, params: Any, steps: int) -> Generator[Any]:
