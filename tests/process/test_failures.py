@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,6 +88,26 @@ def test_the_others_go_on_without_the_dead(cluster: MakeNodes) -> None:
         for _ in range(5):  # of different homes
             array = numbers(size_bytes)
             np.testing.assert_array_equal(nodes.get(2, nodes.put(1, array)), array)
+
+
+def test_the_home_of_objects_dies_while_gets_wait_for_them(cluster: MakeNodes) -> None:
+    nodes = cluster(4)
+    kept = {nodes.put(0, array): array for array in map(numbers, (100, MIB) * 5, range(10))}
+    awaited: dict[bytes, Any] = {}
+    pending = {}
+    while nodes.stats(3).directory_entries < 8:  # each id has its home somewhere
+        object_id = new_id()
+        awaited[object_id] = numbers((100, MIB)[len(awaited) % 2], len(awaited))
+        for rank in (1, 2):
+            pending[rank, object_id] = nodes[rank].begin_get(object_id)
+    nodes.kill(3)
+    for object_id, array in awaited.items():  # before, while and after it is replaced
+        nodes[0].put(object_id, array, timeout_s=WAIT_S)
+    for (_, object_id), get in pending.items():
+        np.testing.assert_array_equal(get.result(WAIT_S).value, awaited[object_id])
+    for object_id, array in kept.items():  # from who holds them
+        got = nodes[2].begin_get(object_id, exists=True).result(WAIT_S).value
+        np.testing.assert_array_equal(got, array)
 
 
 def test_nodes_join_while_objects_move(cluster: MakeNodes) -> None:
