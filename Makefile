@@ -33,9 +33,11 @@ fast: tests-built
 bench: $(ready)/package
 	python benchmarks/canonical.py $(ARGS)
 
-# 10,000 random lives of a cluster; each that fails prints its seed.
+# 10,000 random lives of a cluster; each that fails prints its seed. And every order of events in
+# small worlds, as far as 300,000 states of each go; what fails prints its schedule.
 simulate: tests-built
 	$(tree)/hoplite_sim --seed 1 --seeds 10000
+	$(tree)/hoplite_sim --explore small --states 300000
 
 # A minute of hostile bytes into every decoder.
 fuzz: tests-built

@@ -163,15 +163,17 @@ void Cluster::publish_view() {
   view_.epoch = Epoch{view_.epoch.value + 1};
   for (const Member& member : view_.members) {
     const Node& told = node_of(member.node);
-    timeline_.after(some(config_.view_delay_max), [this, view = view_, index = told.index,
-                                                   life = member.incarnation] {
-      in_turn(index, life, [this, view](Node& node) {
-        if (node.told >= view.epoch) return;
-        node.told = view.epoch;
-        trace(node, "hears of view " + std::to_string(view.epoch.value));
-        node.engine->handle_command({ClientId{0}, RequestId{0}, view}, clock_of(node));
-      });
-    });
+    timeline_.after(some(config_.view_delay_max),
+                    [this, view = view_, index = told.index, life = member.incarnation] {
+                      in_turn(index, life, [this, view](Node& node) {
+                        if (node.told >= view.epoch) return;
+                        node.told = view.epoch;
+                        trace(node, "hears of view " + std::to_string(view.epoch.value));
+                        node.engine->handle_command({ClientId{0}, RequestId{0}, view},
+                                                    clock_of(node));
+                      });
+                    },
+                    {Stream::Kind::kView, 0, told.id.value});
   }
 }
 
@@ -222,12 +224,16 @@ void Cluster::drive(Node& node) {
   if (due) due->ns -= node.clock_ahead.ns;
   if (!due || (node.timer && *node.timer <= *due && *node.timer >= now())) return;
   node.timer = std::max(*due, now());
-  timeline_.at(*node.timer, [this, index = node.index, life = node.life, when = *node.timer] {
-    Node& late = *nodes_[index];
-    if (late.life != life || late.timer != when) return;  // an earlier one has replaced it
-    late.timer.reset();
-    in_turn(index, life, [this](Node& awake) { awake.engine->handle_timeout(clock_of(awake)); });
-  });
+  timeline_.at(*node.timer,
+               [this, index = node.index, life = node.life, when = *node.timer] {
+                 Node& late = *nodes_[index];
+                 if (late.life != life || late.timer != when)
+                   return;  // an earlier one has replaced it
+                 late.timer.reset();
+                 in_turn(index, life,
+                         [this](Node& awake) { awake.engine->handle_timeout(clock_of(awake)); });
+               },
+               {Stream::Kind::kTimer, 0, node.id.value});
 }
 
 // A home may have replaced an edge of a circle already, by a grant that is under way: what nothing

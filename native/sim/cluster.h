@@ -72,7 +72,7 @@ class Cluster final : private NetworkUser {
   // Returns whether `holds` came true before `limit` had passed.
   bool run_until(const std::function<bool()>& holds, Duration limit);
   bool run_until_answered(const Request& request, Duration limit = 10_s);
-  void at(Instant when, std::function<void()> what) { timeline_.at(when, std::move(what)); }
+  [[nodiscard]] Timeline& timeline() { return timeline_; }
 
   // Deletes and releases everything, lets the tombstones end, and checks that nothing is left.
   void finish();

@@ -25,29 +25,33 @@ void Cluster::command(const Request& request, CommandBody body) {
 }
 
 void Cluster::command(std::size_t index, Incarnation life, Command said) {
-  timeline_.after(config_.local_delay, [this, index, life, said = std::move(said)] {
-    in_turn(index, life, [this, said](Node& node) {
-      if (config_.trace) trace(node, describe(said));
-      if (std::holds_alternative<ClientLostCommand>(said.body)) {
-        node.engine->handle_command(said, clock_of(node));
-        return;
-      }
-      ByteVector frame;
-      encode(said, frame);
-      auto header = decode_local_header(frame);
-      auto decoded = decode_local_body(*header, std::span(frame).subspan(kLocalHeaderBytes));
-      if (!decoded || !std::holds_alternative<Command>(*decoded)) {
-        checker_.fail("a command does not decode");
-        return;
-      }
-      auto& heard = std::get<Command>(*decoded);
-      heard.client = said.client;
-      if (auto* put = std::get_if<PutCommand>(&heard.body)) {
-        put->payload = std::get<PutCommand>(said.body).payload;
-      }
-      node.engine->handle_command(heard, clock_of(node));
-    });
-  });
+  const Stream stream{Stream::Kind::kCommand, said.client.value, nodes_[index]->id.value};
+  timeline_.after(
+      config_.local_delay,
+      [this, index, life, said = std::move(said)] {
+        in_turn(index, life, [this, said](Node& node) {
+          if (config_.trace) trace(node, describe(said));
+          if (std::holds_alternative<ClientLostCommand>(said.body)) {
+            node.engine->handle_command(said, clock_of(node));
+            return;
+          }
+          ByteVector frame;
+          encode(said, frame);
+          auto header = decode_local_header(frame);
+          auto decoded = decode_local_body(*header, std::span(frame).subspan(kLocalHeaderBytes));
+          if (!decoded || !std::holds_alternative<Command>(*decoded)) {
+            checker_.fail("a command does not decode");
+            return;
+          }
+          auto& heard = std::get<Command>(*decoded);
+          heard.client = said.client;
+          if (auto* put = std::get_if<PutCommand>(&heard.body)) {
+            put->payload = std::get<PutCommand>(said.body).payload;
+          }
+          node.engine->handle_command(heard, clock_of(node));
+        });
+      },
+      stream);
 }
 
 // ---- verbs ----
@@ -196,24 +200,26 @@ void Cluster::reply(Node& node, const ReplyToClient& said) {
   }
   if (config_.canary == Canary::kForgetReply && fetched != nullptr && ++canary_deeds_ == 1) return;
   // Bytes that travel are read now; bytes that are mapped are looked at when the client sees them.
-  timeline_.after(config_.local_delay, [this, request = found->second, payload = std::move(payload),
-                                        heard = std::get<LocalReply>(*decoded).reply]() mutable {
-    if (request->abandoned) {  // it was taken back while its answer was under way
-      const auto* late = std::get_if<Fetched>(&heard);
-      if (late != nullptr && late->mapped && request->cancelled) {
-        command(*request, ReleaseCommand{request->object, late->incarnation});
-      }
-      return;
-    }
-    if (const auto* got = std::get_if<Fetched>(&heard)) {
-      request->bytes = std::move(payload);
-      if (got->mapped) {
-        const auto mapped = bytes_at(*nodes_[request->node], got->extent);
-        request->bytes.assign(mapped.begin(), mapped.end());
-      }
-    }
-    answered(*request, heard);
-  });
+  timeline_.after(config_.local_delay,
+                  [this, request = found->second, payload = std::move(payload),
+                   heard = std::get<LocalReply>(*decoded).reply]() mutable {
+                    if (request->abandoned) {  // it was taken back while its answer was under way
+                      const auto* late = std::get_if<Fetched>(&heard);
+                      if (late != nullptr && late->mapped && request->cancelled) {
+                        command(*request, ReleaseCommand{request->object, late->incarnation});
+                      }
+                      return;
+                    }
+                    if (const auto* got = std::get_if<Fetched>(&heard)) {
+                      request->bytes = std::move(payload);
+                      if (got->mapped) {
+                        const auto mapped = bytes_at(*nodes_[request->node], got->extent);
+                        request->bytes.assign(mapped.begin(), mapped.end());
+                      }
+                    }
+                    answered(*request, heard);
+                  },
+                  {Stream::Kind::kAtOnce});
 }
 
 void Cluster::answered(Request& request, const Reply& reply) {
@@ -268,17 +274,20 @@ void Cluster::write_on(Request& put) {
   const Duration taken{
       static_cast<std::int64_t>(into.size() * 1'000'000'000 / config_.write_bytes_per_s)};
   put.written = upto;
-  timeline_.after(taken, [this, &put, upto] {
-    if (put.abandoned || put.cancelled) return;
-    const bool is_last = upto == put.bytes.size();
-    if (is_last) {
-      put.sealing = RequestId{next_request_++};
-      waiting_[put.sealing] = &put;
-    }
-    const WroteCommand wrote{put.object, put.incarnation, upto, is_last && put.maps};
-    command(put.node, put.node_life, {put.client, is_last ? put.sealing : RequestId{}, wrote});
-    if (!is_last) write_on(put);
-  });
+  timeline_.after(
+      taken,
+      [this, &put, upto] {
+        if (put.abandoned || put.cancelled) return;
+        const bool is_last = upto == put.bytes.size();
+        if (is_last) {
+          put.sealing = RequestId{next_request_++};
+          waiting_[put.sealing] = &put;
+        }
+        const WroteCommand wrote{put.object, put.incarnation, upto, is_last && put.maps};
+        command(put.node, put.node_life, {put.client, is_last ? put.sealing : RequestId{}, wrote});
+        if (!is_last) write_on(put);
+      },
+      {Stream::Kind::kAtOnce});
 }
 
 }  // namespace hoplite::sim

@@ -19,6 +19,7 @@ enum class Canary : std::uint8_t {
   kLoseWrite,
   kForgetReply,
   kGrantInCircle,
+  kForgetEarlyClaim,  // shows in some orders only
 };
 
 struct ClusterConfig {

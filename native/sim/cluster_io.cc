@@ -16,6 +16,14 @@ struct Overload : Fs... {
 template <typename... Fs>
 Overload(Fs...) -> Overload<Fs...>;
 
+// True of a claim that only wants and comes before any that has something.
+bool is_early_claim(const MessageIn& heard, std::uint64_t& claims_that_have) {
+  const auto* claim = std::get_if<Claim>(&heard.message.body);
+  if (claim == nullptr) return false;
+  if (!claim->stripes.empty()) ++claims_that_have;
+  return claim->wants && claims_that_have == 0;
+}
+
 }  // namespace
 
 // Returns the bytes of a range that an engine named; an impossible one is a violation.
@@ -56,7 +64,8 @@ void Cluster::perform(Node& node, const Action& action) {
           [&](const Disconnect& a) { network_.disconnect(node.id, a.node); },
           [&](const ReportDeath& a) {
             timeline_.after(1_ms + some(config_.view_delay_max),
-                            [this, a] { drop_member(a.node, a.incarnation); });
+                            [this, a] { drop_member(a.node, a.incarnation); },
+                            {Stream::Kind::kReport, node.id.value, 0});
           },
           [&](const ReportDrained&) { ++node.drained; },
           [&](const ListObjects& a) { listed_ = a.rows; },
@@ -163,6 +172,8 @@ void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVec
   MessageIn heard{from, std::move(std::get<Message>(*decoded)),
                   Bytes(payload.begin(), payload.end())};
   if (config_.canary == Canary::kGrantInCircle) grant_in_circle(id, heard);
+  const bool forgets = config_.canary == Canary::kForgetEarlyClaim;
+  if (forgets && is_early_claim(heard, canary_deeds_)) return;
   handle_io(id, std::move(heard));
 }
 
@@ -208,7 +219,8 @@ void Cluster::grant_in_circle(NodeId receiver, const MessageIn& heard) {
   back.sender = receiver;
   back.lease = LeaseId{~std::uint32_t{0}};
   timeline_.after(config_.local_delay,
-                  [this, to = grant->sender, forged] { handle_io(to, forged); });
+                  [this, to = grant->sender, forged] { handle_io(to, forged); },
+                  {Stream::Kind::kNotice, receiver.value, grant->sender.value});
 }
 
 // A block goes to its place and is told to the engine; one that nobody waits for is thrown away.

@@ -1,21 +1,27 @@
-// hoplite_sim: random lives of a cluster, by seed.
+// hoplite_sim: random lives of a cluster, by seed, or every order of events in a tiny one.
 //   hoplite_sim --seed N [--seeds COUNT] [--trace] [--canary NAME]
+//   hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] [--schedule S]
 // Prints each failing seed with what was violated, and exits with 1; `--seed N --trace` shows a run
-// event by event. A canary corrupts one border of an engine on purpose: it must fail.
+// event by event. A world's orders are tried until all have been or so many states were entered;
+// of one that fails the schedule is printed, which --schedule plays with a trace. A canary corrupts
+// one border of an engine on purpose: it must fail.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/check.h"
+#include "sim/explore.h"
 #include "sim/random_run.h"
 
 namespace {
 
 using hoplite::sim::Canary;
 using hoplite::sim::RunOptions;
+using hoplite::sim::World;
 
 std::uint64_t current_seed = 0;
 
@@ -32,14 +38,74 @@ std::optional<Canary> canary_named(std::string_view name) {
   if (name == "lose-write") return Canary::kLoseWrite;
   if (name == "forget-reply") return Canary::kForgetReply;
   if (name == "grant-in-circle") return Canary::kGrantInCircle;
+  if (name == "forget-early-claim") return Canary::kForgetEarlyClaim;
   return std::nullopt;
 }
 
 int usage() {
   std::fprintf(stderr,
                "usage: hoplite_sim [--seed N] [--seeds COUNT] [--trace] [--canary NAME]\n"
-               "  canaries: fold-twice flip-byte lose-write forget-reply grant-in-circle\n");
+               "       hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] "
+               "[--schedule S]\n"
+               "  canaries: fold-twice flip-byte lose-write forget-reply grant-in-circle "
+               "forget-early-claim\n  worlds:");
+  for (const auto& worlds : {hoplite::sim::tiny_worlds(), hoplite::sim::small_worlds()}) {
+    for (const World& world : worlds) std::fprintf(stderr, " %s", world.name.c_str());
+  }
+  std::fprintf(stderr, "\n");
   return 2;
+}
+
+struct ExploreOptions {
+  std::string worlds;  // empty: none
+  std::uint64_t states_max = 1'000'000;
+  std::string schedule;
+};
+
+std::vector<World> worlds_named(const std::string& name) {
+  if (name == "tiny") return hoplite::sim::tiny_worlds();
+  if (name == "small") return hoplite::sim::small_worlds();
+  for (const auto& worlds : {hoplite::sim::tiny_worlds(), hoplite::sim::small_worlds()}) {
+    for (const World& world : worlds) {
+      if (world.name == name) return {world};
+    }
+  }
+  return {};
+}
+
+int replay_one(const World& world, const std::string& schedule) {
+  const auto failures = hoplite::sim::replay(world, schedule, true);
+  for (const auto& failure : failures) std::printf("%s\n", failure.c_str());
+  return failures.empty() ? 0 : 1;
+}
+
+int explore_worlds(const ExploreOptions& options, Canary canary) {
+  std::vector<World> worlds = worlds_named(options.worlds);
+  if (worlds.empty()) return usage();
+  std::uint64_t failed = 0;
+  std::uint64_t states = 0;
+  std::uint64_t schedules = 0;
+  for (World& world : worlds) {
+    world.canary = canary;
+    if (!options.schedule.empty()) return replay_one(world, options.schedule);
+    const auto found = hoplite::sim::explore(world, options.states_max);
+    states += found.states;
+    schedules += found.schedules;
+    std::printf("%-24s %8llu states, %8llu schedules, %7llu ends: %s\n", world.name.c_str(),
+                static_cast<unsigned long long>(found.states),
+                static_cast<unsigned long long>(found.schedules),
+                static_cast<unsigned long long>(found.ends),
+                found.is_complete ? "every order" : "not every order");
+    if (found.failures.empty()) continue;
+    ++failed;
+    for (const auto& failure : found.failures) std::printf("  %s\n", failure.c_str());
+    std::printf("  replay it with --explore %s --schedule %s\n", world.name.c_str(),
+                found.schedule.c_str());
+  }
+  std::printf("%zu worlds: %llu failed; %llu states, %llu schedules\n", worlds.size(),
+              static_cast<unsigned long long>(failed), static_cast<unsigned long long>(states),
+              static_cast<unsigned long long>(schedules));
+  return failed == 0 ? 0 : 1;
 }
 
 int run_seeds(RunOptions options, std::uint64_t count) {
@@ -69,6 +135,7 @@ int run_seeds(RunOptions options, std::uint64_t count) {
 
 int main(int argc, char** argv) {
   RunOptions options;
+  ExploreOptions exploring;
   std::uint64_t count = 1;
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
@@ -79,6 +146,12 @@ int main(int argc, char** argv) {
       options.seed = std::strtoull(argv[++i], nullptr, 10);
     } else if (name == "--seeds" && has_value) {
       count = std::strtoull(argv[++i], nullptr, 10);
+    } else if (name == "--explore" && has_value) {
+      exploring.worlds = argv[++i];
+    } else if (name == "--states" && has_value) {
+      exploring.states_max = std::strtoull(argv[++i], nullptr, 10);
+    } else if (name == "--schedule" && has_value) {
+      exploring.schedule = argv[++i];
     } else if (name == "--canary" && has_value) {
       const auto canary = canary_named(argv[++i]);
       if (!canary) return usage();
@@ -87,6 +160,7 @@ int main(int argc, char** argv) {
       return usage();
     }
   }
+  if (!exploring.worlds.empty()) return explore_worlds(exploring, options.canary);
   hoplite::check_hook = name_the_seed;
   return run_seeds(options, count);
 }

@@ -45,7 +45,9 @@ void Network::node_crashed(NodeId node) {
     own = {};
     End& other = link.ends[peer];
     if (!other.wanted) continue;
-    timeline_.after(some(kNoticeMax), [this, node, peer, life] { lower(peer, node, life); });
+    timeline_.after(
+        some(kNoticeMax), [this, node, peer, life] { lower(peer, node, life); },
+        notice(peer, node));
     if (other.peer == port.incarnation) tell_death(peer, node, other.peer);
   }
 }
@@ -53,13 +55,16 @@ void Network::node_crashed(NodeId node) {
 void Network::tell_death(NodeId node, NodeId peer, Incarnation incarnation) {
   const Incarnation life_of_node = ports_[node].incarnation;
   const Duration delay = config_.detection + some(config_.detection);
-  timeline_.after(delay, [this, node, peer, incarnation, life_of_node] {
-    const End& own = end(node, peer);
-    if (!ports_[node].alive || ports_[node].incarnation != life_of_node) return;
-    if (!own.wanted || own.peer != incarnation) return;
-    if (own.up) lower(node, peer, own.life);
-    user_.peer_dead(node, peer, incarnation);
-  });
+  timeline_.after(
+      delay,
+      [this, node, peer, incarnation, life_of_node] {
+        const End& own = end(node, peer);
+        if (!ports_[node].alive || ports_[node].incarnation != life_of_node) return;
+        if (!own.wanted || own.peer != incarnation) return;
+        if (own.up) lower(node, peer, own.life);
+        user_.peer_dead(node, peer, incarnation);
+      },
+      notice(node, peer));
 }
 
 // ---- lives of links ----
@@ -85,7 +90,8 @@ void Network::disconnect(NodeId node, NodeId peer) {
   own.wanted = false;
   own.up = false;
   ports_[node].queues.erase(peer);
-  timeline_.after(some(kNoticeMax), [this, node, peer, life] { lower(peer, node, life); });
+  timeline_.after(
+      some(kNoticeMax), [this, node, peer, life] { lower(peer, node, life); }, notice(peer, node));
 }
 
 void Network::dial(NodeId a, NodeId b) {
@@ -97,8 +103,9 @@ void Network::dial(NodeId a, NodeId b) {
   if (both.dialling || !is_ready(a, b) || !is_ready(b, a)) return;
   both.dialling = true;
   const std::uint64_t life = ++both.life;
-  timeline_.after(config_.redial + some(config_.redial),
-                  [this, a, b, life] { established(a, b, life); });
+  timeline_.after(
+      config_.redial + some(config_.redial), [this, a, b, life] { established(a, b, life); },
+      notice(a, b));
 }
 
 void Network::established(NodeId a, NodeId b, std::uint64_t life) {
@@ -128,7 +135,8 @@ void Network::established(NodeId a, NodeId b, std::uint64_t life) {
   const NodeId first = is_first ? a : b;
   const NodeId second = is_first ? b : a;
   // Before anything that the first one sends can arrive.
-  timeline_.after(config_.latency, [raise, first, second] { raise(second, first); });
+  timeline_.after(
+      config_.latency, [raise, first, second] { raise(second, first); }, notice(second, first));
   raise(first, second);
 }
 
@@ -146,8 +154,8 @@ void Network::reset_link(NodeId a, NodeId b) {
   Link& both = link(a, b);
   if (!both.ends[a].up && !both.ends[b].up) return;
   const std::uint64_t life = both.life++;
-  timeline_.after(some(kNoticeMax), [this, a, b, life] { lower(a, b, life); });
-  timeline_.after(some(kNoticeMax), [this, a, b, life] { lower(b, a, life); });
+  timeline_.after(some(kNoticeMax), [this, a, b, life] { lower(a, b, life); }, notice(a, b));
+  timeline_.after(some(kNoticeMax), [this, a, b, life] { lower(b, a, life); }, notice(b, a));
 }
 
 void Network::stall_link(NodeId a, NodeId b, Duration duration) {
@@ -216,10 +224,13 @@ void Network::transmit(Frame frame) {
   const Duration taken = time_on_port(frame.bytes.size(), ports_[frame.from].rate_bytes_per_s);
   const Incarnation sender = ports_[frame.from].incarnation;
   ++frames_;
-  timeline_.after(taken, [this, taken, sender, moved = std::move(frame)]() mutable {
-    const Port& port = ports_[moved.from];
-    if (port.alive && port.incarnation == sender) transmitted(std::move(moved), taken);
-  });
+  timeline_.after(taken,
+                  [this, taken, sender, moved = std::move(frame)]() mutable {
+                    const Port& port = ports_[moved.from];
+                    if (port.alive && port.incarnation == sender)
+                      transmitted(std::move(moved), taken);
+                  },
+                  {Stream::Kind::kAtOnce});
 }
 
 void Network::transmitted(Frame frame, Duration taken) {
@@ -234,9 +245,10 @@ void Network::transmitted(Frame frame, Duration taken) {
     End& other = end(frame.to, from);
     Instant& last = other.last_arrival[static_cast<std::size_t>(frame.kind)];
     last = std::max(last, timeline_.now() + config_.latency + some(config_.jitter_max));
-    timeline_.at(last, [this, taken, moved = std::move(frame)]() mutable {
-      at_ingress(std::move(moved), taken);
-    });
+    timeline_.at(
+        last,
+        [this, taken, moved = std::move(frame)]() mutable { at_ingress(std::move(moved), taken); },
+        {Stream::Kind::kAtOnce});
     if (sent) user_.block_sent(from, *sent);
   }
   kick(from);
@@ -250,7 +262,11 @@ void Network::at_ingress(Frame frame, Duration taken) {
   const Instant finish =
       std::max(now, begin + time_on_port(frame.bytes.size(), port.rate_bytes_per_s));
   port.ingress_free = finish;
-  timeline_.at(finish, [this, moved = std::move(frame)]() mutable { arrive(std::move(moved)); });
+  const auto kind =
+      frame.kind == ConnectionKind::kBulk ? Stream::Kind::kBulk : Stream::Kind::kControl;
+  const Stream stream{kind, frame.from.value, frame.to.value};
+  timeline_.at(
+      finish, [this, moved = std::move(frame)]() mutable { arrive(std::move(moved)); }, stream);
 }
 
 void Network::arrive(Frame frame) {

@@ -99,6 +99,9 @@ class Network {
     std::map<NodeId, std::array<std::deque<Frame>, 2>> queues;  // per ConnectionKind
   };
 
+  static Stream notice(NodeId to, NodeId about) {
+    return {Stream::Kind::kNotice, about.value, to.value};
+  }
   static std::pair<NodeId, NodeId> key(NodeId a, NodeId b) {
     return a < b ? std::pair(a, b) : std::pair(b, a);
   }

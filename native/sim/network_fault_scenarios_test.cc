@@ -84,7 +84,7 @@ TEST_P(NetworkFaults, FramesThatAreAHundredMillisecondsLateDelayAndLoseNothing) 
 TEST_P(NetworkFaults, NodeThatRunsATenthOfTheTimeIsSlowAndNotDead) {
   Cluster& cluster = start_slow(5);
   for (std::int64_t at = 0; at < 200; ++at) {
-    cluster.at(cluster.now() + 10_ms * at, [&cluster] { cluster.pause(2, 9_ms); });
+    cluster.timeline().at(cluster.now() + 10_ms * at, [&cluster] { cluster.pause(2, 9_ms); });
   }
   std::vector<Request*> gets;
   for (std::size_t node = 1; node < 5; ++node) gets.push_back(&cluster.get(node, kA));

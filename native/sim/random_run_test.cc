@@ -51,8 +51,9 @@ TEST_P(Canaries, IsReported) {
   EXPECT_GE(reported, 3);
 }
 std::string canary_name(const testing::TestParamInfo<Canary>& canary) {
-  static constexpr const char* kNames[] = {"None",      "FoldTwice",   "FlipByte",
-                                           "LoseWrite", "ForgetReply", "GrantInCircle"};
+  static constexpr const char* kNames[] = {
+      "None",        "FoldTwice",     "FlipByte",        "LoseWrite",
+      "ForgetReply", "GrantInCircle", "ForgetEarlyClaim"};
   return kNames[static_cast<std::size_t>(canary.param)];
 }
 INSTANTIATE_TEST_SUITE_P(Each, Canaries,

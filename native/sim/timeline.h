@@ -1,8 +1,9 @@
-// Virtual time: events in the order of their instants, and of their posting where those are equal.
+// Virtual time: events in the order of their instants, and of their posting where those are equal;
+// or, for who tries all orders (sim/explore.h), in any order that they could come in.
 // The only clock of sim/. Single-threaded, deterministic. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -13,39 +14,54 @@
 
 namespace hoplite::sim {
 
+// What an event is and between which ends it travels. Events of one stream come in the order of
+// their posting; those of different streams come in any, when all orders are tried.
+struct Stream {
+  enum class Kind : std::uint8_t {
+    kTimer,   // when its time has come and nothing is under way
+    kAtOnce,  // follows from another event: there is no order to try
+    kControl,
+    kBulk,
+    kNotice,   // of the network to `to`, about `from`
+    kCommand,  // of a client
+    kReport,   // to who keeps the view
+    kView,
+  };
+  Kind kind = Kind::kTimer;
+  std::uint64_t from = 0;
+  std::uint64_t to = 0;  // whose state the event changes
+  auto operator<=>(const Stream&) const = default;
+};
+
 class Timeline {
  public:
   [[nodiscard]] Instant now() const { return now_; }
 
   // Runs `what` at `when`, or now where that has passed, behind all that was posted for the same
   // instant.
-  void at(Instant when, std::function<void()> what) {
-    events_.push_back({std::max(when, now_), next_++, std::move(what)});
-    std::push_heap(events_.begin(), events_.end(), Later{});
-  }
-  void after(Duration delay, std::function<void()> what) { at(now_ + delay, std::move(what)); }
-
-  [[nodiscard]] std::optional<Instant> next_at() const {
-    if (events_.empty()) return std::nullopt;
-    return events_.front().when;
+  void at(Instant when, std::function<void()> what, Stream stream = {});
+  void after(Duration delay, std::function<void()> what, Stream stream = {}) {
+    at(now_ + delay, std::move(what), stream);
   }
 
+  // ---- in the order of time ----
+  [[nodiscard]] std::optional<Instant> next_at() const;
   // Runs one event. REQUIRES: next_at() has a value.
-  void step() {
-    std::pop_heap(events_.begin(), events_.end(), Later{});
-    Event event = std::move(events_.back());
-    events_.pop_back();
-    now_ = event.when;
-    event.what();
-  }
-
+  void step();
   // Lets time pass up to `when`. REQUIRES: no event is due before.
   void advance(Instant when) { now_ = std::max(now_, when); }
+
+  // ---- in any order. Time stands still but for timers, so that an order is all there is. ----
+  // The streams that have an event, sorted; none where only timers are left. Runs all kAtOnce.
+  [[nodiscard]] std::vector<Stream> under_way();
+  // Runs the first event of a stream; of the timers the next one that is due.
+  void step(const Stream& stream);
 
  private:
   struct Event {
     Instant when;
     std::uint64_t order = 0;
+    Stream stream;
     std::function<void()> what;
   };
   struct Later {

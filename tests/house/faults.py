@@ -14,10 +14,15 @@ STAR = "★"
 
 
 def rows(tree: Tree) -> list[list[str]]:
-    """The cells of every fault, without the tables' heads."""
-    lines = [line for line in tree.read(PAGE).splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return [row for row in cells if row[0] != "fault" and not row[0].startswith("---")]
+    """The cells of every fault, without the tables' heads; other tables have other heads."""
+    found: list[list[str]] = []
+    is_of_faults = False
+    for line in tree.read(PAGE).splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        is_of_faults = line.startswith("|") and (is_of_faults or cells[0] == "fault")
+        if is_of_faults and cells[0] != "fault" and not cells[0].startswith("---"):
+            found.append(cells)
+    return found
 
 
 def table(tree: Tree) -> list[str]:
