@@ -135,7 +135,8 @@ def main() -> int:
                 "fewer --nodes, or wait until nothing else runs; nothing was measured."
             )
             return 1
-        table = [case for case in cases(stage, options) if wanted(case, options)]
+        numbered = enumerate(cases(stage, options), start=1)
+        table = [case for number, case in numbered if wanted(number, case, options)]
         measure(table, options)
     for line in lines(table):
         print(line)
@@ -153,7 +154,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rate-mbit", type=int, default=500)
     parser.add_argument("--large-mib", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5, help="counted; one more warms up")
-    parser.add_argument("--only", default="", help="the collectives to play: broadcast,reduce")
+    parser.add_argument("--only", default="", help="what to play: broadcast,reduce or lines: 3,7")
     parser.add_argument(
         "--option", action="append", default=[], type=node_option, help="NAME=INT of every node"
     )
@@ -171,8 +172,9 @@ def node_option(text: str) -> tuple[str, int]:
     return name, int(value)
 
 
-def wanted(case: Case, options: argparse.Namespace) -> bool:
-    return not options.only or case.play.func.__name__.split("_")[0] in options.only.split(",")
+def wanted(number: int, case: Case, options: argparse.Namespace) -> bool:
+    names = {str(number), case.play.func.__name__.split("_")[0]}
+    return not options.only or not names.isdisjoint(options.only.split(","))
 
 
 def measure(table: Sequence[Case], options: argparse.Namespace) -> None:
