@@ -15,7 +15,8 @@ Pull::Pull(PullGoal goal, std::uint32_t window_max)
     : goal_(std::move(goal)),
       total_(stripe_blocks(goal_.meta.block_count(), goal_.stripe_count, goal_.stripe)),
       window_(std::min(window_max, std::max(total_, 1U))),
-      ready_(goal_.from) {}
+      ready_(goal_.from),
+      allowed_(std::min(total_, goal_.from + window_)) {}
 
 PullStart Pull::start() const {
   return {.object = goal_.object,
@@ -42,7 +43,8 @@ Pull::Landed Pull::handle_landed(BlockIndex block) {
   // A slot is free for its next block only when all before it have been folded.
   uncredited_ += fold ? ready_ - before : 1;
   if (uncredited_ > 0 && uncredited_ * 2 >= window_) {
-    landed.credits = uncredited_;
+    landed.credits = std::min(uncredited_, total_ - allowed_);  // none for blocks past the end
+    allowed_ += landed.credits;
     uncredited_ = 0;
   }
   return landed;

@@ -59,6 +59,7 @@ class Pull {
   std::uint32_t total_;
   std::uint32_t window_;
   std::uint32_t ready_;
+  std::uint32_t allowed_;  // blocks of the stripe that the sender has credit for
   std::uint32_t uncredited_ = 0;
   std::set<std::uint32_t> beyond_;
 };

@@ -68,6 +68,15 @@ TEST(Pull, GivesAsMuchCreditAsBlocksHaveLanded) {
   }
 }
 
+TEST(Pull, GivesNoCreditForBlocksThatThereAreNot) {
+  Pull pull(goal(20), 8);
+  std::uint32_t credits = pull.start().credits;
+  for (std::uint32_t block = 0; block < 20; ++block) {
+    credits += pull.handle_landed(BlockIndex{block}).credits;
+  }
+  EXPECT_EQ(credits, 20U);
+}
+
 // A fold's blocks land in slots: the n-th and the (n + window)-th in the same one.
 TEST(Pull, GivesCreditForASlotOnlyWhenItsBlockHasBeenFolded) {
   Pull pull(goal(100), 4);
