@@ -49,10 +49,13 @@ auto rank_of(const SenderCandidate& c, std::uint32_t capacity) {
 
 std::uint16_t choose_stripes(const BroadcastSize& size) {
   const bool large = size.size_bytes >= kLargeBytes;
+  const bool all_wait = size.waiting >= size.members;
   const std::size_t receivers = large ? std::max(size.waiting, size.members) : size.waiting;
   const auto blocks = size.size_bytes / std::max(size.block_bytes, 1U);
+  // As few as that also where more may ask: the first ones to do so become interior in all stripes.
+  const auto worthwhile = large && !all_wait ? kStripesAtLeast : kStripesWorthwhile;
   const auto most = static_cast<std::uint16_t>(
-      std::min<std::uint64_t>({kStripesWorthwhile, receivers, std::max<std::uint64_t>(blocks, 1)}));
+      std::min<std::uint64_t>({worthwhile, receivers, std::max<std::uint64_t>(blocks, 1)}));
   std::uint16_t best = 1;
   std::uint64_t best_cost = UINT64_MAX;
   for (std::uint16_t k = std::min(kStripesAtLeast, most); k <= most; ++k) {

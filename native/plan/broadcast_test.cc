@@ -186,6 +186,8 @@ TEST(ChooseStripes, FollowsSizeAndReceivers) {
       {"two nodes", {1_GiB, 1U << 20, 1, 1}, 1},
       {"no more than receivers", {1_GiB, 1U << 20, 3, 3}, 3},
       {"large blocks: few, for a level costs k of them", {1_GiB, 1U << 20, 64, 64}, 4},
+      {"medium blocks: more, for a level costs its latency", {32_MiB, 65536, 7, 7}, 6},
+      {"where others may ask, so many that the first ones are enough", {32_MiB, 65536, 0, 7}, 4},
       {"small blocks: many, for a level costs its latency", {1_MiB, 8192, 64, 64}, 8},
       {"no more than blocks", {64_KiB + 1, 8192, 64, 64}, 8},
       {"no more than blocks, if these are few", {3 * 4096, 4096, 64, 64}, 3},

@@ -102,6 +102,7 @@ class Directory {
   void answer_locates(const ObjectId& object, Entry& entry, Instant now);
   void expire_waits(const ObjectId& object, Entry& entry, Instant now);
   bool grant_whole_plan(const ObjectId& object, Entry& entry, Instant now);
+  void join_as_interior(const ObjectId& object, Entry& entry, NodeId node, Instant now);
   void grant(const ObjectId& object, Entry& entry, NodeId node, std::size_t stripe, NodeId sender,
              Instant now);
   [[nodiscard]] static bool is_untouched(const Entry& entry);

@@ -62,6 +62,7 @@ struct DirectoryEntry {
   std::string lost_text;
   Instant deleted_until;
   std::uint16_t stripe_count = 0;  // 0: not decided
+  Instant interiors_until;         // receivers that ask by then may feed those before them
   LeaseId last_lease;
   std::uint32_t slots = 0;
   std::map<NodeId, Holder> holders;

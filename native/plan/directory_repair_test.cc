@@ -160,6 +160,44 @@ TEST_F(DirectoryTest, PlansForAllWhoWaitSoThatNobodyUploadsMoreThanOneCopy) {
   for (const auto& [node, count] : edges) EXPECT_LE(count, 3U) << node.value;
 }
 
+// Whom the last grant of each stripe names, for every receiver that was granted anything.
+std::map<std::pair<NodeId, StripeIndex>, NodeId> senders_of(const std::vector<Parcel>& sent) {
+  std::map<std::pair<NodeId, StripeIndex>, NodeId> senders;
+  for (const Parcel& parcel : sent) {
+    const Grant& grant = std::get<Grant>(parcel.body);
+    senders[{parcel.to, grant.stripe}] = grant.sender;
+  }
+  return senders;
+}
+
+TEST_F(DirectoryTest, MakesAForestOfThoseWhoAskAtTheSameTimeForWhatIsThere) {
+  reset(3);
+  has(kA);
+  for (const NodeId node : {kB, kC, kD}) wants(node);
+  std::map<NodeId, int> edges;
+  std::set<NodeId> fed_by_origin;
+  for (const auto& [receiver, sender] : senders_of(take())) {
+    ++edges[sender];
+    if (sender != kA) continue;
+    EXPECT_TRUE(fed_by_origin.insert(receiver.first).second);
+  }
+  EXPECT_EQ(fed_by_origin.size(), 3U) << "each stripe leaves the origin once";
+  for (const NodeId node : {kB, kC, kD}) EXPECT_EQ(edges[node], 2) << "interior in one stripe";
+}
+
+TEST_F(DirectoryTest, LeavesThoseAloneWhoHaveBegunWhenAnotherAsks) {
+  reset(3);
+  has(kA);
+  wants(kB);
+  take();
+  now_ = now_ + 1_ms;  // far longer than 4 KiB take
+  wants(kC);
+  for (const auto& [receiver, sender] : senders_of(take())) {
+    EXPECT_EQ(receiver.first, kC);
+    EXPECT_EQ(sender, kB);
+  }
+}
+
 TEST_F(DirectoryTest, CutsAnObjectForThoseWhoWaitUntilTheFirstIsServed) {
   reset(0);
   has(kA);

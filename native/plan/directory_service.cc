@@ -7,6 +7,16 @@
 
 namespace hoplite {
 
+namespace {
+
+// An eighth of the time that the object takes at 10 Gbit/s: as much of a stripe at most does the
+// origin send again to who becomes its interior by then.
+Duration beginning_of(const ObjectMeta& meta) {
+  return {static_cast<std::int64_t>(meta.size_bytes / 10)};  // bytes per 1.25 GB/s are 0.8 ns each
+}
+
+}  // namespace
+
 void Directory::service(const ObjectId& object, Instant now) {
   const auto it = entries_.find(object);
   if (it == entries_.end()) return;
@@ -209,8 +219,10 @@ void Directory::push_small(const ObjectId& object, Entry& entry, Instant now) {
 
 void Directory::grant_stripes(const ObjectId& object, Entry& entry, Instant now) {
   if (grant_whole_plan(object, entry, now)) return;
+  if (is_untouched(entry)) entry.interiors_until = now + beginning_of(entry.meta);
   for (auto& [node, holder] : entry.holders) {
     if (!holder.wants) continue;
+    join_as_interior(object, entry, node, now);
     for (std::size_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
       const Edge& edge = holder.stripes[stripe];
       const bool idle = edge.state == StripeState::kIdle ||
@@ -252,6 +264,31 @@ bool Directory::grant_whole_plan(const ObjectId& object, Entry& entry, Instant n
     }
   }
   return true;
+}
+
+// Those who ask at almost the same time are to be a forest, and not a chain in all stripes: while
+// the first ones have next to nothing, who comes is fed the stripe that it is interior for by the
+// origin, and feeds it to them.
+void Directory::join_as_interior(const ObjectId& object, Entry& entry, NodeId node, Instant now) {
+  const Holder& holder = entry.holders.at(node);
+  const std::size_t stripe = holder.slot % entry.stripe_count;
+  if (now > entry.interiors_until || holder.stripes[stripe].state != StripeState::kIdle) return;
+  NodeId origin = kNoNode;
+  std::vector<NodeId> fed;
+  for (const auto& [other, its] : entry.holders) {
+    const Edge& edge = its.stripes[stripe];
+    if (edge.state >= StripeState::kRoot) {
+      if (origin != kNoNode) return;
+      origin = other;
+    } else if (edge.state == StripeState::kReceiving) {
+      if (its.slot % entry.stripe_count == stripe) return;
+      fed.push_back(other);
+    }
+  }
+  const bool failed = holder.stripes[stripe].failed == origin;
+  if (origin == kNoNode || failed || fed.empty() || fed.size() > entry.stripe_count) return;
+  grant(object, entry, node, stripe, origin, now);
+  for (const NodeId other : fed) grant(object, entry, other, stripe, node, now);
 }
 
 void Directory::grant(const ObjectId& object, Entry& entry, NodeId node, std::size_t stripe,

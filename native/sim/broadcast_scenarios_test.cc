@@ -113,6 +113,37 @@ TEST_F(Broadcast, ReceiversThatComeOneByOneTakeOneCopyEach) {
   EXPECT_EQ(edges_moved(), 0U) << "a newcomer has few bytes, and is not slow";
 }
 
+// All ask at once for an object that is there.
+class BroadcastOfWhatIsThere : public Broadcast, public testing::WithParamInterface<std::size_t> {
+ protected:
+  void get_at_once(std::size_t receivers) {
+    put_ = &cluster_->put(0, kA, {.size_bytes = kSize});
+    cluster_->run_for(50_ms);
+    for (std::size_t node = 1; node <= receivers; ++node) {
+      gets_.push_back(&cluster_->get(node, kA));
+    }
+  }
+};
+
+TEST_P(BroadcastOfWhatIsThere, TakesFivePercentMoreThanTheBestPlanAtMost) {
+  start(GetParam());
+  get_at_once(GetParam());
+  EXPECT_LT(slowest(), 1.05 * 1.016);
+  EXPECT_LT(copies_from_origin(), 1.03) << "some blocks go out again to who becomes an interior";
+  EXPECT_EQ(edges_moved(), 0U) << "nothing was broken";
+}
+TEST_P(BroadcastOfWhatIsThere, IsHeldUpByASlowNodeForNotMuchLonger) {
+  for (const std::size_t slow : {std::size_t{1}, GetParam() / 2, GetParam()}) {
+    gets_.clear();
+    Cluster& cluster = start(GetParam());
+    cluster.set_rate(slow, kRate / 4);
+    get_at_once(GetParam());
+    EXPECT_LT(slowest(slow), 1.3) << "node " << slow;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(, BroadcastOfWhatIsThere, testing::Values(7, 16),
+                         [](const auto& node) { return std::to_string(node.param); });
+
 struct Slow {
   std::size_t node;
   std::uint64_t times;  // slower than the others
