@@ -3,7 +3,8 @@
     import hoplite_ray as hop
 
 put array empty get wait delete               objects: numpy arrays, torch tensors, dicts of them
-reduce allreduce gather allgather sources     many objects into one, as their tasks end
+reduce allreduce reduce_scatter               many objects into one, as their tasks end
+gather allgather sources                      many objects as one; which went into one
 put_async array_async get_async wait_async    the same, awaited; also `await array`
 delete_async sources_async
 
@@ -51,7 +52,14 @@ if TYPE_CHECKING:
         sources_async,
         wait_async,
     )
-    from hoplite_ray.plugin.combining import allgather, allreduce, gather, reduce, sources
+    from hoplite_ray.plugin.combining import (
+        allgather,
+        allreduce,
+        gather,
+        reduce,
+        reduce_scatter,
+        sources,
+    )
     from hoplite_ray.plugin.flag import runtime_env
     from hoplite_ray.refs import Layout
     from hoplite_ray.stats import NodeStats
@@ -96,6 +104,7 @@ __all__ = [
     "put",
     "put_async",
     "reduce",
+    "reduce_scatter",
     "runtime_env",
     "sources",
     "sources_async",
@@ -110,7 +119,10 @@ _PLUGIN = {
         *("array_async", "delete_async", "get_async", "put_async"),
         *("sources_async", "wait_async"),
     ),
-    "combining": ("allgather", "allreduce", "gather", "reduce", "sources"),
+    "combining": (
+        *("allgather", "allreduce", "gather"),
+        *("reduce", "reduce_scatter", "sources"),
+    ),
     "flag": ("runtime_env",),
 }
 

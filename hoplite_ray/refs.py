@@ -177,6 +177,34 @@ class Layout:
         return hash(self._encoded)
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one reader gets of a reduce-scatter: some rows of the result of equal arrays."""
+
+    source: Layout
+    reader: int  # index of the source whose node reads it
+    layout: Layout
+    offset: int  # in bytes, in each source
+
+    @staticmethod
+    def of(source: Layout, reader: int, count: int) -> Share:
+        """The rows of numpy.array_split(array, count)[reader].
+
+        Raises:  InvalidArgumentError for a container, or an array without dimensions.
+        """
+        if not source.is_array or not source.shape:
+            raise InvalidArgumentError(
+                f"reduce_scatter cuts an array along its first axis, not a {source}; "
+                "allreduce takes values of any kind"
+            )
+        rows, *inner = source.shape
+        each, longer = divmod(rows, count)  # the first `longer` ones have a row more
+        first = reader * each + min(reader, longer)
+        mine = each + (reader < longer)
+        leaf = replace(source.leaves[0], shape=(mine, *inner))
+        return Share(source, reader, _of_array(leaf), source.size_bytes // max(rows, 1) * first)
+
+
 def layout_of(parts: Parts) -> Layout:
     """Return the layout of a value that was taken apart."""
     if isinstance(parts.tree, Branch):

@@ -18,7 +18,7 @@ reducing    one pending reduce
 collecting  one pending gather
 arguments   what users may pass
 api         put, array, empty, get, wait, delete
-combining   reduce, allreduce, gather, allgather, sources
+combining   reduce, allreduce, reduce_scatter, gather, allgather, sources
 awaiting    the awaitable twins
 seams       private names of Ray, each behind one function
 """

@@ -1,4 +1,4 @@
-"""reduce, allreduce, gather, allgather and sources, as users call them."""
+"""reduce, allreduce, reduce_scatter, gather, allgather and sources, as users call them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def reduce(
              until their neighbours in the tree come, twice as wide for 16-bit floats.
     Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; docs/design.md decision 5.
     """
-    return _reduced(refs, op, count, deterministic, everywhere=False)
+    return _reduced(source_refs(refs, "reduce"), op, count, deterministic, everywhere=False)
 
 
 def allreduce(
@@ -64,7 +64,28 @@ def allreduce(
     Raises:  as `reduce`.
     Cost:    with n nodes that read, 2 (n - 1) / n of the bytes through each.
     """
-    return _reduced(refs, op, count, deterministic, everywhere=True)
+    return _reduced(source_refs(refs, "allreduce"), op, count, deterministic, everywhere=True)
+
+
+def reduce_scatter(
+    refs: Sequence[Ref], *, op: ReduceOp = "sum", deterministic: bool = False
+) -> list[Ref]:
+    """`reduce` of all `refs`, cut by rows into one ref for each of them.
+
+    Ref i is for whoever made source i: it is combined on the node of that source, where reading it
+    moves no byte. Elsewhere it can be read as well.
+    Shapes:  every source is an array or tensor of one shape and dtype; ref i has the rows of
+             numpy.array_split(result, len(refs))[i].
+    Returns: at once, pending refs, each ready when its share has committed.
+    Raises:  on get, of each ref: what the first failing source raised.
+    Cost:    (n - 1) / n of a source's bytes through each of n nodes, each way, which is the least
+             there is; each combines and holds 1 / n.
+    """
+    sources = source_refs(refs, "reduce_scatter")
+    return [
+        _reduced(sources, op, None, deterministic, everywhere=True, reader=index)
+        for index in range(len(sources))
+    ]
 
 
 def gather(refs: Sequence[Ref]) -> Ref:
@@ -88,14 +109,20 @@ def allgather(refs: Sequence[Ref]) -> Ref:
 
 
 def _reduced(
-    refs: Sequence[Ref], op: Any, count: Any, deterministic: Any, *, everywhere: bool
+    sources: list[Ref],
+    op: Any,
+    count: Any,
+    deterministic: Any,
+    *,
+    everywhere: bool,
+    reader: int | None = None,
 ) -> Ref:
-    sources = source_refs(refs, "allreduce" if everywhere else "reduce")
     how = Combination(
         checked_op(op),
         checked_count(count, len(sources)),
         everywhere,
         checked_flag("deterministic", deterministic),
+        reader,
     )
     here = attachment()
     result: Ref = here.steward.reduce.remote(sources, how, here.journal.process)

@@ -14,7 +14,7 @@ from hoplite_ray.errors import InvalidArgumentError, LayoutMismatchError, Reduce
 from hoplite_ray.pending import PendingReduce
 from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.plugin.source import Source, resolve
-from hoplite_ray.refs import Layout, ReduceOp, check_reducible
+from hoplite_ray.refs import Layout, ReduceOp, Share, check_reducible
 from hoplite_ray.store import Store
 
 _POLL_S = (0.0005, 0.01)  # first and longest pause between looks at a reduce that may commit
@@ -28,6 +28,7 @@ class Combination:
     count: int | None
     everywhere: bool
     deterministic: bool
+    reader: int | None = None  # of a reduce-scatter: whose share of it
 
 
 @dataclass(slots=True)
@@ -60,25 +61,44 @@ class ReduceRun:
         """The result's layout and the ids of the refs that went in, once it has committed."""
         arrivals: asyncio.Queue[Source] = asyncio.Queue()
         waits = [asyncio.create_task(resolve(source, arrivals)) for source in self.sources]
-        request = self.store.begin_reduce(
-            self.target,
-            source_count=len(self.sources),
-            count=self.count,
-            op=self.how.op,
-            everywhere=self.how.everywhere,
-            deterministic=self.how.deterministic,
-        )
+        request: PendingReduce | None = None
         try:
+            share = await self._share(arrivals)
+            request = self.store.begin_reduce(
+                self.target,
+                source_count=len(self.sources),
+                count=self.count,
+                op=self.how.op,
+                everywhere=self.how.everywhere,
+                deterministic=self.how.deterministic,
+                share=share,
+            )
             members = await self._feed(request, arrivals)
             assert self.layout is not None
-            return self.layout, tuple(self.ids[index] for index in sorted(members))
+            layout = self.layout if share is None else share.layout
+            return layout, tuple(self.ids[index] for index in sorted(members))
         except BaseException:
-            request.cancel()
+            if request is not None:
+                request.cancel()
             raise
         finally:
             for wait in waits:
                 wait.cancel()
             self._let_go()
+
+    async def _share(self, arrivals: asyncio.Queue[Source]) -> Share | None:
+        """What the first source to arrive says of the reader's share of it."""
+        if self.how.reader is None:
+            return None
+        first = await arrivals.get()
+        arrivals.put_nowait(first)
+        if first.failure is not None:
+            raise first.failure
+        assert first.handle is not None
+        try:
+            return Share.of(first.handle._layout, self.how.reader, len(self.sources))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"source {first.index}: {error}") from None
 
     def _let_go(self) -> None:
         self.failed.clear()

@@ -31,6 +31,8 @@ using namespace nb::literals;
 // ---- Client
 
 using PyParts = std::vector<std::pair<int, std::uint64_t>>;
+// source_bytes, offset, reader; layout and parts of the result.
+using PyShare = std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, nb::bytes, PyParts>;
 
 std::vector<Part> to_parts(const PyParts& parts) {
   std::vector<Part> converted;
@@ -116,13 +118,20 @@ struct PyClient {
   }
 
   PyRequest reduce(const nb::bytes& target, int op, std::uint32_t source_count, std::uint32_t count,
-                   bool everywhere, bool deterministic) {
-    const ReduceCommand wanted{.target = to_object_id(target),
-                               .op = to_enum<ReduceOp>(op, kReduceOpCount, "op"),
-                               .source_count = source_count,
-                               .count = count,
-                               .everywhere = everywhere,
-                               .deterministic = deterministic};
+                   bool everywhere, bool deterministic, const std::optional<PyShare>& share) {
+    ReduceCommand wanted{.target = to_object_id(target),
+                         .op = to_enum<ReduceOp>(op, kReduceOpCount, "op"),
+                         .source_count = source_count,
+                         .count = count,
+                         .everywhere = everywhere,
+                         .deterministic = deterministic};
+    if (share) {
+      const auto& [source_bytes, offset, reader, layout, parts] = *share;
+      wanted.share = {source_bytes, offset, reader};
+      wanted.meta.parts = to_parts(parts);
+      for (const Part& part : wanted.meta.parts) wanted.meta.size_bytes += part.size_bytes;
+      wanted.meta.layout = std::string(layout.c_str(), layout.size());
+    }
     return wrap(released([&](Client& c) { return c.reduce(wanted); }));
   }
 
@@ -296,8 +305,10 @@ void bind_client(nb::module_& m) {
       .def("orphan", &PyClient::orphan, "object_id"_a, "upto"_a = 0,
            "Say that an object's owner has died: it may be read until its memory is needed.")
       .def("reduce", &PyClient::reduce, "target"_a, nb::kw_only(), "op"_a, "source_count"_a,
-           "count"_a, "everywhere"_a = false, "deterministic"_a = false,
-           "Combine the first `count` confirmed sources into `target`.")
+           "count"_a, "everywhere"_a = false, "deterministic"_a = false, "share"_a = nb::none(),
+           "Combine the first `count` confirmed sources into `target`; of each its `share` only: "
+           "bytes of a source, offset in it, the source on whose node it is folded, layout and "
+           "parts.")
       .def("reduce_source", &PyClient::reduce_source, "target"_a, "index"_a, "object_id"_a,
            "incarnation"_a = 0, "confirmed"_a = true,
            "Confirm a source, in the order of arrival; or let the node do so once it is there.")

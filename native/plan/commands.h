@@ -47,6 +47,8 @@ struct ReduceCommand {
   std::uint32_t count = 0;
   bool everywhere = false;     // folded on all nodes, because all will read it
   bool deterministic = false;  // for equal members the same bits, whatever the order of arrival
+  Share share = {};
+  ObjectMeta meta = {};  // of the result, if it is a share; block_bytes is filled in here
 };
 // A source is confirmed now; the order of these is the order of arrival. Not confirmed: it is, as
 // soon as some node has it, in the order in which the directory hears of them.

@@ -116,6 +116,14 @@ void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
                                                    " sources; needs 1 <= count <= sources <= " +
                                                    std::to_string(kReduceSourcesMax)});
   }
+  if (reduce.share.offset > reduce.share.source_bytes ||
+      reduce.meta.size_bytes > reduce.share.source_bytes - reduce.share.offset) {
+    return reply(waiter, Error{Code::kInvalidArgument,
+                               name + ": its share, " + std::to_string(reduce.meta.size_bytes) +
+                                   " bytes from " + std::to_string(reduce.share.offset) +
+                                   " on, ends outside of the sources, which have " +
+                                   std::to_string(reduce.share.source_bytes)});
+  }
   const auto there = objects_.find(reduce.target);
   const bool has_bytes = there != objects_.end() &&
                          (there->second.extent || there->second.writing || there->second.inbound);
@@ -130,6 +138,8 @@ void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
   call.want.count = reduce.count;
   call.want.everywhere = reduce.everywhere;
   call.want.deterministic = reduce.deterministic;
+  call.want.share = reduce.share;
+  if (reduce.share.is_share()) call.want.meta = cut(reduce.meta);
   send(view_.home_of(reduce.target), call.want);
 }
 

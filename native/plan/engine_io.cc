@@ -171,13 +171,16 @@ void Engine::State::on(NodeId, const Message&, const Located& located) {
       member.source.incarnation = located.incarnation;
       member.whole = located.sender == kNoNode;
       dirty_folds_.insert(target);
-      if (located.meta == folding.accumulator.own().meta) continue;
+      const ReduceOwn& own = folding.accumulator.own();
+      if (own.share.fits(located.meta, own.meta)) continue;
       ReduceReport news;
       news.code = Code::kLayoutMismatch;
-      news.text = "source " + std::to_string(index) + " (object " + short_name(located.object) +
-                  ", " + std::to_string(located.meta.size_bytes) +
-                  " bytes) differs in shape or dtype from the first source (" +
-                  std::to_string(folding.accumulator.own().meta.size_bytes) + " bytes)";
+      news.text =
+          "source " + std::to_string(index) + " (object " + short_name(located.object) + ", " +
+          std::to_string(located.meta.size_bytes) +
+          " bytes) differs in shape or dtype from the first source (" +
+          std::to_string(own.share.is_share() ? own.share.source_bytes : own.meta.size_bytes) +
+          " bytes)";
       folding.failed = true;
       report(target, std::move(news));
     }

@@ -10,7 +10,7 @@ namespace {
 
 bool is_other_plan(const ReduceOwn& a, const ReduceOwn& b) {
   return a.op != b.op || a.deterministic != b.deterministic || a.everywhere != b.everywhere ||
-         a.source_count != b.source_count || a.count != b.count;
+         a.source_count != b.source_count || a.count != b.count || a.share != b.share;
 }
 
 }  // namespace
@@ -135,8 +135,9 @@ bool Engine::State::fold_local(const ObjectId& target, Folding& folding,
     return member.whole;
   }
   LocalObject& source = it->second;
+  const ReduceOwn& own = folding.accumulator.own();
   const bool fits =
-      source.extent && source.committed && source.meta == folding.accumulator.own().meta &&
+      source.extent && source.committed && own.share.fits(source.meta, own.meta) &&
       (member.source.incarnation.value == 0 || member.source.incarnation == source.incarnation);
   const bool produced = source.writing || source.is_complete();
   if (member.whole && !source.is_complete() && !source.whole_wanted && !source.writing) {
@@ -146,20 +147,20 @@ bool Engine::State::fold_local(const ObjectId& target, Folding& folding,
   if (!fits || (!produced && !member.whole)) return member.whole;
   member.source.incarnation = source.incarnation;
   const LocalObject& into = objects_.at(target);
-  const ReduceOwn& own = folding.accumulator.own();
   for (const StripeIndex stripe : own.owned) {
     const auto total = stripe_blocks(own.meta.block_count(), own.stripe_count, stripe);
     for (std::uint32_t n = 0; n < total; ++n) {
       const BlockIndex block = stripe_block(own.stripe_count, stripe, n);
       if (!folding.accumulator.lacks(member.source.index, block)) continue;
-      if (!source.has_block(block)) break;
+      Extent range = block_extent(own.meta, block);
+      range.offset += own.share.offset;
+      if (!source.has_range(range)) break;
       if (fold_bytes_left_ == 0) {
         dirty_folds_.insert(target);
         return true;
       }
-      const Extent from = source.block_in_arena(block);
-      fold_block(into, folding, member.source.index, block, from.offset);
-      fold_bytes_left_ -= std::min(fold_bytes_left_, from.size_bytes);
+      fold_block(into, folding, member.source.index, block, source.in_arena(range).offset);
+      fold_bytes_left_ -= std::min(fold_bytes_left_, range.size_bytes);
     }
   }
   return true;
@@ -180,7 +181,7 @@ void Engine::State::pull_member(const ObjectId& target, Folding& folding,
     if (busy || !from) continue;
     const TransferId transfer{++last_transfer_};
     Pull pull(PullGoal{member.source.object, member.source.incarnation, TargetEpoch{0}, own.meta,
-                       own.stripe_count, stripe, member.sender, *from},
+                       own.stripe_count, stripe, member.sender, *from, own.share},
               pulls.window);
     std::size_t slot = 0;
     while (std::any_of(folding.pulls.begin(), folding.pulls.end(),

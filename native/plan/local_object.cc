@@ -29,9 +29,14 @@ bool LocalObject::is_idle_copy() const {
          (is_complete() || is_spare);
 }
 
-Extent LocalObject::block_in_arena(BlockIndex block) const {
-  const Extent range = block_extent(meta, block);
-  return {extent->offset + range.offset, range.size_bytes};
+bool LocalObject::has_range(Extent range) const {
+  if (!spans(range) || (meta.block_bytes == 0 && range.size_bytes > 0)) return false;
+  const std::uint64_t end = range.offset + range.size_bytes;
+  if (writing) return extent && end <= written_bytes;
+  for (std::uint64_t at = range.offset; at < end; at += meta.block_bytes - at % meta.block_bytes) {
+    if (!has_block(BlockIndex{static_cast<std::uint32_t>(at / meta.block_bytes)})) return false;
+  }
+  return true;
 }
 
 Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range) {

@@ -52,9 +52,16 @@ struct LocalObject {
   [[nodiscard]] bool is_complete() const;
   [[nodiscard]] bool is_wanted() const { return !waiters.empty() || whole_wanted || adopting; }
   [[nodiscard]] bool has_block(BlockIndex block) const;
+  [[nodiscard]] bool spans(Extent range) const {
+    return range.offset <= meta.size_bytes && range.size_bytes <= meta.size_bytes - range.offset;
+  }
+  // Is it a range of the object, and all of it here? Cost: O(blocks of it).
+  [[nodiscard]] bool has_range(Extent range) const;
   [[nodiscard]] bool is_idle_copy() const;  // evictable: nobody needs it
-  // A range of it that lies in the arena. REQUIRES: extent.
-  [[nodiscard]] Extent block_in_arena(BlockIndex block) const;
+  // Where a range of it lies in the arena. REQUIRES: extent.
+  [[nodiscard]] Extent in_arena(Extent range) const {
+    return {extent->offset + range.offset, range.size_bytes};
+  }
 };
 
 // Everything a home needs to know. `wants` is false while its range is not reserved: a node without

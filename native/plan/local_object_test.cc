@@ -74,10 +74,30 @@ TEST(LocalObject, HasOnlyWholeBlocksOfAPutThatIsBeingWritten) {
   EXPECT_TRUE(being_written(3500).has_block(BlockIndex{3})) << "the last block is short";
 }
 
+TEST(LocalObject, HasARangeWhoseBlocksAreAllHere) {
+  LocalObject object = in_stripes(StripeState::kComplete, StripeState::kIdle);
+  object.stripes[1].ready = 1;  // blocks 0, 1 and 2 of four
+  EXPECT_TRUE(object.has_range({500, 2500}));
+  EXPECT_FALSE(object.has_range({500, 2501}));
+  EXPECT_FALSE(object.has_range({3499, 1}));
+  EXPECT_TRUE(being_written(1999).has_range({1500, 499}));
+  EXPECT_FALSE(being_written(1999).has_range({1500, 500}));
+}
+
+TEST(LocalObject, HasNoRangeThatIsOutsideOfIt) {
+  const LocalObject object = in_stripes(StripeState::kComplete, StripeState::kComplete);
+  EXPECT_TRUE(object.has_range({3500, 0}));
+  EXPECT_FALSE(object.has_range({3499, 2}));
+  EXPECT_FALSE(object.has_range({~0ULL, 2}));
+  LocalObject uncut = object;  // as a hostile peer may have described it
+  uncut.meta.block_bytes = 0;
+  EXPECT_FALSE(uncut.has_range({0, 1}));
+}
+
 TEST(LocalObject, KnowsWhereABlockLies) {
   const LocalObject object = being_written(0);
-  EXPECT_EQ(object.block_in_arena(BlockIndex{1}), (Extent{11'000, 1000}));
-  EXPECT_EQ(object.block_in_arena(BlockIndex{3}), (Extent{13'000, 500}));
+  EXPECT_EQ(object.in_arena({1000, 1000}), (Extent{11'000, 1000}));
+  EXPECT_EQ(object.in_arena({3000, 500}), (Extent{13'000, 500}));
 }
 
 TEST(LocalObject, MayBeEvictedOnlyWhenNobodyNeedsIt) {

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "plan/types.h"
+#include "plan/share.h"
 
 namespace hoplite {
 
@@ -76,6 +76,8 @@ struct ReduceWant {  // the caller of a reduce, to the target's home; repeated w
   bool cancelled = false;
   bool everywhere = false;     // the caller's node owns stripes too: the result is wanted on all
   bool deterministic = false;  // combined along a fixed tree over the source index
+  Share share = {};
+  ObjectMeta meta = {};  // of the result, if it is a share; else it is as its sources are
   bool operator==(const ReduceWant&) const = default;
 };
 struct ReduceReport {  // an owner, to the target's home

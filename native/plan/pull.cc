@@ -25,7 +25,10 @@ PullStart Pull::start() const {
           .stripe_count = goal_.stripe_count,
           .stripe = goal_.stripe,
           .from = ready_,
-          .credits = window_};
+          .credits = window_,
+          .is_range = goal_.share.is_share(),
+          .range = {goal_.share.offset, goal_.share.is_share() ? goal_.meta.size_bytes : 0},
+          .block_bytes = goal_.share.is_share() ? goal_.meta.block_bytes : 0};
 }
 
 Pull::Landed Pull::handle_landed(BlockIndex block) {

@@ -19,6 +19,7 @@ struct PullGoal {
   StripeIndex stripe;
   NodeId sender;
   std::uint32_t from = 0;  // blocks of the stripe that are here already
+  Share share = {};        // `meta` is of this range of the object
 };
 
 struct FoldGoal {  // the member of a reduce that this pull is for

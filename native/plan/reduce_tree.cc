@@ -26,11 +26,11 @@ std::string refusal(const ObjectId& source, DType dtype, ReduceOp op) {
 // all.
 constexpr std::size_t kNodesPerLateOne = 8;
 
-std::string mismatch(const ReduceSource& source, const ObjectMeta& is, const ObjectMeta& first) {
+std::string mismatch(const ReduceSource& source, const ObjectMeta& is, const std::string& other,
+                     std::uint64_t other_bytes) {
   return "source " + std::to_string(source.index) + " (object " + short_name(source.object) + ", " +
-         std::to_string(is.size_bytes) +
-         " bytes) differs in shape or dtype from the first source (" +
-         std::to_string(first.size_bytes) + " bytes)";
+         std::to_string(is.size_bytes) + " bytes) differs in shape or dtype from " + other + " (" +
+         std::to_string(other_bytes) + " bytes)";
 }
 
 }  // namespace
@@ -48,6 +48,8 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
   plan.count = want.count;
   plan.everywhere = want.everywhere;
   plan.deterministic = want.deterministic;
+  plan.share = want.share;
+  if (want.share.is_share()) plan.meta = want.meta;
   plan.target_epoch = std::max(plan.target_epoch, want.seen);
   for (const ReduceSource& source : want.confirmed) {
     if (source.index >= want.source_count || !plan.arrived.insert(source.index).second) continue;
@@ -116,11 +118,20 @@ bool ReduceTree::take_in(const ObjectId& target, Plan& plan, const Located& loca
     fail(target, plan, Code::kInvalidArgument, refusal(located.object, refused->dtype, plan.op));
     return false;
   }
+  if (!plan.source_meta) plan.source_meta = located.meta;
   if (!plan.meta) plan.meta = located.meta;
   for (ReduceSource member : members_of(plan)) {
     if (member.object != located.object || is_located(plan, member.index)) continue;
-    if (located.meta != *plan.meta) {
-      fail(target, plan, Code::kLayoutMismatch, mismatch(member, located.meta, *plan.meta));
+    if (!plan.share.fits(located.meta, *plan.meta)) {
+      const bool is_share = plan.share.is_share();
+      fail(target, plan, Code::kLayoutMismatch,
+           mismatch(member, located.meta, is_share ? "what is to be shared" : "the first source",
+                    is_share ? plan.share.source_bytes : plan.meta->size_bytes));
+      return false;
+    }
+    if (located.meta != *plan.source_meta) {
+      fail(target, plan, Code::kLayoutMismatch,
+           mismatch(member, located.meta, "the first source", plan.source_meta->size_bytes));
       return false;
     }
     member.incarnation = located.incarnation;
@@ -228,6 +239,10 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
   const std::vector<ReduceSource> members = members_of(plan);
   locate_members(plan, members);
   if (plan.located.empty() || (plan.owners.empty() && !plan.locating.empty())) return;
+  if (plan.owners.empty() && plan.share.is_share() && plan.located.size() < plan.count &&
+      plan.located_at(plan.share.reader) == kNoNode) {
+    return;  // the share is folded where that source is
+  }
   choose_owners(target, plan, view);
   tell_owners(target, plan);
   if (members.size() < plan.count || plan.folded.size() < plan.owners.size()) return;
@@ -239,15 +254,19 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
 }
 
 // One stripe per owner: all nodes but the caller's, which will receive the result, or really all
-// when all will read it; a small result is folded where it will be read. When all will read it, the
-// few whose source has not come yet own nothing: it is all that they have time to send when it
-// comes.
-void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Membership& view) {
+// when all will read it; a small result is folded where it will be read, and so is a share. When
+// all will read it, the few whose source has not come yet own nothing: it is all that they have
+// time to send when it comes.
+std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& view) const {
   std::vector<NodeId> able;
   for (const Member& member : view.members()) {
     if (view.is_draining(member.node)) continue;
     const bool meant = plan.everywhere || member.node != plan.caller;
     if (meant && view.is_live(member.node)) able.push_back(member.node);
+  }
+  if (plan.share.is_share() && !able.empty()) {
+    const NodeId reader = plan.located_at(plan.share.reader);
+    return {view.is_live(reader) ? reader : able[plan.share.reader % able.size()]};
   }
   if (plan.everywhere && plan.located.size() < plan.count) {
     std::vector<NodeId> early;
@@ -257,12 +276,17 @@ void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Members
     });
     if (kNodesPerLateOne * (able.size() - early.size()) <= able.size()) able = std::move(early);
   }
-  const bool small = plan.meta->size_bytes <= config_.inline_bytes_max;
-  if (able.empty() || small) able = {plan.caller};
+  if (able.empty() || plan.meta->size_bytes <= config_.inline_bytes_max) return {plan.caller};
+  return able;
+}
+
+void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Membership& view) {
+  const std::vector<NodeId> able = able_nodes(plan, view);
   if (plan.owners.empty()) {
+    const bool is_one = plan.share.is_share() || plan.meta->size_bytes <= config_.inline_bytes_max;
     std::size_t count = config_.reduce_stripes > 0 ? config_.reduce_stripes : able.size();
     count = std::min<std::size_t>({count, kStripesMax, std::max(plan.meta->block_count(), 1U)});
-    if (small) count = 1;
+    if (is_one) count = 1;
     for (std::size_t i = 0; i < count; ++i) plan.owners.push_back(able[i % able.size()]);
     raise_epoch(target, plan);
     return;
@@ -301,6 +325,7 @@ void ReduceTree::tell_owners(const ObjectId& target, Plan& plan) {
                   .target_epoch = plan.target_epoch,
                   .op = plan.op,
                   .meta = *plan.meta,
+                  .share = plan.share,
                   .stripe_count = static_cast<std::uint16_t>(plan.owners.size()),
                   .owned = {},
                   .source_count = plan.source_count,
@@ -355,6 +380,13 @@ void ReduceTree::publish(const ObjectId& target, Plan& plan) {
 bool ReduceTree::is_located(const Plan& plan, std::uint32_t index) {
   return std::any_of(plan.located.begin(), plan.located.end(),
                      [&](const ReduceSource& known) { return known.index == index; });
+}
+
+// The node that has the member; none as long as it has not been located.
+NodeId ReduceTree::Plan::located_at(std::uint32_t index) const {
+  const auto source = std::find_if(located.begin(), located.end(),
+                                   [&](const ReduceSource& each) { return each.index == index; });
+  return source == located.end() ? kNoNode : source->holder;
 }
 
 std::vector<ReduceSource> ReduceTree::members_of(const Plan& plan) const {

@@ -51,13 +51,17 @@ class ReduceTree {
     std::set<std::uint32_t> arrived;
     std::map<std::uint32_t, std::string> lost;  // index -> why
     TargetEpoch target_epoch;
-    std::optional<ObjectMeta> meta;
-    std::set<ObjectId> locating;         // asked for, and not answered yet
+    Share share;
+    std::optional<ObjectMeta> source_meta;  // of the first one located: all others have it, too
+    std::optional<ObjectMeta> meta;         // of the result
+    std::set<ObjectId> locating;            // asked for, and not answered yet
     std::vector<ReduceSource> located;   // members with their holders, in the order of the answers
     std::vector<NodeId> owners;          // by stripe; empty: not planned
     std::map<NodeId, std::size_t> told;  // how many of `located` each owner knows, in this epoch
     std::set<StripeIndex> folded;
     ReduceState state;
+
+    [[nodiscard]] NodeId located_at(std::uint32_t index) const;
   };
 
   void advance(const ObjectId& target, Plan& plan, const Membership& view);
@@ -69,6 +73,7 @@ class ReduceTree {
   void fail(const ObjectId& target, Plan& plan, Code code, std::string why);
   void publish(const ObjectId& target, Plan& plan);
   void lose(const ObjectId& target, Plan& plan, std::uint32_t index, std::string why);
+  [[nodiscard]] std::vector<NodeId> able_nodes(const Plan& plan, const Membership& view) const;
   [[nodiscard]] std::vector<ReduceSource> members_of(const Plan& plan) const;
   [[nodiscard]] static bool is_located(const Plan& plan, std::uint32_t index);
 

@@ -242,6 +242,35 @@ TEST_F(ReduceTreeTest, GivesNoStripeOfAnAllreduceToTheOneOfEightWhoseSourceIsLat
   }
 }
 
+TEST_F(ReduceTreeTest, GivesAShareToTheNodeThatHasItsReadersSource) {
+  want_.share = {kMeta.size_bytes, 1024, 1};
+  want_.meta = {2048, 1024, {{DType::kFloat32, 2048}}, "some rows"};
+  want(2, 2);
+  confirm(0);
+  locate(0);
+  EXPECT_TRUE(own_.empty()) << "nobody knows yet where source 1 will be";
+  confirm(1);
+  tree_.handle_located({source(1), Incarnation{1}, kMeta, kY}, view_);
+  look();
+  ASSERT_EQ(own_.size(), 1U);
+  EXPECT_EQ(own_[kY].share, want_.share);
+  EXPECT_EQ(own_[kY].meta, want_.meta);
+  EXPECT_EQ(own_[kY].stripe_count, 1);
+  die(kY);
+  EXPECT_EQ(own_.size(), 1U) << "another node folds it";
+  EXPECT_FALSE(own_.contains(kY));
+}
+
+TEST_F(ReduceTreeTest, RefusesASourceThatAShareDoesNotFit) {
+  want_.share = {kMeta.size_bytes + 64, 0, 0};
+  want_.meta = {2048, 1024, {{DType::kFloat32, 2048}}, "some rows"};
+  want(2, 2);
+  confirm(0);
+  locate(0);
+  EXPECT_EQ(answer().code, Code::kLayoutMismatch);
+  EXPECT_NE(answer().text.find("what is to be shared"), std::string::npos) << answer().text;
+}
+
 TEST_F(ReduceTreeTest, CommitsOnlyWhenEveryStripeIsFoldedInThisEpochByItsOwner) {
   want(2, 2);
   confirm(0);

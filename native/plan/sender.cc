@@ -13,6 +13,29 @@ bool matches(const PullStart& want, const LocalObject& object) {
          (settled || object.target_epoch == want.target_epoch);
 }
 
+// How the receiver has what it wants cut into blocks: in our own, unless it wants a range.
+struct Cut {
+  Extent range;
+  std::uint64_t block_bytes = 0;
+
+  Cut(const PullStart& want, const ObjectMeta& meta)
+      : range(want.is_range          ? want.range
+              : meta.block_bytes > 0 ? Extent{0, meta.size_bytes}
+                                     : Extent{}),  // a peer may have said so of it
+        block_bytes(want.is_range ? want.block_bytes : std::max(meta.block_bytes, 1U)) {}
+  // Blocks of the stripe.
+  [[nodiscard]] std::uint32_t total(const PullStart& want) const {
+    const auto blocks = (range.size_bytes + block_bytes - 1) / block_bytes;
+    return stripe_blocks(static_cast<std::uint32_t>(blocks), want.stripe_count, want.stripe);
+  }
+  // Of the object, the n-th block of the stripe.
+  [[nodiscard]] Extent block(const PullStart& want, std::uint32_t n) const {
+    const std::uint64_t at =
+        stripe_block(want.stripe_count, want.stripe, n).value * std::uint64_t{block_bytes};
+    return {range.offset + at, std::min(block_bytes, range.size_bytes - at)};
+  }
+};
+
 // An owner of a reduce whose own get was taken back has other owners' stripes in part, for ever.
 bool gave_up(const PullStart& want, const LocalObject& object) {
   if (object.is_wanted() || object.writing) return false;
@@ -33,6 +56,7 @@ bool Sender::handle_start(NodeId to, TransferId transfer, const PullStart& start
                            (object->incarnation.value == 0 && object->is_wanted());
   if (!ahead_of_us && (!matches(start, *object) || object->stripes.empty())) return false;
   if (!ahead_of_us && gave_up(start, *object)) return false;
+  if (start.is_range && !object->spans(start.range)) return false;
   edges_.insert_or_assign(Key{to, transfer}, Edge{start, start.from, start.credits});
   return true;
 }
@@ -79,10 +103,6 @@ std::vector<std::pair<NodeId, TransferId>> Sender::drop(const ObjectId& object) 
   return refused;
 }
 
-std::uint32_t Sender::total(const Edge& edge, const LocalObject& object) {
-  return stripe_blocks(object.meta.block_count(), edge.want.stripe_count, edge.want.stripe);
-}
-
 std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& rails,
                                             Instant now) {
   struct Best {
@@ -96,18 +116,19 @@ std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& 
     const Edge& edge = it->second;
     const auto object = objects.find(edge.want.object);
     if (object == objects.end() || !matches(edge.want, object->second)) continue;
-    const std::uint32_t end = total(edge, object->second);
+    const Cut cut(edge.want, object->second.meta);
+    const std::uint32_t end = cut.total(edge.want);
     if (edge.next >= end) continue;
     Best& of_object = best.try_emplace(edge.want.object, Best{0, edges_.end()}).first->second;
-    of_object.bytes_left += std::uint64_t{end - edge.next} * object->second.meta.block_bytes;
+    of_object.bytes_left += (end - edge.next) * cut.block_bytes;
     if (edge.credits == 0 || to == roomless) continue;
     if (of_object.turn != edges_.end() &&
         rank(of_object.turn->first, of_object.turn->second) <= rank(it->first, edge)) {
       continue;
     }
-    const auto block = stripe_block(edge.want.stripe_count, edge.want.stripe, edge.next);
-    if (!object->second.has_block(block)) continue;
-    if (!rails.has_room(to, block_extent(object->second.meta, block).size_bytes)) {
+    const Extent block = cut.block(edge.want, edge.next);
+    if (!object->second.has_range(block)) continue;
+    if (!rails.has_room(to, block.size_bytes)) {
       roomless = to;
       continue;
     }
@@ -123,8 +144,9 @@ std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& 
   const auto [to, transfer] = at->first;
   Edge& edge = at->second;
   const LocalObject& object = objects.at(edge.want.object);
-  const auto block = stripe_block(edge.want.stripe_count, edge.want.stripe, edge.next);
-  const Extent range = object.block_in_arena(block);
+  const Cut cut(edge.want, object.meta);
+  const Extent block = cut.block(edge.want, edge.next);
+  const Extent range = object.in_arena(block);
   const auto rail = rails.take(to, range.size_bytes, now);
   if (!rail) return std::nullopt;
   SendBlock action{.to = to, .rail = *rail, .header = {}, .extent = range};
@@ -132,12 +154,12 @@ std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& 
   action.header.object = edge.want.object;
   action.header.incarnation = edge.want.incarnation;
   action.header.target_epoch = edge.want.target_epoch;
-  action.header.offset = block_extent(object.meta, block).offset;
+  action.header.offset = block.offset - cut.range.offset;
   action.header.size_bytes = static_cast<std::uint32_t>(range.size_bytes);
   queued_[{to, *rail}].emplace_back(edge.want.object, edge.want.incarnation);
   --edge.credits;
   edge.turn = ++turns_;
-  if (++edge.next == total(edge, object)) edges_.erase(at);
+  if (++edge.next == cut.total(edge.want)) edges_.erase(at);
   return action;
 }
 

@@ -51,8 +51,6 @@ class Sender {
     std::uint32_t credits = 0;
     std::uint64_t turn = 0;  // when it was served last
   };
-  // Of the stripe, by the meta of what we have.
-  static std::uint32_t total(const Edge& edge, const LocalObject& object);
   using Key = std::pair<NodeId, TransferId>;
 
   // By which the receivers of an object take turns: the smallest is served.

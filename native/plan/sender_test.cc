@@ -80,6 +80,47 @@ TEST_F(SenderTest, SendsTheBlocksOfTheStripeFromWhereItIsAsked) {
   EXPECT_EQ(sender_.edge_count(), 0U) << "it is done";
 }
 
+// The object as if its bytes from 1000 on were one of 500-byte blocks.
+TEST_F(SenderTest, SendsARangeInBlocksOfItsOwn) {
+  PullStart want;
+  want.object = kLong;
+  want.incarnation = Incarnation{1};
+  want.credits = 9;
+  want.range = {1000, 1200};
+  want.is_range = true;
+  want.block_bytes = 500;
+  ASSERT_TRUE(sender_.handle_start(kB, TransferId{1}, want, &objects_.at(kLong)));
+  const std::uint64_t at = objects_.at(kLong).extent->offset + 1000;
+  for (const std::uint64_t offset : {0, 500, 1000}) {
+    const auto block = sender_.poll_block(objects_, rails_, now_);
+    ASSERT_TRUE(block);
+    EXPECT_EQ(block->header.offset, offset);
+    EXPECT_EQ(block->extent, (Extent{at + offset, offset < 1000 ? 500U : 200U}));
+  }
+  EXPECT_EQ(sender_.edge_count(), 0U) << "it is done";
+}
+
+TEST_F(SenderTest, SendsNothingOfARangeThatIsOutsideOfTheObject) {
+  PullStart want;
+  want.object = kShort;
+  want.incarnation = Incarnation{1};
+  want.credits = 9;
+  want.is_range = true;
+  want.block_bytes = 512;
+  std::uint64_t transfer = 0;
+  for (const Extent range : {Extent{1024, 1025}, {~0ULL, 2}, {4096, 1}}) {
+    want.range = range;
+    EXPECT_FALSE(sender_.handle_start(kB, TransferId{++transfer}, want, &objects_.at(kShort)));
+  }
+  EXPECT_TRUE(send().empty());
+}
+
+TEST_F(SenderTest, SendsNothingOfAnObjectWithoutBlocks) {
+  objects_.at(kShort).meta.block_bytes = 0;  // as a hostile peer may have described it
+  start(kB, 1, kShort);
+  EXPECT_TRUE(send().empty());
+}
+
 TEST_F(SenderTest, ServesWhoeverHasTheLeastLeftFirst) {
   ASSERT_TRUE(start(kB, 1, kLong));
   ASSERT_TRUE(start(kC, 2, kShort));

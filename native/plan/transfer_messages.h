@@ -18,7 +18,8 @@ struct ReduceOwn {  // to an owner: fold these members into these stripes
   ObjectId target;
   TargetEpoch target_epoch;
   ReduceOp op = ReduceOp::kSum;
-  ObjectMeta meta;  // of the result and of every member
+  ObjectMeta meta;  // of the result, and of every member if it is no share
+  Share share = {};
   std::uint16_t stripe_count = 1;
   std::vector<StripeIndex> owned;
   std::uint32_t source_count = 0;
@@ -52,6 +53,9 @@ struct PullStart {  // send me blocks = stripe (mod stripe_count) from the n-th 
   StripeIndex stripe;
   std::uint32_t from = 0;
   std::uint32_t credits = 0;  // blocks you may send before I say more
+  bool is_range = false;      // not of the object, but of this range of it, as if it were one
+  Extent range = {};
+  std::uint32_t block_bytes = 0;  // of the range; at least 1
   bool operator==(const PullStart&) const = default;
 };
 struct Credit {

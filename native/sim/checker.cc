@@ -7,6 +7,17 @@
 #include "sim/content.h"
 
 namespace hoplite::sim {
+namespace {
+
+// The bytes of these parts, from `offset` on.
+Bytes range_of(const Bytes& bytes, std::uint64_t offset, const std::vector<Part>& parts) {
+  std::uint64_t size_bytes = 0;
+  for (const Part& part : parts) size_bytes += part.size_bytes;
+  const auto first = bytes.begin() + static_cast<std::ptrdiff_t>(offset);
+  return {first, first + static_cast<std::ptrdiff_t>(size_bytes)};
+}
+
+}  // namespace
 
 std::string name_of(const Request& request) {
   static constexpr const char* kVerbs[] = {"put", "get", "delete", "reduce"};
@@ -231,8 +242,10 @@ std::vector<Checker::Value> Checker::folds(const Request& reduce,
     for (std::size_t i = 0; i < bytes.size() && reduce.deterministic; ++i) {
       by_index[members[i]] = bytes[i];
     }
-    all.emplace_back(parts, reduce.deterministic ? reduce_pairwise(parts, reduce.op, by_index)
-                                                 : reduce_all(parts, reduce.op, bytes));
+    Bytes value = reduce.deterministic ? reduce_pairwise(parts, reduce.op, by_index)
+                                       : reduce_all(parts, reduce.op, bytes);
+    if (reduce.share.is_share()) value = range_of(value, reduce.share.offset, reduce.parts);
+    all.emplace_back(reduce.share.is_share() ? reduce.parts : parts, std::move(value));
   }
   return all;
 }

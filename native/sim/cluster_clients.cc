@@ -95,9 +95,21 @@ Request& Cluster::reduce(std::size_t node, const ObjectId& target, const ReduceO
   reduce.source_count = options.source_count;
   reduce.count = options.count;
   reduce.deterministic = options.deterministic;
+  reduce.share = options.share;
+  reduce.parts = options.parts;
   checker_.reduce_started(reduce);
-  command(reduce, ReduceCommand{target, options.op, options.source_count, options.count,
-                                options.everywhere, options.deterministic});
+  ReduceCommand body{target,
+                     options.op,
+                     options.source_count,
+                     options.count,
+                     options.everywhere,
+                     options.deterministic,
+                     options.share,
+                     {}};
+  for (const Part& part : options.parts) body.meta.size_bytes += part.size_bytes;
+  body.meta.parts = options.parts;
+  body.meta.layout = "share";
+  command(reduce, std::move(body));
   return reduce;
 }
 

@@ -56,6 +56,8 @@ struct ReduceOptions {
   ClientId client{1};
   bool everywhere = false;
   bool deterministic = false;
+  Share share = {};
+  std::vector<Part> parts = {};  // of the result, if it is a share
 };
 
 }  // namespace hoplite::sim

@@ -22,7 +22,7 @@ struct Request {
   RequestId sealing;        // of a large put: the id of its last WroteCommand, which Done answers
   ObjectId object;          // of a reduce: the target
   Incarnation incarnation;  // of a put: the attempt; of a delete: up to which
-  std::vector<Part> parts;  // of a put
+  std::vector<Part> parts;  // of a put, or of a reduce's share
   bool exists = false;      // a get that knows that the object was put
   Instant asked;
   std::optional<Instant> answered;
@@ -41,6 +41,7 @@ struct Request {
   std::uint32_t source_count = 0;
   std::uint32_t count = 0;
   bool deterministic = false;
+  Share share;
   std::vector<ReduceSource> sources;   // in the order of arrival
   std::vector<std::uint32_t> members;  // as answered
 

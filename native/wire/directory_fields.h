@@ -70,33 +70,6 @@ void fields(A& a, Of<A, Locate> m) {
   a.flag(m.exists);
 }
 template <typename A>
-void fields(A& a, Of<A, ReduceWant> m) {
-  fields(a, m.target);
-  a.enumeration(m.op, kReduceOpCount);
-  a.number(m.source_count);
-  a.number(m.count);
-  a.number(m.first);
-  each(a, m.confirmed, kReduceSourcesMax, kReduceSourceBytes, [&](auto& s) { fields(a, s); });
-  id(a, m.seen);
-  a.flag(m.cancelled);
-  a.flag(m.everywhere);
-  a.flag(m.deterministic);
-  a.require(m.source_count <= kReduceSourcesMax && m.count <= m.source_count);
-  a.require(m.first <= kReduceSourcesMax);
-}
-template <typename A>
-void fields(A& a, Of<A, ReduceReport> m) {
-  fields(a, m.target);
-  id(a, m.target_epoch);
-  fields(a, m.meta);
-  ids(a, m.folded, kStripesMax);
-  numbers(a, m.lost, kReduceSourcesMax);
-  numbers(a, m.committed, kReduceSourcesMax);
-  id(a, m.caller);
-  a.enumeration(m.code, kCodeCount);
-  a.text(m.text, kErrorTextBytesMax);
-}
-template <typename A>
 void fields(A& a, Of<A, ResyncDone> m) {
   a.flag(m.draining);
 }

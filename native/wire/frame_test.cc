@@ -23,6 +23,9 @@ ObjectId object(std::uint8_t first) {
 const ObjectMeta kMeta{
     100001, 8192, {{DType::kFloat64, 64000}, {DType::kBool, 36001}}, "layout of two leaves"};
 const ReduceSource kSource{3, object(9), Incarnation{2}, true, NodeId{4}};
+const ReduceWant kWant{object(1),          ReduceOp::kMax, 8,    4,    1,
+                       {kSource, kSource}, TargetEpoch{6}, true, true, true,
+                       Share{900, 300, 2}, kMeta};
 
 // One of every message, every field different from its default.
 std::vector<PeerMessage> one_of_each() {
@@ -44,7 +47,7 @@ std::vector<PeerMessage> one_of_each() {
              {StripeIndex{2}, StripeState::kComplete, LeaseId{9}, kNoNode, 4}}},
       Delete{id, life},
       Locate{id, life, NodeId{3}},
-      ReduceWant{id, ReduceOp::kMax, 8, 4, 1, {kSource, kSource}, target_epoch, true, true, true},
+      kWant,
       ReduceReport{id,
                    target_epoch,
                    kMeta,
@@ -65,6 +68,7 @@ std::vector<PeerMessage> one_of_each() {
                 target_epoch,
                 ReduceOp::kMax,
                 kMeta,
+                Share{900, 300, 2},
                 5,
                 {StripeIndex{4}},
                 8,
@@ -81,7 +85,7 @@ std::vector<PeerMessage> one_of_each() {
                   NodeId{6},
                   Code::kReduceFailed,
                   "few"},
-      PullStart{id, life, target_epoch, 3, StripeIndex{1}, 17, 2},
+      PullStart{id, life, target_epoch, 3, StripeIndex{1}, 17, 2, true, Extent{64, 4096}, 512},
       Credit{3},
       PullStop{},
       PullRefused{Code::kStoreFull},

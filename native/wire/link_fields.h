@@ -2,6 +2,8 @@
 // the order of docs/wire.md. Used by frame.cc only. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+
 #include "wire/reduce_fields.h"
 
 namespace hoplite::wire {
@@ -24,6 +26,14 @@ void fields(A& a, Of<A, PullStart> m) {
   stripe_of(a, m.stripe_count, m.stripe);
   a.number(m.from);
   a.number(m.credits);
+  a.flag(m.is_range);
+  if (!m.is_range) return;
+  a.number(m.range.offset);
+  a.number(m.range.size_bytes);
+  a.number(m.block_bytes);
+  a.require(m.block_bytes >= 1 && m.block_bytes <= kBlockBytesMax);
+  a.require(m.range.size_bytes <= kObjectBytesMax);
+  a.require(m.range.size_bytes / std::max(m.block_bytes, 1U) < (1ULL << 31));
 }
 template <typename A>
 void fields(A& a, Of<A, Credit> m) {

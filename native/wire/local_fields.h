@@ -62,6 +62,8 @@ void fields(A& a, Of<A, ReduceCommand> m) {
   a.number(m.count);
   a.flag(m.everywhere);
   a.flag(m.deterministic);
+  fields(a, m.share);
+  fields(a, m.meta);
 }
 template <typename A>
 void fields(A& a, Of<A, ReduceSourceCommand> m) {

@@ -1,5 +1,5 @@
-// The fields of what a reduce's home tells its owners and everybody else, in the order of
-// docs/wire.md. Used by frame.cc only. SPDX-License-Identifier: Apache-2.0
+// The fields of what the caller and the owners of a reduce tell its home, and it them and everybody
+// else, in the order of docs/wire.md. Used by frame.cc only. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "wire/directory_fields.h"
@@ -10,11 +10,41 @@ namespace hoplite::wire {
 inline constexpr int kReducePhaseCount = static_cast<int>(ReducePhase::kFailed) + 1;
 
 template <typename A>
+void fields(A& a, Of<A, ReduceWant> m) {
+  fields(a, m.target);
+  a.enumeration(m.op, kReduceOpCount);
+  a.number(m.source_count);
+  a.number(m.count);
+  a.number(m.first);
+  each(a, m.confirmed, kReduceSourcesMax, kReduceSourceBytes, [&](auto& s) { fields(a, s); });
+  id(a, m.seen);
+  a.flag(m.cancelled);
+  a.flag(m.everywhere);
+  a.flag(m.deterministic);
+  fields(a, m.share);
+  fields(a, m.meta);
+  a.require(m.source_count <= kReduceSourcesMax && m.count <= m.source_count);
+  a.require(m.first <= kReduceSourcesMax);
+}
+template <typename A>
+void fields(A& a, Of<A, ReduceReport> m) {
+  fields(a, m.target);
+  id(a, m.target_epoch);
+  fields(a, m.meta);
+  ids(a, m.folded, kStripesMax);
+  numbers(a, m.lost, kReduceSourcesMax);
+  numbers(a, m.committed, kReduceSourcesMax);
+  id(a, m.caller);
+  a.enumeration(m.code, kCodeCount);
+  a.text(m.text, kErrorTextBytesMax);
+}
+template <typename A>
 void fields(A& a, Of<A, ReduceOwn> m) {
   fields(a, m.target);
   id(a, m.target_epoch);
   a.enumeration(m.op, kReduceOpCount);
   fields(a, m.meta);
+  fields(a, m.share);
   a.number(m.stripe_count);
   ids(a, m.owned, kStripesMax);
   a.number(m.source_count);

@@ -52,6 +52,12 @@ void fields(A& a, Of<A, ObjectMeta> meta) {
   // A BlockIndex counts every block, however small a peer says they are.
   a.require(meta.block_bytes == 0 || meta.size_bytes / meta.block_bytes < (1ULL << 31));
 }
+template <typename A>
+void fields(A& a, Of<A, Share> share) {
+  a.number(share.source_bytes);
+  a.number(share.offset);
+  a.number(share.reader);
+}
 inline constexpr std::size_t kReduceSourceBytes = 4 + kObjectIdBytes + 4 + 1 + 8;
 template <typename A>
 void fields(A& a, Of<A, ReduceSource> source) {

@@ -263,12 +263,20 @@ def test_commands_that_make_no_sense_are_answered_and_harm_nobody(pair: Nodes) -
     array = numbers(100)
     known = pair.put(0, array)
     unknown = new_id()
+    meta = bytes(8 + 4 + 4 + 4)
+    whole = struct.pack("<QQI", 0, 0, 0) + meta
+    outside = struct.pack("<QQI", 64, 65, 0) + meta  # a share that begins behind its sources
     senseless = [
         local(WROTE, known + struct.pack("<IQB", 1, 1 << 62, 0), request=1),
         local(WROTE, unknown + struct.pack("<IQB", 1, 0, 0), request=2),
-        local(REDUCE, unknown + struct.pack("<BIIBB", 0, 4, 0, 0, 0), request=3),
-        local(REDUCE, unknown + struct.pack("<BIIBB", 0, 0xFFFFFFFF, 0xFFFFFFFF, 0, 0), request=4),
-        local(REDUCE, known + struct.pack("<BIIBB", 0, 2, 1, 0, 0), request=5),
+        local(REDUCE, unknown + struct.pack("<BIIBB", 0, 4, 0, 0, 0) + whole, request=3),
+        local(
+            REDUCE,
+            unknown + struct.pack("<BII", 0, *[0xFFFFFFFF] * 2) + bytes(2) + whole,
+            request=4,
+        ),
+        local(REDUCE, known + struct.pack("<BIIBB", 0, 2, 1, 0, 0) + whole, request=5),
+        local(REDUCE, unknown + struct.pack("<BIIBB", 0, 2, 1, 0, 0) + outside, request=6),
     ]
     with attach(pair, 0) as client:
         client.sendall(local(RELEASE, known + struct.pack("<I", 1), request=90))
@@ -278,11 +286,11 @@ def test_commands_that_make_no_sense_are_answered_and_harm_nobody(pair: Nodes) -
             client.sendall(said)
             kind, answered, body = answer(client)
             assert (kind, answered) == (ERROR, request), body
-        client.sendall(local(DELETE, unknown + struct.pack("<I", 0), request=6))
-        assert answer(client)[:2] == (DONE, 6)
-        client.sendall(local(GET, known + b"\1", request=7))
+        client.sendall(local(DELETE, unknown + struct.pack("<I", 0), request=7))
+        assert answer(client)[:2] == (DONE, 7)
+        client.sendall(local(GET, known + b"\1", request=8))
         kind, request, body = answer(client)
-        assert (kind, request, body[-100:]) == (FETCHED, 7, array.tobytes())
+        assert (kind, request, body[-100:]) == (FETCHED, 8, array.tobytes())
     pair[0].delete(known, timeout_s=WAIT_S)
 
 

@@ -1,8 +1,9 @@
-"""reduce, allreduce, gather and allgather of every kind of value, from every kind of source."""
+"""Reduces, reduce-scatters and gathers of every kind of value, from every kind of source."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
+from hoplite_ray.plugin.start import NodePlace
 from tests.ray.raycluster import LARGE, RayCluster, cancel, eventually, is_gone
 from tests.ray.surface_values import KINDS, assert_same, needs_torch, value_of
 
@@ -24,6 +26,14 @@ class Maker:
 
     def says(self, value: Any) -> Any:
         return value
+
+    def sums(self, value: hop.Array) -> float:
+        return float(np.asarray(value).sum())
+
+    def blocks_received(self) -> int:
+        place = NodePlace.of_this_process().directory
+        control = json.loads((place / "node.json").read_text())["control"]
+        return hop.NodeStats.read(control, (place / "secret").read_bytes()).blocks_received
 
     def fails(self) -> None:
         raise KeyError("no such batch")
@@ -101,6 +111,34 @@ def test_a_deterministic_sum_has_the_bits_of_one_tree(cluster: RayCluster, combi
     rows = (rng.standard_normal((4, 1000)) * 2.0 ** rng.integers(-13, 14, 1000)).astype(np.float32)
     received = hop.get(combine([hop.put(row) for row in rows], deterministic=True), timeout_s=60)
     assert received.tobytes() == ((rows[0] + rows[1]) + (rows[2] + rows[3])).tobytes()
+
+
+def test_shares_go_to_who_made_the_sources(makers: list[Any]) -> None:
+    refs = [maker.make.remote("numpy", scale) for scale, maker in enumerate(makers, 1)]
+    shares = hop.reduce_scatter(refs)
+    received = [maker.says.remote(share) for maker, share in zip(makers, shares, strict=True)]
+    whole = value_of("numpy", 6)
+    for share, says, rows in zip(shares, received, np.array_split(whole, 3), strict=True):
+        assert_same(hop.get(says, timeout_s=60), rows)
+        assert hop.sources(share) == refs
+    stats = [ray.get(maker.blocks_received.remote()) for maker in makers]
+    hop.get([maker.sums.remote(share) for maker, share in zip(makers, shares, strict=True)])
+    assert [ray.get(maker.blocks_received.remote()) for maker in makers] == stats
+
+
+@needs_torch
+def test_shares_of_tensors_are_tensors(makers: list[Any]) -> None:
+    refs = [maker.bare.remote("torch", scale) for scale, maker in enumerate(makers, 1)]
+    shares = hop.get(hop.reduce_scatter(refs, op="max", deterministic=True), timeout_s=60)
+    whole = value_of("torch", 3)
+    assert_same(shares, list(whole.tensor_split(3)))
+
+
+def test_every_share_tells_of_the_source_that_failed(makers: list[Any]) -> None:
+    refs = [makers[0].make.remote("numpy"), makers[1].fails.remote()]
+    for share in hop.reduce_scatter(refs):
+        with pytest.raises(ray.exceptions.RayTaskError, match="no such batch"):
+            hop.get(share, timeout_s=60)
 
 
 @needs_torch
