@@ -20,7 +20,7 @@ Bytes range_of(const Bytes& bytes, std::uint64_t offset, const std::vector<Part>
 }  // namespace
 
 std::string name_of(const Request& request) {
-  static constexpr const char* kVerbs[] = {"put", "get", "delete", "reduce"};
+  static constexpr const char* kVerbs[] = {"put", "get", "delete", "reduce", "orphan"};
   return std::string(kVerbs[static_cast<std::size_t>(request.verb)]) + " of " +
          short_name(request.object) + " on node " + std::to_string(request.node) + " (request " +
          std::to_string(request.id.value) + ")";
@@ -37,6 +37,12 @@ void Checker::put_started(const Request& put) {
 
 void Checker::put_sealed(const Request& put, Instant now) {
   Known& known = objects_[put.object];
+  const auto is_it = [&](const Copy& c) {
+    return c.node == put.node && c.life == put.node_life && c.incarnation == put.incarnation;
+  };
+  if (std::any_of(known.copies.begin(), known.copies.end(), is_it) && !known.deleted) {
+    judge("sealed twice: " + name_of(put));
+  }
   if (known.puts.rbegin()->first > put.incarnation) return;
   known.copies.push_back({put.node, put.node_life, put.incarnation, now});
 }
@@ -52,6 +58,11 @@ void Checker::node_lost(std::size_t node, Incarnation life) {
       return (c.node == node && c.life == life) || draining_.contains({c.node, c.life});
     });
   }
+}
+
+void Checker::deleted(const Request& erase) {
+  const Request*& newest = objects_[erase.object].erased[{erase.node, erase.node_life}];
+  if (newest == nullptr || newest->incarnation < erase.incarnation) newest = &erase;
 }
 
 bool Checker::has_live_copy(const ObjectId& object) const {
@@ -83,6 +94,12 @@ void Checker::fetched(const Request& get, Instant) {
             " confirmed sources: " + name_of(get) + where);
     }
     return;
+  }
+  // Elsewhere it goes a round trip or two later.
+  const auto erased = known.erased.find({get.node, get.node_life});
+  if (erased != known.erased.end() && *erased->second->answered < get.asked &&
+      get.fetched.incarnation <= erased->second->incarnation) {
+    judge("a value that was deleted on that node before it was asked for: " + name_of(get));
   }
   const auto put = known.puts.find(get.fetched.incarnation);
   if (put == known.puts.end()) {

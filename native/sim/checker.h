@@ -27,6 +27,7 @@ class Checker {
   void put_started(const Request& put);
   void put_sealed(const Request& put, Instant now);  // its client was told Done
   void delete_asked(const ObjectId& object, Instant now);
+  void deleted(const Request& erase);  // its client was told Done
   void orphaned(const ObjectId& object) { objects_[object].orphaned = true; }
   void drains(std::size_t node, Incarnation life) { draining_.emplace(node, life); }
   void node_lost(std::size_t node, Incarnation life);
@@ -61,7 +62,8 @@ class Checker {
     std::map<Incarnation, Value> puts;  // what each attempt put
     std::vector<Copy> copies;           // sealed, on nodes that live
     std::optional<Instant> deleted;
-    bool orphaned = false;            // it may be evicted
+    std::map<std::pair<std::size_t, Incarnation>, const Request*> erased;  // by a node's life
+    bool orphaned = false;                                                 // it may be evicted
     const Request* reduce = nullptr;  // the object is its target
   };
   void judge(const std::string& text) {

@@ -136,6 +136,7 @@ void Cluster::release(Request& get) {
   Node& node = *nodes_[get.node];
   checker_.unpinned(get, bytes_at(node, get.fetched.extent));
   get.pinned = false;
+  if (config_.canary == Canary::kForgetRelease && ++canary_deeds_ == 1) return;
   command(get, ReleaseCommand{get.object, get.fetched.incarnation});
 }
 
@@ -162,7 +163,7 @@ void Cluster::kill_client(std::size_t index, ClientId client) {
 }
 
 Request& Cluster::orphan(std::size_t node, const ObjectId& object, Incarnation upto) {
-  Request& orphan = ask(Verb::kDelete, node, ClientId{1}, object);
+  Request& orphan = ask(Verb::kOrphan, node, ClientId{1}, object);
   orphan.incarnation = upto;
   checker_.orphaned(object);
   command(orphan, OrphanCommand{object, upto});
@@ -259,6 +260,9 @@ void Cluster::answered(Request& request, const Reply& reply) {
   } else if (const auto* fetched = std::get_if<Fetched>(&reply)) {
     request.fetched = *fetched;
     request.pinned = fetched->mapped;
+    if (config_.canary == Canary::kScribble && fetched->mapped && ++canary_deeds_ == 1) {
+      bytes_at(*nodes_[request.node], fetched->extent)[0] ^= std::byte{1};
+    }
     checker_.fetched(request, now());
     if (request.verb == Verb::kPut) checker_.put_sealed(request, now());
   } else if (const auto* reduced = std::get_if<Reduced>(&reply)) {
@@ -266,6 +270,8 @@ void Cluster::answered(Request& request, const Reply& reply) {
     checker_.reduced(request);
   } else if (request.verb == Verb::kPut) {
     checker_.put_sealed(request, now());
+  } else if (request.verb == Verb::kDelete && std::holds_alternative<Done>(reply)) {
+    checker_.deleted(request);
   }
 }
 

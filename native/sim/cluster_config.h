@@ -19,6 +19,9 @@ enum class Canary : std::uint8_t {
   kLoseWrite,
   kForgetReply,
   kGrantInCircle,
+  kSendTwice,
+  kScribble,
+  kForgetRelease,
   kForgetEarlyClaim,  // shows in some orders only
 };
 

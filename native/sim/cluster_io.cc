@@ -16,6 +16,15 @@ struct Overload : Fs... {
 template <typename... Fs>
 Overload(Fs...) -> Overload<Fs...>;
 
+// What a receiver allows its sender, told when it leaves: no block may be sent without.
+void allow(ClusterNode& receiver, const Message& message) {
+  if (const auto* start = std::get_if<PullStart>(&message.body)) {
+    receiver.credits[message.transfer] = start->credits;
+  } else if (const auto* more = std::get_if<Credit>(&message.body)) {
+    receiver.credits[message.transfer] += more->blocks;
+  }
+}
+
 // True of a claim that only wants and comes before any that has something.
 bool is_early_claim(const MessageIn& heard, std::uint64_t& claims_that_have) {
   const auto* claim = std::get_if<Claim>(&heard.message.body);
@@ -43,7 +52,13 @@ void Cluster::perform(Node& node, const Action& action) {
             if (a.extent.size_bytes == 0 || a.extent.size_bytes != a.header.size_bytes) {
               checker_.fail("a block's header and extent differ in size, or are empty");
             }
+            const bool is_allowed = --node_of(a.to).credits[a.header.transfer] >= 0;
+            if (!is_allowed && config_.lies_per_mille == 0) {
+              checker_.fail("node " + std::to_string(node.index) +
+                            " sends a block without a credit");
+            }
             network_.send_block(node.id, a);
+            if (config_.canary == Canary::kSendTwice && ++canary_deeds_ == 2) perform(node, a);
           },
           [&](const OpenReceive& a) {
             node.receives[{a.from, a.transfer}] = {a, std::vector<bool>(a.meta.block_count())};
@@ -85,6 +100,7 @@ void Cluster::send_message(Node& node, const SendMessage& action) {
     const auto payload = bytes_at(node, *action.payload);
     frame.insert(frame.end(), payload.begin(), payload.end());
   }
+  allow(node, action.message);
   network_.send(node.id, action.to, std::move(frame));
 }
 

@@ -38,17 +38,21 @@ std::optional<Canary> canary_named(std::string_view name) {
   if (name == "lose-write") return Canary::kLoseWrite;
   if (name == "forget-reply") return Canary::kForgetReply;
   if (name == "grant-in-circle") return Canary::kGrantInCircle;
+  if (name == "send-twice") return Canary::kSendTwice;
+  if (name == "scribble") return Canary::kScribble;
+  if (name == "forget-release") return Canary::kForgetRelease;
   if (name == "forget-early-claim") return Canary::kForgetEarlyClaim;
   return std::nullopt;
 }
 
 int usage() {
-  std::fprintf(stderr,
-               "usage: hoplite_sim [--seed N] [--seeds COUNT] [--trace] [--canary NAME]\n"
-               "       hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] "
-               "[--schedule S]\n"
-               "  canaries: fold-twice flip-byte lose-write forget-reply grant-in-circle "
-               "forget-early-claim\n  worlds:");
+  std::fprintf(
+      stderr,
+      "usage: hoplite_sim [--seed N] [--seeds COUNT] [--trace] [--canary NAME]\n"
+      "       hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] "
+      "[--schedule S]\n"
+      "  canaries: fold-twice flip-byte lose-write forget-reply grant-in-circle send-twice\n"
+      "    scribble forget-release forget-early-claim\n  worlds:");
   for (const auto& worlds : {hoplite::sim::tiny_worlds(), hoplite::sim::small_worlds()}) {
     for (const World& world : worlds) std::fprintf(stderr, " %s", world.name.c_str());
   }

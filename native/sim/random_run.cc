@@ -115,7 +115,7 @@ class Run {
     config.view_delay_max = {static_cast<std::int64_t>(between(1'000'000, 200'000'000))};
     config.write_bytes_per_s = 1'000'000ULL << prng_.below(12);
     config.blocks_per_write = static_cast<std::uint32_t>(between(1, 8));
-    config.check_every = 16;
+    config.check_every = 1;
     if (options.canary == Canary::kNone && prng_.chance(10)) {
       config.lies_per_mille = static_cast<std::uint32_t>(between(1, 100));
     }

@@ -52,13 +52,15 @@ TEST_P(Canaries, IsReported) {
 }
 std::string canary_name(const testing::TestParamInfo<Canary>& canary) {
   static constexpr const char* kNames[] = {
-      "None",        "FoldTwice",     "FlipByte",        "LoseWrite",
-      "ForgetReply", "GrantInCircle", "ForgetEarlyClaim"};
+      "None",          "FoldTwice", "FlipByte", "LoseWrite",     "ForgetReply",
+      "GrantInCircle", "SendTwice", "Scribble", "ForgetRelease", "ForgetEarlyClaim"};
   return kNames[static_cast<std::size_t>(canary.param)];
 }
 INSTANTIATE_TEST_SUITE_P(Each, Canaries,
                          testing::Values(Canary::kFoldTwice, Canary::kFlipByte, Canary::kLoseWrite,
-                                         Canary::kForgetReply, Canary::kGrantInCircle),
+                                         Canary::kForgetReply, Canary::kGrantInCircle,
+                                         Canary::kSendTwice, Canary::kScribble,
+                                         Canary::kForgetRelease),
                          canary_name);
 
 }  // namespace

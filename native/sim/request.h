@@ -11,7 +11,7 @@
 
 namespace hoplite::sim {
 
-enum class Verb : std::uint8_t { kPut, kGet, kDelete, kReduce };
+enum class Verb : std::uint8_t { kPut, kGet, kDelete, kReduce, kOrphan };
 
 struct Request {
   Verb verb = Verb::kGet;
