@@ -23,8 +23,9 @@ class Accumulator {
     NodeId sender = kNoNode;  // who has it, once located
     NodeId failed = kNoNode;  // who had it, and can't serve
     bool located = false;
-    bool asked = false;  // a Locate is under way
-    bool whole = false;  // spread over nodes: fetched here whole, then folded
+    bool asked = false;                 // a Locate is under way
+    bool whole = false;                 // spread over nodes: fetched here whole, then folded
+    std::set<StripeIndex> pulled = {};  // stripes of it that are under way
   };
 
   explicit Accumulator(const ReduceOwn& own) { handle_own(own); }

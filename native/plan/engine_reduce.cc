@@ -13,6 +13,15 @@ bool is_other_plan(const ReduceOwn& a, const ReduceOwn& b) {
          a.source_count != b.source_count || a.count != b.count || a.share != b.share;
 }
 
+// The lowest one. Cost: O(pulls), of which there may be thousands.
+std::size_t free_slot(const Folding& folding) {
+  std::vector<bool> taken(folding.pulls.size() + 1);
+  for (const auto& [transfer, slot] : folding.pulls) {
+    if (slot < taken.size()) taken[slot] = true;
+  }
+  return static_cast<std::size_t>(std::find(taken.begin(), taken.end(), false) - taken.begin());
+}
+
 }  // namespace
 
 void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
@@ -173,24 +182,18 @@ void Engine::State::pull_member(const ObjectId& target, Folding& folding,
   const FoldPulls pulls = fold_pulls(own, config_);
   for (const StripeIndex stripe : own.owned) {
     if (folding.pulls.size() >= pulls.at_once) return;
-    const bool busy = std::any_of(folding.pulls.begin(), folding.pulls.end(), [&](const auto& p) {
-      const Pull& pull = pulls_.at(p.first);
-      return pull.fold->source_index == member.source.index && pull.goal().stripe == stripe;
-    });
+    if (member.pulled.contains(stripe)) continue;
     const auto from = folding.accumulator.first_lacking(member.source.index, stripe);
-    if (busy || !from) continue;
+    if (!from) continue;
     const TransferId transfer{++last_transfer_};
     Pull pull(PullGoal{member.source.object, member.source.incarnation, TargetEpoch{0}, own.meta,
                        own.stripe_count, stripe, member.sender, *from, own.share},
               pulls.window);
-    std::size_t slot = 0;
-    while (std::any_of(folding.pulls.begin(), folding.pulls.end(),
-                       [&](const auto& p) { return p.second == slot; })) {
-      ++slot;
-    }
+    const std::size_t slot = free_slot(folding);
     pull.fold = FoldGoal{target, member.source.index};
     pull.slots = {folding.workspace.slots().offset + slot * pulls.slot_bytes, pulls.slot_bytes};
     folding.pulls.emplace(transfer, slot);
+    member.pulled.insert(stripe);
     const OpenReceive receive{
         transfer,       member.sender, member.source.object, member.source.incarnation,
         TargetEpoch{0}, own.meta,      own.stripe_count,     stripe,

@@ -113,8 +113,12 @@ void Engine::State::end_pull(TransferId transfer, bool tell_sender) {
   actions_.emplace_back(CloseReceive{transfer, pull.goal().sender});
   if (tell_sender && pull.started) send(pull.goal().sender, PullStop{}, transfer);
   if (pull.fold) {
-    const auto fold = folds_.find(pull.fold->target);
-    if (fold != folds_.end()) fold->second.pulls.erase(transfer);
+    if (const auto fold = folds_.find(pull.fold->target); fold != folds_.end()) {
+      fold->second.pulls.erase(transfer);
+      auto& members = fold->second.accumulator.members();
+      const auto member = members.find(pull.fold->source_index);
+      if (member != members.end()) member->second.pulled.erase(pull.goal().stripe);
+    }
   }
   pulls_.erase(it);
 }

@@ -98,12 +98,11 @@ bool PairwiseFold::covers(std::uint32_t index) const {
 }
 
 std::uint32_t PairwiseFold::free_cell() const {
-  std::uint32_t cell = 0;
-  while (std::any_of(partials_.begin(), partials_.end(),
-                     [&](const auto& partial) { return partial.second.cell == cell; })) {
-    ++cell;
+  std::vector<bool> taken(partials_.size() + 1);
+  for (const auto& [first, partial] : partials_) {
+    if (partial.cell < taken.size()) taken[partial.cell] = true;
   }
-  return cell;
+  return static_cast<std::uint32_t>(std::find(taken.begin(), taken.end(), false) - taken.begin());
 }
 
 }  // namespace hoplite

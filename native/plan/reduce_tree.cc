@@ -121,7 +121,7 @@ bool ReduceTree::take_in(const ObjectId& target, Plan& plan, const Located& loca
   if (!plan.source_meta) plan.source_meta = located.meta;
   if (!plan.meta) plan.meta = located.meta;
   for (ReduceSource member : members_of(plan)) {
-    if (member.object != located.object || is_located(plan, member.index)) continue;
+    if (member.object != located.object || plan.indices.contains(member.index)) continue;
     if (!plan.share.fits(located.meta, *plan.meta)) {
       const bool is_share = plan.share.is_share();
       fail(target, plan, Code::kLayoutMismatch,
@@ -137,6 +137,7 @@ bool ReduceTree::take_in(const ObjectId& target, Plan& plan, const Located& loca
     member.incarnation = located.incarnation;
     member.holder = located.sender;
     plan.located.push_back(member);
+    plan.indices.insert(member.index);
   }
   return true;
 }
@@ -308,7 +309,7 @@ void ReduceTree::raise_epoch(const ObjectId& target, Plan& plan) {
 
 void ReduceTree::locate_members(Plan& plan, const std::vector<ReduceSource>& members) {
   for (const ReduceSource& member : members) {
-    if (is_located(plan, member.index)) continue;
+    if (plan.indices.contains(member.index)) continue;
     if (plan.locating.insert(member.object).second) locates_.push_back(member);
   }
 }
@@ -346,10 +347,10 @@ void ReduceTree::tell_owners(const ObjectId& target, Plan& plan) {
 
 void ReduceTree::lose(const ObjectId& target, Plan& plan, std::uint32_t index, std::string why) {
   if (!plan.lost.emplace(index, std::move(why)).second) return;
-  const bool was_told = std::erase_if(plan.located, [&](const ReduceSource& member) {
-                          return member.index == index;
-                        }) > 0;
-  if (was_told && !plan.owners.empty()) raise_epoch(target, plan);
+  if (!plan.indices.contains(index)) return;
+  plan.indices.erase(index);
+  std::erase_if(plan.located, [&](const ReduceSource& member) { return member.index == index; });
+  if (!plan.owners.empty()) raise_epoch(target, plan);
 }
 
 void ReduceTree::fail(const ObjectId& target, Plan& plan, Code code, std::string why) {
@@ -375,11 +376,6 @@ void ReduceTree::publish(const ObjectId& target, Plan& plan) {
   for (const NodeId owner : std::set<NodeId>(plan.owners.begin(), plan.owners.end())) {
     if (owner != plan.caller) parcels_.push_back({owner, plan.state});
   }
-}
-
-bool ReduceTree::is_located(const Plan& plan, std::uint32_t index) {
-  return std::any_of(plan.located.begin(), plan.located.end(),
-                     [&](const ReduceSource& known) { return known.index == index; });
 }
 
 // The node that has the member; none as long as it has not been located.

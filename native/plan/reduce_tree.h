@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "plan/directory.h"
+#include "plan/source_set.h"
 
 namespace hoplite {
 
@@ -56,6 +57,7 @@ class ReduceTree {
     std::optional<ObjectMeta> meta;         // of the result
     std::set<ObjectId> locating;            // asked for, and not answered yet
     std::vector<ReduceSource> located;   // members with their holders, in the order of the answers
+    SourceSet indices;                   // of `located`, of which there may be thousands
     std::vector<NodeId> owners;          // by stripe; empty: not planned
     std::map<NodeId, std::size_t> told;  // how many of `located` each owner knows, in this epoch
     std::set<StripeIndex> folded;
@@ -75,7 +77,6 @@ class ReduceTree {
   void lose(const ObjectId& target, Plan& plan, std::uint32_t index, std::string why);
   [[nodiscard]] std::vector<NodeId> able_nodes(const Plan& plan, const Membership& view) const;
   [[nodiscard]] std::vector<ReduceSource> members_of(const Plan& plan) const;
-  [[nodiscard]] static bool is_located(const Plan& plan, std::uint32_t index);
 
   EngineConfig config_;
   bool recovering_ = false;

@@ -57,6 +57,14 @@ def test_four_of_eight_sources_on_three_nodes(
         three[0].delete(each, timeout_s=WAIT_S)
 
 
+def test_thousands_of_small_sources(three: Nodes) -> None:
+    ids = [three.put(1 + index % 2, np.full(16, index, np.int64)) for index in range(2500)]
+    reduction = three[0].reduce(new_id(), ids, timeout_s=WAIT_S)
+    np.testing.assert_array_equal(three.get(0, reduction.target), np.full(16, sum(range(2500))))
+    for each in (*ids, reduction.target):
+        three[0].delete(each, timeout_s=WAIT_S)
+
+
 def test_all_sources_when_no_count_is_given(three: Nodes) -> None:
     arrays = [source(index, (50_000,), np.float64) for index in range(5)]
     ids = [three.put(index % 3, array) for index, array in enumerate(arrays)]
