@@ -51,8 +51,8 @@ inline constexpr std::uint64_t kCreditBytes = 2_MiB;
 // What an owner of a reduce receives into at most: with two blocks of 1 MiB from each of 31 others.
 inline constexpr std::uint64_t kFoldSlotsBytesMax = 64_MiB;
 inline constexpr std::uint32_t kFoldWindowMax = 256;  // blocks of 8 KiB are kCreditBytes then
-// Bytes of blocks handed to one rail// Bytes of blocks handed to one rail and not yet taken by the
-// kernel.
+// Bytes of blocks handed to one rail and not yet taken by the kernel, where a link has several: it
+// shows which is the faster. A single rail gets no more than keeps it busy (plan/rails.cc).
 inline constexpr std::uint64_t kRailQueueBytes = 2_MiB;
 
 // A turn of the reactor: what it may do before it looks at the sockets again.

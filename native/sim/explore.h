@@ -40,7 +40,7 @@ struct Exploration {
   std::uint64_t ends = 0;       // different ones
   bool is_complete = false;     // every order was tried
   std::vector<std::string> failures;
-  std::string schedule;  // of the failure: what play() takes
+  std::string schedule;  // of the failure: what replay() takes
 };
 
 // Tries all orders, up to the first failure, or until `states_max` have been entered.
