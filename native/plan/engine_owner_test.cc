@@ -68,6 +68,23 @@ TEST_F(Owner, SaysThatItHasHeardOfAGrantThatItNoLongerWants) {
   EXPECT_EQ(claims.back().stripes[1].lease, LeaseId{5});
 }
 
+// It waited for ever for the rest of the attempt that it had begun with.
+TEST_F(Owner, SaysThatASourceIsLostWhichIsPutAgainWhileItIsFetchedWhole) {
+  hear(kOther, Located{source_, Incarnation{1}, meta(), kNoNode});
+  said<PullStart>();
+  hear(kOther, Grant{source_, Incarnation{2}, TargetEpoch{0}, meta(), 1, StripeIndex{0}, kHome,
+                     LeaseId{1}});
+  ASSERT_EQ(said<PullStart>().size(), 1U);
+  engine_.handle_io(BlockLanded{kHome, transfer_, BlockIndex{0}}, now_);
+  const auto asked = said<Locate>();
+  ASSERT_EQ(asked.size(), 1U);
+  EXPECT_EQ(asked[0].incarnation, Incarnation{1});
+  hear(kOther, Lost{source_, Code::kObjectLost, "put again by a later attempt"});
+  const auto reports = said<ReduceReport>();
+  ASSERT_EQ(reports.size(), 1U);
+  EXPECT_EQ(reports[0].lost, std::vector<std::uint32_t>{0});
+}
+
 TEST_F(Owner, DropsItOnlyWhenItsHomeSaysSo) {
   other_starts();
   hear(kOther, Drop{id_, Incarnation{1}, true});

@@ -145,6 +145,11 @@ bool Engine::State::fold_local(const ObjectId& target, Folding& folding,
   }
   LocalObject& source = it->second;
   const ReduceOwn& own = folding.accumulator.own();
+  if (member.whole && member.source.incarnation.value > 0 &&
+      source.incarnation > member.source.incarnation) {
+    member.whole = member.located = false;  // put again by a later attempt: the home says so
+    return false;
+  }
   const bool fits =
       source.extent && source.committed && own.share.fits(source.meta, own.meta) &&
       (member.source.incarnation.value == 0 || member.source.incarnation == source.incarnation);
