@@ -389,11 +389,10 @@ class Run {
   void take_back_announced() {
     for (auto& [reduce, sources] : sources_) {
       for (const Source& source : sources) {
-        if (!reduce->is_pending() || may_have_value(source) ||
-            cluster_.checker().is_deleted(source.object)) {
-          continue;
+        if (!reduce->is_pending() || may_have_value(source)) continue;
+        if (taken_back_.insert(source.object).second) {
+          cluster_.erase(some_node(), source.object);
         }
-        cluster_.erase(some_node(), source.object);
       }
     }
   }
@@ -431,6 +430,7 @@ class Run {
   std::size_t drains_ = 0;
   std::uint64_t next_object_ = 1;
   std::map<Request*, std::vector<Source>, ById> sources_;
+  std::set<ObjectId> taken_back_;
   std::map<Request*, std::vector<Part>, ById> exact_;  // reduces whose results may be sources
   Instant last_fault_{};
 };
