@@ -1,6 +1,7 @@
 // What an owner folds with: its reservations, and each block as folds and finishes of its parts.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <limits>
 #include <span>
 
 #include "plan/engine_state.h"
@@ -32,7 +33,7 @@ Extent cell_run(const LocalObject& target, const Folding& folding, BlockIndex bl
 bool Engine::State::reserve_fold(Folding& folding, const LocalObject& object) {
   const ReduceOwn& own = folding.accumulator.own();
   if (!inventory_.can_hold({own.meta.size_bytes, 0}, Line::kFolds)) return false;
-  const FoldPulls pulls = fold_pulls(own, config_);
+  const FoldPulls pulls = fold_pulls(own, config_, std::numeric_limits<std::uint64_t>::max());
   const std::uint64_t slots = pulls.at_once * pulls.slot_bytes;
   const auto workspace = folding.workspace.ask(own, slots);
   if (!workspace) return true;

@@ -184,7 +184,7 @@ bool Engine::State::fold_local(const ObjectId& target, Folding& folding,
 void Engine::State::pull_member(const ObjectId& target, Folding& folding,
                                 Accumulator::Member& member) {
   const ReduceOwn& own = folding.accumulator.own();
-  const FoldPulls pulls = fold_pulls(own, config_);
+  const FoldPulls pulls = fold_pulls(own, config_, folding.workspace.slots().size_bytes);
   for (const StripeIndex stripe : own.owned) {
     if (folding.pulls.size() >= pulls.at_once) return;
     if (member.pulled.contains(stripe)) continue;

@@ -49,7 +49,9 @@ struct FoldPulls {
   std::uint32_t window = 1;  // blocks each may have under way
   std::uint64_t slot_bytes = 0;
 };
-FoldPulls fold_pulls(const ReduceOwn& own, const EngineConfig& config);
+// `bytes_max`: what there is for slots. It was asked for when stripes were perhaps shorter, under
+// an earlier home. REQUIRES: room for a block each.
+FoldPulls fold_pulls(const ReduceOwn& own, const EngineConfig& config, std::uint64_t bytes_max);
 
 // A workspace that comes after its result waits in the inventory under a name of its own.
 ObjectId workspace_key(const ObjectId& target);

@@ -83,5 +83,25 @@ TEST(Workspace, HasCellsForWhatADeterministicFoldKeepsWaiting) {
   EXPECT_EQ(space.slots(), (Extent{first + second + third, kSlots}));
 }
 
+TEST(FoldPulls, HaveNoMoreSlotsThanAStripeHasBlocks) {
+  ReduceOwn plan = own({kEven});
+  plan.count = 4;
+  const FoldPulls pulls = fold_pulls(plan, EngineConfig{}, 1_GiB);
+  EXPECT_EQ(pulls.at_once, 4U);
+  EXPECT_EQ(pulls.window, 3U) << "blocks 0, 2 and 4";
+  EXPECT_EQ(pulls.slot_bytes, 3072U);
+}
+
+TEST(FoldPulls, MakeDoWithTheSlotsThatThereAre) {
+  ReduceOwn plan = own({kEven});
+  plan.count = 4;
+  plan.stripe_count = 5;
+  const FoldPulls before = fold_pulls(plan, EngineConfig{}, 1_GiB);
+  plan.stripe_count = 1;  // under a later home: longer stripes
+  const FoldPulls after = fold_pulls(plan, EngineConfig{}, before.at_once * before.slot_bytes);
+  EXPECT_EQ(after.window, 1U);
+  EXPECT_EQ(after.slot_bytes, before.slot_bytes);
+}
+
 }  // namespace
 }  // namespace hoplite

@@ -8,10 +8,6 @@ namespace {
 
 constexpr Duration kNoticeMax = 2_ms;  // until an end notices that its link is gone
 
-Duration time_on_port(std::size_t bytes, std::uint64_t rate_bytes_per_s) {
-  return {static_cast<std::int64_t>(bytes * 1'000'000'000ULL / rate_bytes_per_s) + 1};
-}
-
 }  // namespace
 
 Duration Network::some(Duration most) {
@@ -219,9 +215,15 @@ void Network::kick(NodeId node) {
   transmit(std::move(frame));
 }
 
+Duration Network::time_on_port(const Frame& frame, const Port& port) const {
+  const std::uint64_t payload = frame.block ? frame.block->extent.size_bytes : 0;
+  const std::uint64_t bytes = payload + (frame.bytes.size() - payload) / config_.shrink;
+  return {static_cast<std::int64_t>(bytes * 1'000'000'000ULL / port.rate_bytes_per_s) + 1};
+}
+
 void Network::transmit(Frame frame) {
   if (frame.block) frame.bytes = user_.block_frame(frame.from, *frame.block);
-  const Duration taken = time_on_port(frame.bytes.size(), ports_[frame.from].rate_bytes_per_s);
+  const Duration taken = time_on_port(frame, ports_[frame.from]);
   const Incarnation sender = ports_[frame.from].incarnation;
   ++frames_;
   timeline_.after(taken,
@@ -259,8 +261,7 @@ void Network::at_ingress(Frame frame, Duration taken) {
   Port& port = ports_[frame.to];
   const Instant now = timeline_.now();
   const Instant begin = std::max(Instant{now.ns - taken.ns}, port.ingress_free);
-  const Instant finish =
-      std::max(now, begin + time_on_port(frame.bytes.size(), port.rate_bytes_per_s));
+  const Instant finish = std::max(now, begin + time_on_port(frame, port));
   port.ingress_free = finish;
   const auto kind =
       frame.kind == ConnectionKind::kBulk ? Stream::Kind::kBulk : Stream::Kind::kControl;

@@ -31,6 +31,9 @@ struct NetworkConfig {
   Duration redial = 3_ms;     // from LinkDown at both ends to LinkUp
   std::uint64_t rate_bytes_per_s =
       1'250'000'000;  // both ports of a node, unless set_rate says more
+  // Blocks stand for blocks so many times larger, on links so many times faster: all that is not
+  // payload takes so many times less of a port.
+  std::uint64_t shrink = 1;
 };
 
 // What the network tells its user. `node` is who sees it.
@@ -116,6 +119,7 @@ class Network {
   void enqueue(Frame frame);
   void kick(NodeId node);
   std::deque<Frame>* next_queue(Port& port, NodeId node);
+  [[nodiscard]] Duration time_on_port(const Frame& frame, const Port& port) const;
   void transmit(Frame frame);
   void transmitted(Frame frame, Duration taken);
   void at_ingress(Frame frame, Duration taken);
