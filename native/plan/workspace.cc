@@ -47,9 +47,9 @@ FoldPulls fold_pulls(const ReduceOwn& own, const EngineConfig& config, std::uint
   FoldPulls pulls;
   pulls.at_once = std::min<std::size_t>(own.count, std::max<std::uint64_t>(affordable, 2));
   const std::uint64_t windows = own.everywhere ? kFoldWindowsEverywhere : 1;
-  const auto share =
-      static_cast<std::uint32_t>(windows * config.credit_bytes / (pulls.at_once * block_bytes));
-  pulls.window = std::clamp(share, config.credit_blocks_min, kFoldWindowMax);
+  const std::uint64_t share = windows * config.credit_bytes / (pulls.at_once * block_bytes);
+  pulls.window = static_cast<std::uint32_t>(std::min<std::uint64_t>(share, kFoldWindowMax));
+  pulls.window = std::max(pulls.window, config.credit_blocks_min);
   const auto most = stripe_blocks(own.meta.block_count(), own.stripe_count, StripeIndex{0});
   pulls.window = std::min(pulls.window, std::max(most, 1U));
   const std::uint64_t fit = bytes_max / (pulls.at_once * block_bytes);

@@ -92,6 +92,18 @@ TEST(FoldPulls, HaveNoMoreSlotsThanAStripeHasBlocks) {
   EXPECT_EQ(pulls.slot_bytes, 3072U);
 }
 
+TEST(FoldPulls, HaveTheWindowThatIsConfiguredHoweverWide) {
+  ReduceOwn plan = own({kEven});
+  plan.meta.size_bytes = 1_MiB;
+  plan.count = 2;
+  EngineConfig config;
+  config.credit_blocks_min = 2 * kFoldWindowMax;
+  config.credit_bytes = 1ULL << 43;  // what it makes of blocks of 1 KiB has no 32 bits
+  EXPECT_EQ(fold_pulls(plan, config, 1_GiB).window, 512U);
+  config.credit_blocks_min = 2;
+  EXPECT_EQ(fold_pulls(plan, config, 1_GiB).window, kFoldWindowMax);
+}
+
 TEST(FoldPulls, MakeDoWithTheSlotsThatThereAre) {
   ReduceOwn plan = own({kEven});
   plan.count = 4;
