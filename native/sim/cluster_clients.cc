@@ -108,7 +108,7 @@ Request& Cluster::reduce(std::size_t node, const ObjectId& target, const ReduceO
                      {}};
   for (const Part& part : options.parts) body.meta.size_bytes += part.size_bytes;
   body.meta.parts = options.parts;
-  body.meta.layout = "share";
+  body.meta.layout = "layout";
   command(reduce, std::move(body));
   return reduce;
 }

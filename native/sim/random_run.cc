@@ -264,7 +264,8 @@ class Run {
     for (std::uint32_t i = 0; i < source_count; ++i) {
       if (announces_ && prng_.chance(30)) cluster_.announce(reduce, i, sources[i].object);
     }
-    if (is_exact(options.op) && !options.deterministic) exact_[&reduce] = parts;
+    const std::vector<Part>& folded = options.share.is_share() ? options.parts : parts;
+    if (is_exact(options.op) && !options.deterministic && !folded.empty()) exact_[&reduce] = folded;
   }
 
   // Further sums of these are exact in every order.
