@@ -59,7 +59,7 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
       plan.arrivals.push_back(source);
     }
   }
-  if (plan.state.phase != ReducePhase::kRunning) {
+  if (plan.has_ended()) {
     parcels_.push_back({from, plan.state});  // its answer was lost on the way
     return;
   }
@@ -86,7 +86,7 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
     plan.told.emplace(from, 0);
     return;
   }
-  if (plan.state.phase != ReducePhase::kRunning || plan.owners.empty()) return;
+  if (plan.has_ended() || plan.owners.empty()) return;
   if (report.code != Code::kOk) return fail(report.target, plan, report.code, report.text);
   for (const std::uint32_t index : report.lost) {
     lose(report.target, plan, index, "all its holders are gone");
@@ -103,7 +103,7 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
 
 void ReduceTree::handle_located(const Located& located, const Membership& view) {
   for (auto& [target, plan] : plans_) {
-    if (plan.locating.erase(located.object) == 0) continue;
+    if (plan.locating.erase(located.object) == 0 || plan.has_ended()) continue;
     if (take_in(target, plan, located)) advance(target, plan, view);
   }
 }
@@ -144,7 +144,7 @@ bool ReduceTree::take_in(const ObjectId& target, Plan& plan, const Located& loca
 
 void ReduceTree::handle_source_lost(const ObjectId& source, const Membership& view) {
   for (auto& [target, plan] : plans_) {
-    if (plan.locating.erase(source) == 0) continue;
+    if (plan.locating.erase(source) == 0 || plan.has_ended()) continue;
     for (const ReduceSource& arrival : plan.arrivals) {
       if (arrival.object == source) lose(target, plan, arrival.index, "all its holders are gone");
     }
@@ -158,7 +158,7 @@ void ReduceTree::handle_node_dead(NodeId node, const Membership& view) {
     for (std::size_t i = 0; i < plan.owners.size(); ++i) {
       if (plan.owners[i] == node) plan.folded.erase(StripeIndex{static_cast<std::uint16_t>(i)});
     }
-    if (plan.state.phase != ReducePhase::kRunning || !plan.wanted) continue;
+    if (plan.has_ended() || !plan.wanted) continue;
     if (plan.caller == node) {
       cancelled_.push_back(target);
       continue;
@@ -171,7 +171,7 @@ void ReduceTree::handle_node_dead(NodeId node, const Membership& view) {
 void ReduceTree::handle_link_up(NodeId node, const Membership& view) {
   for (auto& [target, plan] : plans_) {
     plan.told.erase(node);
-    if (plan.state.phase != ReducePhase::kRunning) {
+    if (plan.has_ended()) {
       if (plan.wanted && plan.caller == node) parcels_.push_back({node, plan.state});
     } else {
       advance(target, plan, view);
@@ -185,7 +185,7 @@ void ReduceTree::handle_view(const Membership& view) {
   for (auto& [target, plan] : plans_) {
     plan.told.clear();
     plan.locating.clear();
-    if (plan.wanted && plan.state.phase == ReducePhase::kRunning && !view.is_live(plan.caller)) {
+    if (plan.wanted && !plan.has_ended() && !view.is_live(plan.caller)) {
       cancelled_.push_back(target);
     }
   }
@@ -196,7 +196,7 @@ void ReduceTree::handle_recovered(const Membership& view) {
   recovering_ = false;
   std::erase_if(plans_, [&](const auto& entry) {
     const auto& [target, plan] = entry;
-    const bool orphaned = !plan.wanted && plan.state.phase == ReducePhase::kRunning;
+    const bool orphaned = !plan.wanted && !plan.has_ended();
     if (!orphaned) return false;
     for (const auto& [owner, members] : plan.told) {
       parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});
@@ -214,7 +214,7 @@ void ReduceTree::handle_delete(const ObjectId& target) {
   for (const NodeId owner : told) {
     parcels_.push_back({owner, Drop{target, Incarnation{1}, true}});
   }
-  if (plan.wanted && plan.state.phase == ReducePhase::kRunning) {
+  if (plan.wanted && !plan.has_ended()) {
     plan.state.target = target;
     plan.state.target_epoch = plan.target_epoch;
     plan.state.phase = ReducePhase::kFailed;
@@ -227,7 +227,7 @@ void ReduceTree::handle_delete(const ObjectId& target) {
 
 // Every transition of a running reduce, in order.
 void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& view) {
-  if (!plan.wanted || plan.state.phase != ReducePhase::kRunning || recovering_) return;
+  if (!plan.wanted || plan.has_ended() || recovering_) return;
   if (plan.source_count - plan.lost.size() < plan.count) {
     std::string why = "needs " + std::to_string(plan.count) + " of " +
                       std::to_string(plan.source_count) + " sources, and only " +

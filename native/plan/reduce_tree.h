@@ -63,6 +63,7 @@ class ReduceTree {
     std::set<StripeIndex> folded;
     ReduceState state;
 
+    [[nodiscard]] bool has_ended() const { return state.phase != ReducePhase::kRunning; }
     [[nodiscard]] NodeId located_at(std::uint32_t index) const;
   };
 

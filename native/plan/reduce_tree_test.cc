@@ -452,6 +452,21 @@ TEST_F(ReduceTreeTest, AsANewHomeKeepsACommitThatItHearsOfAfterAllOthersHaveRepo
   EXPECT_EQ(published_.members, (Indices{1, 0}));
 }
 
+TEST_F(ReduceTreeTest, AsANewHomeKeepsACommitWhateverItHadBegunToLocate) {
+  want(3, 2);
+  confirm(0);
+  confirm(1);
+  report(kX, {.target_epoch = TargetEpoch{7}, .committed = {1, 0}});
+  ObjectMeta other = kMeta;
+  other.size_bytes = 2048;
+  tree_.handle_source_lost(source(0), view_);
+  locate(1, other);
+  say();
+  EXPECT_EQ(answer().phase, ReducePhase::kCommitted);
+  EXPECT_EQ(answer().target_epoch, TargetEpoch{7});
+  EXPECT_EQ(answer().lost, Indices{});
+}
+
 // The caller gave up while the home was dead: nobody else would ever free the accumulators.
 TEST_F(ReduceTreeTest, AsANewHomeFreesOwnersThatNobodyWaitsFor) {
   change_view({{kHome, 1}, {kCaller, 1}, {kX, 1}, {kY, 1}});
