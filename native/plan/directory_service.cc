@@ -270,9 +270,10 @@ bool Directory::grant_whole_plan(const ObjectId& object, Entry& entry, Instant n
 // the first ones have next to nothing, who comes is fed the stripe that it is interior for by the
 // origin, and feeds it to them.
 void Directory::join_as_interior(const ObjectId& object, Entry& entry, NodeId node, Instant now) {
+  if (entry.stripe_count == 0 || now > entry.interiors_until) return;
   const Holder& holder = entry.holders.at(node);
   const std::size_t stripe = holder.slot % entry.stripe_count;
-  if (now > entry.interiors_until || holder.stripes[stripe].state != StripeState::kIdle) return;
+  if (holder.stripes[stripe].state != StripeState::kIdle) return;
   NodeId origin = kNoNode;
   std::vector<NodeId> fed;
   for (const auto& [other, its] : entry.holders) {
