@@ -67,7 +67,7 @@ inline constexpr std::size_t kParkedMessagesMax = 4096;
 
 // Timers. A deletion is remembered for longer than any message can be under way.
 inline constexpr Duration kTombstoneLife = 60_s;
-// How often a receiver says how far it is (research: windows of 50 ms tell a slow node from a burst
+// How often a receiver says how far it is (windows of 50 ms tell a slow node from a burst
 // on 10 Gbit/s), and of how many objects at most in one window; with more each has its turn later.
 inline constexpr Duration kProgressWindow = 50_ms;
 inline constexpr std::size_t kProgressPerWindowMax = 64;

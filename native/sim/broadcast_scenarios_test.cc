@@ -1,9 +1,11 @@
-// How long a broadcast takes in virtual time, against the columns of the simulation that the design
-// was chosen by (research on Hoplite, section 10.3): healthy, with a slow node, with one that dies
+// How long a broadcast takes in virtual time, against the model of trees, block by block, that the
+// design was chosen by: healthy, with a slow node, with one that dies
 // or freezes, with receivers that come one by one. 1 GiB at 10 Gbit/s is scaled to 8 MiB: as many
 // blocks (1,024), each with its header as long on its way (0.84 ms) as 1 MiB is on such a link, so
 // that latencies and windows keep their share. Control frames are 128 times too long with it, which
-// counts against us. SPDX-License-Identifier: Apache-2.0
+// counts against us.
+//
+// SPDX-License-Identifier: Apache-2.0
 #include "sim/scenario.h"
 
 namespace hoplite::sim {
