@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/fences.h"
 #include "sim/request.h"
 
 namespace hoplite::sim {
@@ -36,6 +37,9 @@ class Checker {
   void failed(const Request& request, Instant now);
   void reduced(const Request& reduce);
   void unpinned(const Request& get, std::span<const std::byte> mapped);  // before the release
+  void check_fence(std::size_t node, const Fences::Breach& breach) {
+    if (breach) fail("not fenced: node " + std::to_string(node) + " " + *breach);
+  }
   void fail(const std::string& text) { failures_.push_back(text); }
 
   // ---- asked at the end ----

@@ -73,6 +73,7 @@ void Cluster::start(Node& node) {
   node.deferred.clear();
   node.timer.reset();
   node.told = Epoch{};
+  node.fences = {};
   node.paused_until = {};
   network_.node_started(node.id, node.life);
   trace(node, "starts");
@@ -169,6 +170,7 @@ void Cluster::publish_view() {
                       in_turn(index, life, [this, view](Node& node) {
                         if (node.told >= view.epoch) return;
                         node.told = view.epoch;
+                        node.fences.view_told(view.epoch);
                         trace(node, "hears of view " + std::to_string(view.epoch.value));
                         node.engine->handle_command({ClientId{0}, RequestId{0}, view},
                                                     clock_of(node));
@@ -217,6 +219,7 @@ void Cluster::drive(Node& node) {
       return;
     }
   }
+  node.fences.turn_ended();
   if (config_.check_every != 0 && node.turns % config_.check_every == 0) {
     node.engine->check_invariants();
   }

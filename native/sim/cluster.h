@@ -1,9 +1,9 @@
 // Many engines in virtual time: the io/, node/ and client/ of the real product played by a few
 // hundred lines, after the words of plan/messages.h. Each node has an engine, a small real arena
 // and its receives; clients put, get, reduce, delete, release, cancel and die; nodes crash, pause,
-// restart and join; a control plane turns death reports into views, which reach the nodes at
-// different times. All that crosses a border goes through wire/. Everything follows from
-// ClusterConfig::seed. SPDX-License-Identifier: Apache-2.0
+// restart and join; a control plane turns death reports into views, which reach nodes at different
+// times. What crosses a border goes through wire/; all follows from the seed.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <deque>
@@ -46,7 +46,6 @@ class Cluster final : private NetworkUser {
   void release(Request& get);                          // no deed where nothing is pinned
   void cancel(Request& request);
   void kill_client(std::size_t node, ClientId client);
-
   Request& orphan(std::size_t node, const ObjectId& object, Incarnation upto = {});
   void drain(std::size_t node);
   // How often it has said that nothing is kept only there.
@@ -76,7 +75,6 @@ class Cluster final : private NetworkUser {
 
   // Deletes and releases everything, lets the tombstones end, and checks that nothing is left.
   void finish();
-
   // ---- what is ----
   [[nodiscard]] Instant now() const { return timeline_.now(); }
   [[nodiscard]] std::size_t size() const { return nodes_.size(); }
@@ -107,7 +105,9 @@ class Cluster final : private NetworkUser {
   void send_message(Node& node, const SendMessage& action);
   void fold(Node& node, const Fold& action);
   void finish(Node& node, const Finish& action);
+  void hear(NodeId id, const MessageIn& said, const MessageIn& handed);
   void grant_in_circle(NodeId receiver, const MessageIn& heard);
+  void renew_lease(NodeId receiver, const MessageIn& heard);
   bool lie(NodeId to, NodeId from, ConnectionKind kind, ByteVector& frame);
   void land(Node& node, NodeId from, ByteVector frame);
   void frame_arrived(NodeId node, NodeId from, ConnectionKind kind, ByteVector frame) override;

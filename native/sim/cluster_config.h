@@ -23,6 +23,9 @@ enum class Canary : std::uint8_t {
   kScribble,
   kForgetRelease,
   kForgetEarlyClaim,  // shows in some orders only
+  kObeyOldView,       // this one and those below need faults: nothing is void without
+  kRenewLease,
+  kTakeOldBlock,
 };
 
 struct ClusterConfig {

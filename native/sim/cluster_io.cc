@@ -33,6 +33,19 @@ bool is_early_claim(const MessageIn& heard, std::uint64_t& claims_that_have) {
   return claim->wants && claims_that_have == 0;
 }
 
+bool is_named_by(const OpenReceive& open, const BlockHeader& block) {
+  return open.object == block.object && open.incarnation == block.incarnation &&
+         open.target_epoch == block.target_epoch;
+}
+
+// True when the stripe that comes in has a block there, of that size.
+bool is_block_of(const OpenReceive& open, const BlockHeader& block) {
+  const BlockIndex index{static_cast<std::uint32_t>(block.offset / open.meta.block_bytes)};
+  return block.offset % open.meta.block_bytes == 0 && index.value < open.meta.block_count() &&
+         index.value % open.stripe_count == open.stripe.value &&
+         block_extent(open.meta, index).size_bytes == block.size_bytes;
+}
+
 }  // namespace
 
 // Returns the bytes of a range that an engine named; an impossible one is a violation.
@@ -61,9 +74,13 @@ void Cluster::perform(Node& node, const Action& action) {
             if (config_.canary == Canary::kSendTwice && ++canary_deeds_ == 2) perform(node, a);
           },
           [&](const OpenReceive& a) {
+            checker_.check_fence(node.index, node.fences.opened(a));
             node.receives[{a.from, a.transfer}] = {a, std::vector<bool>(a.meta.block_count())};
           },
-          [&](const CloseReceive& a) { node.receives.erase({a.from, a.transfer}); },
+          [&](const CloseReceive& a) {
+            node.fences.closed(a);
+            node.receives.erase({a.from, a.transfer});
+          },
           [&](const Fold& a) { fold(node, a); },
           [&](const Finish& a) { finish(node, a); },
           [&](const WriteInline& a) {
@@ -190,7 +207,23 @@ void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVec
   if (config_.canary == Canary::kGrantInCircle) grant_in_circle(id, heard);
   const bool forgets = config_.canary == Canary::kForgetEarlyClaim;
   if (forgets && is_early_claim(heard, canary_deeds_)) return;
-  handle_io(id, std::move(heard));
+  if (config_.canary == Canary::kRenewLease) renew_lease(id, heard);
+  hear(id, heard, heard);
+}
+
+// `said` by the wire, and the engine is `handed` it, or what a canary makes of it.
+void Cluster::hear(NodeId id, const MessageIn& said, const MessageIn& handed) {
+  const Node& node = node_of(id);
+  in_turn(node.index, node.life, [this, said, handed = handed](Node& awake) mutable {
+    if (config_.trace) trace(awake, describe(IoEvent{handed}));
+    const bool is_void = awake.fences.is_void(said.message);
+    const std::uint64_t stale = is_void ? awake.engine->stats().messages_stale : 0;
+    const bool obeys = config_.canary == Canary::kObeyOldView && is_void;
+    if (obeys) handed.message.view_epoch = awake.told;
+    awake.engine->handle_io(handed, clock_of(awake));
+    const bool is_taken = !is_void || awake.engine->stats().messages_stale == stale;
+    checker_.check_fence(awake.index, awake.fences.heard(said.message, is_taken));
+  });
 }
 
 // Now and then puts something else in the place of a frame: one of before, bent here and there.
@@ -239,6 +272,16 @@ void Cluster::grant_in_circle(NodeId receiver, const MessageIn& heard) {
                   {Stream::Kind::kNotice, receiver.value, grant->sender.value});
 }
 
+// Lets the receiver take a lease that it goes by already for a newer one.
+void Cluster::renew_lease(NodeId receiver, const MessageIn& heard) {
+  if (!std::holds_alternative<Grant>(heard.message.body)) return;
+  MessageIn forged = heard;
+  ++std::get<Grant>(forged.message.body).lease.value;
+  timeline_.after(config_.local_delay,
+                  [this, receiver, heard, forged] { hear(receiver, heard, forged); },
+                  {Stream::Kind::kNotice, heard.from.value, receiver.value});
+}
+
 // A block goes to its place and is told to the engine; one that nobody waits for is thrown away.
 void Cluster::land(Node& node, NodeId from, ByteVector frame) {
   auto header = decode_header(frame);
@@ -249,19 +292,21 @@ void Cluster::land(Node& node, NodeId from, ByteVector frame) {
     checker_.fail("a block does not decode");
     return;
   }
-  const auto at = node.receives.find({from, block->transfer});
-  if (at == node.receives.end()) return;
-  const OpenReceive& open = at->second.opened;
-  if (open.object != block->object || open.incarnation != block->incarnation ||
-      open.target_epoch != block->target_epoch) {
+  auto at = node.receives.find({from, block->transfer});
+  if (config_.canary == Canary::kTakeOldBlock && at == node.receives.end()) {
+    at = std::find_if(node.receives.begin(), node.receives.end(), [&](const auto& receive) {
+      const OpenReceive& open = receive.second.opened;
+      return open.object == block->object && is_block_of(open, *block);
+    });
+  } else if (at != node.receives.end() && !is_named_by(at->second.opened, *block)) {
     return;
   }
+  if (at == node.receives.end()) return;
+  checker_.check_fence(node.index, node.fences.landed(from, *block));
+  const OpenReceive& open = at->second.opened;
   const BlockIndex index{static_cast<std::uint32_t>(block->offset / open.meta.block_bytes)};
   const std::uint32_t place = index.value / open.stripe_count;
-  const bool fits = block->offset % open.meta.block_bytes == 0 &&
-                    index.value < open.meta.block_count() &&
-                    index.value % open.stripe_count == open.stripe.value &&
-                    block_extent(open.meta, index).size_bytes == block->size_bytes;
+  const bool fits = is_block_of(open, *block);
   if (!fits && config_.lies_per_mille > 0) return network_.reset_link(node.id, from);
   if (!fits) {
     checker_.fail("a block of transfer " + std::to_string(block->transfer.value) +
@@ -282,7 +327,7 @@ void Cluster::land(Node& node, NodeId from, ByteVector frame) {
   const auto into = bytes_at(node, {open.base.offset + offset, block->size_bytes});
   std::copy(payload.begin(), payload.end(), into.begin());
   if (config_.canary == Canary::kFlipByte && ++canary_deeds_ == 3) into[0] ^= std::byte{1};
-  const BlockLanded landed{from, block->transfer, index};
+  const BlockLanded landed{open.from, open.transfer, index};
   if (config_.trace) trace(node, describe(IoEvent{landed}));
   node.engine->handle_io(landed, clock_of(node));
 }

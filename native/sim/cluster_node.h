@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "plan/engine.h"
+#include "sim/fences.h"
 
 namespace hoplite::sim {
 
@@ -36,6 +37,7 @@ struct ClusterNode {
   std::optional<Instant> timer;                // when the next handle_timeout is posted for
   std::uint64_t drained = 0;                   // how often its engine has said so
   Epoch told;                                  // of the newest view it has
+  Fences fences;
   std::uint64_t turns = 0;
   Instant last_turn{};
   std::uint64_t turns_now = 0;  // at the same instant: a spinning engine shows

@@ -42,6 +42,9 @@ std::optional<Canary> canary_named(std::string_view name) {
   if (name == "scribble") return Canary::kScribble;
   if (name == "forget-release") return Canary::kForgetRelease;
   if (name == "forget-early-claim") return Canary::kForgetEarlyClaim;
+  if (name == "obey-old-view") return Canary::kObeyOldView;
+  if (name == "renew-lease") return Canary::kRenewLease;
+  if (name == "take-old-block") return Canary::kTakeOldBlock;
   return std::nullopt;
 }
 
@@ -52,7 +55,8 @@ int usage() {
       "       hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] "
       "[--schedule S]\n"
       "  canaries: fold-twice flip-byte lose-write forget-reply grant-in-circle send-twice\n"
-      "    scribble forget-release forget-early-claim\n  worlds:");
+      "    scribble forget-release forget-early-claim obey-old-view renew-lease take-old-block\n"
+      "  worlds:");
   for (const auto& worlds : {hoplite::sim::tiny_worlds(), hoplite::sim::small_worlds()}) {
     for (const World& world : worlds) std::fprintf(stderr, " %s", world.name.c_str());
   }

@@ -32,7 +32,8 @@ class Run {
   explicit Run(const RunOptions& options)
       : prng_(mix64(options.seed)), config_(draw_config(options)), cluster_(config_) {
     for (int kind = 0; kind < kFaultCount; ++kind) {
-      if (options.canary == Canary::kNone && prng_.chance(50)) {
+      const bool may_be = options.canary == Canary::kNone || options.canary >= Canary::kObeyOldView;
+      if (may_be && prng_.chance(50)) {
         faults_.push_back(static_cast<Fault>(kind));
       }
     }

@@ -15,7 +15,7 @@ namespace hoplite::sim {
 struct RunOptions {
   std::uint64_t seed = 1;
   bool trace = false;
-  Canary canary = Canary::kNone;  // without faults, and with enough work for it to matter
+  Canary canary = Canary::kNone;  // faults only where it needs them, and work enough to matter
 };
 
 struct RunResult {

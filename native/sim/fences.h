@@ -1,0 +1,51 @@
+// What one life of a node has been told that makes older words void, and that it goes by none of
+// those: a message of an earlier view is not taken in, a lease replaces only an older one, a block
+// lands only in the receive that it was sent for. Judged at the node's border, by what the wire
+// brought and what the engine then did. Plain and single-threaded; owned by ClusterNode.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "plan/messages.h"
+
+namespace hoplite::sim {
+
+class Fences {
+ public:
+  using Breach = std::optional<std::string>;  // a sentence, to be read after the node's name
+
+  void view_told(Epoch epoch) { view_ = epoch; }
+  // True of what says nothing here any more: it is of a view before the one that was told.
+  [[nodiscard]] bool is_void(const Message& message) const;
+  // The engine has been handed it, and took it in or not. What it opens in this turn follows.
+  Breach heard(const Message& message, bool is_taken);
+  Breach opened(const OpenReceive& receive);
+  void closed(const CloseReceive& receive);
+  [[nodiscard]] Breach landed(NodeId from, const BlockHeader& block) const;
+  void turn_ended();
+
+ private:
+  // A stripe of an attempt's or an epoch's bytes of an object, cut into so many.
+  using StripeName = std::tuple<ObjectId, Incarnation, TargetEpoch, std::uint16_t, StripeIndex>;
+  struct Receive {
+    OpenReceive opened;
+    std::optional<LeaseId> lease;  // by which it comes in; none for a fold, or by an unheard grant
+  };
+  template <typename T>
+  static StripeName name_of(const T& grant) {
+    return {grant.object, grant.incarnation, grant.target_epoch, grant.stripe_count, grant.stripe};
+  }
+
+  Epoch view_;
+  std::map<std::pair<NodeId, TransferId>, Receive> open_;
+  // Of this turn: a receive is closed before another takes its place.
+  std::optional<Grant> granted_;
+  std::map<StripeName, LeaseId> ended_;
+};
+
+}  // namespace hoplite::sim
