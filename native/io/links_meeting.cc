@@ -20,7 +20,7 @@ constexpr int kAcceptsPerTurn = 16;
 std::uint64_t Links::add(UniqueFd fd, Phase phase, Interest interest, Instant now) {
   const std::uint64_t token = next_token_++;
   if (!poller_->add(fd.value(), token, interest)) return 0;  // no memory in the kernel: as refused
-  const RailPlace place{arena_, receives_.get(), counters_.get()};
+  const RailPlace place{arena_, receives_.get(), limits_.arriving_bytes_max, counters_.get()};
   Connection connection{.wire = RailConnection(std::move(fd), place),
                         .phase = phase,
                         .kind = ConnectionKind::kControl,

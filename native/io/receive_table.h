@@ -31,9 +31,14 @@ class ReceiveTable {
   void close_all(NodeId from);
   [[nodiscard]] Placement place(NodeId from, const BlockHeader& header) const;
   [[nodiscard]] std::size_t size() const { return receives_.size(); }
+  // Nodes that may send us blocks now.
+  [[nodiscard]] std::size_t senders() const { return senders_; }
 
  private:
+  [[nodiscard]] bool has(NodeId from) const;
+
   std::uint64_t arena_bytes_;
+  std::size_t senders_ = 0;
   std::map<std::pair<NodeId, TransferId>, OpenReceive> receives_;
 };
 

@@ -115,5 +115,31 @@ TEST(ReceiveTable, AnExtentOutsideTheArenaIsAProgrammersError) {
   EXPECT_DEATH(table.open(receive_of(450, 1, 0, 3)), "check failed");
 }
 
+TEST(ReceiveTable, CountsTheNodesThatMaySend) {
+  ReceiveTable table(10'000);
+  const auto open = [&](NodeId from, TransferId transfer) {
+    OpenReceive receive = receive_of(450, 1, 0);
+    receive.from = from;
+    receive.transfer = transfer;
+    table.open(receive);
+  };
+  EXPECT_EQ(table.senders(), 0U);
+  open(NodeId{3}, TransferId{1});
+  open(NodeId{3}, TransferId{2});
+  open(NodeId{3}, TransferId{2});  // again
+  open(NodeId{4}, TransferId{1});
+  EXPECT_EQ(table.senders(), 2U);
+  table.close(NodeId{3}, TransferId{1});
+  table.close(NodeId{5}, TransferId{1});  // never opened
+  EXPECT_EQ(table.senders(), 2U);
+  table.close(NodeId{3}, TransferId{2});
+  table.close(NodeId{3}, TransferId{2});
+  EXPECT_EQ(table.senders(), 1U);
+  table.close_all(NodeId{3});
+  EXPECT_EQ(table.senders(), 1U);
+  table.close_all(NodeId{4});
+  EXPECT_EQ(table.senders(), 0U);
+}
+
 }  // namespace
 }  // namespace hoplite

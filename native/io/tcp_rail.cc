@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "io/system_error.h"
+#include "io/tcp_socket.h"
 #include "wire/crc32c.h"
 
 namespace hoplite {
@@ -212,6 +213,17 @@ Result<bool> RailConnection::parse_frame(std::vector<FrameIn>& frames) {
   return true;
 }
 
+// A single sender has what the kernel gives it; several share what may be on the wire. Said again
+// after every read: the kernel forgets it whenever it enlarges the socket's buffer.
+Result<void> RailConnection::share_window() {
+  const std::size_t senders = place_.receives->senders();
+  const bool is_limited = senders > 1;
+  if (!is_limited && !is_window_limited_) return {};
+  is_window_limited_ = is_limited;
+  const std::uint64_t share = place_.arriving_bytes_max / std::max<std::size_t>(senders, 1);
+  return limit_window(fd(), is_limited ? std::max(share, kWindowBytesMin) : kWindowBytesMax);
+}
+
 Result<void> RailConnection::receive_blocks(NodeId from, Budget& budget,
                                             std::vector<IoEvent>& events) {
   while (budget.bytes > 0) {
@@ -232,6 +244,7 @@ Result<void> RailConnection::receive_blocks(NodeId from, Budget& budget,
     auto got = receive(std::span(into).first(count));
     if (!got) return got.error();
     if (*got == 0) return {};
+    if (auto shared = share_window(); !shared) return shared;
     budget.take(*got);
     advance_block(*got);
     if (in_payload_ && payload_got_ == block_.size_bytes) {

@@ -46,6 +46,7 @@ struct FrameIn {
 struct RailPlace {
   const Arena* arena = nullptr;
   const ReceiveTable* receives = nullptr;
+  std::uint64_t arriving_bytes_max = 0;  // as in LinkLimits
   LinkCounters* counters = nullptr;
 };
 
@@ -96,6 +97,7 @@ class RailConnection {
   // Takes `got` bytes that recvmsg placed into the block's place and behind it into head_.
   void advance_block(std::size_t got);
   [[nodiscard]] Result<std::size_t> receive(std::span<const std::span<std::byte>> into);
+  [[nodiscard]] Result<void> share_window();
 
   UniqueFd fd_;
   RailPlace place_;
@@ -116,6 +118,7 @@ class RailConnection {
   bool in_payload_ = false;
   std::uint64_t payload_got_ = 0;
   std::uint32_t crc_ = 0;
+  bool is_window_limited_ = false;
 };
 
 }  // namespace hoplite

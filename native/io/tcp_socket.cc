@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 
@@ -132,6 +133,11 @@ Result<void> set_rail_options(int fd, ConnectionKind kind) {
   if (auto set = set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"); !set) return set;
   if (kind == ConnectionKind::kControl) return {};
   return set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kBulkNotSentBytesMax, "TCP_NOTSENT_LOWAT");
+}
+
+Result<void> limit_window(int fd, std::uint64_t bytes) {
+  const auto window = static_cast<int>(std::min(bytes, kWindowBytesMax));
+  return set_option(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, window, "TCP_WINDOW_CLAMP");
 }
 
 Result<void> set_liveness_options(int fd, Duration cut) {

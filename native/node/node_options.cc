@@ -27,6 +27,8 @@ constexpr std::uint64_t count(std::int64_t value) { return static_cast<std::uint
 constexpr Option kOptions[] = {
     {"admission_grace_ms", 0, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.admission_grace = ms(v); }},
+    {"arriving_bytes_max", 1, kBytesMax,
+     [](NodeConfig& c, std::int64_t v) { c.limits.arriving_bytes_max = count(v); }},
     {"block_bytes_max", 1, kBlockBytesMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.block_bytes_max = count(v); }},
     {"block_bytes_min", kPartAlignBytes, kBlockBytesMax,
