@@ -30,6 +30,9 @@ class NodeStats:
     bytes_sent: int
     evictions: int
     reduces_committed: int
+    reduces_branched: int  # of them, those whose tree had more than one level
+    reduce_branches: int  # of those trees, below their roots
+    reduce_degree: int  # members per node of the last such tree; 0: there was none
 
     @classmethod
     def from_counters(cls, counters: Mapping[str, int]) -> NodeStats:

@@ -69,6 +69,8 @@ constexpr Option kOptions[] = {
      [](NodeConfig& c, std::int64_t v) { c.limits.redial_first = ms(v); }},
     {"redial_max_ms", 1, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.limits.redial_max = ms(v); }},
+    {"reduce_degree", 0, kReduceSourcesMax,
+     [](NodeConfig& c, std::int64_t v) { c.engine.reduce_degree = static_cast<std::uint16_t>(v); }},
     {"reduce_stripes", 0, kStripesMax,
      [](NodeConfig& c, std::int64_t v) {
        c.engine.reduce_stripes = static_cast<std::uint16_t>(v);

@@ -27,7 +27,12 @@ void Accumulator::begin_epoch(const ReduceOwn& own) {
   received_.clear();
   final_.clear();
   SourceSet kept;
-  for (const ReduceSource& source : own.members) kept.insert(source.index);
+  for (const ReduceSource& source : own.members) {
+    // A branch goes by the index of one of its sources, and another one may do so after it.
+    const auto known = members_.find(source.index);
+    const bool is_other = known != members_.end() && known->second.source.object != source.object;
+    if (!is_other) kept.insert(source.index);
+  }
   if (!own.sealed || !own_.sealed || !(kept == indices_)) unfinish();
   PairwiseFold::Tree tree = this->tree();
   tree.members = own.sealed ? &kept : nullptr;

@@ -222,5 +222,20 @@ TEST(Accumulator, HasNothingToFoldInAStripeWithoutBlocks) {
   EXPECT_EQ(Accumulator(tiny).first_lacking(0, kMine), std::nullopt);
 }
 
+TEST(Accumulator, AnotherObjectUnderAnIndexOfBeforeIsAnotherMember) {
+  Accumulator folds(own(1, {0, 1}));
+  for (const std::uint32_t member : {0U, 1U}) {
+    take(folds, member, kFirst);
+  }
+  EXPECT_EQ(finish_all(folds), Blocks{kFirst});
+  ReduceOwn next = own(2, {0, 1});  // a branch, that is made again
+  next.members[1].object = ObjectId{{99}};
+  EXPECT_TRUE(folds.handle_own(next));
+  EXPECT_EQ(finish_all(folds), Blocks{});
+  EXPECT_TRUE(folds.lacks(0, kFirst));  // what held the old one is void
+  EXPECT_TRUE(folds.lacks(1, kFirst));
+  EXPECT_EQ(folds.members().at(1).source.object, ObjectId{{99}});
+}
+
 }  // namespace
 }  // namespace hoplite

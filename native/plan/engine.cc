@@ -77,7 +77,7 @@ void Engine::State::settle() {
       locates_[source->object] = Locate{source->object, source->incarnation, kNoNode, true};
       send(view_.home_of(source->object), locates_[source->object]);
     } else if (auto target = reduces_.poll_cancelled()) {
-      loop_.push_back({view_.epoch(), {}, {}, Delete{*target, Incarnation{1}}});
+      send(view_.home_of(*target), Delete{*target, Incarnation{1}});
     } else if (!dirty_folds_.empty() && fold_bytes_left_ > 0) {
       const ObjectId dirty = *dirty_folds_.begin();
       dirty_folds_.erase(dirty_folds_.begin());
@@ -168,7 +168,9 @@ void Engine::State::claim(const ObjectId& id) {
     const LocalObject& object = it->second;
     said = make_claim(id, object, inventory_.is_waiting(id));
     const bool is_small = object.meta.size_bytes <= config_.inline_bytes_max;
-    if (is_small && object.pinned && object.is_complete() && object.committed) {
+    // A branch of a reduce is read by its parent only, who knows who has it.
+    const bool is_whole = object.pinned && object.is_complete() && object.committed;
+    if (is_small && is_whole && !object.is_branch) {
       payload = object.extent;
     }
   }
@@ -265,7 +267,10 @@ EngineStats Engine::State::stats() const {
   stats.regrants = directory_.stats().regrants;
   stats.edges_moved = directory_.stats().moves;
   stats.pushes = directory_.stats().pushes;
-  stats.reduces_committed = reduces_.committed_count();
+  stats.reduces_committed = reduces_.stats().committed;
+  stats.reduces_branched = reduces_.stats().branched;
+  stats.reduce_branches = reduces_.stats().branches;
+  stats.reduce_degree = reduces_.stats().degree;
   return stats;
 }
 

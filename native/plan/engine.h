@@ -21,6 +21,8 @@ struct EngineStats {
   std::uint64_t blocks_sent = 0, blocks_received = 0, blocks_folded = 0, bytes_sent = 0;
   std::uint64_t grants = 0, regrants = 0, edges_moved = 0, pushes = 0, evictions = 0,
                 reduces_committed = 0;
+  // Of them, those whose tree had more than one level; its branches; members per node of the last.
+  std::uint64_t reduces_branched = 0, reduce_branches = 0, reduce_degree = 0;
   std::uint64_t messages_parked = 0, messages_stale = 0;
 };
 

@@ -243,6 +243,7 @@ void Engine::State::on(const Command&, const SetViewCommand& view) {
     reduces_.handle_node_dead(node, view_);
   }
   if (!directory_.is_recovering()) reduces_.handle_recovered(view_);
+  drop_branches();
   resync(std::nullopt);
   // Our own claims first: who receives from us would pass for an orphan, and wait for ever.
   while (!loop_.empty()) {

@@ -93,14 +93,13 @@ void Engine::State::finish_block(const LocalObject& target, Folding& folding,
                                  const Accumulator::Whole& whole) {
   const ReduceOwn& own = folding.accumulator.own();
   fold_steps(target, folding, whole.block, whole.steps, 0);
-  const auto sources = static_cast<std::uint32_t>(folding.accumulator.members().size());
   const std::vector<Run> runs = runs_of(own.meta, block_extent(own.meta, whole.block));
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const Run& run = runs[i];
     if (!needs_finish(run.dtype, own.op)) continue;
     const Extent into{target.extent->offset + run.range.offset, run.range.size_bytes};
     const Extent from = cell_run(target, folding, whole.block, 0, std::span(runs).first(i), run);
-    actions_.emplace_back(Finish{into, from, run.dtype, own.op, sources});
+    actions_.emplace_back(Finish{into, from, run.dtype, own.op, own.count});
     fold_bytes_left_ -= std::min(fold_bytes_left_, from.size_bytes);
   }
 }

@@ -73,6 +73,7 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
   object.meta = own.meta;
   object.committed = false;
   object.pinned = true;
+  object.is_branch = own.is_branch;
   if (object.stripes.size() != own.stripe_count) {  // received under another cut: void here
     for (LocalStripe& stripe : object.stripes) {
       if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
@@ -310,6 +311,15 @@ void Engine::State::commit_target(const ReduceState& state, LocalObject& object)
   committed_[state.target] = {state.members, state.caller};
   claim(state.target);
   complete(state.target, object);
+}
+
+// Who planned them begins anew under a new view, and may be nobody that we could ask.
+void Engine::State::drop_branches() {
+  std::vector<ObjectId> branches;
+  for (const auto& [id, object] : objects_) {
+    if (object.is_branch) branches.push_back(id);
+  }
+  for (const ObjectId& id : branches) drop_object(id, Incarnation{1}, false);
 }
 
 // ---- the caller's side ----

@@ -103,7 +103,6 @@ class Engine::State : private EngineTables {
   void on_refused(const ObjectId& id, std::uint64_t size_bytes);
   bool ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line);
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
-
   // keeping (engine_keeping.cc)
   bool reserve_at_once(const ObjectId& id, std::uint64_t size_bytes);
 
@@ -140,6 +139,7 @@ class Engine::State : private EngineTables {
   void commit_target(const ReduceState& state, LocalObject& object);
   void raise_target(const ReduceState& state, LocalObject& object);
   void end_fold(const ObjectId& target);
+  void drop_branches();
   void confirm(const ObjectId& target, const ReduceSource& source);
   void note_arrival(const ObjectId& source, std::optional<Incarnation> incarnation);
   void end_call(const ObjectId& target);

@@ -34,6 +34,7 @@ struct LocalObject {
   bool committed = true;      // false: result of a reduce whose members may still change
   bool pinned = false;        // made here: stays until it is deleted
   bool orphaned = false;      // its owner has died: it may be read, and is evicted first
+  bool is_branch = false;     // made here for the reduce that it is a branch of, in this view
   bool exists = false;        // some waiter knows that it was put
   bool adopting = false;      // fetched to be pinned here, for a node that drains
   bool adopted = false;       // and is: not made here

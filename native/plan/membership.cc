@@ -77,4 +77,13 @@ NodeId Membership::home_of(const ObjectId& object) const {
   return home;
 }
 
+bool Membership::is_home_of(const ObjectId& object) const {
+  const std::uint64_t hash = hash_of(object);
+  const std::uint64_t ours = mix64(hash ^ mix64(self_.value));
+  const bool outweighed = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
+    return mix64(hash ^ mix64(member.node.value)) > ours;
+  });
+  return !outweighed && home_of(object) == self_;
+}
+
 }  // namespace hoplite

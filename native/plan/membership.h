@@ -31,6 +31,8 @@ class Membership {
   [[nodiscard]] bool is_draining(NodeId node) const { return draining_.contains(node); }
   // Cost: O(members). Without a view we are our own home.
   [[nodiscard]] NodeId home_of(const ObjectId& object) const;
+  // Are we the home? Cost: O(members) if so, and a few of them if not.
+  [[nodiscard]] bool is_home_of(const ObjectId& object) const;
 
  private:
   NodeId self_;

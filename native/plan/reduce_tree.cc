@@ -88,8 +88,8 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
   }
   if (plan.has_ended() || plan.owners.empty()) return;
   if (report.code != Code::kOk) return fail(report.target, plan, report.code, report.text);
-  for (const std::uint32_t index : report.lost) {
-    lose(report.target, plan, index, "all its holders are gone");
+  if (report.target_epoch == plan.target_epoch) {  // else it is said again of this one
+    for (const std::uint32_t index : report.lost) lose_member(report.target, plan, index, view);
   }
   if (report.target_epoch == plan.target_epoch) {
     for (const StripeIndex stripe : report.folded) {
@@ -180,7 +180,7 @@ void ReduceTree::handle_link_up(NodeId node, const Membership& view) {
 }
 
 void ReduceTree::handle_view(const Membership& view) {
-  std::erase_if(plans_, [&](const auto& plan) { return view.home_of(plan.first) != config_.node; });
+  end_branches_of_older_view(view);
   recovering_ = true;
   for (auto& [target, plan] : plans_) {
     plan.told.clear();
@@ -222,6 +222,7 @@ void ReduceTree::handle_delete(const ObjectId& target) {
     plan.state.text = "reduce of " + short_name(target) + " was cancelled: its target was deleted";
     parcels_.push_back({plan.caller, plan.state});
   }
+  cancel_branches(plan);
   plans_.erase(it);
 }
 
@@ -245,13 +246,17 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
     return;  // the share is folded where that source is
   }
   choose_owners(target, plan, view);
+  place_located(target, plan, view);
   tell_owners(target, plan);
   if (members.size() < plan.count || plan.folded.size() < plan.owners.size()) return;
-  ++committed_count_;
   plan.state.phase = ReducePhase::kCommitted;
   plan.state.members.clear();
   for (const ReduceSource& member : members) plan.state.members.push_back(member.index);
   publish(target, plan);
+  ++(plan.is_branch ? stats_.branches : stats_.committed);
+  if (!plan.is_branch && !plan.branches.empty()) ++stats_.branched;
+  cancel_branches(plan);
+  if (plan.is_branch) finish_branch(target, plan, view);
 }
 
 // One stripe per owner: all nodes but the caller's, which will receive the result, or really all
@@ -259,6 +264,7 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
 // all will read it, the few whose source has not come yet own nothing: it is all that they have
 // time to send when it comes.
 std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& view) const {
+  if (plan.is_branch) return {branch_owner(plan, view)};
   std::vector<NodeId> able;
   for (const Member& member : view.members()) {
     if (view.is_draining(member.node)) continue;
@@ -284,7 +290,8 @@ std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& v
 void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Membership& view) {
   const std::vector<NodeId> able = able_nodes(plan, view);
   if (plan.owners.empty()) {
-    const bool is_one = plan.share.is_share() || plan.meta->size_bytes <= config_.inline_bytes_max;
+    const bool is_one = plan.is_branch || plan.share.is_share() ||
+                        plan.meta->size_bytes <= config_.inline_bytes_max;
     std::size_t count = config_.reduce_stripes > 0 ? config_.reduce_stripes : able.size();
     count = std::min<std::size_t>({count, kStripesMax, std::max(plan.meta->block_count(), 1U)});
     if (is_one) count = 1;
@@ -314,14 +321,11 @@ void ReduceTree::locate_members(Plan& plan, const std::vector<ReduceSource>& mem
   }
 }
 
-// Whenever as many members are new as are still being located: not one message for each of many
-// that come together, and nobody waits long for one that is slow to be found.
 void ReduceTree::tell_owners(const ObjectId& target, Plan& plan) {
   for (const NodeId owner : std::set<NodeId>(plan.owners.begin(), plan.owners.end())) {
     const auto known = plan.told.find(owner);
     const std::size_t first = known == plan.told.end() ? 0 : known->second;
-    const std::size_t news = plan.located.size() - first;
-    if (known != plan.told.end() && (news == 0 || news < plan.locating.size())) continue;
+    if (known != plan.told.end() && first == plan.inputs.size()) continue;
     ReduceOwn own{.target = target,
                   .target_epoch = plan.target_epoch,
                   .op = plan.op,
@@ -330,17 +334,17 @@ void ReduceTree::tell_owners(const ObjectId& target, Plan& plan) {
                   .stripe_count = static_cast<std::uint16_t>(plan.owners.size()),
                   .owned = {},
                   .source_count = plan.source_count,
-                  .count = plan.count,
+                  .count = plan.is_branch ? plan.width : plan.count,
                   .deterministic = plan.deterministic,
                   .everywhere = plan.everywhere,
                   .members = {},
-                  .sealed = plan.located.size() == plan.count};
+                  .sealed = is_sealed(plan),
+                  .is_branch = plan.is_branch};
     for (std::size_t i = 0; i < plan.owners.size(); ++i) {
       if (plan.owners[i] == owner) own.owned.emplace_back(static_cast<std::uint16_t>(i));
     }
-    own.members.assign(plan.located.begin() + static_cast<std::ptrdiff_t>(first),
-                       plan.located.end());
-    plan.told[owner] = plan.located.size();
+    own.members.assign(plan.inputs.begin() + static_cast<std::ptrdiff_t>(first), plan.inputs.end());
+    plan.told[owner] = plan.inputs.size();
     parcels_.push_back({owner, std::move(own)});
   }
 }
@@ -349,11 +353,21 @@ void ReduceTree::lose(const ObjectId& target, Plan& plan, std::uint32_t index, s
   if (!plan.lost.emplace(index, std::move(why)).second) return;
   if (!plan.indices.contains(index)) return;
   plan.indices.erase(index);
-  std::erase_if(plan.located, [&](const ReduceSource& member) { return member.index == index; });
+  const auto is_it = [&](const ReduceSource& member) { return member.index == index; };
+  std::erase_if(plan.located, is_it);
+  undo_branch_with(target, plan, index);
+  plan.placed.erase(index);
+  std::erase_if(plan.inputs, is_it);
   if (!plan.owners.empty()) raise_epoch(target, plan);
 }
 
 void ReduceTree::fail(const ObjectId& target, Plan& plan, Code code, std::string why) {
+  if (plan.is_branch) {
+    const auto root = root_of(target, nullptr);
+    if (root != plans_.end()) fail(root->first, root->second, code, std::move(why));
+    return;
+  }
+  cancel_branches(plan);
   plan.state.phase = ReducePhase::kFailed;
   plan.state.code = code;
   plan.state.text = "reduce of " + short_name(target) + " failed: " + std::move(why);
@@ -425,6 +439,8 @@ std::optional<ObjectId> ReduceTree::poll_cancelled() {
 void ReduceTree::check_invariants() const {
   for (const auto& [target, plan] : plans_) {
     if (!plan.wanted) continue;
+    HOPLITE_CHECK(!plan.is_branch || plans_.contains(plan.parent));
+    HOPLITE_CHECK(plan.placed.count() <= plan.located.size());
     HOPLITE_CHECK(plan.count >= 1);
     HOPLITE_CHECK(plan.count <= plan.source_count);
     HOPLITE_CHECK(plan.folded.size() <= plan.owners.size() || plan.owners.empty());

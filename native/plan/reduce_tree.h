@@ -1,9 +1,10 @@
 // The home's part of a reduce: who is a member (the first `count` confirmed sources, in order of
 // arrival), who owns which stripe, which target epoch it is, when it is committed. A member that
 // nobody holds any more is replaced by the next confirmed source under a new epoch; an owner that
-// dies costs only its stripes (design decision 5; Hoplite, section 4.3). The shape here is one
-// level of striped owners; depth is a parameter of the plan, not another system.
-// SPDX-License-Identifier: Apache-2.0
+// dies costs only its stripes (design decision 5; Hoplite, section 4.3). Members are sources or
+// branches: reduces of some of the sources, planned here as any other, each of which has its own
+// target, whose home this is as well, and one owner (reduce_branches.cc). A branch lives in one
+// view, and no longer than what it is a branch of. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <deque>
@@ -17,6 +18,13 @@
 #include "plan/source_set.h"
 
 namespace hoplite {
+
+struct ReduceStats {
+  std::uint64_t committed = 0;  // without branches
+  std::uint64_t branched = 0;   // of them, those that had branches
+  std::uint64_t branches = 0;   // committed ones
+  std::uint64_t degree = 0;     // of the last reduce that has or had branches
+};
 
 class ReduceTree {
  public:
@@ -38,10 +46,14 @@ class ReduceTree {
   [[nodiscard]] std::optional<ReduceState> poll_state();    // for the directory and all it tells
   [[nodiscard]] std::optional<ObjectId> poll_cancelled();   // to be deleted
   [[nodiscard]] std::size_t plan_count() const { return plans_.size(); }
-  [[nodiscard]] std::uint64_t committed_count() const { return committed_count_; }
+  [[nodiscard]] const ReduceStats& stats() const { return stats_; }
   void check_invariants() const;
 
  private:
+  struct Branch {
+    std::vector<std::uint32_t> sources;  // it is a member by the index of the first of them
+    bool committed = false;
+  };
   struct Plan {
     bool wanted = false;  // a caller stands behind it; else only owners of an earlier home reported
     NodeId caller;
@@ -56,10 +68,17 @@ class ReduceTree {
     std::optional<ObjectMeta> source_meta;  // of the first one located: all others have it, too
     std::optional<ObjectMeta> meta;         // of the result
     std::set<ObjectId> locating;            // asked for, and not answered yet
-    std::vector<ReduceSource> located;   // members with their holders, in the order of the answers
-    SourceSet indices;                   // of `located`, of which there may be thousands
+    std::vector<ReduceSource> located;  // members with their holders, in the order of the answers
+    SourceSet indices;                  // of `located`, of which there may be thousands
+    SourceSet placed;                   // of them, those that are inputs or in a branch
+    std::vector<ReduceSource> inputs;   // what owners pull: sources, results of branches
+    std::map<ObjectId, Branch> branches;
+    bool is_branch = false;
+    ObjectId parent;                     // of a branch
+    std::uint32_t degree = 0;            // members per node of the tree; 0: by the model
+    std::uint32_t width = 0;             // inputs at most
     std::vector<NodeId> owners;          // by stripe; empty: not planned
-    std::map<NodeId, std::size_t> told;  // how many of `located` each owner knows, in this epoch
+    std::map<NodeId, std::size_t> told;  // how many of `inputs` each owner knows, in this epoch
     std::set<StripeIndex> folded;
     ReduceState state;
 
@@ -76,6 +95,22 @@ class ReduceTree {
   void fail(const ObjectId& target, Plan& plan, Code code, std::string why);
   void publish(const ObjectId& target, Plan& plan);
   void lose(const ObjectId& target, Plan& plan, std::uint32_t index, std::string why);
+  // branches (reduce_branches.cc)
+  void place_located(const ObjectId& target, Plan& plan, const Membership& view);
+  void add_branch(const ObjectId& target, Plan& plan, std::vector<ReduceSource> sources,
+                  std::uint32_t degree, const Membership& view);
+  void finish_branch(const ObjectId& branch, const Plan& plan, const Membership& view);
+  void undo_branch(const ObjectId& target, Plan& plan, const ObjectId& branch);
+  void undo_branch_with(const ObjectId& target, Plan& plan, std::uint32_t source);
+  void lose_member(const ObjectId& target, Plan& plan, std::uint32_t index, const Membership& view);
+  void cancel_branches(Plan& plan);
+  void end_branches_of_older_view(const Membership& view);
+  [[nodiscard]] ObjectId name_branch(const ObjectId& target, const Membership& view);
+  [[nodiscard]] std::map<ObjectId, Plan>::iterator root_of(const ObjectId& branch, ObjectId* child);
+  [[nodiscard]] NodeId branch_owner(const Plan& plan, const Membership& view) const;
+  [[nodiscard]] std::uint32_t degree_for(const Plan& plan, std::size_t sources,
+                                         const Membership& view) const;
+  [[nodiscard]] static bool is_sealed(const Plan& plan);
   [[nodiscard]] std::vector<NodeId> able_nodes(const Plan& plan, const Membership& view) const;
   [[nodiscard]] std::vector<ReduceSource> members_of(const Plan& plan) const;
 
@@ -86,7 +121,8 @@ class ReduceTree {
   std::deque<ReduceSource> locates_;
   std::deque<ReduceState> states_;
   std::deque<ObjectId> cancelled_;
-  std::uint64_t committed_count_ = 0;
+  std::uint64_t last_branch_ = 0;
+  ReduceStats stats_;
 };
 
 }  // namespace hoplite

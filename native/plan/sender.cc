@@ -8,7 +8,9 @@ namespace {
 
 // Does what the receiver asks for name the bytes we have?
 bool matches(const PullStart& want, const LocalObject& object) {
-  const bool settled = want.target_epoch.value == 0 && object.committed;  // asked for by a fold
+  // Asked for by a fold. Of a branch it is told when all is folded, and may ask before we hear of
+  // the commit.
+  const bool settled = want.target_epoch.value == 0 && (object.committed || object.is_branch);
   return object.incarnation == want.incarnation &&
          (settled || object.target_epoch == want.target_epoch);
 }

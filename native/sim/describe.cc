@@ -132,7 +132,7 @@ std::string describe_body(const PeerMessage& body) {
             Line line("ReduceOwn");
             line.add(m.target).add("te", m.target_epoch).list("owned", m.owned);
             line.add("of", m.stripe_count).add(m.deterministic ? "fixed" : "").sources(m.members);
-            return line.add(m.sealed ? "sealed" : "").str();
+            return line.add(m.sealed ? "sealed" : "").add(m.is_branch ? "branch" : "").str();
           },
           [](const ReduceState& m) {
             Line line("ReduceState");

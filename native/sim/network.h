@@ -34,6 +34,7 @@ struct NetworkConfig {
   // Blocks stand for blocks so many times larger, on links so many times faster: all that is not
   // payload takes so many times less of a port.
   std::uint64_t shrink = 1;
+  Duration frame_time{0};  // of a port beside the bytes of a frame: what a node's core takes for it
 };
 
 // What the network tells its user. `node` is who sees it.

@@ -23,6 +23,8 @@ struct Case {
   double late = 0;           // the last source comes so many size / rate after the others
   double hops_before = 0;    // the first byte, which the table does not have
   double room = 1.05;        // times the table
+  std::uint16_t degree = 0;  // of its tree; 0: as the model says
+  Duration frame_time{0};    // what a core takes for a frame
 };
 
 class ReduceTiming : public Scenario {
@@ -39,9 +41,11 @@ class ReduceTiming : public Scenario {
       c.engine.block_bytes_max /= is.shrink;
       c.engine.credit_bytes /= is.shrink;
       c.engine.rail_queue_bytes /= is.shrink;
-      c.engine.arena_bytes = 8 * size + 4_MiB;
+      c.engine.arena_bytes = 8 * size + (is.nodes > 16 ? 9_MiB : 4_MiB);
       c.network.rate_bytes_per_s /= is.shrink;
       c.network.shrink = is.shrink;
+      c.network.frame_time = is.frame_time;
+      c.engine.reduce_degree = is.degree;
       c.check_every = 1000;
     });
     const double one_copy = static_cast<double>(size) * 1e9 /
@@ -123,6 +127,40 @@ TEST_P(ReduceTiming, AllreduceWithOneParticipantLate) {
                   .table = 1.02,
                   .late = 1,
                   .room = 1.10});
+}
+
+// Many nodes: as deep as the model says (design decision 5), against one level, which is what
+// degree 4096 is. `part`: of its time. The same where each frame takes 5 us of a core at both ends,
+// as the model has it. An object of 1 MiB is striped, 1 KiB waits for its home in any case.
+TEST_P(ReduceTiming, ManyNodesAreAsDeepAsTheModelSays) {
+  struct Row {
+    Case is;
+    std::uint64_t degree = 0;  // 0: one level
+    double part = 1, part_on_cores = 1;
+  };
+  for (const Row& row : {Row{{.size_bytes = 1_KiB, .nodes = 64}, 0, 1, 1},
+                         Row{{.size_bytes = 8_KiB, .nodes = 64}, 8, 0.75, 0.8},
+                         Row{{.size_bytes = 64_KiB, .nodes = 16}, 4, 0.75, 0.8},
+                         Row{{.size_bytes = 64_KiB, .nodes = 64}, 4, 0.32, 0.5},
+                         Row{{.size_bytes = 1_MiB, .nodes = 64, .shrink = 8}, 0, 1, 1}}) {
+    for (const Duration frame_time : {0_us, 5_us}) {
+      Case is = row.is;
+      is.frame_time = frame_time;
+      const double took = run(is, object_named(1));
+      std::uint64_t degree = 0;
+      for (std::size_t node = 0; node < is.nodes; ++node) {
+        degree = std::max(degree, cluster_->stats(node).reduce_degree);
+      }
+      is.degree = 4096;
+      const double flat = run(is, object_named(1));
+      std::printf("reduce of %llu KiB over %zu nodes, %lld us a frame: %.2f x size / rate, ",
+                  static_cast<unsigned long long>(is.size_bytes / 1_KiB), is.nodes,
+                  static_cast<long long>(frame_time.ns / 1000), took);
+      std::printf("degree %llu; one level: %.2f\n", static_cast<unsigned long long>(degree), flat);
+      EXPECT_EQ(degree, row.degree);
+      EXPECT_LE(took, (frame_time.ns > 0 ? row.part_on_cores : row.part) * flat);
+    }
+  }
 }
 
 }  // namespace

@@ -76,6 +76,7 @@ std::vector<PeerMessage> one_of_each() {
                 true,
                 true,
                 {kSource},
+                true,
                 true},
       ReduceState{id,
                   target_epoch,

@@ -1,0 +1,279 @@
+// Reduces whose tree has more than one level: right values, and whatever dies or comes late, at any
+// time, no branch is left behind. SPDX-License-Identifier: Apache-2.0
+#include "plan/membership.h"
+#include "sim/scenario.h"
+
+namespace hoplite::sim {
+namespace {
+
+const ObjectId kTarget = object_named(1);
+
+class ReduceDepth : public Scenario {
+ protected:
+  static ObjectId source(std::uint32_t index) { return object_named(100 + index); }
+
+  struct Shape {
+    std::uint32_t sources = 6;
+    std::uint32_t count = 6;
+    std::uint16_t degree = 2;
+    std::uint64_t size_bytes = 20'000;
+    ReduceOp op = ReduceOp::kSum;
+    DType dtype = DType::kFloat32;
+    bool is_kept_twice = false;  // the caller has got every source before
+    std::size_t spare_nodes = 0;
+  };
+  // A caller on node 0, source i on node i + 1; 10 MB/s: 2 ms on a link.
+  Cluster& start_reduce(const Shape& is) {
+    Cluster& cluster = start(is.sources + 1 + is.spare_nodes, [&](ClusterConfig& c) {
+      c.network.rate_bytes_per_s = 10'000'000;
+      c.engine.reduce_degree = is.degree;
+    });
+    for (std::uint32_t i = 0; i < is.sources; ++i) {
+      put_now(i + 1, source(i), {.size_bytes = is.size_bytes, .dtype = is.dtype});
+      if (is.is_kept_twice) expect_value(cluster.get(0, source(i), true));
+    }
+    reduce_ =
+        &cluster.reduce(0, kTarget, {.source_count = is.sources, .count = is.count, .op = is.op});
+    return cluster;
+  }
+  void confirm(std::uint32_t first, std::uint32_t last) {
+    for (std::uint32_t i = first; i <= last; ++i) cluster_->confirm(*reduce_, i, source(i));
+  }
+  [[nodiscard]] std::size_t home() const {
+    std::size_t best = 0;
+    for (std::size_t node = 1; node < cluster_->size(); ++node) {
+      if (weight_of(kTarget, NodeId{node + 1}) > weight_of(kTarget, NodeId{best + 1})) best = node;
+    }
+    return best;
+  }
+  struct Counts {
+    std::uint64_t committed = 0, branched = 0, branches = 0, degree = 0;
+  };
+  [[nodiscard]] Counts counts() const {
+    Counts sum;
+    for (std::size_t node = 0; node < cluster_->size(); ++node) {
+      if (!cluster_->is_alive(node)) continue;
+      const EngineStats stats = cluster_->stats(node);
+      sum.committed += stats.reduces_committed;
+      sum.branched += stats.reduces_branched;
+      sum.branches += stats.reduce_branches;
+      sum.degree = std::max(sum.degree, stats.reduce_degree);
+    }
+    return sum;
+  }
+  // Nobody has anything but what clients know of.
+  void expect_no_branches(const std::string& when) {
+    cluster_->run_for(500_ms);
+    for (std::size_t node = 0; node < cluster_->size(); ++node) {
+      if (!cluster_->is_alive(node)) continue;
+      for (const ObjectRow& row : cluster_->objects(node)) {
+        const bool is_known = std::any_of(cluster_->requests().begin(), cluster_->requests().end(),
+                                          [&](const Request& r) { return r.object == row.object; });
+        EXPECT_TRUE(is_known) << short_name(row.object) << " on node " << node << " " << when;
+      }
+    }
+  }
+
+  Request* reduce_ = nullptr;
+};
+INSTANTIATE_TEST_SUITE_P(Stripes, ReduceDepth, kStripeCounts, stripe_name);
+
+TEST_P(ReduceDepth, EveryDegreeGivesTheSameSumAndLeavesNothingBehind) {
+  for (std::uint16_t degree = 1; degree <= 5; ++degree) {
+    for (const std::uint64_t size_bytes : {200U, 20'000U}) {
+      for (const std::uint32_t sources : {2U, 3U, 5U, 8U}) {
+        start_reduce(
+            {.sources = sources, .count = sources, .degree = degree, .size_bytes = size_bytes});
+        confirm(0, sources - 1);
+        expect_value(*reduce_);
+        expect_value(cluster_->get(0, kTarget));
+        EXPECT_EQ(reduce_->members.size(), sources);
+        const Counts is = counts();
+        const bool is_tree = sources > std::max<std::uint32_t>(degree, 2);
+        EXPECT_EQ(is.committed, 1U);
+        EXPECT_EQ(is.branched, is_tree ? 1U : 0U) << degree << " of " << sources;
+        EXPECT_EQ(is.degree, is_tree ? degree : 0U);
+        EXPECT_GE(is.branches, is.branched);
+        expect_no_branches("");
+        TearDown();
+      }
+    }
+  }
+}
+
+TEST_P(ReduceDepth, AMeanIsDividedOnceByAllOfItsSources) {
+  for (std::uint16_t degree = 1; degree <= 3; ++degree) {
+    start_reduce({.sources = 7, .count = 5, .degree = degree, .op = ReduceOp::kMean});
+    confirm(0, 6);
+    expect_value(*reduce_);
+    expect_value(cluster_->get(0, kTarget));
+    EXPECT_EQ(counts().branched, 1U);
+    TearDown();
+  }
+}
+
+TEST_P(ReduceDepth, HalvesAreRoundedOnceAndHaveNoBranches) {
+  start_reduce({.dtype = DType::kFloat16});
+  confirm(0, 5);
+  expect_value(*reduce_);
+  expect_value(cluster_->get(0, kTarget));
+  EXPECT_EQ(counts().branches, 0U);
+}
+
+TEST_P(ReduceDepth, AFixedOrderHasNoBranches) {
+  Cluster& cluster = start(5, [](ClusterConfig& c) { c.engine.reduce_degree = 2; });
+  reduce_ = &cluster.reduce(0, kTarget, {.source_count = 4, .count = 4, .deterministic = true});
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    put_now(i + 1, source(i), {.size_bytes = 20'000, .dtype = DType::kFloat32, .rough = true});
+  }
+  confirm(0, 3);
+  expect_value(*reduce_);
+  EXPECT_EQ(counts().branches, 0U);
+}
+
+TEST_P(ReduceDepth, ASourceDiesAtAnyTimeAndASpareTakesItsPlace) {
+  for (std::size_t victim = 1; victim <= 6; ++victim) {
+    for (std::int64_t step = 0; step < 10; ++step) {
+      Cluster& cluster = start_reduce({.sources = 7, .count = 6});
+      confirm(0, 6);
+      cluster.run_for(Duration{step * 700'000});
+      cluster.crash(victim);
+      const std::string when = std::to_string(victim) + " at " + std::to_string(step);
+      EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s)) << when;
+      EXPECT_TRUE(reduce_->has_value()) << when << " " << reduce_->error->text;
+      expect_no_branches(when);
+      TearDown();
+    }
+  }
+}
+
+TEST_P(ReduceDepth, ASourceDiesAndWithoutASpareItSaysSo) {
+  for (std::int64_t step = 0; step < 4; ++step) {
+    Cluster& cluster = start_reduce({});
+    confirm(0, 4);
+    cluster.run_for(Duration{step * 700'000});
+    cluster.crash(2);
+    confirm(5, 5);
+    expect_error(*reduce_, Code::kReduceFailed, 5_s);
+    EXPECT_NE(reduce_->error->text.find("source 1: all its holders are gone"), std::string::npos);
+    expect_no_branches(std::to_string(step));
+    TearDown();
+  }
+}
+
+TEST_P(ReduceDepth, WhoHasABranchDiesAtAnyTimeAndItIsMadeAgainFromItsSources) {
+  for (const std::uint64_t size_bytes : {200U, 20'000U}) {
+    for (std::size_t victim = 1; victim <= 6; ++victim) {
+      for (std::int64_t step = 0; step < 10; ++step) {
+        Cluster& cluster = start_reduce({.size_bytes = size_bytes, .is_kept_twice = true});
+        confirm(0, 5);
+        cluster.run_for(Duration{size_bytes > 200 ? 900'000 : 60'000} * step);
+        const std::string when = std::to_string(victim) + " at " + std::to_string(step);
+        cluster.crash(victim);
+        EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s)) << when;
+        EXPECT_TRUE(reduce_->has_value()) << when << " " << reduce_->error->text;
+        expect_no_branches(when);
+        TearDown();
+      }
+    }
+  }
+}
+
+TEST_P(ReduceDepth, TheHomeDiesAtAnyTimeAndTheNextOneGrowsTheTreeAnew) {
+  for (const std::uint64_t size_bytes : {200U, 20'000U}) {
+    for (std::int64_t step = 0; step < 20; ++step) {
+      Cluster& cluster =
+          start_reduce({.size_bytes = size_bytes, .is_kept_twice = true, .spare_nodes = 3});
+      if (home() == 0) GTEST_SKIP() << "the caller is the home";
+      confirm(0, 5);
+      cluster.run_for(Duration{size_bytes > 200 ? 500'000 : 50'000} * step);
+      cluster.crash(home());
+      EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s)) << step;
+      EXPECT_TRUE(reduce_->has_value()) << step << " " << reduce_->error->text;
+      expect_no_branches(std::to_string(step));
+      TearDown();
+    }
+  }
+}
+
+TEST_P(ReduceDepth, ANodeJoinsAtAnyTimeAndNothingIsLost) {
+  for (std::int64_t step = 0; step < 20; ++step) {
+    Cluster& cluster = start_reduce({});
+    confirm(0, 5);
+    cluster.run_for(Duration{step * 500'000});
+    cluster.join();
+    expect_value(*reduce_, 5_s);
+    expect_value(cluster.get(0, kTarget), 5_s);
+    expect_no_branches(std::to_string(step));
+    TearDown();
+  }
+}
+
+TEST_P(ReduceDepth, TheTargetIsDeletedAtAnyTimeAndNothingIsLeft) {
+  for (std::int64_t step = 0; step < 20; ++step) {
+    Cluster& cluster = start_reduce({});
+    confirm(0, 5);
+    cluster.run_for(Duration{step * 500'000});
+    expect_value(cluster.erase(3, kTarget));
+    EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s));
+    expect_no_branches(std::to_string(step));
+    TearDown();
+  }
+}
+
+TEST_P(ReduceDepth, TheCallerGivesUpAtAnyTimeAndNothingIsLeft) {
+  for (std::int64_t step = 0; step < 10; ++step) {
+    Cluster& cluster = start_reduce({});
+    confirm(0, 5);
+    cluster.run_for(Duration{step * 900'000});
+    cluster.cancel(*reduce_);
+    EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s));
+    expect_no_branches(std::to_string(step));
+    TearDown();
+  }
+}
+
+TEST_P(ReduceDepth, LinksBreakAtAnyTimeAndTheSumIsRight) {
+  for (std::size_t a = 0; a <= 6; ++a) {
+    for (std::int64_t step = 0; step < 5; ++step) {
+      Cluster& cluster = start_reduce({});
+      confirm(0, 5);
+      cluster.run_for(Duration{step * 1'500'000});
+      for (std::size_t b = 0; b <= 6; ++b) {
+        if (a != b) cluster.reset_link(a, b);
+      }
+      expect_value(*reduce_, 5_s);
+      expect_value(cluster.get(0, kTarget), 5_s);
+      expect_no_branches(std::to_string(a) + " at " + std::to_string(step));
+      TearDown();
+    }
+  }
+}
+
+// Those of many sources that are there at the same time become a tree; those that come one by one
+// later are members of its root, and wait for nobody.
+TEST_P(ReduceDepth, AsTheModelSaysManyThatAreThereAreATreeAndLateOnesJoinItsRoot) {
+  Cluster& cluster = start(8, [](ClusterConfig& c) { c.engine.inline_bytes_max = 64_KiB; });
+  for (std::uint32_t i = 0; i < 128; ++i) {
+    put_now(i % 8, source(i), {.size_bytes = 16_KiB, .dtype = DType::kFloat32});
+  }
+  reduce_ = &cluster.reduce(0, kTarget, {.source_count = 128, .count = 128});
+  confirm(0, 123);
+  cluster.run_for(20_ms);
+  const Counts early = counts();
+  EXPECT_GE(early.branches, 124U / 12);
+  EXPECT_EQ(early.committed, 0U);
+  for (std::uint32_t i = 124; i < 128; ++i) {
+    confirm(i, i);
+    cluster.run_for(1_ms);
+  }
+  expect_value(*reduce_);
+  expect_value(cluster.get(0, kTarget));
+  EXPECT_EQ(counts().branches, early.branches);
+  EXPECT_EQ(counts().branched, 1U);
+  EXPECT_GT(counts().degree, 2U);
+  expect_no_branches("");
+}
+
+}  // namespace
+}  // namespace hoplite::sim

@@ -1,0 +1,65 @@
+"""A reduce whose tree has several levels, on real nodes: its value, its stats, what is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hoplite_ray.refs import ReduceOp
+from hoplite_ray.store import new_id
+from tests.process.nodes import WAIT_S, MakeNodes, Nodes
+
+
+def source(index: int, elements: int) -> Any:
+    """Small whole numbers: their float sums are exact in any order."""
+    return np.random.default_rng(index).integers(-1000, 1000, elements).astype(np.float32)
+
+
+def total(nodes: Nodes, counter: str) -> int:
+    """A counter of all nodes together."""
+    return sum(getattr(nodes.stats(rank), counter) for rank in range(len(nodes.stores)))
+
+
+@pytest.mark.parametrize("elements", [10, 10_000, 500_000])
+@pytest.mark.parametrize("op", ["sum", "mean", "max"])
+def test_a_tree_of_two_over_four_nodes(cluster: MakeNodes, op: ReduceOp, elements: int) -> None:
+    nodes = cluster(4, options={"reduce_degree": 2})
+    arrays = [source(index, elements) for index in range(8)]
+    ids = [nodes.put(index % 4, array) for index, array in enumerate(arrays)]
+    target = new_id()
+    reduction = nodes[0].reduce(target, ids, op=op, timeout_s=WAIT_S)
+    assert sorted(reduction.members) == list(range(8))
+    expected = np.max(arrays, 0) if op == "max" else np.sum(arrays, 0, np.float64)
+    if op == "mean":
+        expected /= len(arrays)
+    for rank in range(4):
+        np.testing.assert_array_equal(nodes.get(rank, target), expected.astype(np.float32))
+    while total(nodes, "reduces_branched") == 0:
+        pass  # the home publishes its counters in a moment
+    assert total(nodes, "reduces_branched") == total(nodes, "reduces_committed") == 1
+    assert total(nodes, "reduce_branches") == 6  # four pairs, and two of them
+    assert max(nodes.stats(rank).reduce_degree for rank in range(4)) == 2
+    for each in (*ids, target):
+        nodes[0].delete(each, timeout_s=WAIT_S)
+    for rank in range(4):
+        nodes.wait_for(rank, lambda stats: stats.arena_bytes_used == stats.objects == 0)
+
+
+def test_a_node_dies_and_its_source_is_replaced(cluster: MakeNodes) -> None:
+    nodes = cluster(4, options={"reduce_degree": 2})
+    arrays = [source(index, 10_000) for index in range(6)]
+    ids = [nodes.put(index % 3 + 1, array) for index, array in enumerate(arrays)]
+    target = new_id()
+    pending = nodes[0].begin_reduce(target, source_count=6, op="sum", count=4)
+    for index, each in enumerate(ids):
+        pending.confirm(index, each)
+    nodes.kill(3)
+    reduction = pending.result(WAIT_S)
+    expected = np.sum([arrays[index] for index in reduction.members], 0)
+    np.testing.assert_array_equal(nodes.get(0, target), expected)
+    for each in (*ids, target):
+        nodes[0].delete(each, timeout_s=WAIT_S)
+    for rank in range(3):
+        nodes.wait_for(rank, lambda stats: stats.arena_bytes_used == 0)
