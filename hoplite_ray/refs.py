@@ -375,8 +375,9 @@ def checked_timeout(timeout_s: float | None) -> float | None:
 
     Raises:  InvalidArgumentError unless it is a number of seconds, or None.
     """
-    is_number = isinstance(timeout_s, Real) and not isinstance(timeout_s, bool)
-    if timeout_s is None or (is_number and timeout_s >= 0):
+    if timeout_s is None:
+        return None
+    if isinstance(timeout_s, Real) and not isinstance(timeout_s, bool) and timeout_s >= 0:
         return timeout_s
     raise InvalidArgumentError(
         f"timeout_s is {timeout_s!r}; it takes seconds, or None to wait without a limit"

@@ -195,13 +195,14 @@ def raise_ours(error: ray.exceptions.RayTaskError) -> None:
 
 def begun(items: list[Gettable]) -> list[Ref | PendingValue]:
     """Starts to fetch what needs no answer of Ray's: Arrays, and refs of puts that are known."""
-    known = attachment().known_puts if is_attached() else {}
+    here = attachment() if is_attached() else None
+    known = {} if here is None else here.known_puts
     pending: list[Ref | PendingValue] = []
     for each in items:
         if isinstance(each, Array):
             pending.append(each.begin())
         elif (incarnation := known.get(each.binary())) is not None:
-            pending.append(PendingValue(each.binary(), incarnation))
+            pending.append(PendingValue(each.binary(), incarnation, here=here))
         else:
             pending.append(each)
     return pending

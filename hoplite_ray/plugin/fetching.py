@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 from hoplite_ray.codec import Encoded, decode
 from hoplite_ray.errors import GetTimeoutError, NodeLostError, ObjectLostError
 from hoplite_ray.pending import Received
-from hoplite_ray.plugin.attachment import TRIES, RayObjectLostError, attachment, left_s
+from hoplite_ray.plugin.attachment import (
+    TRIES,
+    Attachment,
+    RayObjectLostError,
+    attachment,
+    left_s,
+)
 from hoplite_ray.refs import short_name
 from hoplite_ray.store import Store
 
@@ -50,21 +56,29 @@ async def delete_async_of(object_id: bytes) -> None:
 class PendingValue:
     """A fetch under way. One of `result` and `result_async` is called, once.
 
-    `spare`: what to return instead when the object is lost; `why`: what is known of a loss.
+    `here`: the attachment, for who has it at hand; `spare`: what to return instead when the object
+    is lost; `why`: what is known of a loss.
     """
 
     def __init__(
-        self, object_id: bytes, incarnation: int, *, spare: Encoded | None = None, why: str = ""
+        self,
+        object_id: bytes,
+        incarnation: int,
+        *,
+        here: Attachment | None = None,
+        spare: Encoded | None = None,
+        why: str = "",
     ) -> None:
         self._object_id = object_id
         self._incarnation = incarnation
         self._spare = spare
         self._why = why
         self._tries_left = TRIES
-        self._begin()
+        self._begin(here)
 
-    def _begin(self) -> None:
-        self._pending = attachment().store.begin_get(self._object_id, exists=True)
+    def _begin(self, here: Attachment | None = None) -> None:
+        here = here or attachment()
+        self._pending = here.store.begin_get(self._object_id, exists=True)
 
     def result(self, timeout_s: float | None) -> Any:
         """The value, which nobody else has: the handle's attempt's, or that of a later one.

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "client/request.h"
+#include "io/brief_look.h"
 #include "io/unique_fd.h"
 #include "wire/local_frame.h"
 
@@ -107,8 +108,9 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
 
   std::mutex mutex_;
   std::condition_variable progress_;
-  Seat waiter_;   // of one who waits for a request of its own
-  Seat watcher_;  // of one in next_finished()
+  Seat waiter_;           // of one who waits for a request of its own
+  Seat watcher_;          // of one in next_finished()
+  BriefLook brief_look_;  // of the one in waiter_
   std::vector<std::byte> input_;
   std::size_t input_bytes_ = 0;
   std::optional<Error> end_;  // why nothing can be asked any more

@@ -104,7 +104,11 @@ void Attachment::lead(std::unique_lock<std::mutex>& guard, Seat& seat, short eve
   guard.unlock();
   std::array<pollfd, 2> awaited{pollfd{socket_.value(), events, 0},
                                 pollfd{seat.wake.value(), POLLIN, 0}};
-  ::poll(awaited.data(), awaited.size(), poll_ms(timeout));
+  const auto is_there = [&] { return ::poll(awaited.data(), awaited.size(), 0) != 0; };
+  const bool is_for_one = &seat == &waiter_ && events == POLLIN && timeout.ns > 0;
+  if (!is_for_one || !brief_look_.finds(is_there)) {
+    ::poll(awaited.data(), awaited.size(), poll_ms(timeout));
+  }
   eventfd_t count = 0;
   if (awaited[1].revents != 0) ::eventfd_read(seat.wake.value(), &count);
   guard.lock();

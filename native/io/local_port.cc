@@ -25,6 +25,8 @@ constexpr std::size_t kReadBytes = 128_KiB;  // one largest command, or some tho
 constexpr std::size_t kCommandsWaitingMax =
     1024;  // past it nothing is read until the engine has caught up
 constexpr std::size_t kFramesPerSend = 16;
+// A payload of this size is not copied to be sent with others: the copy takes as long as a send.
+constexpr std::size_t kUncopiedBytesMin = 4_KiB;
 
 Result<sockaddr_un> socket_address(const std::string& path) {
   sockaddr_un address{};
@@ -58,6 +60,18 @@ bool is_same_user(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;
   return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
+}
+
+// Returns how many bytes of both the socket has taken.
+std::size_t send_at_once(int fd, std::span<const std::byte> frame,
+                         std::span<const std::byte> payload) {
+  std::array<iovec, 2> parts{iovec{const_cast<std::byte*>(frame.data()), frame.size()},
+                             iovec{const_cast<std::byte*>(payload.data()), payload.size()}};
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  const ssize_t sent = ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return sent < 0 ? 0 : static_cast<std::size_t>(sent);  // the next flush meets the error again
 }
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -231,17 +245,23 @@ void LocalPort::reply(const ReplyToClient& action) {
   Bytes frame;
   encode(LocalReply{action.request, action.reply}, has_payload ? fetched->meta.size_bytes : 0,
          frame);
-  if (has_payload) {
-    const std::span<const std::byte> payload =
-        arena_->at({fetched->extent.offset, fetched->meta.size_bytes});
-    frame.insert(frame.end(), payload.begin(), payload.end());
-  }
+  std::span<const std::byte> payload;
+  if (has_payload) payload = arena_->at({fetched->extent.offset, fetched->meta.size_bytes});
   ++counters_.replies;
-  queue(found->first, found->second, std::move(frame));
+  queue(found->first, found->second, std::move(frame), payload);
 }
 
-void LocalPort::queue(std::uint64_t token, Attachment& client, Bytes frame) {
-  client.queued_bytes += frame.size();
+void LocalPort::queue(std::uint64_t token, Attachment& client, Bytes frame,
+                      std::span<const std::byte> payload) {
+  const std::size_t whole = frame.size() + payload.size();
+  std::size_t sent = 0;
+  if (client.output.empty() && payload.size() >= kUncopiedBytesMin) {
+    sent = send_at_once(client.fd.value(), frame, payload);
+  }
+  if (sent == whole) return;
+  frame.insert(frame.end(), payload.begin(), payload.end());
+  client.output_sent += sent;  // which is 0 while nothing is queued
+  client.queued_bytes += whole - sent;
   client.output.push_back(std::move(frame));
   if (!std::exchange(client.is_dirty, true)) dirty_.push_back(token);
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,8 @@ class LocalPort {
   ~LocalPort();  // removes the socket's file
 
   void handle_ready(const Ready& ready);
-  // Queues the reply, with the bytes of the extent behind it where Fetched is not mapped.
+  // Sends or queues the reply, with the bytes of the extent behind it where Fetched is not mapped;
+  // the extent may be used again afterwards.
   void reply(const ReplyToClient& action);
   void flush();  // what the turn's replies have queued
   // Moves up to `count_max` commands out, in order per client.
@@ -79,7 +81,8 @@ class LocalPort {
   [[nodiscard]] Result<void> handle_frame(std::uint64_t token, Attachment& client, LocalFrame frame,
                                           Bytes payload);
   [[nodiscard]] Result<bool> send(Attachment& client);  // false: the socket is full
-  void queue(std::uint64_t token, Attachment& client, Bytes frame);
+  void queue(std::uint64_t token, Attachment& client, Bytes frame,
+             std::span<const std::byte> payload = {});
   void watch(std::uint64_t token, Attachment& client);
   void lose(std::uint64_t token);
 

@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
@@ -241,8 +242,37 @@ TEST_F(LocalPortTest, AClientThatDoesNotReadIsNotListenedToUntilItDoes) {
   for (int i = 0; i < 20; ++i) turn();
   EXPECT_FALSE(port_->has_commands());
   std::size_t heard = 0;
-  for (int i = 0; i < 50 && heard < 20 * 60'000; ++i) heard += hear(fd).size();
+  for (int i = 0; i < 50 && heard < std::size_t{20} * 60'000; ++i) heard += hear(fd).size();
   EXPECT_EQ(commands(1).size(), 1U);
+}
+
+TEST_F(LocalPortTest, WhatTheSocketHasNotTakenYetIsAsItWasWhenItWasReplied) {
+  open();
+  const UniqueFd fd = attach();
+  say(fd, command(1, GetCommand{}));
+  const ClientId client = commands(1).at(0).client;
+  Fetched fetched;
+  fetched.meta.size_bytes = 64_KiB;
+  fetched.meta.parts = {{DType::kOpaque, fetched.meta.size_bytes}};
+  fetched.extent = {0, 64_KiB};
+  constexpr std::size_t kReplies = 20;  // more than a socket takes
+  const auto range = arena_.at(fetched.extent);
+  for (std::size_t i = 0; i < kReplies; ++i) {
+    std::fill(range.begin(), range.end(), static_cast<std::byte>(i));
+    port_->reply({client, RequestId{i}, fetched});
+  }
+  std::fill(range.begin(), range.end(), std::byte{99});
+  const Bytes heard = hear(fd);
+  const std::size_t whole = heard.size() / kReplies;
+  ASSERT_EQ(heard.size(), kReplies * whole);
+  for (std::size_t i = 0; i < kReplies; ++i) {
+    const auto frame = std::span(heard).subspan(i * whole, whole);
+    EXPECT_EQ(decode(Bytes(frame.begin(), frame.end())).request, RequestId{i});
+    const auto payload = frame.last(64_KiB);
+    EXPECT_TRUE(std::all_of(payload.begin(), payload.end(), [&](std::byte each) {
+      return each == static_cast<std::byte>(i);
+    })) << i;
+  }
 }
 
 TEST_F(LocalPortTest, AClientThatNeverReadsIsCutOff) {

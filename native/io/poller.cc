@@ -50,13 +50,24 @@ void Poller::remove(int fd) {
   HOPLITE_CHECK(::epoll_ctl(epoll_.value(), EPOLL_CTL_DEL, fd, nullptr) == 0);
 }
 
-std::span<const Ready> Poller::wait(std::optional<Duration> timeout) {
+int Poller::look(int timeout_ms) {
+  return ::epoll_wait(epoll_.value(), events_.data(), kReadyMax, timeout_ms);
+}
+
+std::span<const Ready> Poller::wait(std::optional<Duration> timeout, Waiting begins) {
   int timeout_ms = -1;
   if (timeout) {
     const std::int64_t rounded = (std::max<std::int64_t>(timeout->ns, 0) + 999'999) / 1'000'000;
     timeout_ms = static_cast<int>(std::min<std::int64_t>(rounded, std::numeric_limits<int>::max()));
   }
-  const int count = ::epoll_wait(epoll_.value(), events_.data(), kReadyMax, timeout_ms);
+  int count = 0;
+  const auto has_come = [&] {
+    count = look(0);
+    return count != 0;
+  };
+  if (begins == Waiting::kAsleep || timeout_ms == 0 || !brief_look_.finds(has_come)) {
+    count = look(timeout_ms);
+  }
   if (count < 0) {
     HOPLITE_CHECK(errno == EINTR);
     return {};

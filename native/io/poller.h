@@ -14,11 +14,15 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "io/brief_look.h"
 #include "io/unique_fd.h"
 
 namespace hoplite {
 
 enum class Interest : std::uint8_t { kNone = 0, kRead = 1, kWrite = 2, kBoth = 3 };
+
+// How a wait begins: asleep, or looking for a moment before it sleeps.
+enum class Waiting : std::uint8_t { kAsleep, kAwake };
 
 struct Ready {
   std::uint64_t token = 0;
@@ -45,13 +49,16 @@ class Poller {
 
   // Waits for a descriptor, a wake() or the end of `timeout` (rounded up to 1 ms; nullopt: for
   // ever). The span is valid until the next wait.
-  [[nodiscard]] std::span<const Ready> wait(std::optional<Duration> timeout);
+  [[nodiscard]] std::span<const Ready> wait(std::optional<Duration> timeout,
+                                            Waiting begins = Waiting::kAsleep);
   void wake() const noexcept;  // any thread, async-signal-safe; wakes are merged
 
  private:
   Poller(UniqueFd epoll, UniqueFd wake);
+  [[nodiscard]] int look(int timeout_ms);  // how many events have come
   UniqueFd epoll_;
   UniqueFd wake_;
+  BriefLook brief_look_;
   std::array<epoll_event, kReadyMax> events_{};
   std::array<Ready, kReadyMax> ready_{};
 };

@@ -83,6 +83,19 @@ TEST_F(PollerTest, AnotherThreadEndsTheWaitAndWakesAreMerged) {
   EXPECT_TRUE(poller_.wait(Duration{0}).empty());
 }
 
+TEST_F(PollerTest, AWaitThatBeginsAwakeFindsWhatComesAndFallsAsleepOtherwise) {
+  ASSERT_TRUE(poller_.add(ours_.value(), 7, Interest::kRead));
+  EXPECT_TRUE(poller_.wait(1_ms, Waiting::kAwake).empty());
+  std::thread other([this] { EXPECT_EQ(::write(theirs_.value(), "x", 1), 1); });
+  EXPECT_EQ(poller_.wait(std::nullopt, Waiting::kAwake).size(), 1U);
+  other.join();
+  EXPECT_EQ(poller_.wait(std::nullopt, Waiting::kAwake).size(), 1U);  // found in the first look
+  std::array<char, 1> byte{};
+  EXPECT_EQ(::read(ours_.value(), byte.data(), byte.size()), 1);
+  poller_.wake();
+  EXPECT_TRUE(poller_.wait(std::nullopt, Waiting::kAwake).empty());
+}
+
 TEST_F(PollerTest, RefusesAClosedDescriptor) {
   const int fd = ours_.value();
   ours_.reset();

@@ -131,8 +131,9 @@ void Node::run() noexcept {
   ::pthread_setname_np(::pthread_self(), "hoplite-node");
   trace_.install();
   while (!commands_.is_stopping()) {
-    const auto ready = parts_.poller->wait(patience());  // the turn's only wait
-    const Instant now = read_clock();                    // the only clock that decisions see
+    const auto waiting = std::exchange(waiting_, Waiting::kAsleep);
+    const auto ready = parts_.poller->wait(patience(), waiting);  // the turn's only wait
+    const Instant now = read_clock();  // the only clock that decisions see
     Budget incoming{kBytesPerHalfTurn};
     for (const Ready& each : ready) hear(each, incoming, now);
     parts_.links->handle_timeout(now);
@@ -232,7 +233,10 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
                      std::memcpy(arena.at(a.extent).data(), a.payload.data(), a.payload.size());
                    }
                  },
-                 [&](const ReplyToClient& a) { parts_.port->reply(a); },
+                 [&](const ReplyToClient& a) {
+                   parts_.port->reply(a);
+                   waiting_ = Waiting::kAwake;  // who is answered may ask again at once
+                 },
                  [&](const Connect& a) { links.connect(a.member, now); },
                  [&](const Disconnect& a) { links.disconnect(a.node); },
                  [&](const ReportDeath& a) {

@@ -86,6 +86,7 @@ class Node {
   Instant turn_ended_;
   Instant published_;
   bool has_actions_left_ = false;
+  Waiting waiting_ = Waiting::kAsleep;
   std::once_flag stopped_;
   std::thread thread_;
 };
