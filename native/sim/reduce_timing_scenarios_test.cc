@@ -129,38 +129,36 @@ TEST_P(ReduceTiming, AllreduceWithOneParticipantLate) {
                   .room = 1.10});
 }
 
-// Many nodes: as deep as the model says (design decision 5), against one level, which is what
-// degree 4096 is. `part`: of its time. The same where each frame takes 5 us of a core at both ends,
-// as the model has it. An object of 1 MiB is striped, 1 KiB waits for its home in any case.
+// Many nodes: as deep as the model says (design decision 5). In brackets what one level takes,
+// which is what degree 4096 is: 1 KiB (388), which waits for its home in any case, 8 KiB (103), 64
+// KiB over 16 nodes (20.9) and 64 (68.1). 1 MiB is striped. With frames that take 5 us of a core at
+// both ends, as the model has it, 64 KiB takes 38.0 (85.9).
 TEST_P(ReduceTiming, ManyNodesAreAsDeepAsTheModelSays) {
   struct Row {
     Case is;
     std::uint64_t degree = 0;  // 0: one level
-    double part = 1, part_on_cores = 1;
+    double at_most = 0;
   };
-  for (const Row& row : {Row{{.size_bytes = 1_KiB, .nodes = 64}, 0, 1, 1},
-                         Row{{.size_bytes = 8_KiB, .nodes = 64}, 8, 0.75, 0.8},
-                         Row{{.size_bytes = 64_KiB, .nodes = 16}, 4, 0.75, 0.8},
-                         Row{{.size_bytes = 64_KiB, .nodes = 64}, 4, 0.32, 0.5},
-                         Row{{.size_bytes = 1_MiB, .nodes = 64, .shrink = 8}, 0, 1, 1}}) {
-    for (const Duration frame_time : {0_us, 5_us}) {
-      Case is = row.is;
-      is.frame_time = frame_time;
-      const double took = run(is, object_named(1));
-      std::uint64_t degree = 0;
-      for (std::size_t node = 0; node < is.nodes; ++node) {
-        degree = std::max(degree, cluster_->stats(node).reduce_degree);
-      }
-      is.degree = 4096;
-      const double flat = run(is, object_named(1));
-      std::printf("reduce of %llu KiB over %zu nodes, %lld us a frame: %.2f x size / rate, ",
-                  static_cast<unsigned long long>(is.size_bytes / 1_KiB), is.nodes,
-                  static_cast<long long>(frame_time.ns / 1000), took);
-      std::printf("degree %llu; one level: %.2f\n", static_cast<unsigned long long>(degree), flat);
-      EXPECT_EQ(degree, row.degree);
-      EXPECT_LE(took, (frame_time.ns > 0 ? row.part_on_cores : row.part) * flat);
+  for (const Row& row : {Row{{.size_bytes = 1_KiB, .nodes = 64}, 0, 390},
+                         Row{{.size_bytes = 8_KiB, .nodes = 64}, 8, 74},
+                         Row{{.size_bytes = 64_KiB, .nodes = 16}, 4, 14.5},
+                         Row{{.size_bytes = 64_KiB, .nodes = 64}, 4, 21},
+                         Row{{.size_bytes = 64_KiB, .nodes = 64, .frame_time = 5_us}, 4, 39},
+                         Row{{.size_bytes = 1_MiB, .nodes = 64, .shrink = 8}, 0, 2.2}}) {
+    const double took = run(row.is, object_named(1));
+    std::uint64_t degree = 0;
+    for (std::size_t node = 0; node < row.is.nodes; ++node) {
+      degree = std::max(degree, cluster_->stats(node).reduce_degree);
     }
+    std::printf("reduce of %llu KiB over %zu nodes: %.2f x size / rate, degree %llu\n",
+                static_cast<unsigned long long>(row.is.size_bytes / 1_KiB), row.is.nodes, took,
+                static_cast<unsigned long long>(degree));
+    EXPECT_EQ(degree, row.degree);
+    EXPECT_LE(took, row.at_most);
   }
+  const double flat = run({.size_bytes = 64_KiB, .nodes = 64, .degree = 4096}, object_named(1));
+  std::printf("reduce of 64 KiB over 64 nodes: %.2f x size / rate, one level\n", flat);
+  EXPECT_GE(flat, 64);  // one link takes them all
 }
 
 }  // namespace
