@@ -21,7 +21,6 @@ from ranks import Rank, RankError
 from hoplite_ray.store import new_id
 
 LEAD_S = 0.05  # for everybody to have read what to do
-SETTLE_BYTES = 1 << 20
 RING_S = 0.6
 
 
@@ -173,7 +172,7 @@ class Stage:
             survivors = [rank for rank in self._others if rank not in killed]
             self._check_and_delete([object_id], survivors)
         finally:
-            self._revive(killed[0])
+            self._revive(killed[0], size_bytes)
         return Sample(max(ended[rank] for rank in survivors), ended, usage)
 
     def reduce(self, size_bytes: int, *, gap_s: float = 0.0) -> Sample:
@@ -257,7 +256,9 @@ class Stage:
         for rank in ranks:
             self._ranks[rank].answer()
 
-    def _revive(self, rank: int) -> None:
+    def _revive(self, rank: int, size_bytes: int) -> None:
         self.cluster.revive(rank)
         self._ranks[rank].do("attach", node=self.cluster.nodes[rank].socket)
-        self.broadcast(SETTLE_BYTES)  # once all have got it, all links are up again
+        # Not counted, as the first round is not: all links are up again, and the new node is as
+        # warm as the others.
+        self.allreduce(size_bytes)
