@@ -40,7 +40,10 @@ class ReduceTiming : public Scenario {
       c.engine.block_bytes_min /= is.shrink;
       c.engine.block_bytes_max /= is.shrink;
       c.engine.credit_bytes /= is.shrink;
-      c.engine.rail_queue_bytes /= is.shrink;
+      // As much as a single rail takes of blocks that are not shrunk (plan/rails.cc).
+      const std::uint64_t two_blocks = 2 * is.size_bytes / kBlocksPerObjectAim;
+      c.engine.rail_queue_bytes =
+          std::clamp<std::uint64_t>(two_blocks, 256_KiB, kRailQueueBytes) / is.shrink;
       c.engine.arena_bytes = 8 * size + (is.nodes > 16 ? 9_MiB : 4_MiB);
       c.network.rate_bytes_per_s /= is.shrink;
       c.network.shrink = is.shrink;
