@@ -96,6 +96,14 @@ std::optional<std::uint32_t> Accumulator::first_lacking(std::uint32_t member,
   return std::nullopt;
 }
 
+// Members' blocks come in order.
+bool Accumulator::has_begun() const {
+  if (own_.owned.empty() || total(own_.owned.front()) == 0) return false;
+  const StripeIndex stripe = own_.owned.front();
+  const auto it = folded_.find(stripe_block(own_.stripe_count, stripe, total(stripe) / 16));
+  return it != folded_.end() && it->second.taken.count() >= members_.size();
+}
+
 bool Accumulator::is_whole(BlockIndex block) const {
   const auto it = folded_.find(block);
   return own_.sealed && it != folded_.end() && it->second.taken.count() == members_.size();

@@ -43,6 +43,8 @@ class Accumulator {
   [[nodiscard]] std::optional<std::uint32_t> first_lacking(std::uint32_t member,
                                                            StripeIndex stripe) const;
   [[nodiscard]] bool lacks(std::uint32_t member, BlockIndex block) const;
+  // Whether a sixteenth of the owned blocks hold all members that are known.
+  [[nodiscard]] bool has_begun() const;
   // The stripe's next block, in order, that is whole: after these steps its fold is in cell 0.
   // Finish it, for it counts as final from now on.
   struct Whole {

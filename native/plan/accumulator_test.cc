@@ -50,6 +50,21 @@ TEST(Accumulator, SaysWhetherAFoldIsTheBlocksFirstAndRefusesToRepeatIt) {
   EXPECT_EQ(take(folds, 0, kSecond), true) << "blocks are told apart";
 }
 
+TEST(Accumulator, HasBegunWhenTheBlockAtASixteenthHoldsAllThatAreKnown) {
+  Accumulator folds(own(1, {0, 1}, false));
+  EXPECT_FALSE(folds.has_begun());
+  take(folds, 0, kFirst);
+  take(folds, 1, kSecond);
+  EXPECT_FALSE(folds.has_begun());
+  take(folds, 1, kFirst);
+  EXPECT_TRUE(folds.has_begun());
+  EXPECT_TRUE(folds.handle_own(own(1, {2}, false)));
+  EXPECT_FALSE(folds.has_begun()) << "of the third one nothing";
+  ReduceOwn none = own(2, {0, 1}, false);
+  none.owned.clear();
+  EXPECT_FALSE(Accumulator(none).has_begun());
+}
+
 TEST(Accumulator, KnowsWhereAMemberIsToBeContinued) {
   Accumulator folds(own(1, {0, 1}));
   EXPECT_EQ(folds.first_lacking(0, kMine), 0U);

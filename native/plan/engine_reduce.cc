@@ -49,7 +49,7 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
     end_fold(own.target);  // of a reduce that was deleted, and we have not heard of it
   }
   const auto [fold, is_new] =
-      folds_.try_emplace(own.target, Folding{Accumulator(own), {}, {}, {}, false});
+      folds_.try_emplace(own.target, Folding{Accumulator(own), {}, {}, {}, 0, false});
   Folding& folding = fold->second;
   const bool raised = object.target_epoch < own.target_epoch;
   if (!is_new && !folding.accumulator.handle_own(own)) return;
@@ -123,6 +123,15 @@ void Engine::State::drive_fold(const ObjectId& target) {
     }
   }
   publish_folded(target, folding);
+  // The home owns a stripe like all others, and sees from it how a fold gets on: once for each
+  // member that came.
+  const std::size_t known = members.size();
+  if (view_.home_of(target) != config_.node || folding.accumulator.own().sealed ||
+      known == folding.members_begun || !folding.accumulator.has_begun()) {
+    return;
+  }
+  folding.members_begun = known;
+  reduces_.handle_begun(target, view_);
 }
 
 void Engine::State::locate_member(const ObjectId& target, Accumulator::Member& member) {

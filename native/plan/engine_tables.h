@@ -43,6 +43,7 @@ struct Folding {  // the owner's side of a reduce
   Workspace workspace;
   std::map<TransferId, std::size_t> pulls;  // -> which slot
   std::set<StripeIndex> reported;
+  std::size_t members_begun = 0;  // at the home: members when the late owners were judged last
   bool failed = false;
 };
 

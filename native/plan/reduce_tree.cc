@@ -142,6 +142,27 @@ bool ReduceTree::take_in(const ObjectId& target, Plan& plan, const Located& loca
   return true;
 }
 
+// Who sends its source to all owners and then its own stripe to all readers takes nearly two
+// copies' time from when it comes. Its stripe can't just move: its new owner would have two to
+// send. So all are cut anew, under the next target epoch, and folded anew, but for what is still at
+// its owner.
+void ReduceTree::handle_begun(const ObjectId& target, const Membership& view) {
+  const auto it = plans_.find(target);
+  if (it == plans_.end() || recovering_) return;
+  Plan& plan = it->second;
+  if (!plan.everywhere || plan.has_ended() || !plan.locating.empty()) return;
+  const std::vector<NodeId> able = able_nodes(plan, view);
+  std::set<NodeId> late;
+  for (const NodeId owner : plan.owners) {
+    const bool is_able = std::find(able.begin(), able.end(), owner) != able.end();
+    if (!is_able && view.is_live(owner) && !view.is_draining(owner)) late.insert(owner);
+  }
+  if (late.empty()) return;
+  for (const NodeId owner : late) parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});
+  plan.owners.clear();
+  advance(target, plan, view);
+}
+
 void ReduceTree::handle_source_lost(const ObjectId& source, const Membership& view) {
   for (auto& [target, plan] : plans_) {
     if (plan.locating.erase(source) == 0 || plan.has_ended()) continue;

@@ -33,6 +33,9 @@ class ReduceTree {
   void handle_want(NodeId from, const ReduceWant& want, const Membership& view);
   void handle_report(NodeId from, const ReduceReport& report, const Membership& view);
   void handle_located(const Located& located, const Membership& view);
+  // An owner has folded a sixteenth of all members that are located. Owners whose source still
+  // isn't there give their stripes up, if they are few.
+  void handle_begun(const ObjectId& target, const Membership& view);
   void handle_source_lost(const ObjectId& source, const Membership& view);
   void handle_node_dead(NodeId node, const Membership& view);
   void handle_link_up(NodeId node, const Membership& view);

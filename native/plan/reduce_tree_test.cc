@@ -242,6 +242,75 @@ TEST_F(ReduceTreeTest, GivesNoStripeOfAnAllreduceToTheOneOfEightWhoseSourceIsLat
   }
 }
 
+TEST_F(ReduceTreeTest, TakesItsStripeFromTheOneOfEightThatIsLateOnceTheOthersAreBeingFolded) {
+  std::vector<std::pair<NodeId, std::uint32_t>> nodes;
+  for (std::uint64_t node = 1; node <= 8; ++node) nodes.emplace_back(NodeId{node}, 1);
+  const ObjectMeta meta{8192, 1024, {{DType::kFloat32, 8192}}, "a block for each"};
+  const auto arrive = [&](std::uint32_t index) {
+    confirm(index);
+    tree_.handle_located({source(index), Incarnation{1}, meta, NodeId{index + 1}}, view_);
+    look();
+  };
+  const auto begin = [&] {
+    tree_.handle_begun(kTarget, view_);
+    look();
+    return own_[NodeId{1}].target_epoch.value;
+  };
+  want_.everywhere = true;
+  change_view(nodes);
+  tree_.handle_recovered(view_);
+  want(8, 8);
+  for (std::uint32_t index = 0; index < 6; ++index) arrive(index);
+  EXPECT_TRUE(own_.contains(NodeId{8})) << "the first source came alone";
+  EXPECT_EQ(begin(), 1U) << "two late ones would cost too much";
+  arrive(6);
+  EXPECT_TRUE(dropped_.empty());
+  EXPECT_EQ(begin(), 2U);
+  EXPECT_EQ(dropped_, std::set{NodeId{8}});
+  own_.erase(NodeId{8});
+  EXPECT_EQ(own_[NodeId{7}].stripe_count, 7);
+  EXPECT_EQ(told(NodeId{7}).size(), 7U) << "in a new epoch all that are known";
+  EXPECT_EQ(begin(), 2U) << "nothing to change";
+  arrive(7);
+  EXPECT_TRUE(own_[NodeId{7}].sealed);
+  EXPECT_FALSE(own_.contains(NodeId{8}));
+  fold_all();
+  EXPECT_EQ(answer().phase, ReducePhase::kCommitted);
+  EXPECT_EQ(begin(), 2U) << "it has ended";
+}
+
+TEST_F(ReduceTreeTest, LeavesItsStripeToTheLateOneWhoseSourceIsBeingLocated) {
+  want_.everywhere = true;
+  std::vector<std::pair<NodeId, std::uint32_t>> nodes;
+  for (std::uint64_t node = 1; node <= 8; ++node) nodes.emplace_back(NodeId{node}, 1);
+  const ObjectMeta meta{8192, 1024, {{DType::kFloat32, 8192}}, "a block for each"};
+  change_view(nodes);
+  tree_.handle_recovered(view_);
+  want(8, 8);
+  for (std::uint32_t index = 0; index < 8; ++index) {
+    confirm(index);
+    if (index == 7) break;
+    tree_.handle_located({source(index), Incarnation{1}, meta, NodeId{index + 1}}, view_);
+    look();
+  }
+  tree_.handle_begun(kTarget, view_);
+  look();
+  EXPECT_TRUE(dropped_.empty());
+  EXPECT_EQ(own_[NodeId{8}].target_epoch, TargetEpoch{1});
+}
+
+TEST_F(ReduceTreeTest, LeavesTheStripesOfAReduceForOneReaderWhereTheyAre) {
+  want(2, 2);
+  confirm(0);
+  locate(0);
+  const TargetEpoch before = own_[kX].target_epoch;
+  tree_.handle_begun(kTarget, view_);
+  tree_.handle_begun(ObjectId{}, view_);
+  look();
+  EXPECT_EQ(own_[kX].target_epoch, before);
+  EXPECT_TRUE(dropped_.empty());
+}
+
 TEST_F(ReduceTreeTest, GivesAShareToTheNodeThatHasItsReadersSource) {
   want_.share = {kMeta.size_bytes, 1024, 1};
   want_.meta = {2048, 1024, {{DType::kFloat32, 2048}}, "some rows"};
