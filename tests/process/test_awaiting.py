@@ -231,6 +231,7 @@ def test_gather_ends_with_the_first_failure(three: Nodes) -> None:
         pending[0].result(WAIT_S)
     ids = [three.put(rank, np.array(rank)) for rank in range(3)]
     assert [int(value) for value in three[1].gather(ids, timeout_s=WAIT_S)] == [0, 1, 2]
-    with pytest.raises(GetTimeoutError, match=rf"{never[:4].hex()}.*after 0\.\d+ s"):
+    three[0].gather(ids, timeout_s=WAIT_S)  # they are there, however little time there is
+    with pytest.raises(GetTimeoutError, match=rf"{never[:4].hex()}.*after \d+\.\d+ s"):
         three[0].gather([*ids, never], timeout_s=0.05)
     assert three[0].gather([]) == []
