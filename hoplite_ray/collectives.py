@@ -79,10 +79,11 @@ class Collectives(ABC):
                  takes floats; 16-bit floats are added up in 32 bits and rounded once.
         Raises:  ReduceError if fewer than `count` sources are left; LayoutMismatchError;
                  InvalidArgumentError for a dtype that the operation does not take.
-        Cost:    size_bytes through each link (n nodes, a source on each). Each node but the
-                 caller's folds 1 / (n - 1) of the result and holds size_bytes for it;
-                 deterministic: and of its share up to min(count, sources / 2) copies, twice as
-                 wide for 16-bit floats, for what waits for its neighbour.
+        Cost:    size_bytes through each link (n nodes, a source on each; several that are there
+                 already cross as one, unless 16 bits wide). Each node but the caller's folds
+                 1 / (n - 1) of the result and holds size_bytes for it; deterministic: and of its
+                 share up to min(count, sources / 2) copies, twice as wide for 16-bit floats, for
+                 what waits for its neighbour.
         Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; docs/design.md.
         """
         pending = self._begin_reduce_of(target, sources, op, count, deterministic=deterministic)

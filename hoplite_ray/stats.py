@@ -27,6 +27,7 @@ class NodeStats:
     blocks_sent: int
     blocks_received: int
     blocks_folded: int
+    blocks_combined: int  # of several sources of a reduce, sent as one
     bytes_sent: int
     evictions: int
     reduces_committed: int

@@ -25,6 +25,7 @@ std::map<std::string, std::uint64_t> by_name(const NodeStats& stats) {
       {"blocks_sent", e.blocks_sent},
       {"blocks_received", e.blocks_received},
       {"blocks_folded", e.blocks_folded},
+      {"blocks_combined", e.blocks_combined},
       {"bytes_sent", e.bytes_sent},
       {"grants", e.grants},
       {"regrants", e.regrants},

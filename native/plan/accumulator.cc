@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/accumulator.h"
 
+#include <algorithm>
+
 namespace hoplite {
 
 bool Accumulator::handle_own(const ReduceOwn& own) {
@@ -76,6 +78,29 @@ std::optional<std::vector<FoldStep>> Accumulator::take(std::uint32_t member, Blo
   if (!into.taken.insert(member)) return std::nullopt;
   if (own_.deterministic) return into.pairs.take(member, tree());
   return std::vector{FoldStep{0, std::nullopt, first}};
+}
+
+std::optional<std::vector<FoldStep>> Accumulator::take(std::span<const std::uint32_t> members,
+                                                       BlockIndex block) {
+  const auto is_in = [&](std::uint32_t member) {
+    return !members_.contains(member) || !lacks(member, block);
+  };
+  if (std::any_of(members.begin(), members.end(), is_in)) return std::nullopt;
+  auto steps = take(members.front(), block);
+  for (const std::uint32_t member : members.subspan(1)) folded_.at(block).taken.insert(member);
+  return steps;
+}
+
+bool Accumulator::can_combine() const {
+  return !own_.deterministic && can_combine_all(own_.meta.parts, own_.op);
+}
+
+bool Accumulator::lacks_alike(std::uint32_t one, std::uint32_t other, StripeIndex stripe) const {
+  return std::all_of(folded_.begin(), folded_.end(), [&](const auto& folded) {
+    const auto& [block, into] = folded;
+    return block.value % own_.stripe_count != stripe.value || received_.contains(block) ||
+           into.taken.contains(one) == into.taken.contains(other);
+  });
 }
 
 bool Accumulator::lacks(std::uint32_t member, BlockIndex block) const {

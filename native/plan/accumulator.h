@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "plan/messages.h"
@@ -39,6 +40,14 @@ class Accumulator {
 
   // Books `member` on `block`: what is to be folded now, or nothing if it is in already.
   std::optional<std::vector<FoldStep>> take(std::uint32_t member, BlockIndex block);
+  // The same for members that were combined: they come in together or not at all.
+  // REQUIRES: at least one; more than one only if can_combine().
+  std::optional<std::vector<FoldStep>> take(std::span<const std::uint32_t> members,
+                                            BlockIndex block);
+  // May a sender combine some of its members? Not where the order in which they are is fixed.
+  [[nodiscard]] bool can_combine() const;
+  // Does each block of the stripe lack both or neither? Cost: O(blocks that were begun).
+  [[nodiscard]] bool lacks_alike(std::uint32_t one, std::uint32_t other, StripeIndex stripe) const;
   // The first block (as a position in the stripe) that still lacks `member`.
   [[nodiscard]] std::optional<std::uint32_t> first_lacking(std::uint32_t member,
                                                            StripeIndex stripe) const;

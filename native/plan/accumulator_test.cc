@@ -75,6 +75,39 @@ TEST(Accumulator, KnowsWhereAMemberIsToBeContinued) {
   EXPECT_TRUE(folds.lacks(1, kFirst));
 }
 
+TEST(Accumulator, TakesMembersThatWereCombinedTogetherOrNotAtAll) {
+  Accumulator folds(own(1, {0, 1, 2}));
+  const std::vector<std::uint32_t> first{0, 2}, second{1, 2};
+  const auto steps = folds.take(first, kFirst);
+  ASSERT_TRUE(steps);
+  EXPECT_EQ(*steps, (std::vector{FoldStep{0, std::nullopt, true}}));
+  EXPECT_FALSE(folds.lacks(0, kFirst) || folds.lacks(2, kFirst));
+  EXPECT_FALSE(folds.take(second, kFirst)) << "2 would count twice";
+  EXPECT_TRUE(folds.lacks(1, kFirst));
+  EXPECT_TRUE(folds.handle_own(own(2, {0, 1})));  // 2 is gone, and with it what 0 had made with it
+  EXPECT_TRUE(folds.lacks(0, kFirst));
+  EXPECT_FALSE(folds.take(second, kFirst)) << "2 is no member any more";
+}
+
+TEST(Accumulator, KnowsWhichMembersLackTheSameBlocks) {
+  Accumulator folds(own(1, {0, 1}));
+  EXPECT_TRUE(folds.lacks_alike(0, 1, kMine));
+  take(folds, 0, kSecond);
+  EXPECT_FALSE(folds.lacks_alike(0, 1, kMine));
+  take(folds, 1, kSecond);
+  EXPECT_TRUE(folds.lacks_alike(0, 1, kMine));
+}
+
+TEST(Accumulator, LetsSendersCombineWhereNoRoundingOrOrderIsLost) {
+  EXPECT_TRUE(Accumulator(own(1, {0})).can_combine());
+  ReduceOwn halves = own(1, {0});
+  halves.meta.parts = {{DType::kFloat32, 2048}, {DType::kBfloat16, 2048}};
+  EXPECT_FALSE(Accumulator(halves).can_combine());
+  ReduceOwn fixed = own(1, {0});
+  fixed.deterministic = true;
+  EXPECT_FALSE(Accumulator(fixed).can_combine());
+}
+
 TEST(Accumulator, IsFinalOnlyWithEveryMemberOfASealedSet) {
   Accumulator folds(own(1, {0}, false));
   take(folds, 0, kFirst);

@@ -236,17 +236,24 @@ void Engine::State::admit() {
 
 // Hands out blocks until every rail's queue is full or nothing is ready.
 void Engine::State::pump() {
-  while (auto block = sender_.poll_block(objects_, rails_, now_)) {
-    block->header.view_epoch = view_.epoch();
-    std::memcpy(&block->header.trace.value, block->header.object.bytes.data(),
-                sizeof block->header.trace.value);
-    LocalObject& object = objects_.at(block->header.object);
-    ++object.pins[ClientId{0}];
-    inventory_.mark_needed(block->header.object);
+  const auto folds = [&] { return fold_bytes_left_ > 0 ? Folds::kNow : Folds::kLater; };
+  while (auto next = sender_.poll_block(objects_, rails_, inventory_, folds(), now_)) {
+    SendBlock& block = next->block;
+    block.header.view_epoch = view_.epoch();
+    std::memcpy(&block.header.trace.value, block.header.object.bytes.data(),
+                sizeof block.header.trace.value);
+    if (next->combined.empty()) {
+      ++objects_.at(block.header.object).pins[ClientId{0}];
+      inventory_.mark_needed(block.header.object);
+    } else {
+      combine(*next);
+    }
     ++stats_.blocks_sent;
-    stats_.bytes_sent += block->extent.size_bytes;
-    actions_.emplace_back(*block);
+    stats_.bytes_sent += block.extent.size_bytes;
+    actions_.emplace_back(block);
   }
+  more_ = more_ || fold_bytes_left_ == 0;
+  while (const auto refused = sender_.poll_refused()) refuse({*refused}, {});
 }
 
 EngineStats Engine::State::stats() const {

@@ -78,14 +78,31 @@ void Engine::State::fold_steps(const LocalObject& target, const Folding& folding
   }
 }
 
-// Books the member's block, which lies at `from`.
-void Engine::State::fold_block(const LocalObject& target, Folding& folding, std::uint32_t member,
-                               BlockIndex block, std::uint64_t from) {
-  const auto steps = folding.accumulator.take(member, block);
+// Books the block of these members, which lies at `from`.
+void Engine::State::fold_block(const LocalObject& target, Folding& folding,
+                               std::span<const std::uint32_t> members, BlockIndex block,
+                               std::uint64_t from) {
+  const auto steps = folding.accumulator.take(members, block);
   if (!steps) return;
   fold_steps(target, folding, block, *steps, from);
   ++stats_.blocks_folded;
   dirty_folds_.insert(folding.accumulator.own().target);
+}
+
+// What is sent instead of a block of each of several objects.
+void Engine::State::combine(const Sender::Next& next) {
+  const ObjectMeta& meta = objects_.at(next.combined.front()).meta;
+  for (const Run& run : runs_of(meta, next.range)) {
+    const std::uint64_t at = next.block.extent.offset + run.range.offset - next.range.offset;
+    for (std::size_t i = 0; i < next.combined.size(); ++i) {
+      const Extent from = objects_.at(next.combined[i]).in_arena(run.range);
+      actions_.emplace_back(Fold{{at, run.range.size_bytes}, from, run.dtype, next.op, i == 0});
+    }
+  }
+  const std::uint64_t folded = next.combined.size() * next.range.size_bytes;
+  fold_bytes_left_ -= std::min(fold_bytes_left_, folded);
+  ++stats_.blocks_combined;
+  for (const ObjectId& object : next.combined) note_use(object);
 }
 
 // From its accumulators, where those are not the result themselves.

@@ -59,9 +59,7 @@ void Engine::State::part_from(NodeId node) {
   links_.erase(node);
   rails_.handle_link_down(node);
   for (const ObjectId& served : sender_.handle_link_down(node)) note_use(served);
-  for (const auto& [object, incarnation] : sender_.take_unsent(node)) {
-    unpin(object, incarnation, ClientId{0}, false);
-  }
+  for (const Sender::Sent& sent : sender_.take_unsent(node)) let_go(sent);
   directory_.handle_link_down(node);
   std::vector<TransferId> broken;
   for (const auto& [transfer, pull] : pulls_) {
@@ -270,10 +268,11 @@ void Engine::State::on(NodeId from, const Message& message, const PullStart& sta
   // It was leased to them before the home heard that it is gone from here, though wanted again.
   const bool is_gone =
       gone_.covers(start.object, start.incarnation) && (object == nullptr || !object->extent);
-  if (is_gone || !sender_.handle_start(from, message.transfer, start, object)) {
+  if (is_gone || !sender_.handle_start(from, message.transfer, start, objects_)) {
     send(from, PullRefused{}, message.transfer);
   }
   note_use(start.object);
+  for (const Beside& other : start.beside) note_use(other.object);
 }
 
 void Engine::State::on(NodeId from, const Message& message, const Credit& credit) {
@@ -281,12 +280,19 @@ void Engine::State::on(NodeId from, const Message& message, const Credit& credit
 }
 
 void Engine::State::on(NodeId from, const Message& message, const PullStop&) {
-  if (const auto served = sender_.handle_stop(from, message.transfer)) note_use(*served);
+  for (const ObjectId& served : sender_.handle_stop(from, message.transfer)) note_use(served);
 }
 
 void Engine::State::on(NodeId from, const Message& message, const PullRefused&) {
   const auto it = pulls_.find(message.transfer);
-  if (it != pulls_.end() && it->second.goal().sender == from) fail_pull(message.transfer);
+  if (it == pulls_.end() || it->second.goal().sender != from) return;
+  const Pull& pull = it->second;
+  if (!pull.fold || pull.fold->members.size() == 1) return fail_pull(message.transfer);
+  // It can't combine them, or one of them has gone: the next answers are about each by itself.
+  Folding& folding = folds_.at(pull.fold->target);
+  folding.singly.insert(from);
+  dirty_folds_.insert(pull.fold->target);
+  end_pull(message.transfer, false);
 }
 
 }  // namespace hoplite

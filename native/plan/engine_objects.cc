@@ -155,7 +155,7 @@ void Engine::State::void_bytes(const ObjectId& id, LocalObject& object) {
   sole_.erase(id);
   inventory_.cancel(id, now_);
   inventory_.mark_needed(id);
-  for (const auto& [to, transfer] : sender_.drop(id)) send(to, PullRefused{}, transfer);
+  refuse(sender_.drop(id), id);
   if (!object.extent) return;
   if (object.committed) gone_.note(id, object.incarnation, now_);
   std::optional<Waiter> writer;
@@ -191,7 +191,7 @@ void Engine::State::abandon(const ObjectId& id) {
   LocalObject& object = it->second;
   if (object.is_wanted() || object.is_complete() || object.writing || object.inbound) return;
   if (folds_.contains(id)) {  // its own stripes stay: who waits for others asks the home again
-    for (const auto& [to, transfer] : sender_.drop(id)) send(to, PullRefused{}, transfer);
+    refuse(sender_.drop(id), id);
     return;
   }
   if (object.pinned || object.is_idle_copy()) return;

@@ -22,6 +22,25 @@ std::size_t free_slot(const Folding& folding) {
   return static_cast<std::size_t>(std::find(taken.begin(), taken.end(), false) - taken.begin());
 }
 
+// The member and those of `beside`, which are pulled from the same node, that this is to combine
+// with it in the stripe.
+std::vector<std::uint32_t> combined_with(const Folding& folding, std::uint32_t member,
+                                         StripeIndex stripe,
+                                         std::span<const std::uint32_t> beside) {
+  const Accumulator& accumulator = folding.accumulator;
+  const NodeId sender = accumulator.members().at(member).sender;
+  std::vector<std::uint32_t> members{member};
+  if (folding.singly.contains(sender) || !accumulator.can_combine()) return members;
+  const std::size_t most = kCombinedBytesMax / accumulator.own().meta.block_bytes;
+  for (const std::uint32_t other : beside) {
+    if (members.size() >= most) break;
+    if (other == member || accumulator.members().at(other).pulled.contains(stripe)) continue;
+    if (accumulator.lacks_alike(member, other, stripe)) members.push_back(other);
+  }
+  std::sort(members.begin(), members.end());  // the same first one for each owner: it takes turns
+  return members;
+}
+
 }  // namespace
 
 void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
@@ -61,10 +80,11 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
     under_way.reserve(folding.pulls.size());
     for (const auto& [transfer, half] : folding.pulls) under_way.push_back(transfer);
     for (const TransferId transfer : under_way) end_pull(transfer, true);
+    folding.singly.clear();
     for (LocalStripe& stripe : object.stripes) {
       if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
     }
-    for (const auto& [to, transfer] : sender_.drop(own.target)) send(to, PullRefused{}, transfer);
+    refuse(sender_.drop(own.target), own.target);
     object.stripes.assign(own.stripe_count, LocalStripe{});
     folding.reported.clear();
   }
@@ -109,6 +129,8 @@ void Engine::State::drive_fold(const ObjectId& target) {
     const auto turn = folding.accumulator.own().owned.front().value % order.size();
     std::rotate(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(turn), order.end());
   }
+  std::vector<std::uint32_t> remote;  // in the same order
+  std::map<NodeId, std::vector<std::uint32_t>> remote_at;
   for (const std::uint32_t index : order) {
     Accumulator::Member& member = members.at(index);
     if (fold_local(target, folding, member)) continue;
@@ -119,8 +141,12 @@ void Engine::State::drive_fold(const ObjectId& target) {
       member.failed = config_.node;
       locate_member(target, member);
     } else if (!member.whole) {
-      pull_member(target, folding, member);
+      remote.push_back(index);
+      remote_at[member.sender].push_back(index);
     }
+  }
+  for (const std::uint32_t index : remote) {
+    pull_member(folding, index, remote_at.at(members.at(index).sender));
   }
   publish_folded(target, folding);
   // The home owns a stripe like all others, and sees from it how a fold gets on: once for each
@@ -183,38 +209,47 @@ bool Engine::State::fold_local(const ObjectId& target, Folding& folding,
         dirty_folds_.insert(target);
         return true;
       }
-      fold_block(into, folding, member.source.index, block, source.in_arena(range).offset);
+      fold_block(into, folding, {&member.source.index, 1}, block, source.in_arena(range).offset);
       fold_bytes_left_ -= std::min(fold_bytes_left_, range.size_bytes);
     }
   }
   return true;
 }
 
-// Pulls the stripes that lack the member, into slots, as long as there are free ones.
-void Engine::State::pull_member(const ObjectId& target, Folding& folding,
-                                Accumulator::Member& member) {
+// Pulls the stripes that lack the member, into slots, as long as there are free ones. `beside`: all
+// that are pulled from where it is.
+void Engine::State::pull_member(Folding& folding, std::uint32_t index,
+                                std::span<const std::uint32_t> beside) {
+  auto& members = folding.accumulator.members();
+  const Accumulator::Member& member = members.at(index);
   const ReduceOwn& own = folding.accumulator.own();
   const FoldPulls pulls = fold_pulls(own, config_, folding.workspace.slots().size_bytes);
   for (const StripeIndex stripe : own.owned) {
     if (folding.pulls.size() >= pulls.at_once) return;
+    if (!member.located) return;  // its sender is dead already
     if (member.pulled.contains(stripe)) continue;
-    const auto from = folding.accumulator.first_lacking(member.source.index, stripe);
+    const auto from = folding.accumulator.first_lacking(index, stripe);
     if (!from) continue;
+    const std::vector<std::uint32_t> together = combined_with(folding, index, stripe, beside);
+    const ReduceSource& first = members.at(together.front()).source;
+    PullGoal goal{first.object, first.incarnation, TargetEpoch{0}, own.meta,  own.stripe_count,
+                  stripe,       member.sender,     *from,          own.share, {},
+                  own.op};
+    for (const std::uint32_t each : std::span(together).subspan(1)) {
+      const ReduceSource& other = members.at(each).source;
+      goal.beside.push_back({other.object, other.incarnation});
+    }
     const TransferId transfer{++last_transfer_};
-    Pull pull(PullGoal{member.source.object, member.source.incarnation, TargetEpoch{0}, own.meta,
-                       own.stripe_count, stripe, member.sender, *from, own.share},
-              pulls.window);
+    Pull pull(std::move(goal), pulls.window);
     const std::size_t slot = free_slot(folding);
-    pull.fold = FoldGoal{target, member.source.index};
+    pull.fold = FoldGoal{own.target, together};
     pull.slots = {folding.workspace.slots().offset + slot * pulls.slot_bytes, pulls.slot_bytes};
     folding.pulls.emplace(transfer, slot);
-    member.pulled.insert(stripe);
-    const OpenReceive receive{
-        transfer,       member.sender, member.source.object, member.source.incarnation,
-        TargetEpoch{0}, own.meta,      own.stripe_count,     stripe,
-        pull.slots,     pull.window()};
+    for (const std::uint32_t each : together) members.at(each).pulled.insert(stripe);
+    const OpenReceive receive{transfer,       member.sender, first.object,     first.incarnation,
+                              TargetEpoch{0}, own.meta,      own.stripe_count, stripe,
+                              pull.slots,     pull.window()};
     open_pull(transfer, std::move(pull), receive);
-    if (!member.located) return;  // its sender is dead already
   }
 }
 

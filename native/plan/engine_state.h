@@ -103,14 +103,11 @@ class Engine::State : private EngineTables {
   void on_refused(const ObjectId& id, std::uint64_t size_bytes);
   bool ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line);
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
-  // keeping (engine_keeping.cc)
-  bool reserve_at_once(const ObjectId& id, std::uint64_t size_bytes);
-
+  bool reserve_at_once(const ObjectId& id, std::uint64_t size_bytes);  // engine_keeping.cc
   // what is here, for people (engine_listing.cc)
   [[nodiscard]] std::string full_text(const ObjectId& id, std::uint64_t size_bytes) const;
   [[nodiscard]] std::string reason(const ObjectId& id, const LocalObject& object) const;
   [[nodiscard]] ObjectRow row(const ObjectId& id, const LocalObject& object) const;
-
   // transfers (engine_transfers.cc)
   void start_pull(const ObjectId& id, LocalObject& object, StripeIndex stripe, NodeId sender);
   void open_pull(TransferId transfer, Pull pull, const OpenReceive& receive);
@@ -123,8 +120,11 @@ class Engine::State : private EngineTables {
   // what an owner folds with (engine_fold.cc)
   bool reserve_fold(Folding& folding, const LocalObject& object);
   void place_workspace(const ObjectId& target, Extent range);
-  void fold_block(const LocalObject& target, Folding& folding, std::uint32_t member,
-                  BlockIndex block, std::uint64_t from);
+  void let_go(const Sender::Sent& sent);
+  void refuse(const std::vector<Sender::Unserved>& refused, const ObjectId& gone);
+  void combine(const Sender::Next& next);
+  void fold_block(const LocalObject& target, Folding& folding,
+                  std::span<const std::uint32_t> members, BlockIndex block, std::uint64_t from);
   void finish_block(const LocalObject& target, Folding& folding, const Accumulator::Whole& whole);
   void fold_steps(const LocalObject& target, const Folding& folding, BlockIndex block,
                   std::span<const FoldStep> steps, std::uint64_t from);
@@ -133,7 +133,7 @@ class Engine::State : private EngineTables {
   void drive_fold(const ObjectId& target);
   void locate_member(const ObjectId& target, Accumulator::Member& member);
   bool fold_local(const ObjectId& target, Folding& folding, Accumulator::Member& member);
-  void pull_member(const ObjectId& target, Folding& folding, Accumulator::Member& member);
+  void pull_member(Folding& folding, std::uint32_t index, std::span<const std::uint32_t> beside);
   void publish_folded(const ObjectId& target, Folding& folding);
   void member_lost(const ObjectId& source);
   void commit_target(const ReduceState& state, LocalObject& object);

@@ -45,6 +45,7 @@ struct Folding {  // the owner's side of a reduce
   std::set<StripeIndex> reported;
   std::size_t members_begun = 0;  // at the home: members when the late owners were judged last
   bool failed = false;
+  std::set<NodeId> singly = {};  // who can't combine what it sends us
 };
 
 struct EngineTables {

@@ -116,8 +116,10 @@ void Engine::State::end_pull(TransferId transfer, bool tell_sender) {
     if (const auto fold = folds_.find(pull.fold->target); fold != folds_.end()) {
       fold->second.pulls.erase(transfer);
       auto& members = fold->second.accumulator.members();
-      const auto member = members.find(pull.fold->source_index);
-      if (member != members.end()) member->second.pulled.erase(pull.goal().stripe);
+      for (const std::uint32_t index : pull.fold->members) {
+        const auto member = members.find(index);
+        if (member != members.end()) member->second.pulled.erase(pull.goal().stripe);
+      }
     }
   }
   pulls_.erase(it);
@@ -134,10 +136,12 @@ void Engine::State::fail_pull(TransferId transfer) {
     end_pull(transfer, true);
     const auto fold = folds_.find(goal.target);
     if (fold == folds_.end()) return;
-    const auto member = fold->second.accumulator.members().find(goal.source_index);
-    if (member == fold->second.accumulator.members().end()) return;
-    member->second.located = false;
-    member->second.failed = sender;
+    for (auto& [index, member] : fold->second.accumulator.members()) {
+      if (std::find(goal.members.begin(), goal.members.end(), index) == goal.members.end())
+        continue;
+      member.located = false;
+      member.failed = sender;
+    }
     dirty_folds_.insert(goal.target);
     return;
   }
@@ -221,14 +225,29 @@ void Engine::State::land_in_fold(Pull& pull, const Pull::Landed& landed) {
   const LocalObject& target = objects_.at(pull.fold->target);
   const BlockIndex block = stripe_block(pull.goal().stripe_count, pull.goal().stripe, landed.n);
   const std::uint64_t slot = landed.n % pull.window();
-  fold_block(target, folding, pull.fold->source_index, block,
+  fold_block(target, folding, pull.fold->members, block,
              pull.slots.offset + slot * pull.goal().meta.block_bytes);
 }
 
 void Engine::State::on(const BlockSent& event) {
   rails_.handle_sent(event, now_);
   if (const auto sent = sender_.handle_sent(event.to, event.rail)) {
-    unpin(sent->first, sent->second, ClientId{0}, false);
+    let_go(*sent);
+  }
+}
+
+void Engine::State::let_go(const Sender::Sent& sent) {
+  if (sent.borrowed) return inventory_.give_back(*sent.borrowed);
+  unpin(sent.object, sent.incarnation, ClientId{0}, false);
+}
+
+// Those in whose transfers `gone` was; others that were combined with it may be evicted again.
+void Engine::State::refuse(const std::vector<Sender::Unserved>& refused, const ObjectId& gone) {
+  for (const Sender::Unserved& each : refused) {
+    send(each.to, PullRefused{}, each.transfer);
+    for (const ObjectId& object : each.objects) {
+      if (object != gone) note_use(object);
+    }
   }
 }
 

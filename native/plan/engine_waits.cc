@@ -6,7 +6,8 @@ namespace hoplite {
 
 std::vector<Wait> Engine::waits() const { return state_->waits(); }
 
-// One wait per transfer that is open, and per member of a fold that is being fetched whole.
+// One wait per object of a transfer that is open, and per member of a fold that is being fetched
+// whole.
 std::vector<Wait> Engine::State::waits() const {
   std::vector<Wait> waits;
   for (const auto& [transfer, pull] : pulls_) {
@@ -25,6 +26,10 @@ std::vector<Wait> Engine::State::waits() const {
       wait.ready = target.stripes[goal.stripe.value].ready;
     }
     waits.push_back(wait);
+    for (const Beside& other : goal.beside) {
+      wait.needed = {other.object, other.incarnation, TargetEpoch{0}};
+      waits.push_back(wait);
+    }
   }
   for (const auto& [id, folding] : folds_) {
     const ReduceOwn& own = folding.accumulator.own();

@@ -61,6 +61,13 @@ class Inventory {
   void request(const ObjectId& object, Need need, Line line, Instant now);
   void cancel(const ObjectId& object, Instant now);
   void release(Extent extent, Instant now);
+  // A range for a moment, with a fold's rights: at once or not at all, and not before a fold that
+  // waits. It counts as nothing that happened.
+  [[nodiscard]] std::optional<Extent> borrow(std::uint64_t size_bytes) {
+    if (!queue(Line::kFolds).empty()) return std::nullopt;
+    return allocate(size_bytes, true);
+  }
+  void give_back(Extent extent) { free(extent); }
   void note_progress(Instant now) { last_progress_ = now; }  // what runs may free memory soon
   // A copy that nobody needs: orphans first, then the longest idle one are evicted.
   void mark_evictable(const ObjectId& object, Extent extent, Rank rank);

@@ -136,6 +136,20 @@ TEST_F(InventoryTest, LetsFoldsPassWhoWaitsForMore) {
   EXPECT_EQ(admit(4, 128_KiB, Line::kFolds).offset, 896_KiB);
 }
 
+TEST_F(InventoryTest, LendsWhatIsFreeButNotBeforeAFoldThatWaits) {
+  admit(1, 768_KiB);
+  request(2, 512_KiB);
+  const auto borrowed = inventory_.borrow(100_KiB);
+  ASSERT_TRUE(borrowed);
+  EXPECT_EQ(borrowed->offset, 896_KiB) << "a put that waits could not have it";
+  request(3, 128_KiB, Line::kFolds, 128_KiB);
+  EXPECT_FALSE(inventory_.poll_admission(now_));
+  EXPECT_FALSE(inventory_.borrow(4_KiB));
+  inventory_.give_back(*borrowed);
+  EXPECT_EQ(admitted(), name(3));
+  EXPECT_FALSE(inventory_.borrow(4_KiB)) << "there is no more";
+}
+
 // ---- who passes whom ----
 
 TEST_F(InventoryTest, LetsACopyPassAPutThatWaitsForItsConsumerMayBeWhoFrees) {

@@ -28,7 +28,9 @@ PullStart Pull::start() const {
           .credits = window_,
           .is_range = goal_.share.is_share(),
           .range = {goal_.share.offset, goal_.share.is_share() ? goal_.meta.size_bytes : 0},
-          .block_bytes = goal_.share.is_share() ? goal_.meta.block_bytes : 0};
+          .block_bytes = goal_.share.is_share() ? goal_.meta.block_bytes : 0,
+          .beside = goal_.beside,
+          .op = goal_.op};
 }
 
 Pull::Landed Pull::handle_landed(BlockIndex block) {

@@ -18,13 +18,15 @@ struct PullGoal {
   std::uint16_t stripe_count = 1;
   StripeIndex stripe;
   NodeId sender;
-  std::uint32_t from = 0;  // blocks of the stripe that are here already
-  Share share = {};        // `meta` is of this range of the object
+  std::uint32_t from = 0;           // blocks of the stripe that are here already
+  Share share = {};                 // `meta` is of this range of the object
+  std::vector<Beside> beside = {};  // combined with it by the sender
+  ReduceOp op = ReduceOp::kSum;
 };
 
-struct FoldGoal {  // the member of a reduce that this pull is for
+struct FoldGoal {  // the members of a reduce that this pull is for; several: combined by the sender
   ObjectId target;
-  std::uint32_t source_index = 0;
+  std::vector<std::uint32_t> members;
 };
 
 // Blocks under way of one stripe of several: each sender feeds many receivers in turn, and with two

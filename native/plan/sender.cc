@@ -45,20 +45,61 @@ bool gave_up(const PullStart& want, const LocalObject& object) {
   return want.stripe_count == object.stripes.size() && stripe.state == StripeState::kIdle;
 }
 
+bool is_of(const PullStart& want, const ObjectId& object) {
+  return want.object == object ||
+         std::any_of(want.beside.begin(), want.beside.end(),
+                     [&](const Beside& other) { return other.object == object; });
+}
+
+// Can blocks of the range, so cut, be combined? No block may end inside an element.
+bool can_combine_blocks(const PullStart& want, const Cut& cut, const ObjectMeta& meta) {
+  ObjectMeta result{cut.range.size_bytes, static_cast<std::uint32_t>(cut.block_bytes), {}, ""};
+  for (const Run& run : runs_of(meta, cut.range)) {
+    if (run.range.offset % element_bytes(run.dtype) != 0) return false;
+    result.parts.push_back({run.dtype, run.range.size_bytes});
+  }
+  return fault_of(result) == nullptr && can_combine_all(result.parts, want.op) &&
+         (want.beside.size() + 1) * cut.block_bytes <= kCombinedBytesMax;
+}
+
+// Is all that it wants combined here, of the same parts, to be had and not about to be void?
+bool can_combine(const PullStart& want, const LocalObjects& objects) {
+  const auto found = objects.find(want.object);
+  if (found == objects.end()) return false;
+  const ObjectMeta& meta = found->second.meta;
+  const auto can_be = [&](const ObjectId& id, Incarnation incarnation) {
+    const auto it = objects.find(id);
+    if (it == objects.end() || it->second.incarnation != incarnation) return false;
+    const LocalObject& object = it->second;
+    const bool is_settled = object.committed || object.is_branch;
+    return is_settled && !object.stripes.empty() && !gave_up(want, object) &&
+           object.meta.size_bytes == meta.size_bytes &&
+           object.meta.block_bytes == meta.block_bytes && object.meta.parts == meta.parts;
+  };
+  return want.target_epoch.value == 0 && can_be(want.object, want.incarnation) &&
+         std::all_of(
+             want.beside.begin(), want.beside.end(),
+             [&](const Beside& other) { return can_be(other.object, other.incarnation); }) &&
+         can_combine_blocks(want, Cut(want, meta), meta);
+}
+
 }  // namespace
 
 bool Sender::handle_start(NodeId to, TransferId transfer, const PullStart& start,
-                          const LocalObject* object) {
+                          const LocalObjects& objects) {
+  const auto found = objects.find(start.object);
   if (start.stripe_count == 0 || start.stripe_count > kStripesMax ||
-      start.stripe.value >= start.stripe_count || object == nullptr) {
+      start.stripe.value >= start.stripe_count || found == objects.end()) {
     return false;
   }
+  const LocalObject& object = found->second;
   // Our own grant may still be on its way, on another link: then the receiver waits with us.
-  const bool ahead_of_us = object->target_epoch < start.target_epoch ||
-                           (object->incarnation.value == 0 && object->is_wanted());
-  if (!ahead_of_us && (!matches(start, *object) || object->stripes.empty())) return false;
-  if (!ahead_of_us && gave_up(start, *object)) return false;
-  if (start.is_range && !object->spans(start.range)) return false;
+  const bool ahead_of_us = object.target_epoch < start.target_epoch ||
+                           (object.incarnation.value == 0 && object.is_wanted());
+  if (!ahead_of_us && (!matches(start, object) || object.stripes.empty())) return false;
+  if (!ahead_of_us && gave_up(start, object)) return false;
+  if (start.is_range && !object.spans(start.range)) return false;
+  if (!start.beside.empty() && !can_combine(start, objects)) return false;
   edges_.insert_or_assign(Key{to, transfer}, Edge{start, start.from, start.credits});
   return true;
 }
@@ -68,10 +109,16 @@ void Sender::handle_credit(NodeId to, TransferId transfer, std::uint32_t blocks)
   if (it != edges_.end()) it->second.credits += std::min(blocks, 1U << 20);
 }
 
-std::optional<ObjectId> Sender::handle_stop(NodeId to, TransferId transfer) {
+std::vector<ObjectId> Sender::objects_of(const Edge& edge) {
+  std::vector<ObjectId> objects{edge.want.object};
+  for (const Beside& other : edge.want.beside) objects.push_back(other.object);
+  return objects;
+}
+
+std::vector<ObjectId> Sender::handle_stop(NodeId to, TransferId transfer) {
   const auto it = edges_.find({to, transfer});
-  if (it == edges_.end()) return std::nullopt;
-  const ObjectId served = it->second.want.object;
+  if (it == edges_.end()) return {};
+  std::vector<ObjectId> served = objects_of(it->second);
   edges_.erase(it);
   return served;
 }
@@ -81,7 +128,7 @@ std::vector<ObjectId> Sender::handle_link_down(NodeId to) {
   const auto first = edges_.lower_bound({to, TransferId{0}});
   auto last = first;
   for (; last != edges_.end() && last->first.first == to; ++last) {
-    served.push_back(last->second.want.object);
+    for (const ObjectId& object : objects_of(last->second)) served.push_back(object);
   }
   edges_.erase(first, last);
   return served;
@@ -89,27 +136,37 @@ std::vector<ObjectId> Sender::handle_link_down(NodeId to) {
 
 bool Sender::serves(const ObjectId& object) const {
   return std::any_of(edges_.begin(), edges_.end(),
-                     [&](const auto& edge) { return edge.second.want.object == object; });
+                     [&](const auto& edge) { return is_of(edge.second.want, object); });
 }
 
-std::vector<std::pair<NodeId, TransferId>> Sender::drop(const ObjectId& object) {
-  std::vector<Key> refused;
+std::vector<Sender::Unserved> Sender::drop(const ObjectId& object) {
+  std::vector<Unserved> refused;
   for (auto it = edges_.begin(); it != edges_.end();) {
-    if (it->second.want.object != object) {
+    if (!is_of(it->second.want, object)) {
       ++it;
       continue;
     }
-    refused.push_back(it->first);
+    refused.push_back({it->first.first, it->first.second, objects_of(it->second)});
     it = edges_.erase(it);
   }
   return refused;
 }
 
-std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& rails,
-                                            Instant now) {
+bool Sender::has(const LocalObjects& objects, const Edge& edge, Extent range) {
+  const auto has_range = [&](const ObjectId& id) {
+    const auto it = objects.find(id);
+    return it != objects.end() && it->second.has_range(range);
+  };
+  return has_range(edge.want.object) &&
+         std::all_of(edge.want.beside.begin(), edge.want.beside.end(),
+                     [&](const Beside& other) { return has_range(other.object); });
+}
+
+Sender::Edges::iterator Sender::choose(const LocalObjects& objects, const Rails& rails,
+                                       Folds folds) {
   struct Best {
     std::uint64_t bytes_left = 0;
-    std::map<Key, Edge>::iterator turn;  // whose it is; end(): nobody can be sent anything
+    Edges::iterator turn;  // whose it is; end(): nobody can be sent anything
   };
   std::map<ObjectId, Best> best;
   NodeId roomless = kNoNode;  // edges are ordered by receiver: one question per receiver
@@ -124,12 +181,13 @@ std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& 
     Best& of_object = best.try_emplace(edge.want.object, Best{0, edges_.end()}).first->second;
     of_object.bytes_left += (end - edge.next) * cut.block_bytes;
     if (edge.credits == 0 || to == roomless) continue;
+    if (folds == Folds::kLater && !edge.want.beside.empty()) continue;
     if (of_object.turn != edges_.end() &&
         rank(of_object.turn->first, of_object.turn->second) <= rank(it->first, edge)) {
       continue;
     }
     const Extent block = cut.block(edge.want, edge.next);
-    if (!object->second.has_range(block)) continue;
+    if (!has(objects, edge, block)) continue;
     if (!rails.has_room(to, block.size_bytes)) {
       roomless = to;
       continue;
@@ -141,31 +199,62 @@ std::optional<SendBlock> Sender::poll_block(const LocalObjects& objects, Rails& 
     if (it->second.turn == edges_.end()) continue;
     if (first == best.end() || it->second.bytes_left < first->second.bytes_left) first = it;
   }
-  if (first == best.end()) return std::nullopt;
-  const auto at = first->second.turn;
-  const auto [to, transfer] = at->first;
-  Edge& edge = at->second;
-  const LocalObject& object = objects.at(edge.want.object);
-  const Cut cut(edge.want, object.meta);
-  const Extent block = cut.block(edge.want, edge.next);
-  const Extent range = object.in_arena(block);
-  const auto rail = rails.take(to, range.size_bytes, now);
-  if (!rail) return std::nullopt;
-  SendBlock action{.to = to, .rail = *rail, .header = {}, .extent = range};
-  action.header.transfer = transfer;
-  action.header.object = edge.want.object;
-  action.header.incarnation = edge.want.incarnation;
-  action.header.target_epoch = edge.want.target_epoch;
-  action.header.offset = block.offset - cut.range.offset;
-  action.header.size_bytes = static_cast<std::uint32_t>(range.size_bytes);
-  queued_[{to, *rail}].emplace_back(edge.want.object, edge.want.incarnation);
-  --edge.credits;
-  edge.turn = ++turns_;
-  if (++edge.next == cut.total(edge.want)) edges_.erase(at);
-  return action;
+  return first == best.end() ? edges_.end() : first->second.turn;
 }
 
-std::optional<std::pair<ObjectId, Incarnation>> Sender::handle_sent(NodeId to, RailId rail) {
+std::optional<Sender::Next> Sender::poll_block(const LocalObjects& objects, Rails& rails,
+                                               Inventory& inventory, Folds folds, Instant now) {
+  for (;;) {
+    const auto at = choose(objects, rails, folds);
+    if (at == edges_.end()) return std::nullopt;
+    const auto [to, transfer] = at->first;
+    Edge& edge = at->second;
+    const LocalObject& object = objects.at(edge.want.object);
+    const Cut cut(edge.want, object.meta);
+    const Extent block = cut.block(edge.want, edge.next);
+    std::optional<Extent> borrowed;
+    if (!edge.want.beside.empty()) {
+      if (can_combine(edge.want, objects)) borrowed = inventory.borrow(block.size_bytes);
+      if (!borrowed) {  // the receiver asks for each by itself
+        refused_.push_back({to, transfer, objects_of(edge)});
+        edges_.erase(at);
+        continue;
+      }
+    }
+    const auto rail = rails.take(to, block.size_bytes, now);
+    if (!rail) {
+      if (borrowed) inventory.give_back(*borrowed);
+      return std::nullopt;
+    }
+    Next next{.block = {.to = to, .rail = *rail, .header = {}, .extent = object.in_arena(block)},
+              .range = block,
+              .combined = {},
+              .op = edge.want.op};
+    if (borrowed) next.block.extent = *borrowed;
+    if (borrowed) next.combined = objects_of(edge);
+    BlockHeader& header = next.block.header;
+    header.transfer = transfer;
+    header.object = edge.want.object;
+    header.incarnation = edge.want.incarnation;
+    header.target_epoch = edge.want.target_epoch;
+    header.offset = block.offset - cut.range.offset;
+    header.size_bytes = static_cast<std::uint32_t>(block.size_bytes);
+    queued_[{to, *rail}].push_back({edge.want.object, edge.want.incarnation, borrowed});
+    --edge.credits;
+    edge.turn = ++turns_;
+    if (++edge.next == cut.total(edge.want)) edges_.erase(at);
+    return next;
+  }
+}
+
+std::optional<Sender::Unserved> Sender::poll_refused() {
+  if (refused_.empty()) return std::nullopt;
+  Unserved refused = std::move(refused_.front());
+  refused_.pop_front();
+  return refused;
+}
+
+std::optional<Sender::Sent> Sender::handle_sent(NodeId to, RailId rail) {
   const auto it = queued_.find({to, rail});
   if (it == queued_.end()) return std::nullopt;
   const auto sent = it->second.front();
@@ -174,8 +263,8 @@ std::optional<std::pair<ObjectId, Incarnation>> Sender::handle_sent(NodeId to, R
   return sent;
 }
 
-std::vector<std::pair<ObjectId, Incarnation>> Sender::take_unsent(NodeId to) {
-  std::vector<std::pair<ObjectId, Incarnation>> unsent;
+std::vector<Sender::Sent> Sender::take_unsent(NodeId to) {
+  std::vector<Sent> unsent;
   for (auto it = queued_.begin(); it != queued_.end();) {
     if (it->first.first != to) {
       ++it;

@@ -3,6 +3,7 @@
 // a block to each receiver in turn, so that the stripes of a reduce get along evenly, and their
 // owners can pass on what they have folded. Each node begins with the receiver that comes after it,
 // so that not all of them send to the same one at once.
+// Blocks of several objects that one receiver folds together are combined here, and sent as one.
 // Invariant: no block is sent without a credit, nor before it is here.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,33 +14,57 @@
 #include <utility>
 #include <vector>
 
+#include "plan/inventory.h"
 #include "plan/local_object.h"
 #include "plan/rails.h"
 
 namespace hoplite {
 
 using LocalObjects = std::map<ObjectId, LocalObject>;
+enum class Folds : std::uint8_t { kNow, kLater };  // a turn folds so much and no more
 
 class Sender {
  public:
   explicit Sender(NodeId node) : node_(node) {}
 
-  // Returns false if `object` can't serve this: the caller answers PullRefused.
+  // Returns false if what is here can't serve this: the caller answers PullRefused.
   bool handle_start(NodeId to, TransferId transfer, const PullStart& start,
-                    const LocalObject* object);
+                    const LocalObjects& objects);
   void handle_credit(NodeId to, TransferId transfer, std::uint32_t blocks);
   // What it was served, if anything.
-  std::optional<ObjectId> handle_stop(NodeId to, TransferId transfer);
+  std::vector<ObjectId> handle_stop(NodeId to, TransferId transfer);
   std::vector<ObjectId> handle_link_down(NodeId to);
+  // Whom this node can't or can no longer serve, and what it would have been served.
+  struct Unserved {
+    NodeId to;
+    TransferId transfer;
+    std::vector<ObjectId> objects;
+  };
   // The object is gone or void: returns the transfers to refuse.
-  std::vector<std::pair<NodeId, TransferId>> drop(const ObjectId& object);
+  std::vector<Unserved> drop(const ObjectId& object);
 
   // The next block to send, booked on its rail; nothing when all wait for blocks, credit or room.
-  std::optional<SendBlock> poll_block(const LocalObjects& objects, Rails& rails, Instant now);
+  // One that several objects are combined for is to be folded into its extent first.
+  struct Next {
+    SendBlock block;
+    Extent range;                    // of the object, and of those beside it
+    std::vector<ObjectId> combined;  // empty: the extent is the object's own
+    ReduceOp op = ReduceOp::kSum;
+  };
+  std::optional<Next> poll_block(const LocalObjects& objects, Rails& rails, Inventory& inventory,
+                                 Folds folds, Instant now);
+  // There was no memory for what was to be combined for it.
+  std::optional<Unserved> poll_refused();
+  // What a block that is on its way keeps: its object's bytes, or a range borrowed for it alone.
+  struct Sent {
+    ObjectId object;
+    Incarnation incarnation;
+    std::optional<Extent> borrowed;
+  };
   // Whose block has left (blocks of one rail leave in order); nothing if the link broke since.
-  std::optional<std::pair<ObjectId, Incarnation>> handle_sent(NodeId to, RailId rail);
+  std::optional<Sent> handle_sent(NodeId to, RailId rail);
   // Blocks that were queued on a link that broke: whose they were.
-  std::vector<std::pair<ObjectId, Incarnation>> take_unsent(NodeId to);
+  std::vector<Sent> take_unsent(NodeId to);
 
   [[nodiscard]] bool serves(const ObjectId& object) const;  // cost: O(edges)
   [[nodiscard]] std::size_t edge_count() const { return edges_.size(); }
@@ -52,6 +77,12 @@ class Sender {
     std::uint64_t turn = 0;  // when it was served last
   };
   using Key = std::pair<NodeId, TransferId>;
+  using Edges = std::map<Key, Edge>;
+  static std::vector<ObjectId> objects_of(const Edge& edge);
+  // Is the block to be had, of all that it is combined from?
+  static bool has(const LocalObjects& objects, const Edge& edge, Extent range);
+  // Whose turn it is; end() when all wait.
+  Edges::iterator choose(const LocalObjects& objects, const Rails& rails, Folds folds);
 
   // By which the receivers of an object take turns: the smallest is served.
   [[nodiscard]] auto rank(const Key& key, const Edge& edge) const {
@@ -59,9 +90,10 @@ class Sender {
   }
 
   NodeId node_;
-  std::map<Key, Edge> edges_;
+  Edges edges_;
   std::uint64_t turns_ = 0;
-  std::map<std::pair<NodeId, RailId>, std::deque<std::pair<ObjectId, Incarnation>>> queued_;
+  std::map<std::pair<NodeId, RailId>, std::deque<Sent>> queued_;
+  std::deque<Unserved> refused_;
 };
 
 }  // namespace hoplite

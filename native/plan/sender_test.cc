@@ -44,23 +44,27 @@ class SenderTest : public ::testing::Test {
                          .stripe = StripeIndex{pulled.stripe},
                          .from = pulled.from,
                          .credits = pulled.credits};
-    const auto it = objects_.find(id);
-    return sender_.handle_start(to, TransferId{transfer}, want,
-                                it == objects_.end() ? nullptr : &it->second);
+    return sender_.handle_start(to, TransferId{transfer}, want, objects_);
   }
   // Everything that goes out now, as (transfer, block).
   using Sent = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
   Sent send() {
     Sent sent;
-    while (const auto block = sender_.poll_block(objects_, rails_, now_)) {
-      EXPECT_EQ(block->extent.offset,
-                objects_.at(block->header.object).extent->offset + block->header.offset);
-      sent.emplace_back(block->header.transfer.value, block->header.offset / 1024);
+    while (const auto next = poll()) {
+      const SendBlock& block = next->block;
+      EXPECT_EQ(block.extent.offset,
+                objects_.at(block.header.object).extent->offset + block.header.offset);
+      sent.emplace_back(block.header.transfer.value, block.header.offset / 1024);
     }
     return sent;
   }
 
+  std::optional<Sender::Next> poll(Folds folds = Folds::kNow) {
+    return sender_.poll_block(objects_, rails_, inventory_, folds, now_);
+  }
+
   LocalObjects objects_;
+  Inventory inventory_{1_MiB, 1_s};
   Rails rails_{64_KiB};
   Sender sender_{NodeId{1}};
   Instant now_{1};
@@ -89,13 +93,13 @@ TEST_F(SenderTest, SendsARangeInBlocksOfItsOwn) {
   want.range = {1000, 1200};
   want.is_range = true;
   want.block_bytes = 500;
-  ASSERT_TRUE(sender_.handle_start(kB, TransferId{1}, want, &objects_.at(kLong)));
+  ASSERT_TRUE(sender_.handle_start(kB, TransferId{1}, want, objects_));
   const std::uint64_t at = objects_.at(kLong).extent->offset + 1000;
   for (const std::uint64_t offset : {0, 500, 1000}) {
-    const auto block = sender_.poll_block(objects_, rails_, now_);
-    ASSERT_TRUE(block);
-    EXPECT_EQ(block->header.offset, offset);
-    EXPECT_EQ(block->extent, (Extent{at + offset, offset < 1000 ? 500U : 200U}));
+    const auto next = poll();
+    ASSERT_TRUE(next);
+    EXPECT_EQ(next->block.header.offset, offset);
+    EXPECT_EQ(next->block.extent, (Extent{at + offset, offset < 1000 ? 500U : 200U}));
   }
   EXPECT_EQ(sender_.edge_count(), 0U) << "it is done";
 }
@@ -110,7 +114,7 @@ TEST_F(SenderTest, SendsNothingOfARangeThatIsOutsideOfTheObject) {
   std::uint64_t transfer = 0;
   for (const Extent range : {Extent{1024, 1025}, {~0ULL, 2}, {4096, 1}}) {
     want.range = range;
-    EXPECT_FALSE(sender_.handle_start(kB, TransferId{++transfer}, want, &objects_.at(kShort)));
+    EXPECT_FALSE(sender_.handle_start(kB, TransferId{++transfer}, want, objects_));
   }
   EXPECT_TRUE(send().empty());
 }
@@ -119,6 +123,137 @@ TEST_F(SenderTest, SendsNothingOfAnObjectWithoutBlocks) {
   objects_.at(kShort).meta.block_bytes = 0;  // as a hostile peer may have described it
   start(kB, 1, kShort);
   EXPECT_TRUE(send().empty());
+}
+
+class CombiningSender : public SenderTest {
+ protected:
+  CombiningSender() {
+    for (const ObjectId& id : {kOne, kOther}) {
+      add(id, 2);
+      objects_.at(id).meta.parts = {{DType::kFloat32, 2048}};
+    }
+  }
+  PullStart both() const {
+    PullStart want;
+    want.object = kOne;
+    want.incarnation = Incarnation{1};
+    want.credits = 9;
+    want.beside = {{kOther, Incarnation{1}}};
+    return want;
+  }
+  bool start_both(std::uint64_t transfer) {
+    return sender_.handle_start(kB, TransferId{transfer}, both(), objects_);
+  }
+  const ObjectId kOne{{4}}, kOther{{5}};
+};
+
+TEST_F(CombiningSender, SendsOneBlockForThoseOfSeveralObjects) {
+  ASSERT_TRUE(start_both(1));
+  EXPECT_TRUE(sender_.serves(kOther)) << "it is not evicted meanwhile";
+  EXPECT_FALSE(poll(Folds::kLater)) << "this turn has folded enough";
+  for (const std::uint64_t offset : {0, 1024}) {
+    const auto next = poll();
+    ASSERT_TRUE(next);
+    EXPECT_EQ(next->combined, (std::vector{kOne, kOther}));
+    EXPECT_EQ(next->range, (Extent{offset, 1024}));
+    EXPECT_EQ(next->block.header.offset, offset);
+  }
+  EXPECT_FALSE(sender_.serves(kOther));
+  EXPECT_EQ(inventory_.used_bytes(), 2048U);
+  for (int i = 0; i < 2; ++i) {
+    const auto sent = sender_.handle_sent(kB, RailId{0});
+    ASSERT_TRUE(sent && sent->borrowed);
+    inventory_.give_back(*sent->borrowed);
+  }
+  EXPECT_EQ(inventory_.used_bytes(), 0U);
+}
+
+TEST_F(CombiningSender, WaitsForTheBlocksOfAll) {
+  LocalObject& other = objects_.at(kOther);
+  other.writing = true;
+  other.written_bytes = 1500;
+  ASSERT_TRUE(start_both(1));
+  EXPECT_TRUE(poll());
+  EXPECT_FALSE(poll());
+  other.written_bytes = 2048;
+  EXPECT_TRUE(poll());
+}
+
+TEST_F(CombiningSender, RefusesWhatItCanNotCombine) {
+  const auto refused = [&](auto change) {
+    const LocalObject before = objects_.at(kOther);
+    change(objects_.at(kOther));
+    const bool is_refused = !start_both(1);
+    objects_.at(kOther) = before;
+    return is_refused;
+  };
+  EXPECT_TRUE(refused([](LocalObject& o) { o.incarnation = Incarnation{2}; }));
+  EXPECT_TRUE(refused([](LocalObject& o) { o.committed = false; }));
+  EXPECT_TRUE(refused([](LocalObject& o) { o.meta.parts = {{DType::kInt32, 2048}}; }));
+  EXPECT_TRUE(refused([](LocalObject& o) { o.stripes.clear(); }));
+  objects_.erase(kOther);
+  EXPECT_FALSE(start_both(1));
+}
+
+// A peer may ask for anything; a kernel folds whole elements into as many.
+TEST_F(CombiningSender, RefusesWhatNoKernelFolds) {
+  PullStart want = both();
+  want.is_range = true;
+  want.range = {64, 1024};
+  want.block_bytes = 512;
+  const auto served = [&] { return sender_.handle_start(kB, TransferId{1}, want, objects_); };
+  EXPECT_TRUE(served());
+  want.range = {66, 1024};
+  EXPECT_FALSE(served()) << "it begins inside an element";
+  want.range = {64, 1022};
+  EXPECT_FALSE(served()) << "it ends inside one";
+  want.range = {64, 1024};
+  want.block_bytes = 510;
+  EXPECT_FALSE(served()) << "its blocks do";
+  want.block_bytes = 512;
+  want.target_epoch = TargetEpoch{1};
+  EXPECT_FALSE(served()) << "sources of a fold have none";
+  want.target_epoch = TargetEpoch{0};
+  want.beside.assign(kCombinedBytesMax / 512, {kOther, Incarnation{1}});
+  EXPECT_FALSE(served()) << "all else would wait while they are folded";
+  want.beside.pop_back();
+  EXPECT_TRUE(served());
+  for (const DType dtype : {DType::kOpaque, DType::kBool, DType::kBfloat16, DType::kFloat16}) {
+    for (const ObjectId& id : {kOne, kOther}) objects_.at(id).meta.parts = {{dtype, 2048}};
+    EXPECT_FALSE(served());
+  }
+}
+
+TEST_F(CombiningSender, RefusesWhatIsOfOtherPartsByNow) {
+  ASSERT_TRUE(start_both(1));
+  EXPECT_TRUE(poll());
+  objects_.at(kOther).meta.parts = {{DType::kFloat64, 2048}};
+  EXPECT_FALSE(poll());
+  EXPECT_TRUE(sender_.poll_refused());
+}
+
+TEST_F(CombiningSender, CountsTheSameOneTwice) {
+  PullStart want = both();
+  want.beside[0].object = kOne;
+  ASSERT_TRUE(sender_.handle_start(kB, TransferId{1}, want, objects_));
+  const auto next = poll();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->combined, (std::vector{kOne, kOne}));
+}
+
+TEST_F(CombiningSender, RefusesWhenOneOfThemIsDroppedOrMemoryIsShort) {
+  ASSERT_TRUE(start_both(1));
+  const auto dropped = sender_.drop(kOther);
+  ASSERT_EQ(dropped.size(), 1U);
+  EXPECT_EQ(dropped[0].objects, (std::vector{kOne, kOther}));
+  ASSERT_TRUE(start_both(2));
+  while (inventory_.borrow(64_KiB)) {
+  }
+  EXPECT_FALSE(poll());
+  const auto refused = sender_.poll_refused();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->transfer, TransferId{2});
+  EXPECT_EQ(sender_.edge_count(), 0U);
 }
 
 TEST_F(SenderTest, ServesWhoeverHasTheLeastLeftFirst) {
@@ -189,11 +324,13 @@ TEST_F(SenderTest, NamesTheBlocksThatHadNotLeftWhenALinkBreaks) {
   ASSERT_TRUE(start(kB, 1, kShort));
   ASSERT_TRUE(start(kC, 2, kShort));
   EXPECT_EQ(send().size(), 4U);
-  EXPECT_EQ(sender_.handle_sent(kB, RailId{0}), std::pair(kShort, Incarnation{1}));
+  const auto sent = sender_.handle_sent(kB, RailId{0});
+  ASSERT_TRUE(sent);
+  EXPECT_EQ(std::pair(sent->object, sent->incarnation), std::pair(kShort, Incarnation{1}));
   sender_.handle_link_down(kB);
   EXPECT_EQ(sender_.take_unsent(kB).size(), 1U);
   EXPECT_EQ(sender_.take_unsent(kB).size(), 0U);
-  EXPECT_EQ(sender_.handle_sent(kB, RailId{0}), std::nullopt) << "late news";
+  EXPECT_FALSE(sender_.handle_sent(kB, RailId{0})) << "late news";
   EXPECT_TRUE(sender_.handle_sent(kC, RailId{0}).has_value());
 }
 

@@ -1,5 +1,5 @@
-// What of its sources a reduce combines. Plain data. Reached through messages.h.
-// SPDX-License-Identifier: Apache-2.0
+// What of its sources a reduce combines, and which of them on the way. Plain data. Reached through
+// messages.h. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <vector>
@@ -31,5 +31,21 @@ struct Share {
     return parts == result.parts;
   }
 };
+
+// Another source, of the same parts, that a node combines with one that it has as well.
+struct Beside {
+  ObjectId object;
+  Incarnation incarnation;
+  bool operator==(const Beside&) const = default;
+};
+
+// Can blocks of several objects be combined into one of the same width? Not of 16-bit floats, which
+// would be rounded more than once.
+inline bool can_combine_all(const std::vector<Part>& parts, ReduceOp op) {
+  for (const Part& part : parts) {
+    if (!can_reduce(part.dtype, op) || is_half(part.dtype)) return false;
+  }
+  return true;
+}
 
 }  // namespace hoplite

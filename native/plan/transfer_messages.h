@@ -56,7 +56,9 @@ struct PullStart {  // send me blocks = stripe (mod stripe_count) from the n-th 
   std::uint32_t credits = 0;  // blocks you may send before I say more
   bool is_range = false;      // not of the object, but of this range of it, as if it were one
   Extent range = {};
-  std::uint32_t block_bytes = 0;  // of the range; at least 1
+  std::uint32_t block_bytes = 0;    // of the range; at least 1
+  std::vector<Beside> beside = {};  // not of the object alone, but combined with those of all these
+  ReduceOp op = ReduceOp::kSum;     // ... by this
   bool operator==(const PullStart&) const = default;
 };
 struct Credit {

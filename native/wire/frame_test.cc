@@ -27,6 +27,19 @@ const ReduceWant kWant{object(1),          ReduceOp::kMax, 8,    4,    1,
                        {kSource, kSource}, TargetEpoch{6}, true, true, true,
                        Share{900, 300, 2}, kMeta};
 
+const PullStart kPullStart{object(1),
+                           Incarnation{4},
+                           TargetEpoch{6},
+                           3,
+                           StripeIndex{1},
+                           17,
+                           2,
+                           true,
+                           Extent{64, 4096},
+                           512,
+                           {{object(3), Incarnation{4}}},
+                           ReduceOp::kMin};
+
 // One of every message, every field different from its default.
 std::vector<PeerMessage> one_of_each() {
   const ObjectId id = object(1);
@@ -86,7 +99,7 @@ std::vector<PeerMessage> one_of_each() {
                   NodeId{6},
                   Code::kReduceFailed,
                   "few"},
-      PullStart{id, life, target_epoch, 3, StripeIndex{1}, 17, 2, true, Extent{64, 4096}, 512},
+      kPullStart,
       Credit{3},
       PullStop{},
       PullRefused{Code::kStoreFull},

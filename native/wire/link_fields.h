@@ -27,13 +27,19 @@ void fields(A& a, Of<A, PullStart> m) {
   a.number(m.from);
   a.number(m.credits);
   a.flag(m.is_range);
-  if (!m.is_range) return;
-  a.number(m.range.offset);
-  a.number(m.range.size_bytes);
-  a.number(m.block_bytes);
-  a.require(m.block_bytes >= 1 && m.block_bytes <= kBlockBytesMax);
-  a.require(m.range.size_bytes <= kObjectBytesMax);
-  a.require(m.range.size_bytes / std::max(m.block_bytes, 1U) < (1ULL << 31));
+  if (m.is_range) {
+    a.number(m.range.offset);
+    a.number(m.range.size_bytes);
+    a.number(m.block_bytes);
+    a.require(m.block_bytes >= 1 && m.block_bytes <= kBlockBytesMax);
+    a.require(m.range.size_bytes <= kObjectBytesMax);
+    a.require(m.range.size_bytes / std::max(m.block_bytes, 1U) < (1ULL << 31));
+  }
+  each(a, m.beside, kReduceSourcesMax, kObjectIdBytes + 4, [&](auto& other) {
+    fields(a, other.object);
+    id(a, other.incarnation);
+  });
+  a.enumeration(m.op, kReduceOpCount);
 }
 template <typename A>
 void fields(A& a, Of<A, Credit> m) {

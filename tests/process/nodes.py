@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -80,6 +81,15 @@ class Nodes:
                     return stats
 
         return self.call(rank, poll)
+
+    def converse(self, times: int = 3) -> None:
+        """Return when messages that answer one another, so many at most, have all been heard.
+
+        Each node then has something of each other one that was sent after them, so many times.
+        """
+        ranks = range(len(self.stores))
+        for teller, hearer in [pair for pair in product(ranks, ranks) if len({*pair}) > 1] * times:
+            self.get(hearer, self.put(teller, np.zeros(1)))
 
     def view(self, rank: int, *, size: int) -> View:
         """The view of one node, once it has `size` members."""

@@ -57,6 +57,25 @@ def test_four_of_eight_sources_on_three_nodes(
         three[0].delete(each, timeout_s=WAIT_S)
 
 
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_sources_of_one_node_cross_the_wire_as_one(cluster: MakeNodes, op: ReduceOp) -> None:
+    nodes = cluster(3)
+    arrays = [source(index, (1 << 20,), np.float32) for index in range(9)]
+    ids = [nodes.put(1 + index % 2, array) for index, array in enumerate(arrays[:8])]
+    ids.append(new_id())
+    pending = nodes[0].begin_reduce(target := new_id(), source_count=9, op=op)
+    for index in (8, *range(8)):  # it begins when the first of them has been put
+        pending.confirm(index, ids[index])
+    nodes.converse()  # Want, Locate, Located
+    nodes[1].put(ids[8], arrays[8], timeout_s=WAIT_S)
+    pending.result(WAIT_S)
+    np.testing.assert_array_equal(nodes.get(0, target), combined(op, arrays))
+    stats = [nodes.stats(rank) for rank in range(3)]
+    assert [each.blocks_combined > 0 for each in stats] == [False, True, True]
+    # Each owns half of the result: a half of one copy to the other, and one to node 0.
+    assert [each.bytes_sent for each in stats] == [0, arrays[0].nbytes, arrays[0].nbytes]
+
+
 def test_thousands_of_small_sources(three: Nodes) -> None:
     ids = [three.put(1 + index % 2, np.full(16, index, np.int64)) for index in range(2500)]
     reduction = three[0].reduce(new_id(), ids, timeout_s=WAIT_S)

@@ -17,7 +17,7 @@ from hoplite_ray.errors import ReduceError
 from hoplite_ray.pending import PendingReduce
 from hoplite_ray.store import new_id
 from hoplite_ray.unsealed import Unsealed
-from tests.process.nodes import WAIT_S, Nodes
+from tests.process.nodes import WAIT_S, MakeNodes, Nodes
 from tests.process.test_failures import SLOW
 
 ROUNDS = range(10)
@@ -127,6 +127,23 @@ def test_two_participants_die_at_once_and_without_spares_it_says_so(crew: Crew, 
         early.result(WAIT_S)
     reduce.seal()
     reduce.expect_nothing_left()
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_a_node_dies_that_combines_its_sources(cluster: MakeNodes, turn: int) -> None:
+    nodes = cluster(4, options=SLOW)
+    arrays = [np.full(8 * ELEMENTS, 1 + index, np.float32) for index in range(9)]
+    ids = [nodes.put(1 + index % 3, array) for index, array in enumerate(arrays[:8])]
+    ids.append(new_id())
+    pending = nodes[0].begin_reduce(target := new_id(), source_count=9, count=6)
+    for index in (8, *range(8)):  # it begins when the first of them has been put
+        pending.confirm(index, ids[index])
+    nodes.converse()  # Want, Locate, Located
+    nodes[2].put(ids[8], arrays[8], timeout_s=WAIT_S)
+    nodes.wait_for(1, lambda stats: stats.blocks_combined > 20 * turn)
+    nodes.kill(1)  # with sources 0, 3 and 6
+    assert set(pending.result(WAIT_S).members) == {1, 2, 4, 5, 7, 8}
+    np.testing.assert_array_equal(nodes.get(0, target), sum(arrays[i] for i in (1, 2, 4, 5, 7, 8)))
 
 
 @pytest.mark.parametrize("again", ["the same", "other"])
