@@ -181,9 +181,9 @@ TEST_P(ReduceTiming, AllreduceWithOneParticipantLateThatOwnedAStripe) {
 }
 
 // Many nodes: as deep as the model says (design decision 5). In brackets what one level takes,
-// which is what degree 4096 is: 1 KiB (388), which waits for its home in any case, 8 KiB (103), 64
-// KiB over 16 nodes (20.9) and 64 (68.1). 1 MiB is striped. With frames that take 5 us of a core at
-// both ends, as the model has it, 64 KiB takes 38.0 (85.9).
+// which is what degree 4096 is: 1 KiB (364), which waits for its home in any case, 8 KiB (81), 64
+// KiB over 16 nodes (14.9) and 64 (46.1). 1 MiB is striped. With frames that take 5 us of a core at
+// both ends, as the model has it, 64 KiB takes 38.0 (61.8).
 TEST_P(ReduceTiming, ManyNodesAreAsDeepAsTheModelSays) {
   struct Row {
     Case is;
@@ -209,7 +209,8 @@ TEST_P(ReduceTiming, ManyNodesAreAsDeepAsTheModelSays) {
   }
   const double flat = run({.size_bytes = 64_KiB, .nodes = 64, .degree = 4096}, object_named(1));
   std::printf("reduce of 64 KiB over 64 nodes: %.2f x size / rate, one level\n", flat);
-  EXPECT_GE(flat, 64);  // one link takes them all
+  // One link takes them all; of those that have one home, which has a copy, it is sent one.
+  EXPECT_GE(flat, 40);
 }
 
 }  // namespace
