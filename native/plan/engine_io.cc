@@ -93,6 +93,7 @@ void Engine::State::on(NodeId from, const Message& message, const Claim& claim) 
     LocalObject& object = objects_[claim.object];
     const bool has_bytes = object.extent || object.inbound || object.writing;
     if (!has_bytes || object.incarnation < claim.incarnation) {
+      end_fold(claim.object);  // the whole result is here
       end_put(claim.object, object, "put again by a later attempt");
       object.incarnation = claim.incarnation;
       object.target_epoch = claim.target_epoch;
@@ -198,6 +199,7 @@ void Engine::State::on(NodeId, const Message&, const Push& push) {
   const bool is_newer = std::pair(object.incarnation, object.target_epoch) <
                         std::pair(push.incarnation, push.target_epoch);
   if (!has_bytes || is_newer) {  // it may also hold a range that an earlier grant waits for
+    end_fold(push.object);       // the whole result is here
     end_put(push.object, object, "put again by a later attempt");
     object.incarnation = push.incarnation;
     object.target_epoch = push.target_epoch;
