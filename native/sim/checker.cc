@@ -133,7 +133,8 @@ void Checker::failed(const Request& request, Instant) {
   if (request.error->text.empty()) judge("an error without a text: " + name_of(request));
   switch (request.error->code) {
     case Code::kCancelled:
-      if (!request.cancelled && !known.deleted && !is_taken_back(known)) {
+      // A reduce whose target is an orphan ends with the last copy of that.
+      if (!request.cancelled && !known.deleted && !known.orphaned && !is_taken_back(known)) {
         judge("cancelled, but by nobody: " + what);
       }
       return;

@@ -69,7 +69,6 @@ void Cluster::start(Node& node) {
   node.engine = std::make_unique<Engine>(config, prng_.next());
   node.arena.assign(config.arena_bytes, std::byte{0xee});
   node.receives.clear();
-  node.credits.clear();
   node.deferred.clear();
   node.timer.reset();
   node.told = Epoch{};

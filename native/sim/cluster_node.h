@@ -32,7 +32,9 @@ struct ClusterNode {
   std::unique_ptr<Engine> engine;
   std::vector<std::byte> arena;
   std::map<std::pair<NodeId, TransferId>, OpenedReceive> receives;
-  std::map<TransferId, std::int64_t> credits;  // blocks that it has asked for and nobody has sent
+  // Blocks that it has asked for and nobody has sent, in all its lives: a sender that is stopped
+  // may not have heard that one has ended.
+  std::map<TransferId, std::int64_t> credits;
   std::deque<std::function<void()>> deferred;  // while it is paused
   std::optional<Instant> timer;                // when the next handle_timeout is posted for
   std::uint64_t drained = 0;                   // how often its engine has said so

@@ -214,6 +214,18 @@ TEST_P(Faults, PausedNodeIsNeverTakenForDead) {
   EXPECT_EQ(cluster.stats(1).members, 3U);
 }
 
+TEST_P(Faults, AStoppedNodeServesWhatItsReceiverAskedForBeforeItDied) {
+  Cluster& cluster = start_slow(3);
+  put_now(0, kA, {.size_bytes = 500'000});
+  cluster.pause(0, 400_ms);
+  cluster.get(1, kA);
+  cluster.run_for(20_ms);
+  cluster.crash(1);
+  cluster.restart(1);
+  cluster.run_for(500_ms);  // it hears of the get first, and then of the death
+  expect_value(cluster.get(1, kA), 2_s);
+}
+
 TEST_P(Faults, AllButOneDieAndTheLastOneAnswersForItself) {
   Cluster& cluster = start(4);
   put_now(3, kA);
