@@ -22,13 +22,13 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 
 import bounds
+from carried import OverloadError, carried_share, check_carried
 from cluster import Cluster, why_impossible
 from meters import machine
 from ranks import RankError
 from stage import Sample, Stage
 
 KIB, MIB = 1 << 10, 1 << 20
-CARRIED_SHARE_MIN = 0.9  # of all links' rate; below it the cores are the limit
 SMALL_REPEATS = 5  # of a case below a MiB or so, in each round
 SLOW_SHARE = 0.25
 RATIO_BYTES_MIN = 64 * KIB  # below, latency is all there is, and the bound says nothing
@@ -125,16 +125,14 @@ def main() -> int:
         options=dict(options.option),
     )
     with Stage(cluster) as stage:
-        carried = stage.carried_share()
+        try:
+            weigh = carried_share if options.toy else check_carried
+            carried = weigh(cluster.network)
+        except OverloadError as error:
+            print(error)
+            return 1
         print(f"{options.nodes} nodes x {options.rate_mbit} Mbit/s, {carried:.0%} of it carried")
         print(", ".join(f"{what} {value}" for what, value in where.items()))
-        if carried < CARRIED_SHARE_MIN and not options.toy:
-            print(
-                f"This machine carries {carried:.0%} of {options.nodes} x {options.rate_mbit} "
-                "Mbit/s: its cores would be measured, not the store. Take a lower --rate-mbit or "
-                "fewer --nodes, or wait until nothing else runs; nothing was measured."
-            )
-            return 1
         numbered = enumerate(cases(stage, options), start=1)
         table = [case for number, case in numbered if wanted(number, case, options)]
         measure(table, options)

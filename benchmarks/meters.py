@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import RAIL
+from network import rail_device
 
 from hoplite_ray.launch import NodeProcess
 
@@ -69,7 +69,7 @@ class Meters:
     def sent_bytes(self, rank: int) -> int:
         """What a living node has sent over its link since `restart`."""
         pid = self._nodes[rank].process.pid
-        return _sent_bytes(pid) - self._last.nodes[pid][2]
+        return sent_bytes(pid) - self._last.nodes[pid][2]
 
     def _read(self) -> _Reading:
         ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
@@ -78,7 +78,7 @@ class Meters:
         for node in self._nodes:
             pid = node.process.pid
             if node.process.poll() is None:
-                nodes[pid] = (_cpu_s(pid), _retransmitted(pid), _sent_bytes(pid))
+                nodes[pid] = (_cpu_s(pid), _retransmitted(pid), sent_bytes(pid))
         return _Reading((sum(ticks) - idle) / _TICKS_PER_S, sum(ticks) / _TICKS_PER_S, nodes)
 
 
@@ -106,12 +106,13 @@ def _retransmitted(pid: int) -> int:
     return int(values[names.index("RetransSegs")])
 
 
-def _sent_bytes(pid: int) -> int:
+def sent_bytes(pid: int, rail: int = 0) -> int:
+    """What has left the namespace of a process over one rail, headers included."""
     for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines():
         device, _, counters = line.partition(":")
-        if device.strip() == RAIL:
+        if device.strip() == rail_device(rail):
             return int(counters.split()[8])
-    raise OSError(f"process {pid} has no device {RAIL}")
+    raise OSError(f"process {pid} has no device {rail_device(rail)}")
 
 
 def machine() -> dict[str, object]:

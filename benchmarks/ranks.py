@@ -10,10 +10,8 @@ element i of the object with `addend` a is i mod 1021 + a, as float32.
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -27,8 +25,6 @@ from hoplite_ray.store import Store
 
 TIMEOUT_S = 60.0  # far longer than anything that works
 _CYCLE = 1021  # a prime, so that no block begins where another one does
-_RING_PORT = 7000
-_RING_WRITE_BYTES = 256 << 10
 
 
 class RankError(Exception):
@@ -163,24 +159,6 @@ class _Player:
     def delete(self, *, object_id: str) -> None:
         self._attached.delete(bytes.fromhex(object_id), timeout_s=TIMEOUT_S)
 
-    def listen(self, *, address: str) -> None:
-        """Be ready for the rank before this one in the ring."""
-        self._listener = socket.create_server((address, _RING_PORT))
-
-    def ring(self, *, to: str, seconds: float, at_s: float) -> int:
-        """Send to the next rank as fast as it goes; returns the bytes that came, past the start.
-
-        The first third is not counted: TCP has to find the rate first.
-        """
-        with self._listener, socket.create_connection((to, _RING_PORT)) as out:
-            into, _ = self._listener.accept()
-            sender = threading.Thread(target=_send, args=(out, at_s, at_s + seconds))
-            sender.start()
-            with into:
-                counted = _receive(into, at_s + seconds / 3, at_s + seconds)
-            sender.join()
-        return counted
-
     @property
     def _attached(self) -> Store:
         assert self._store is not None, "attach first"
@@ -195,20 +173,3 @@ def _values(size_bytes: int, addend: int) -> npt.NDArray[np.float32]:
 
 def _sleep_until(at_s: float) -> None:
     time.sleep(max(0.0, at_s - time.monotonic()))
-
-
-def _send(out: socket.socket, begin_s: float, end_s: float) -> None:
-    _sleep_until(begin_s)
-    payload = bytes(_RING_WRITE_BYTES)
-    while time.monotonic() < end_s:
-        out.sendall(payload)
-    out.shutdown(socket.SHUT_WR)
-
-
-def _receive(into: socket.socket, begin_s: float, end_s: float) -> int:
-    buffer = bytearray(_RING_WRITE_BYTES)
-    counted = 0
-    while received := into.recv_into(buffer):
-        if begin_s <= time.monotonic() < end_s:
-            counted += received
-    return counted

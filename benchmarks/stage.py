@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-import bounds
 from cluster import Cluster
 from meters import Meters, Usage
 from ranks import Rank, RankError
@@ -21,7 +20,6 @@ from ranks import Rank, RankError
 from hoplite_ray.store import new_id
 
 LEAD_S = 0.05  # for everybody to have read what to do
-RING_S = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +106,6 @@ class Stage:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def carried_share(self) -> float:
-        """Of all links' rate, what the machine carries when every node sends to the next one."""
-        network = self.cluster.network
-        for rank, each in enumerate(self._ranks):
-            each.do("listen", address=network.address(rank))
-        start_s = time.monotonic() + LEAD_S
-        for rank, each in enumerate(self._ranks):
-            to = network.address((rank + 1) % self.count)
-            each.tell("ring", to=to, seconds=RING_S, at_s=start_s)
-        carried = sum(each.answer() for each in self._ranks) / (RING_S * 2 / 3)
-        return carried / (self.count * bounds.payload_bytes_per_s(network.rate_mbit))
-
     def broadcast(self, size_bytes: int, *, gap_s: float = 0.0, waits: bool = False) -> Sample:
         """From rank 0 to all others, which ask `gap_s` after each other; counts from the last.
 
@@ -144,11 +130,8 @@ class Stage:
     def broadcast_to_a_slow_node(self, size_bytes: int, *, share: float) -> Sample:
         """One receiver's link, the middle one's, has `share` of the rate: how long for the rest."""
         network, slow = self.cluster.network, self.count // 2
-        network.set_rate(slow, network.rate_mbit * share)
-        try:
+        with network.slowed(slow, share):
             sample = self.broadcast(size_bytes)
-        finally:
-            network.set_rate(slow, network.rate_mbit)
         healthy = [s for rank, s in sample.ended_s.items() if rank not in (0, slow)]
         return Sample(max(healthy), sample.ended_s, sample.usage)
 

@@ -1,26 +1,35 @@
-"""The emulated network does what faults are made of: a cable that is pulled and put back."""
+"""The emulated network does what faults are made of, and says what it can't do."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import cluster
+import numpy as np
 import pytest
+from carried import OverloadError, check_carried
+from meters import sent_bytes
+
+from hoplite_ray.store import Store, new_id
 
 # Nobody listens there: a refusal is an answer of the other node's kernel.
 KNOCK = "import socket, sys; socket.create_connection((sys.argv[1], 9), timeout=0.5)"
 
+needs_root = pytest.mark.skipif(
+    cluster.why_impossible() is not None, reason="needs root for network namespaces"
+)
 
-def reaches(network: cluster.Network, rank: int, other: int) -> bool:
-    command = [*network.within(rank), sys.executable, "-c", KNOCK, network.address(other)]
+
+def reaches(network: cluster.Network, rank: int, other: int, rail: int = 0) -> bool:
+    command = [*network.within(rank), sys.executable, "-c", KNOCK, network.address(other, rail)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return "ConnectionRefusedError" in done.stderr
 
 
-@pytest.mark.skipif(
-    cluster.why_impossible() is not None, reason="needs root for network namespaces"
-)
+@needs_root
 def test_a_cut_link_carries_nothing_until_it_is_healed() -> None:
     with cluster.Network(3, rate_mbit=100) as network:
         assert reaches(network, 0, 1)
@@ -31,3 +40,48 @@ def test_a_cut_link_carries_nothing_until_it_is_healed() -> None:
         network.heal(1)
         while not reaches(network, 0, 1):  # the kernel looks for carriers in its own time
             pass
+
+
+@needs_root
+def test_each_rail_has_links_of_its_own() -> None:
+    with cluster.Network(2, rate_mbit=100, second_rail_mbit=[50, 25]) as network:
+        assert str(network) == "2 x 100 and 25 or 50 Mbit/s"
+        network.cut(1, rail=0)
+        assert not reaches(network, 0, 1, rail=0)
+        assert reaches(network, 0, 1, rail=1)
+
+
+@needs_root
+def test_nodes_with_two_rails_use_both() -> None:
+    array = np.arange(4 << 20, dtype=np.uint8)
+    with cluster.Cluster(2, rate_mbit=200, second_rail_mbit=200, arena_bytes=32 << 20) as made:
+        with Store.attach(made.nodes[0].socket) as a, Store.attach(made.nodes[1].socket) as b:
+            object_id = new_id()
+            a.put(object_id, array)
+            np.testing.assert_array_equal(b.get(object_id), array)
+        for rail in made.network.rails:
+            assert sent_bytes(made.nodes[0].process.pid, rail) > array.nbytes / 4
+
+
+@needs_root
+def test_a_network_that_the_cores_cannot_carry_is_refused() -> None:
+    with cluster.Network(2, rate_mbit=1_000_000) as network:
+        with pytest.raises(OverloadError, match="its cores would be measured"):
+            check_carried(network)
+
+
+@needs_root
+def test_nothing_that_runs_at_a_node_outlives_the_network() -> None:
+    with cluster.Network(1, rate_mbit=100) as network:
+        command = [*network.within(0), "sleep", "1000"]
+        process = subprocess.Popen(command, start_new_session=True)
+        while network.processes(0) != [process.pid]:
+            pass
+    assert process.wait() == -9
+    assert not list(Path("/run/netns").glob(f"hop{os.getpid()}-*"))
+
+
+def test_rates_are_one_for_all_or_one_for_each() -> None:
+    assert cluster.Network(3, rate_mbit=[1, 2, 3]).rates_mbit == [[1, 2, 3]]
+    with pytest.raises(ValueError, match="2 rates for 3 nodes"):
+        cluster.Network(3, rate_mbit=[1, 2])

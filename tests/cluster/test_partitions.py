@@ -93,7 +93,7 @@ class Cut:
 
     def is_receiving(self, rank: int, size_bytes: int) -> None:
         """Return once so many bytes have come in over the node's link."""
-        counter = "/sys/class/net/rail/statistics/rx_bytes"
+        counter = "/sys/class/net/rail0/statistics/rx_bytes"
         enough = f"until [ $(cat {counter}) -gt {size_bytes} ]; do sleep 0.02; done"
         subprocess.run([*self.network.within(rank), "sh", "-c", enough], check=True)
 

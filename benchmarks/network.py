@@ -1,0 +1,265 @@
+"""The emulated cluster's network: a namespace per node, and shaped full-duplex links to a switch.
+
+Egress is shaped at the node's own end of its link, ingress at the switch's end; the switch of each
+rail is a bridge in a namespace of its own, so nothing touches the machine's network. In front of a
+link is the queue of any Linux device, 1,000 packets; a port of the switch has a MiB. Congestion
+control is pinned to cubic, because results under different ones can't be compared; where the
+machine's default is another, cubic is put on the list of those that a namespace may choose.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_GSO_BYTES = 32768  # largest packet handed to the shaper: what crosses a hop at once
+_BURST_BYTES = _GSO_BYTES * 3 // 2  # passes unshaped after idle time: as little as tbf can do with
+# tbf's own queue would be of a few ms, and TCP takes 200 ms and more to send again what its own
+# host has dropped of an idle connection (docs/gotchas.md): no host has so short a queue.
+_EGRESS_PACKETS_MAX = 1000
+_PORT_BYTES_MAX = 1024 * 1024 + _BURST_BYTES
+_BEFORE_LOCAL = 10  # priority of a rule that drops what comes in before it is delivered
+_CONGESTION = "cubic"
+_ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+_END_S = 5.0  # for what still runs in a namespace to be gone
+# A user's PATH often lacks the administrator's tools.
+_TOOLS = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
+def why_impossible() -> str | None:
+    """Say why this process can't make network namespaces; None if it can."""
+    if os.geteuid() != 0:
+        return "needs root for network namespaces"
+    name = f"hop{os.getpid()}-probe"
+    try:
+        _run("ip", "netns", "add", name)
+        _run("ip", "netns", "del", name)
+    except OSError as error:
+        return f"needs root for network namespaces, and more: {error}"
+    return None
+
+
+def rail_device(rail: int) -> str:
+    """The name of a rail's device in every node's namespace."""
+    return f"rail{rail}"
+
+
+class Network:
+    """Namespaces and their links. A context manager.
+
+    Rates are of all nodes, or one for each. A second rail is a second link of every node, to a
+    switch of its own. Rates are changed, and links cut and healed, while traffic runs. At the end
+    whatever still runs in a namespace is killed.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        rate_mbit: float | Sequence[float],
+        second_rail_mbit: float | Sequence[float] | None = None,
+    ) -> None:
+        self.count = count
+        rates = [rate_mbit] if second_rail_mbit is None else [rate_mbit, second_rail_mbit]
+        self.rates_mbit = [_of_each(count, rate) for rate in rates]  # by rail and rank
+        self._prefix = f"hop{os.getpid()}-"
+        self._namespaces: list[str] = []
+
+    def __enter__(self) -> Self:
+        impossible = why_impossible()
+        if impossible:
+            raise PermissionError(impossible)
+        try:
+            self._connect()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end_processes()
+        for name in self._namespaces:
+            _run("ip", "netns", "del", name)
+        self._namespaces.clear()
+
+    def __str__(self) -> str:
+        rails = (sorted(set(rates)) for rates in self.rates_mbit)
+        texts = (" or ".join(f"{rate:g}" for rate in rates) for rates in rails)
+        return f"{self.count} x {' and '.join(texts)} Mbit/s"
+
+    @property
+    def rails(self) -> range:
+        """The numbers of the rails, of which each node has a link."""
+        return range(len(self.rates_mbit))
+
+    def address(self, rank: int, rail: int = 0) -> str:
+        """The node's address, which the others reach over the rail."""
+        return f"10.{77 + rail}.0.{rank + 1}"
+
+    def within(self, rank: int) -> list[str]:
+        """The words before a command that has to run at the node."""
+        return [tool("ip"), "netns", "exec", self._namespace(rank)]
+
+    def processes(self, rank: int) -> list[int]:
+        """The ids of all processes that run at the node."""
+        return [int(pid) for pid in _run("ip", "netns", "pids", self._namespace(rank)).split()]
+
+    def set_rate(self, rank: int, rate_mbit: float, rail: int = 0) -> None:
+        """Shape the node's link, in both directions."""
+        self.rates_mbit[rail][rank] = rate_mbit
+        node = ("tc", "-n", self._namespace(rank), "qdisc", "replace", "dev", rail_device(rail))
+        port = ("tc", "-n", self._switch, "qdisc", "replace", "dev", _port(rank, rail))
+        rate = ("rate", f"{round(rate_mbit * 1000)}kbit", "burst", str(_BURST_BYTES))
+        for device in (node, port):
+            _run(*device, *("root", "handle", "1:", "tbf", *rate, "limit", str(_PORT_BYTES_MAX)))
+        _run(*node, *("parent", "1:1", "handle", "2:", "pfifo", "limit", str(_EGRESS_PACKETS_MAX)))
+
+    @contextmanager
+    def slowed(self, rank: int, share: float) -> Iterator[None]:
+        """Have the node's first link at `share` of its rate for as long as the block takes."""
+        rate_mbit = self.rates_mbit[0][rank]
+        self.set_rate(rank, rate_mbit * share)
+        try:
+            yield
+        finally:
+            self.set_rate(rank, rate_mbit)
+
+    def cut(self, rank: int, rail: int = 0) -> None:
+        """Pull the node's cable out of the switch: the kernel at either end sees no carrier."""
+        _run("ip", "-n", self._switch, "link", "set", _port(rank, rail), "down")
+
+    def heal(self, rank: int, rail: int = 0) -> None:
+        """Put the cable back."""
+        _run("ip", "-n", self._switch, "link", "set", _port(rank, rail), "up")
+
+    def silence(self, source: int, target: int) -> None:
+        """Lose what `source` sends to `target`, without a word; the other way stays whole."""
+        self._rule("add", source, target)
+
+    def unsilence(self, source: int, target: int) -> None:
+        """Let it through again."""
+        self._rule("del", source, target)
+
+    def _rule(self, verb: str, source: int, target: int) -> None:
+        for rail in self.rails:
+            rule = ("from", self.address(source, rail), "blackhole", "pref", str(_BEFORE_LOCAL))
+            _run("ip", "-n", self._namespace(target), "rule", verb, *rule)
+
+    def _namespace(self, rank: int) -> str:
+        return f"{self._prefix}{rank}"
+
+    @property
+    def _switch(self) -> str:
+        return f"{self._prefix}switch"
+
+    def _connect(self) -> None:
+        allowed = _ALLOWED.read_text().split()
+        if _CONGESTION not in allowed:
+            _ALLOWED.write_text(" ".join([*allowed, _CONGESTION]))
+        self._add_namespace(self._switch)
+        for rail in self.rails:
+            bridge = ("type", "bridge", "forward_delay", "0")
+            _run("ip", "-n", self._switch, "link", "add", _bridge(rail), *bridge)
+            _run("ip", "-n", self._switch, "link", "set", _bridge(rail), "up")
+        for rank in range(self.count):
+            node = self._namespace(rank)
+            self._add_namespace(node)
+            cubic = f"net.ipv4.tcp_congestion_control={_CONGESTION}"
+            _run(*self.within(rank), "sysctl", "-qw", cubic)
+            # The rule that delivers comes first; so that others may come before it, it moves back.
+            delivers = ("lookup", "local", "pref", str(_BEFORE_LOCAL + 1))
+            _run("ip", "-n", node, "rule", "add", *delivers)
+            _run("ip", "-n", node, "rule", "del", "pref", "0")
+            for rail in self.rails:
+                self._link(rank, rail)
+
+    def _link(self, rank: int, rail: int) -> None:
+        node, port, device = self._namespace(rank), _port(rank, rail), rail_device(rail)
+        _run(
+            *("ip", "link", "add", port, "netns", self._switch),
+            *("type", "veth", "peer", "name", device, "netns", node),
+        )
+        for namespace, end in ((self._switch, port), (node, device)):
+            _run("ip", "-n", namespace, "link", "set", end, "gso_max_size", str(_GSO_BYTES))
+        _run("ip", "-n", self._switch, "link", "set", port, "master", _bridge(rail), "up")
+        _run("ip", "-n", node, "addr", "add", f"{self.address(rank, rail)}/24", "dev", device)
+        _run("ip", "-n", node, "link", "set", device, "up")
+        self.set_rate(rank, self.rates_mbit[rail][rank], rail)
+
+    def _add_namespace(self, name: str) -> None:
+        _run("ip", "netns", "add", name)
+        self._namespaces.append(name)
+        _run("ip", "-n", name, "link", "set", "lo", "up")
+
+    def _end_processes(self) -> None:
+        """Kill what runs in the namespaces, which is ours: nobody else knows their names."""
+        limit_s = time.monotonic() + _END_S
+        while time.monotonic() < limit_s:
+            found = [_run("ip", "netns", "pids", name).split() for name in self._namespaces]
+            left = [int(pid) for pids in found for pid in pids if not _is_zombie(int(pid))]
+            if not left:
+                return
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+
+def tool(name: str) -> str:
+    """Where an administrator's tool is.
+
+    Raises:  FileNotFoundError with the package that has it.
+    """
+    found = shutil.which(name, path=_TOOLS)
+    if found is None:
+        raise FileNotFoundError(f"{name} is not installed; it is in the package iproute2")
+    return found
+
+
+def _of_each(count: int, rate: float | Sequence[float]) -> list[float]:
+    rates = list(rate) if isinstance(rate, Sequence) else [rate] * count
+    if len(rates) != count:
+        raise ValueError(f"{len(rates)} rates for {count} nodes: give one, or one for each")
+    return rates
+
+
+def _bridge(rail: int) -> str:
+    return f"bridge{rail}"
+
+
+def _port(rank: int, rail: int) -> str:
+    return f"port{rank}-{rail}"
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether it has ended, and only its parent has not heard of it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(
+        [tool(command[0]), *command[1:]],
+        env=os.environ | {"PATH": _TOOLS},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
