@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -32,7 +29,6 @@ class Cluster:
         self.nodes: list[NodeProcess] = []
         self._arena_bytes = arena_bytes
         self._options = options
-        self._folder = Path(tempfile.mkdtemp(prefix="hoplite-"))
 
     def __enter__(self) -> Self:
         try:
@@ -53,7 +49,6 @@ class Cluster:
         for node in self.nodes:
             node.stop()
         self.network.__exit__(kind, error, trace)
-        shutil.rmtree(self._folder)
 
     def kill(self, rank: int) -> None:
         """End a node as `kill -9` does; its link stays."""
@@ -65,7 +60,7 @@ class Cluster:
 
     def _start(self, rank: int) -> NodeProcess:
         return NodeProcess.start(
-            directory=self._folder / str(rank),
+            directory=self.network.folder / str(rank),
             listen=[f"{self.network.address(rank, rail)}:0" for rail in self.network.rails],
             beside=next((node for node in self.nodes if node.process.poll() is None), None),
             arena_bytes=self._arena_bytes,

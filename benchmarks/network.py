@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -56,8 +57,8 @@ class Network:
     """Namespaces and their links. A context manager.
 
     Rates are of all nodes, or one for each. A second rail is a second link of every node, to a
-    switch of its own. Rates are changed, and links cut and healed, while traffic runs. At the end
-    whatever still runs in a namespace is killed.
+    switch of its own. Rates are changed, and links cut and healed, while traffic runs. `folder` is
+    for what runs at the nodes; at the end it goes, and whatever still runs there is killed.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Network:
         impossible = why_impossible()
         if impossible:
             raise PermissionError(impossible)
+        self.folder = Path(tempfile.mkdtemp(prefix="hoplite-"))
         try:
             self._connect()
         except BaseException:
@@ -94,6 +96,7 @@ class Network:
         for name in self._namespaces:
             _run("ip", "netns", "del", name)
         self._namespaces.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def __str__(self) -> str:
         rails = (sorted(set(rates)) for rates in self.rates_mbit)
