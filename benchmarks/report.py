@@ -65,6 +65,11 @@ def pictures(records: Sequence[Line]) -> dict[str, Any]:
     return drawn
 
 
+def measured() -> list[Path]:
+    """The files of lines that are kept."""
+    return sorted((ROOT / "docs/measured").glob("*.jsonl"))
+
+
 def save(drawn: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write the pictures into a folder and return their paths."""
     from matplotlib import rc_context
@@ -95,8 +100,7 @@ def main() -> int:
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    measured = sorted((ROOT / "docs/measured").glob("*.jsonl"))
-    parser.add_argument("files", nargs="*", type=Path, default=measured, help="lines of JSON")
+    parser.add_argument("files", nargs="*", type=Path, default=measured(), help="lines of JSON")
     parser.add_argument("--into", type=Path, default=ROOT / "docs/pictures")
     parser.add_argument("--toy", action="store_true", help="proves only that it runs")
     return parser.parse_args()
