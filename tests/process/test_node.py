@@ -51,6 +51,15 @@ def test_a_node_says_who_it_is(cluster: MakeNodes, tmp_path: Path) -> None:
     assert stat.S_IMODE((node.directory / "secret").stat().st_mode) == 0o600
 
 
+def test_a_node_is_as_nice_as_the_process_that_it_watches(tmp_path: Path) -> None:
+    before, ours = ["nice", "-n", "3"], os.getpriority(os.PRIO_PROCESS, 0)
+    node = NodeProcess.start(directory=tmp_path / "nice", arena_bytes=16 * MIB, before=before)
+    tasks = Path(f"/proc/{node.process.pid}/task").iterdir()
+    found = {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks}
+    node.stop()
+    assert found == {ours if os.geteuid() == 0 else ours + 3}  # others may only get nicer
+
+
 def test_a_node_that_is_told_to_end_leaves_nothing_but_its_secret(
     cluster: MakeNodes, tmp_path: Path
 ) -> None:
