@@ -72,14 +72,28 @@ class Meters:
         return sent_bytes(pid) - self._last.nodes[pid][2]
 
     def _read(self) -> _Reading:
-        ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-        idle = ticks[3] + ticks[4]  # idle, and waiting for a disk
+        cores = cores_s()
         nodes = {}
         for node in self._nodes:
             pid = node.process.pid
             if node.process.poll() is None:
                 nodes[pid] = (_cpu_s(pid), _retransmitted(pid), sent_bytes(pid))
-        return _Reading((sum(ticks) - idle) / _TICKS_PER_S, sum(ticks) / _TICKS_PER_S, nodes)
+        return _Reading(cores.busy_s, cores.all_s, nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """The machine's cores since it was started."""
+
+    busy_s: float
+    all_s: float
+
+
+def cores_s() -> Cores:
+    """What they have spent, in seconds of one core; of all processes."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    idle = ticks[3] + ticks[4]  # idle, and waiting for a disk
+    return Cores((sum(ticks) - idle) / _TICKS_PER_S, sum(ticks) / _TICKS_PER_S)
 
 
 @dataclass(frozen=True, slots=True)
