@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from network import rail_device
-
-from hoplite_ray.launch import NodeProcess
+from network import Network, rail_device
 
 SATURATED_SHARE = 0.9  # of all cores' time: from here on it is the machine that is measured
 
@@ -22,14 +21,14 @@ class Usage:
 
     busy_s: float  # of the cores, by everybody on the machine
     cores_s: float  # that there were
-    nodes_s: float  # of the cores, by the nodes
+    own_s: float  # of the cores, by the contender's own processes
     retransmitted: int  # TCP packets, of all nodes' namespaces
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             self.busy_s + other.busy_s,
             self.cores_s + other.cores_s,
-            self.nodes_s + other.nodes_s,
+            self.own_s + other.own_s,
             self.retransmitted + other.retransmitted,
         )
 
@@ -44,11 +43,41 @@ class Usage:
         return self.busy_share >= SATURATED_SHARE
 
 
+class Links:
+    """The kernel's counters of a network's links, of whom or whatever uses them."""
+
+    def __init__(self, network: Network) -> None:
+        # An open file of a namespace shows it for as long as it is open, whoever has died there.
+        pids = [network.processes(rank)[0] for rank in range(network.count)]
+        self._snmp = [open(f"/proc/{pid}/net/snmp") for pid in pids]
+        self._devices = [open(f"/proc/{pid}/net/dev") for pid in pids]
+
+    def retransmitted(self) -> int:
+        """TCP packets that were sent again, by all nodes together."""
+        return sum(_retransmitted(snmp) for snmp in self._snmp)
+
+    def sent_bytes(self, rank: int, rail: int = 0) -> int:
+        """What a node has sent over its link, headers included."""
+        self._devices[rank].seek(0)
+        for line in self._devices[rank].read().splitlines():
+            device, _, counters = line.partition(":")
+            if device.strip() == rail_device(rail):
+                return int(counters.split()[8])
+        raise OSError(f"node {rank} has no device {rail_device(rail)}")
+
+    def close(self) -> None:
+        """Let go of the namespaces."""
+        for file in (*self._snmp, *self._devices):
+            file.close()
+
+
 class Meters:
     """The counters of the kernel; reading them sends nothing over the links."""
 
-    def __init__(self, nodes: Sequence[NodeProcess]) -> None:
-        self._nodes = nodes
+    def __init__(self, links: Links, own: Callable[[], Iterable[int]]) -> None:
+        """`own` are the ids of the processes whose cores are counted by themselves."""
+        self._links = links
+        self._own = own
         self._last = self._read()
 
     def restart(self) -> None:
@@ -56,29 +85,24 @@ class Meters:
         self._last = self._read()
 
     def usage(self) -> Usage:
-        """Return what was used since then; a node that died or was born meanwhile is left out."""
+        """Return what was used since then; who died or was born meanwhile is left out."""
         then, now = self._last, self._read()
-        both = then.nodes.keys() & now.nodes.keys()
+        both = then.own_s.keys() & now.own_s.keys()
         return Usage(
             busy_s=now.busy_s - then.busy_s,
             cores_s=now.cores_s - then.cores_s,
-            nodes_s=sum(now.nodes[pid][0] - then.nodes[pid][0] for pid in both),
-            retransmitted=sum(now.nodes[pid][1] - then.nodes[pid][1] for pid in both),
+            own_s=sum(now.own_s[pid] - then.own_s[pid] for pid in both),
+            retransmitted=now.retransmitted - then.retransmitted,
         )
-
-    def sent_bytes(self, rank: int) -> int:
-        """What a living node has sent over its link since `restart`."""
-        pid = self._nodes[rank].process.pid
-        return sent_bytes(pid) - self._last.nodes[pid][2]
 
     def _read(self) -> _Reading:
         cores = cores_s()
-        nodes = {}
-        for node in self._nodes:
-            pid = node.process.pid
-            if node.process.poll() is None:
-                nodes[pid] = (_cpu_s(pid), _retransmitted(pid), sent_bytes(pid))
-        return _Reading(cores.busy_s, cores.all_s, nodes)
+        return _Reading(
+            busy_s=cores.busy_s,
+            cores_s=cores.all_s,
+            own_s={pid: s for pid in self._own() if (s := _cpu_s(pid)) is not None},
+            retransmitted=self._links.retransmitted(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,33 +124,26 @@ def cores_s() -> Cores:
 class _Reading:
     busy_s: float
     cores_s: float
-    nodes: dict[int, tuple[float, int, int]]  # by pid: its cores, retransmissions, bytes sent
+    own_s: dict[int, float]  # by pid
+    retransmitted: int
 
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+def _cpu_s(pid: int) -> float | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-def _retransmitted(pid: int) -> int:
-    names, values = (
-        line.split()
-        for line in Path(f"/proc/{pid}/net/snmp").read_text().splitlines()
-        if line.startswith("Tcp:")
-    )
+def _retransmitted(snmp: IO[str]) -> int:
+    snmp.seek(0)
+    lines = (line.split() for line in snmp.read().splitlines() if line.startswith("Tcp:"))
+    names, values = lines
     return int(values[names.index("RetransSegs")])
-
-
-def sent_bytes(pid: int, rail: int = 0) -> int:
-    """What has left the namespace of a process over one rail, headers included."""
-    for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines():
-        device, _, counters = line.partition(":")
-        if device.strip() == rail_device(rail):
-            return int(counters.split()[8])
-    raise OSError(f"process {pid} has no device {rail_device(rail)}")
 
 
 def machine() -> dict[str, object]:

@@ -1,7 +1,8 @@
-"""One process per node, inside its namespace, that does at a given time what it is told.
+"""Processes inside the namespaces, which do at a given time what they are told.
 
-What it is told, and when it was done, goes over pipes: nothing of it is on the shaped links. All
-processes of a machine share the monotonic clock, so that a time is the same moment for all.
+What one is told, and when it was done, goes over pipes or a Unix socket: nothing of it is on the
+shaped links. All processes of a machine share the monotonic clock, so that a time is the same
+moment for all.
 
 Values are chosen so that a sum of any of them is exact, and a block in a wrong place is seen:
 element i of the object with `addend` a is i mod 1021 + a, as float32.
@@ -9,22 +10,28 @@ element i of the object with `addend` a is i mod 1021 + a, as float32.
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import select
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hoplite_ray.store import Store
-
-TIMEOUT_S = 60.0  # far longer than anything that works
+TIMEOUT_S = 300.0  # far longer than anything that works, also at 1 GiB over slow links
+ANSWER_S = 330.0
+OBJECTS = 1000  # where many small ones are put and got
 _CYCLE = 1021  # a prime, so that no block begins where another one does
+_KEPT_BYTES_MAX = 32 << 20  # larger values are made anew each time
+_CHECKED_AT_ONCE = 4 << 20  # elements
 
 
 class RankError(Exception):
@@ -32,36 +39,68 @@ class RankError(Exception):
 
 
 class Rank:
-    """The benchmark's end of one rank's pipes."""
+    """The benchmark's end of one rank's connection."""
 
-    def __init__(self, within: Sequence[str]) -> None:
-        self._process = subprocess.Popen(
-            [*within, sys.executable, "-c", "import ranks; ranks.play()"],
+    def __init__(self, pid: int, to: IO[str], back: IO[bytes]) -> None:
+        self.pid = pid
+        self._to = to
+        self._back = back
+        self._read = bytearray()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def start(
+        cls,
+        within: Sequence[str],
+        play: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> Rank:
+        """Start a process that calls `play`, as in "store_rank.play", with text as arguments."""
+        process = subprocess.Popen(
+            [*within, *command(play, *arguments)],
             cwd=Path(__file__).parent,
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
         )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        started = cls(process.pid, io.TextIOWrapper(process.stdin), process.stdout)
+        started._process = process
+        return started
 
     def tell(self, verb: str, **arguments: Any) -> None:
         """Have it do something; `answer` has to be asked for, in the same order."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([verb, arguments]) + "\n")
-        self._process.stdin.flush()
+        try:
+            self._to.write(json.dumps([verb, arguments]) + "\n")
+            self._to.flush()
+        except BrokenPipeError:
+            pass  # its answer will be that it has ended
 
     def answer(self) -> Any:
         """Wait for what the oldest deed without an answer has returned.
 
-        Raises:  RankError if it failed there.
+        Raises:  RankError if it failed there, or takes ANSWER_S.
         """
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RankError("its process has ended")
-        kind, value = json.loads(line)
+        kind, value = json.loads(self._line())
         if kind == "error":
             raise RankError(value)
         return value
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._read:
+            if not select.select([self._back], [], [], ANSWER_S)[0]:
+                raise RankError(f"no answer in {ANSWER_S:.0f} s")
+            try:
+                read = os.read(self._back.fileno(), 1 << 16)
+            except ConnectionError:
+                read = b""
+            if not read:
+                raise RankError("its process has ended")
+            self._read += read
+        line, _, self._read = self._read.partition(b"\n")
+        return bytes(line)
 
     def do(self, verb: str, **arguments: Any) -> Any:
         """Tell, and wait for the answer."""
@@ -69,107 +108,98 @@ class Rank:
         return self.answer()
 
     def close(self) -> None:
-        """End the process."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
+        """End the process; one that the benchmark has not started ends by itself."""
         try:
-            self._process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
+            self._to.close()
+        except BrokenPipeError:
+            pass
+        if self._process is not None:
+            try:
+                self._process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._back.close()
 
 
-def play() -> None:
-    """Do what standard input says until it ends; one line in, one line out."""
-    player = _Player()
-    for line in sys.stdin:
+def command(play: str, *arguments: str) -> list[str]:
+    """The words that call a function of a module of this folder, in a process of its own."""
+    module = play.rpartition(".")[0]
+    return [sys.executable, "-c", f"import {module}; {play}({', '.join(map(repr, arguments))})"]
+
+
+def serve(player: object) -> None:
+    """Do what standard input says until it ends; one line in, one line out.
+
+    What libraries print on standard output goes to the benchmark's errors.
+    """
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        _serve(player, sys.stdin, answers)
+
+
+def serve_at(player: object, address: str) -> None:
+    """The same over a Unix socket, where this process says its id first."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        with connection.makefile("r") as told, connection.makefile("w") as answers:
+            _say(answers, "done", os.getpid())
+            _serve(player, told, answers)
+
+
+def _serve(player: object, told: IO[str], answers: IO[str]) -> None:
+    for line in told:
         verb, arguments = json.loads(line)
         deed: Callable[..., Any] = getattr(player, verb)
         try:
-            answer = ["done", deed(**arguments)]
+            _say(answers, "done", deed(**arguments))
         except Exception as error:  # whatever it is, the benchmark has to hear of it
-            answer = ["error", f"{verb}: {type(error).__name__}: {error}"]
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+            _say(answers, "error", f"{verb}: {type(error).__name__}: {error}")
 
 
-class _Player:
-    """What a rank can be told. Object ids are in hex.
+def _say(answers: IO[str], kind: str, value: Any) -> None:
+    answers.write(json.dumps([kind, value]) + "\n")
+    answers.flush()
 
-    What has to begin at `at_s` returns when it had ended.
+
+def values(size_bytes: int, addend: int) -> npt.NDArray[np.float32]:
+    """The object with that addend; nobody may write into it."""
+    if size_bytes > _KEPT_BYTES_MAX:
+        return _made(size_bytes, addend)
+    return _kept(size_bytes, addend)
+
+
+def check(received: npt.NDArray[np.float32], *, count: int, addend: int) -> None:
+    """Prove that it is the sum of `count` objects whose addends sum up to `addend`.
+
+    Raises:  AssertionError if a single element differs.
     """
+    for begin in range(0, received.size, _CHECKED_AT_ONCE):
+        part = received[begin : begin + _CHECKED_AT_ONCE]
+        expected = _counted(begin, part.size) * np.float32(count) + np.float32(addend)
+        if not np.array_equal(part, expected):
+            wrong = int(np.flatnonzero(part != expected)[0])
+            what = f"{part[wrong]}, not {expected[wrong]}"
+            raise AssertionError(f"element {begin + wrong} is {what}")
 
-    def __init__(self) -> None:
-        self._store: Store | None = None
-        self._received: dict[str, npt.NDArray[np.float32]] = {}
 
-    def attach(self, *, node: str) -> None:
-        if self._store is not None:
-            self._store.close()
-        self._store = Store.attach(node)
-
-    def put(self, *, object_id: str, size_bytes: int, addend: int, at_s: float = 0) -> float:
-        values = _values(size_bytes, addend)
-        _sleep_until(at_s)
-        self._attached.put(bytes.fromhex(object_id), values, timeout_s=TIMEOUT_S)
-        return time.monotonic()
-
-    def get(self, *, object_id: str, at_s: float = 0) -> float:
-        _sleep_until(at_s)
-        value = self._attached.get(bytes.fromhex(object_id), timeout_s=TIMEOUT_S)
-        ended_s = time.monotonic()
-        self._received[object_id] = value
-        return ended_s
-
-    def gather(self, *, object_ids: Sequence[str], at_s: float = 0) -> float:
-        _sleep_until(at_s)
-        ids = [bytes.fromhex(each) for each in object_ids]
-        values = self._attached.gather(ids, timeout_s=TIMEOUT_S)
-        ended_s = time.monotonic()
-        self._received.update(zip(object_ids, values, strict=True))
-        return ended_s
-
-    def reduce(
-        self, *, target: str, sources: Sequence[str], everywhere: bool, at_s: float = 0
-    ) -> float:
-        """Reduce, and get the result."""
-        _sleep_until(at_s)
-        reduction = self._attached.begin_reduce(
-            bytes.fromhex(target), source_count=len(sources), everywhere=everywhere
-        )
-        for index, source in enumerate(sources):
-            reduction.await_source(index, bytes.fromhex(source))
-        ended_s = self.get(object_id=target)
-        reduction.result(TIMEOUT_S)
-        return ended_s
-
-    def check(self, *, object_id: str, count: int, addend: int) -> None:
-        """Let go of a received object, once it proves to be the sum of `count` objects.
-
-        Raises:  AssertionError if a single element differs.
-        """
-        value = self._received.pop(object_id)
-        expected = _values(value.nbytes, 0) * count + addend
-        if not np.array_equal(value, expected):
-            wrong = int(np.flatnonzero(value != expected)[0])
-            raise AssertionError(f"element {wrong} is {value[wrong]}, not {expected[wrong]}")
-
-    def delete(self, *, object_id: str) -> None:
-        self._attached.delete(bytes.fromhex(object_id), timeout_s=TIMEOUT_S)
-
-    @property
-    def _attached(self) -> Store:
-        assert self._store is not None, "attach first"
-        return self._store
+def sleep_until(at_s: float) -> None:
+    """Until that moment of the machine's monotonic clock."""
+    time.sleep(max(0.0, at_s - time.monotonic()))
 
 
 @lru_cache(maxsize=8)
-def _values(size_bytes: int, addend: int) -> npt.NDArray[np.float32]:
-    values = np.arange(size_bytes // 4, dtype=np.uint32) % _CYCLE
-    return values.astype(np.float32) + np.float32(addend)
+def _kept(size_bytes: int, addend: int) -> npt.NDArray[np.float32]:
+    return _made(size_bytes, addend)
 
 
-def _sleep_until(at_s: float) -> None:
-    time.sleep(max(0.0, at_s - time.monotonic()))
+def _made(size_bytes: int, addend: int) -> npt.NDArray[np.float32]:
+    made = _counted(0, size_bytes // 4)
+    made += np.float32(addend)
+    return made
+
+
+def _counted(begin: int, count: int) -> npt.NDArray[np.float32]:
+    counted = np.arange(begin, begin + count, dtype=np.uint32)
+    counted %= _CYCLE
+    return counted.astype(np.float32)

@@ -1,87 +1,34 @@
-"""A cluster, its ranks and its meters: plays one collective at a time, and times it.
+"""The native store on an emulated cluster, without Ray: a process per node, attached to its node.
 
-Every method is one collective of float32 objects of `size_bytes`, checked bit by bit afterwards.
-All ranks are attached, and their sources put, before the clock starts, unless it says otherwise.
+Every scene is one collective of float32 objects, checked bit by bit afterwards. All ranks are
+attached, and their sources put, before the clock starts, unless the scene says otherwise.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from cluster import Cluster
-from meters import Meters, Usage
-from ranks import Rank, RankError
+from meters import Links, Meters
+from ranks import OBJECTS, Rank
+from scenes import LEAD_S, SLOW_SHARE, Contender, Play, Sample, Scene, Variant
 
 from hoplite_ray.store import new_id
 
-LEAD_S = 0.05  # for everybody to have read what to do
 
+class Stage(Contender):
+    """The store and its ranks. A context manager."""
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One collective: how long it took by its own measure, each rank's end, and what it used."""
-
-    seconds: float
-    ended_s: dict[int, float]  # by rank, after the start
-    usage: Usage
-
-
-class Play:
-    """Deeds that are told beforehand and done in their time."""
-
-    def __init__(self, ranks: Sequence[Rank], meters: Meters) -> None:
-        self._ranks = ranks
-        self._meters = meters
-        self._start_s = time.monotonic() + LEAD_S
-        self._told: list[int] = []
-        self._faults: list[tuple[float, Callable[[], int]]] = []
-
-    def tell(self, rank: int, verb: str, *, after_s: float = 0.0, **arguments: Any) -> None:
-        """Have `rank` do it that long after the start."""
-        self._ranks[rank].tell(verb, at_s=self._start_s + after_s, **arguments)
-        self._told.append(rank)
-
-    def fault(self, after_s: float, deed: Callable[[], int]) -> None:
-        """Do it in its time; what the rank that it returns was told may fail from then on."""
-        self._faults.append((after_s, deed))
-
-    def finish(self) -> tuple[dict[int, float], Usage]:
-        """Return when each rank had done all, in seconds after the start, and what was used.
-
-        Raises:  RankError naming the rank that failed, once all have answered.
-        """
-        time.sleep(max(0.0, self._start_s - time.monotonic()))
-        self._meters.restart()
-        excused = set()
-        for after_s, deed in self._faults:
-            time.sleep(max(0.0, self._start_s + after_s - time.monotonic()))
-            excused.add(deed())
-        ended: dict[int, float] = {}
-        failures = []
-        for rank in self._told:
-            try:
-                ended[rank] = self._ranks[rank].answer() - self._start_s
-            except RankError as error:
-                if rank not in excused:
-                    failures.append(f"rank {rank}: {error}")
-        usage = self._meters.usage()
-        if failures:
-            raise RankError("; ".join(failures))
-        return ended, usage
-
-
-class Stage:
-    """Where the collectives are played. A context manager."""
+    peer = "hoplite"
+    level = "store"
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.count = cluster.network.count
-        self._others = range(1, self.count)
         self._ranks: list[Rank] = []
         self._stack = ExitStack()
 
@@ -89,12 +36,14 @@ class Stage:
         with self._stack:
             self._stack.enter_context(self.cluster)
             for rank, node in enumerate(self.cluster.nodes):
-                self._ranks.append(Rank(self.cluster.network.within(rank)))
+                self._ranks.append(Rank.start(self.cluster.network.within(rank), "store_rank.play"))
                 self._stack.callback(self._ranks[-1].close)
                 self._ranks[-1].tell("attach", node=node.socket)
             for each in self._ranks:
                 each.answer()
-            self._meters = Meters(self.cluster.nodes)
+            self.links = Links(self.cluster.network)
+            self._stack.callback(self.links.close)
+            self._meters = Meters(self.links, self._processes)
             self._stack = self._stack.pop_all()
         return self
 
@@ -106,101 +55,118 @@ class Stage:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def broadcast(self, size_bytes: int, *, gap_s: float = 0.0, waits: bool = False) -> Sample:
-        """From rank 0 to all others, which ask `gap_s` after each other; counts from the last.
+    def play(self, scene: Scene) -> Sample:
+        """Have it played by the ranks."""
+        slow = scene.slow_rank
+        network = self.cluster.network
+        with nullcontext() if slow is None else network.slowed(slow, SLOW_SHARE):
+            match scene.collective, scene.variant:
+                case "broadcast", Variant.DEATH:
+                    return self._broadcast_past_a_death(scene)
+                case "broadcast", _:
+                    return self._broadcast(scene)
+                case "reduce" | "allreduce", _:
+                    return self._reduce(scene)
+                case "objects", _:
+                    return self._objects(scene)
+                case "round_trip", _:
+                    return self._round_trip(scene)
+                case _:
+                    return self._gather(scene)
 
-        With `waits` all ask before the object is put, and it counts from the call of put.
-        """
+    def _broadcast(self, scene: Scene) -> Sample:
+        """From rank 0; if all wait, from the call of put."""
         object_id = new_id().hex()
+        waits = scene.variant == Variant.WAITS
         if not waits:
-            self._put(0, object_id, size_bytes)
+            self._put(0, object_id, scene.size_bytes)
         play = self._play()
+        for rank in range(1, self.count):
+            after_s = -LEAD_S if waits else scene.arrivals_s[rank]
+            play.tell(rank, "get", object_id=object_id, after_s=after_s)
         if waits:
-            for rank in self._others:
-                play.tell(rank, "get", object_id=object_id, after_s=-LEAD_S)
-            play.tell(0, "put", object_id=object_id, size_bytes=size_bytes, addend=0)
-        else:
-            for index, rank in enumerate(self._others):
-                play.tell(rank, "get", object_id=object_id, after_s=index * gap_s)
-        ended, usage = play.finish()
-        last_s = (self.count - 2) * gap_s
-        self._check_and_delete([object_id], self._others)
-        return Sample(max(ended.values()) - last_s, ended, usage)
+            play.tell(0, "put", object_id=object_id, size_bytes=scene.size_bytes, addend=0)
+        sample = scene.sample(*play.finish())
+        self._check_and_delete([object_id], range(1, self.count))
+        return sample
 
-    def broadcast_to_a_slow_node(self, size_bytes: int, *, share: float) -> Sample:
-        """One receiver's link, the middle one's, has `share` of the rate: how long for the rest."""
-        network, slow = self.cluster.network, self.count // 2
-        with network.slowed(slow, share):
-            sample = self.broadcast(size_bytes)
-        healthy = [s for rank, s in sample.ended_s.items() if rank not in (0, slow)]
-        return Sample(max(healthy), sample.ended_s, sample.usage)
-
-    def broadcast_past_a_death(self, size_bytes: int, *, after_s: float) -> Sample:
+    def _broadcast_past_a_death(self, scene: Scene) -> Sample:
         """The receiver that has passed on the most is killed: how long for the rest."""
         object_id = new_id().hex()
-        self._put(0, object_id, size_bytes)
+        others = range(1, self.count)
+        self._put(0, object_id, scene.size_bytes)
+        before = [self.links.sent_bytes(rank) for rank in range(self.count)]
         play = self._play()
-        for rank in self._others:
+        for rank in others:
             play.tell(rank, "get", object_id=object_id)
         killed: list[int] = []
 
         def kill() -> int:
-            killed.append(max(self._others, key=self._meters.sent_bytes))
+            sent = {rank: self.links.sent_bytes(rank) - before[rank] for rank in others}
+            killed.append(max(others, key=sent.__getitem__))
             self.cluster.kill(killed[0])
             return killed[0]
 
-        play.fault(after_s, kill)
+        play.fault(scene.hop_s / 2, kill)
         try:
             ended, usage = play.finish()
-            survivors = [rank for rank in self._others if rank not in killed]
+            survivors = [rank for rank in others if rank not in killed]
             self._check_and_delete([object_id], survivors)
         finally:
-            self._revive(killed[0], size_bytes)
-        return Sample(max(ended[rank] for rank in survivors), ended, usage)
+            self._revive(killed[0], scene)
+        return scene.sample({rank: ended[rank] for rank in survivors}, usage)
 
-    def reduce(self, size_bytes: int, *, gap_s: float = 0.0) -> Sample:
-        """The sum of all nodes' objects to rank 0.
+    def _round_trip(self, scene: Scene) -> Sample:
+        """Rank 0 puts, rank 1 gets it and puts it as its own, rank 0 gets that."""
+        there, back = new_id().hex(), new_id().hex()
+        play = self._play()
+        play.tell(1, "get_and_put", get=there, put=back, after_s=-LEAD_S)
+        out = {"size_bytes": scene.size_bytes, "addend": 0}
+        play.tell(0, "put_and_get", put=there, get=back, **out)
+        sample = scene.sample(*play.finish())
+        self._check_and_delete([back], [0])
+        self._delete([there])
+        return sample
 
-        With a gap, rank 0 asks at once, and sources are put `gap_s` after each other: how long
-        after the last put was called.
-        """
-        gaps = [index * gap_s for index in range(self.count)]
-        return self._reduce(size_bytes, put_after_s=gaps if gap_s else None, readers=[0])
-
-    def allreduce(self, size_bytes: int, *, late_s: float = 0.0) -> Sample:
-        """The sum of all nodes' objects to everybody.
-
-        With `late_s` the last one's put is called that long after the start: how long from there.
-        """
-        late = [0.0] * (self.count - 1) + [late_s] if late_s else None
-        return self._reduce(size_bytes, put_after_s=late, readers=range(self.count))
-
-    def gather(self, size_bytes: int, *, everywhere: bool = False) -> Sample:
-        """All nodes' objects to rank 0, or to everybody."""
-        readers = range(self.count) if everywhere else [0]
+    def _gather(self, scene: Scene) -> Sample:
         ids = [new_id().hex() for _ in range(self.count)]
         for rank, object_id in enumerate(ids):
-            self._put(rank, object_id, size_bytes)
+            self._put(rank, object_id, scene.size_bytes)
         play = self._play()
-        for rank in readers:
+        for rank in scene.receivers:
             play.tell(rank, "gather", object_ids=ids)
-        ended, usage = play.finish()
-        self._check_and_delete(ids, readers, addends=range(self.count))
-        return Sample(max(ended.values()), ended, usage)
+        sample = scene.sample(*play.finish())
+        self._check_and_delete(ids, scene.receivers, addends=range(self.count))
+        return sample
 
-    def _reduce(
-        self, size_bytes: int, *, put_after_s: Sequence[float] | None, readers: Sequence[int]
-    ) -> Sample:
+    def _objects(self, scene: Scene) -> Sample:
+        """Every node gets all objects of the next one, at once."""
+        ids = [[new_id().hex() for _ in range(OBJECTS)] for _ in range(self.count)]
+        of_next = [*ids[1:], ids[0]]
+        for rank, own in enumerate(ids):
+            self._ranks[rank].tell("put_many", object_ids=own, size_bytes=scene.size_bytes)
+        self._answers(range(self.count))
+        play = self._play()
+        for rank in range(self.count):
+            play.tell(rank, "gather", object_ids=of_next[rank])
+        sample = scene.sample(*play.finish())
+        for rank in range(self.count):
+            self._ranks[rank].tell("check_and_delete_many", object_ids=of_next[rank])
+        self._answers(range(self.count))
+        return sample
+
+    def _reduce(self, scene: Scene) -> Sample:
+        """Whoever gets the result asks at once; who is late has not put its source yet."""
         sources = [new_id().hex() for _ in range(self.count)]
         target = new_id().hex()
-        after_s = put_after_s or [0.0] * self.count
+        after_s, readers = scene.arrivals_s, scene.receivers
         for rank, source in enumerate(sources):
             if after_s[rank] == 0.0:
-                self._put(rank, source, size_bytes)
+                self._put(rank, source, scene.size_bytes)
         play = self._play()
         for rank, source in enumerate(sources):
             if after_s[rank] > 0.0:
-                what = {"object_id": source, "size_bytes": size_bytes, "addend": rank}
+                what = {"object_id": source, "size_bytes": scene.size_bytes, "addend": rank}
                 play.tell(rank, "put", after_s=after_s[rank], **what)
         everywhere = len(readers) > 1
         for rank in readers:
@@ -208,13 +174,17 @@ class Stage:
                 play.tell(0, "reduce", target=target, sources=sources, everywhere=everywhere)
             else:
                 play.tell(rank, "get", object_id=target)
-        ended, usage = play.finish()
+        sample = scene.sample(*play.finish())
         for rank in readers:
             total = self.count * (self.count - 1) // 2
             self._ranks[rank].tell("check", object_id=target, count=self.count, addend=total)
         self._answers(readers)
         self._delete([target, *sources])
-        return Sample(max(ended.values()) - max(after_s), ended, usage)
+        return sample
+
+    def _processes(self) -> list[int]:
+        living = [node.process for node in self.cluster.nodes if node.process.poll() is None]
+        return [process.pid for process in living] + [rank.pid for rank in self._ranks]
 
     def _play(self) -> Play:
         return Play(self._ranks, self._meters)
@@ -239,9 +209,9 @@ class Stage:
         for rank in ranks:
             self._ranks[rank].answer()
 
-    def _revive(self, rank: int, size_bytes: int) -> None:
+    def _revive(self, rank: int, scene: Scene) -> None:
         self.cluster.revive(rank)
         self._ranks[rank].do("attach", node=self.cluster.nodes[rank].socket)
         # Not counted, as the first round is not: all links are up again, and the new node is as
         # warm as the others.
-        self.allreduce(size_bytes)
+        self._reduce(replace(scene, collective="allreduce", variant=Variant.PLAIN))
