@@ -47,10 +47,8 @@ class Links:
     """The kernel's counters of a network's links, of whom or whatever uses them."""
 
     def __init__(self, network: Network) -> None:
-        # An open file of a namespace shows it for as long as it is open, whoever has died there.
-        pids = [network.processes(rank)[0] for rank in range(network.count)]
-        self._snmp = [open(f"/proc/{pid}/net/snmp") for pid in pids]
-        self._devices = [open(f"/proc/{pid}/net/dev") for pid in pids]
+        self._snmp = [network.counters(rank, "snmp") for rank in range(network.count)]
+        self._devices = [network.counters(rank, "dev") for rank in range(network.count)]
 
     def retransmitted(self) -> int:
         """TCP packets that were sent again, by all nodes together."""

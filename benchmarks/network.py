@@ -9,6 +9,7 @@ machine's default is another, cubic is put on the list of those that a namespace
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -16,10 +17,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 _GSO_BYTES = 32768  # largest packet handed to the shaper: what crosses a hop at once
 _BURST_BYTES = _GSO_BYTES * 3 // 2  # passes unshaped after idle time: as little as tbf can do with
@@ -30,6 +32,8 @@ _PORT_BYTES_MAX = 1024 * 1024 + _BURST_BYTES
 _BEFORE_LOCAL = 10  # priority of a rule that drops what comes in before it is delivered
 _CONGESTION = "cubic"
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+_CLONE_NEWNET = 0x40000000
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _END_S = 5.0  # for what still runs in a namespace to be gone
 # A user's PATH often lacks the administrator's tools.
 _TOOLS = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
@@ -119,6 +123,17 @@ class Network:
     def processes(self, rank: int) -> list[int]:
         """The ids of all processes that run at the node."""
         return [int(pid) for pid in _run("ip", "netns", "pids", self._namespace(rank)).split()]
+
+    def counters(self, rank: int, name: str) -> IO[str]:
+        """Open a file of /proc/net as it is at the node, whatever runs or has died there."""
+        with ThreadPoolExecutor(1) as threads:  # a thread is in a namespace by itself
+            return threads.submit(self._counters, rank, name).result()
+
+    def _counters(self, rank: int, name: str) -> IO[str]:
+        with open(f"/run/netns/{self._namespace(rank)}") as namespace:
+            if _LIBC.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), "setns")
+        return open(f"/proc/thread-self/net/{name}")
 
     def set_rate(self, rank: int, rate_mbit: float, rail: int = 0) -> None:
         """Shape the node's link, in both directions."""

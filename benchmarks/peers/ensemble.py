@@ -71,8 +71,11 @@ class Ensemble(Contender):
         return sample
 
     def _answers(self) -> None:
-        for rank in self._ranks:
-            rank.answer()
+        for number, rank in enumerate(self._ranks):
+            try:
+                rank.answer()
+            except RankError as error:
+                raise RankError(f"rank {number}: {error}") from error
 
 
 class Member(ABC):
