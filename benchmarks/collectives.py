@@ -141,13 +141,18 @@ def measure(rows: Sequence[Row], contenders: Sequence[Contender], rounds: int) -
             for contender, result in zip(contenders, row.results, strict=True):
                 if turn == 1:
                     result.samples.clear()  # that was the warm-up
-                repeats = SMALL_REPEATS if result.case.scene.size_bytes <= MIB and turn > 0 else 1
-                play(contender, result, repeats, turn)
+                play(contender, result, repeats(row) if turn > 0 else 1, turn)
 
 
-def play(contender: Contender, result: Result, repeats: int, turn: int) -> None:
+def repeats(row: Row) -> int:
+    """How often a case is played in each round that counts."""
+    scene = row.results[0].case.scene
+    return SMALL_REPEATS if scene.size_bytes <= MIB and scene.collective != "objects" else 1
+
+
+def play(contender: Contender, result: Result, times: int, turn: int) -> None:
     """Add to the result; a case that has failed is not played again."""
-    for _ in range(repeats):
+    for _ in range(times):
         scene = result.case.scene
         result.why_not = scene.why_not or contender.why_not(scene)
         if result.failure or result.why_not:
