@@ -21,6 +21,10 @@ namespace {
 
 // Frames that one sendmsg takes; more does not shorten a turn measurably.
 constexpr std::size_t kFramesPerSend = 16;
+// Small blocks leave together, up to what the kernel carries as one packet: one at a time, each
+// block of 8 KiB is a packet of its own through every queue up to the receiver's socket.
+constexpr std::uint64_t kBytesPerSend = 64_KiB;
+constexpr std::size_t kBlocksPerSend = kBytesPerSend / kBlockBytesMin;
 constexpr std::size_t kReadAheadBytes = 64_KiB;
 // What is thrown away is read into the same bytes again and again, whichever connection it is for.
 constexpr std::size_t kDiscardBytes = 64_KiB;
@@ -54,7 +58,7 @@ Result<void> RailConnection::send(NodeId to, Budget& budget, std::vector<IoEvent
     // A block that has begun is finished before any frame, or its bytes would be torn apart.
     const bool in_block = !blocks_.empty() && block_sent_ > 0;
     auto sent =
-        !frames_.empty() && !in_block ? send_frames(budget) : send_block(to, budget, events);
+        !frames_.empty() && !in_block ? send_frames(budget) : send_blocks(to, budget, events);
     if (!sent) return sent.error();
     if (!*sent) break;
   }
@@ -93,22 +97,25 @@ Result<bool> RailConnection::send_frames(Budget& budget) {
   return !is_full;
 }
 
-Result<bool> RailConnection::send_block(NodeId to, Budget& budget, std::vector<IoEvent>& events) {
-  OutBlock& block = blocks_.front();
-  const std::span<std::byte> payload = place_.arena->at(block.extent);
-  if (!block.is_started) {
-    block.header.crc32c = crc32c(payload);
-    block.head = encode(block.header);
-    block.is_started = true;
-  }
-  std::array<iovec, 2> parts{};
+Result<bool> RailConnection::send_blocks(NodeId to, Budget& budget, std::vector<IoEvent>& events) {
+  std::array<iovec, 2 * kBlocksPerSend> parts{};
   std::size_t count = 0;
-  if (block_sent_ < kBlockFrameBytes) {
-    parts[count++] = to_iovec(std::span<std::byte>(block.head).subspan(block_sent_));
+  std::uint64_t wanted = 0;
+  std::uint64_t skip = block_sent_;
+  for (OutBlock& block : blocks_) {
+    if (wanted >= kBytesPerSend || count + 2 > parts.size()) break;
+    const std::span<std::byte> payload = place_.arena->at(block.extent);
+    if (!block.is_started) {
+      block.header.crc32c = crc32c(payload);
+      block.head = encode(block.header);
+      block.is_started = true;
+    }
+    const auto head = std::span<std::byte>(block.head);
+    if (skip < head.size()) parts[count++] = to_iovec(head.subspan(skip));
+    parts[count++] = to_iovec(payload.subspan(skip > head.size() ? skip - head.size() : 0));
+    wanted += head.size() + payload.size() - skip;
+    skip = 0;
   }
-  const std::uint64_t payload_sent =
-      block_sent_ > kBlockFrameBytes ? block_sent_ - kBlockFrameBytes : 0;
-  parts[count++] = to_iovec(payload.subspan(payload_sent));
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = count;
@@ -118,16 +125,20 @@ Result<bool> RailConnection::send_block(NodeId to, Budget& budget, std::vector<I
     return system_error("sendmsg", Code::kPeerLost);
   }
   const auto sent = static_cast<std::uint64_t>(result);
-  block_sent_ += sent;
   queued_bytes_ -= sent;
   place_.counters->bytes_sent += sent;
   budget.take(sent);
-  if (block_sent_ < kBlockFrameBytes + payload.size()) return false;
-  events.emplace_back(BlockSent{to, block.rail, payload.size()});
-  ++place_.counters->blocks_sent;
-  blocks_.pop_front();
-  block_sent_ = 0;
-  return true;
+  block_sent_ += sent;
+  while (!blocks_.empty()) {
+    const OutBlock& block = blocks_.front();
+    const std::uint64_t whole = kBlockFrameBytes + block.extent.size_bytes;
+    if (block_sent_ < whole) break;
+    block_sent_ -= whole;
+    events.emplace_back(BlockSent{to, block.rail, block.extent.size_bytes});
+    ++place_.counters->blocks_sent;
+    blocks_.pop_front();
+  }
+  return sent == wanted;
 }
 
 // ---- in ----
@@ -214,7 +225,7 @@ Result<bool> RailConnection::parse_frame(std::vector<FrameIn>& frames) {
 }
 
 // A single sender has what the kernel gives it; several share what may be on the wire. Said again
-// after every read: the kernel forgets it whenever it enlarges the socket's buffer.
+// after all that was read: the kernel forgets it whenever it enlarges the socket's buffer.
 Result<void> RailConnection::share_window() {
   const std::size_t senders = place_.receives->senders();
   const bool is_limited = senders > 1;
@@ -226,7 +237,8 @@ Result<void> RailConnection::share_window() {
 
 Result<void> RailConnection::receive_blocks(NodeId from, Budget& budget,
                                             std::vector<IoEvent>& events) {
-  while (budget.bytes > 0) {
+  bool has_more = true;
+  while (budget.bytes > 0 && has_more) {
     std::array<std::span<std::byte>, 2> into{};
     std::size_t count = 0;
     if (in_payload_) {
@@ -243,8 +255,7 @@ Result<void> RailConnection::receive_blocks(NodeId from, Budget& budget,
     }
     auto got = receive(std::span(into).first(count));
     if (!got) return got.error();
-    if (*got == 0) return {};
-    if (auto shared = share_window(); !shared) return shared;
+    has_more = *got == into[0].size() + into[1].size();  // less: there was no more
     budget.take(*got);
     advance_block(*got);
     if (in_payload_ && payload_got_ == block_.size_bytes) {
@@ -254,7 +265,7 @@ Result<void> RailConnection::receive_blocks(NodeId from, Budget& budget,
       if (auto begun = begin_block(from); !begun) return begun;
     }
   }
-  return {};
+  return share_window();
 }
 
 void RailConnection::advance_block(std::size_t got) {

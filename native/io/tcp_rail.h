@@ -89,7 +89,7 @@ class RailConnection {
     bool is_started = false;
   };
   [[nodiscard]] Result<bool> send_frames(Budget& budget);  // false: the socket is full
-  [[nodiscard]] Result<bool> send_block(NodeId to, Budget& budget, std::vector<IoEvent>& events);
+  [[nodiscard]] Result<bool> send_blocks(NodeId to, Budget& budget, std::vector<IoEvent>& events);
   [[nodiscard]] Result<bool> parse_frame(std::vector<FrameIn>& frames);  // false: more is needed
   [[nodiscard]] std::size_t frame_bytes_missing() const;
   [[nodiscard]] Result<void> begin_block(NodeId from);

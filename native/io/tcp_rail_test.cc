@@ -9,6 +9,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <variant>
+#include <vector>
 
 #include "base/check.h"
 #include "io/tcp_socket.h"
@@ -126,6 +129,48 @@ TEST_F(TcpRail, NoSendersShareIsSmallerThanAStreamNeeds) {
   }
   pass_blocks(1);
   EXPECT_EQ(window(), kWindowBytesMin);
+}
+
+// With one byte of a turn's budget left, a call of send() is one of the kernel.
+TEST_F(TcpRail, SmallBlocksLeaveTogetherAndWholeWhereverTheSocketIsFull) {
+  constexpr std::uint32_t kSmall = 8 * 1024;
+  constexpr std::uint32_t kCount = kBlock / kSmall;
+  OpenReceive receive = receive_of(kFirst, 1);
+  receive.meta.block_bytes = kSmall;
+  receives_.open(receive);
+  const auto sent_from = arena_.at({0, kBlock});
+  for (std::size_t i = 0; i < kBlock; ++i) sent_from[i] = static_cast<std::byte>(i / 7 % 251);
+  const int little = 48 * 1024;  // so that it is full in the middle of blocks and of their heads
+  ASSERT_EQ(::setsockopt(out_.fd(), SOL_SOCKET, SO_SNDBUF, &little, sizeof little), 0);
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    BlockHeader header;
+    header.transfer = TransferId{1};
+    header.object.bytes.fill(9);
+    header.incarnation = Incarnation{1};
+    header.offset = std::uint64_t{i} * kSmall;
+    header.size_bytes = kSmall;
+    out_.queue_block(RailId{0}, header, {header.offset, kSmall});
+  }
+  std::vector<IoEvent> sent;
+  std::vector<IoEvent> landed;
+  std::size_t most_at_once = 0;
+  while (counters_.blocks_landed < kCount) {
+    const std::size_t before = sent.size();
+    Budget budget{1};
+    ASSERT_TRUE(out_.send(NodeId{1}, budget, sent));
+    most_at_once = std::max(most_at_once, sent.size() - before);
+    budget.bytes = 1;
+    ASSERT_TRUE(in_.receive_blocks(kFirst, budget, landed));
+  }
+  EXPECT_GT(most_at_once, 1U);
+  EXPECT_EQ(sent.size(), kCount);
+  EXPECT_EQ(out_.queued_bytes(), 0U);
+  ASSERT_EQ(landed.size(), kCount);
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    EXPECT_EQ(std::get<BlockLanded>(landed[i]).block, BlockIndex{i});
+  }
+  const auto into = arena_.at({kBlock, kBlock});
+  EXPECT_TRUE(std::equal(into.begin(), into.end(), sent_from.begin()));
 }
 
 }  // namespace
