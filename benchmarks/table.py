@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from cases import Case
 from meters import Usage
@@ -135,12 +136,19 @@ def records(rows: Sequence[Row], nodes: int, rate_mbit: float) -> list[dict[str,
             "median_s": result.median_s,
             "failure": result.failure or (None if result.samples else result.why_not),
             "saturated": result.is_saturated,
-            "samples": [asdict(sample) for sample in result.samples],
+            "samples": [_rounded(asdict(sample)) for sample in result.samples],
             "at_s": time.time(),
         }
         for row in rows
         for result in row.results
     ]
+
+
+def _rounded(value: Any) -> Any:
+    """To microseconds, which are less than what two runs differ by."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return round(value, 6) if isinstance(value, float) else value
 
 
 def _own(result: Result, width: int) -> str:
