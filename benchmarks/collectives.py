@@ -40,7 +40,7 @@ def main() -> int:
     if impossible:
         print(f"{impossible}; nothing was measured")
         return 0 if options.toy else 1
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the namespaces would stay
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the namespaces would stay
     where = machine()
     cases = chosen(options)
     arena_bytes = max(ARENA_BYTES_MIN, *(case.scene.node_bytes + 64 * MIB for case in cases))
@@ -63,7 +63,10 @@ def main() -> int:
         started = start_peers(options.peers, cluster.network, stage.links, stack, arena_bytes)
         contenders: list[Contender] = [stage, *started]
         rows = [Row.of(case, contenders) for case in cases]
-        measure(rows, contenders, options.rounds)
+        try:
+            measure(rows, contenders, options.rounds)
+        except KeyboardInterrupt:
+            print("interrupted: what has been measured until then")
     for line in lines(rows):
         print(line)
     if options.toy:
