@@ -13,6 +13,7 @@ from typing import IO
 from network import Network, rail_device
 
 SATURATED_SHARE = 0.9  # of all cores' time: from here on it is the machine that is measured
+_TOLD_S = 0.2  # of the cores' time, in ticks of 10 ms: what less was used for, nobody can tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class Usage:
 
     @property
     def busy_share(self) -> float:
-        """Of the machine's cores; 0 where it took less than a tick of the clock."""
-        return self.busy_s / self.cores_s if self.cores_s else 0.0
+        """Of the machine's cores; 0 where it took too few ticks of the clock to tell."""
+        return self.busy_s / self.cores_s if self.cores_s >= _TOLD_S else 0.0
 
     @property
     def is_saturated(self) -> bool:

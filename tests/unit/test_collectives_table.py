@@ -144,6 +144,11 @@ def test_saturated_cores_are_marked() -> None:
     assert text[-1].startswith("!: with saturated cores")
 
 
+def test_of_a_few_ticks_of_the_clock_nobody_can_tell_how_busy_the_cores_were() -> None:
+    assert not Usage(busy_s=0.02, cores_s=0.02, own_s=0, retransmitted=0).is_saturated
+    assert Usage(busy_s=0.2, cores_s=0.2, own_s=0, retransmitted=0).is_saturated
+
+
 def test_every_peer_says_whether_it_is_there() -> None:
     for module in PEERS.values():
         why = module.why_absent()
