@@ -13,7 +13,6 @@ struct Time {  // stands still unless a test moves it
   using rep = duration::rep;
   using period = duration::period;
   using time_point = std::chrono::time_point<Time>;
-  static constexpr bool is_steady = true;
   static time_point now() { return time_point(microseconds(passed_us)); }
   static void pass(microseconds time) { passed_us += time.count(); }
   static inline rep passed_us = 1'000'000;

@@ -41,6 +41,8 @@ template <typename... Handlers>
 struct Visitor : Handlers... {
   using Handlers::operator()...;
 };
+template <typename... Handlers>
+Visitor(Handlers...) -> Visitor<Handlers...>;  // clang 14 needs to be told
 
 }  // namespace
 

@@ -103,8 +103,9 @@ Result<NodeConfig> configure(const NodeOptions& options) {
   config.engine.incarnation = options.incarnation;
   config.engine.arena_bytes = options.arena_bytes;
   for (const auto& [name, value] : options.overrides) {
-    const auto* found = std::find_if(std::begin(kOptions), std::end(kOptions),
-                                     [&](const Option& option) { return name == option.name; });
+    const auto* found =
+        std::find_if(std::begin(kOptions), std::end(kOptions),
+                     [&name = name](const Option& option) { return name == option.name; });
     if (found == std::end(kOptions)) {
       std::string known;
       for (const Option& option : kOptions) known.append(" ").append(option.name);
