@@ -283,7 +283,8 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
 // One stripe per owner: all nodes but the caller's, which will receive the result, or really all
 // when all will read it; a small result is folded where it will be read, and so is a share. When
 // all will read it, the few whose source has not come yet own nothing: it is all that they have
-// time to send when it comes.
+// time to send when it comes. When one reads it, the nodes of the sources do it alone, if all but
+// one are there: none of them sends or receives more than a copy, and all other links stay free.
 std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& view) const {
   if (plan.is_branch) return {branch_owner(plan, view)};
   std::vector<NodeId> able;
@@ -296,14 +297,15 @@ std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& v
     const NodeId reader = plan.located_at(plan.share.reader);
     return {view.is_live(reader) ? reader : able[plan.share.reader % able.size()]};
   }
-  if (plan.everywhere && plan.located.size() < plan.count) {
-    std::vector<NodeId> early;
-    std::copy_if(able.begin(), able.end(), std::back_inserter(early), [&](NodeId node) {
-      return std::any_of(plan.located.begin(), plan.located.end(),
-                         [&](const ReduceSource& source) { return source.holder == node; });
-    });
-    if (kNodesPerLateOne * (able.size() - early.size()) <= able.size()) able = std::move(early);
-  }
+  std::vector<NodeId> early;
+  std::copy_if(able.begin(), able.end(), std::back_inserter(early), [&](NodeId node) {
+    return std::any_of(plan.located.begin(), plan.located.end(),
+                       [&](const ReduceSource& source) { return source.holder == node; });
+  });
+  const bool is_late = plan.everywhere && plan.located.size() < plan.count &&
+                       kNodesPerLateOne * (able.size() - early.size()) <= able.size();
+  const bool is_enough = !plan.everywhere && early.size() > 1 && early.size() + 1 >= plan.count;
+  if (is_late || is_enough) able = std::move(early);
   if (able.empty() || plan.meta->size_bytes <= config_.inline_bytes_max) return {plan.caller};
   return able;
 }
