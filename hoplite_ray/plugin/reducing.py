@@ -2,20 +2,32 @@
 
 A source is confirmed when its task has ended and its handle is here. Failed ones are skipped while
 `count` others can still come. The refs of all sources are held until the reduce has committed.
+
+The result comes to this node block by block as it is folded: whoever is told that it has committed
+and gets it then would else wait for a whole copy more.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from hoplite_ray.errors import InvalidArgumentError, LayoutMismatchError, ReduceError
-from hoplite_ray.pending import PendingReduce
+from hoplite_ray.errors import (
+    HopliteError,
+    InvalidArgumentError,
+    LayoutMismatchError,
+    ReduceError,
+)
+from hoplite_ray.pending import Pending, PendingReduce, Received
 from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.plugin.source import Source, resolve
 from hoplite_ray.refs import Layout, ReduceOp, Share, check_reducible
 from hoplite_ray.store import Store
+
+_FOLDED_HERE_BYTES = 64 << 10  # at most: folded by the caller's node, so that nothing has to come
+_fetching: set[asyncio.Task[None]] = set()  # the last blocks of results that have committed
 
 _POLL_S = (0.0005, 0.01)  # first and longest pause between looks at a reduce that may commit
 
@@ -44,6 +56,7 @@ class ReduceRun:
     ids: list[bytes]
     layout: Layout | None = None
     failed: list[Source] = field(default_factory=list)
+    fetch: Pending[Received] | None = None  # of the result, to this node
 
     @classmethod
     def of(cls, refs: list[Ref], store: Store, target: bytes, how: Combination) -> ReduceRun:
@@ -76,10 +89,15 @@ class ReduceRun:
             members = await self._feed(request, arrivals)
             assert self.layout is not None
             layout = self.layout if share is None else share.layout
+            if self.fetch is not None:
+                rest = asyncio.create_task(_come(self.fetch))
+                _fetching.add(rest)
+                rest.add_done_callback(_fetching.discard)
             return layout, tuple(self.ids[index] for index in sorted(members))
         except BaseException:
-            if request is not None:
-                request.cancel()
+            for pending in (request, self.fetch):
+                if pending is not None:
+                    pending.cancel()
             raise
         finally:
             for wait in waits:
@@ -137,6 +155,7 @@ class ReduceRun:
             assert source.handle is not None
             handle = source.handle
             request.confirm(source.index, handle._object_id, incarnation=handle._incarnation)
+            self._begin_fetch(handle._layout)
             return True
         request.fail(source.index)
         self.failed.append(source)
@@ -153,6 +172,12 @@ class ReduceRun:
             raise error
         return False
 
+    def _begin_fetch(self, layout: Layout) -> None:
+        """Of what the caller alone will read; of an allreduce's result everybody gets his own."""
+        is_for_caller = not self.how.everywhere and layout.size_bytes > _FOLDED_HERE_BYTES
+        if is_for_caller and self.fetch is None:
+            self.fetch = self.store.begin_get(self.target)
+
     def _mismatch(self, source: Source) -> Exception | None:
         assert source.handle is not None
         layout = source.handle._layout
@@ -168,3 +193,8 @@ class ReduceRun:
                 f"{layout.difference(self.layout)}; all sources need the same dtypes and shapes"
             )
         return None
+
+
+async def _come(fetch: Pending[Received]) -> None:
+    with suppress(HopliteError):  # whoever gets it hears what is wrong
+        await fetch.result_async()

@@ -113,6 +113,15 @@ def test_a_deterministic_sum_has_the_bits_of_one_tree(cluster: RayCluster, combi
     assert received.tobytes() == ((rows[0] + rows[1]) + (rows[2] + rows[3])).tobytes()
 
 
+def test_a_sum_comes_to_its_callers_node_before_anybody_gets_it(makers: list[Any]) -> None:
+    before = ray.get(makers[0].blocks_received.remote())
+    ones = np.ones(LARGE, np.float32)
+    total = hop.reduce([maker.says.remote(ones) for maker in makers[1:]])
+    assert hop.wait([total], timeout_s=60) == ([total], [])
+    assert eventually(lambda: ray.get(makers[0].blocks_received.remote()) > before)
+    assert_same(hop.get(total, timeout_s=60), 2 * ones)
+
+
 def test_shares_go_to_who_made_the_sources(makers: list[Any]) -> None:
     refs = [maker.make.remote("numpy", scale) for scale, maker in enumerate(makers, 1)]
     shares = hop.reduce_scatter(refs)
