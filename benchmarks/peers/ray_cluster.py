@@ -71,15 +71,18 @@ class RayCluster:
         log = self._network.folder / f"ray-start-{rank}.log"
         for _ in range(_STARTS):
             with open(log, "wb") as words:  # a pipe would stay open in the raylet
-                done = subprocess.run(
-                    command,
-                    env=self.environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=words,
-                    stderr=subprocess.STDOUT,
-                    timeout=_START_S,
-                    check=False,
-                )
+                try:
+                    done = subprocess.run(
+                        command,
+                        env=self.environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=words,
+                        stderr=subprocess.STDOUT,
+                        timeout=_START_S,
+                        check=False,
+                    )
+                except subprocess.TimeoutExpired as error:
+                    raise OSError(f"Ray's node {rank} did not start: {error}") from error
             if done.returncode == 0:
                 return
         last = log.read_text().strip().splitlines()[-10:]

@@ -34,7 +34,7 @@ class _Worker:
         self._received: Any = None
 
     def source(self, store: str, size_bytes: int, addend: int, at_s: float) -> Any:
-        """Return the node's object, then."""
+        """Return the node's object, then; what is below 100 KB Ray moves to the caller at once."""
         own = values(size_bytes, addend)
         sleep_until(at_s)
         return hop.array(own) if store == HOPLITE else own
@@ -44,9 +44,10 @@ class _Worker:
         self._received = _get(store, refs[0])
         return time.monotonic()
 
-    def put_many(self, store: str, count: int, size_bytes: int) -> list[Any]:
+    def put(self, store: str, size_bytes: int, addend: int, count: int = 1) -> list[Any]:
+        """Put the node's object, or many, where they stay: on the node."""
         put = hop.put if store == HOPLITE else ray.put
-        return [put(values(size_bytes, 0)) for _ in range(count)]
+        return [put(values(size_bytes, addend)) for _ in range(count)]
 
     def gather(self, store: str, refs: Sequence[Any], at_s: float) -> float:
         sleep_until(at_s)
@@ -108,7 +109,7 @@ class _Driver:
     def prepare(self, *, store: str, collective: str, size_bytes: int, late: Sequence[int]) -> None:
         """Make the sources of all ranks that are not late."""
         if collective == "objects":
-            put = [worker.put_many.remote(store, OBJECTS, size_bytes) for worker in self._workers]
+            put = [worker.put.remote(store, size_bytes, 0, OBJECTS) for worker in self._workers]
             self._sources = ray.get(put)
             return
         if collective == "round_trip":
@@ -117,11 +118,13 @@ class _Driver:
             makers = [0]
         else:
             makers = list(range(len(self._workers)))
-        self._sources = [
-            None if rank in late else self._source(store, size_bytes, rank, 0.0) for rank in makers
-        ]
-        ready = [source for source in self._sources if source is not None]
-        ray.wait(ready, num_returns=len(ready), fetch_local=False)
+        put = {
+            rank: self._workers[rank].put.remote(store, size_bytes, rank)
+            for rank in makers
+            if rank not in late
+        }
+        there = dict(zip(put, ray.get(list(put.values())), strict=True))
+        self._sources = [there[rank][0] if rank in there else None for rank in makers]
 
     def play(
         self,

@@ -1,8 +1,8 @@
 """Ray's own object store, and hoplite_ray under Ray: actors on real Ray nodes in the namespaces.
 
-Sources are what actors return, as tasks make them in any program. A collective begins at the
-receivers' call of get or reduce, in the actors, and ends when the value is in their hands. Both
-stores have the same Ray nodes, actors and driver, in turns.
+Sources are put by actors on their nodes; who is late returns its own, as a task does. A collective
+begins at the receivers' call of get or reduce, in the actors, and ends when the value is in their
+hands. Both stores have the same Ray nodes, actors and driver, in turns.
 """
 
 from __future__ import annotations
