@@ -261,10 +261,6 @@ EngineStats Engine::State::stats() const {
   stats.objects = objects_.size();
   stats.arena_bytes_used = inventory_.used_bytes();
   stats.arena_bytes_pinned = inventory_.used_bytes() - inventory_.evictable_bytes();
-  for (const auto& [id, object] : objects_) {
-    if (object.orphaned && object.extent) stats.arena_bytes_orphaned += object.extent->size_bytes;
-    stats.waiters += object.waiters.size();
-  }
   stats.draining = draining_ ? 1 : 0;
   stats.sole_copies = sole_.size();
   stats.directory_entries = directory_.entry_count();
@@ -286,6 +282,7 @@ void Engine::State::check_invariants() const {
   directory_.check_invariants();
   reduces_.check_invariants();
   rails_.check_invariants();
+  EngineStats counted;
   std::map<std::uint64_t, std::uint64_t> ranges;
   const auto add = [&](const Extent& extent) {
     HOPLITE_CHECK(ranges.emplace(extent.offset, extent.size_bytes).second);
@@ -295,10 +292,14 @@ void Engine::State::check_invariants() const {
     HOPLITE_CHECK(!(object.extent && inventory_.is_waiting(id)));
     HOPLITE_CHECK(inventory_.is_evictable(id) == is_free_to_go(id, object));
     HOPLITE_CHECK(sole_.contains(id) == is_sole(object));
+    counted.waiters += object.waiters.size();
+    if (object.orphaned) counted.arena_bytes_orphaned += object.extent->size_bytes;
     for (const LocalStripe& stripe : object.stripes) {
       HOPLITE_CHECK((stripe.state == StripeState::kReceiving) == pulls_.contains(stripe.transfer));
     }
   }
+  HOPLITE_CHECK(counted.waiters == stats_.waiters);
+  HOPLITE_CHECK(counted.arena_bytes_orphaned == stats_.arena_bytes_orphaned);
   for (const ObjectId& id : sole_) HOPLITE_CHECK(objects_.contains(id));
   for (const auto& [name, retired] : retired_) {
     add(retired.extent);

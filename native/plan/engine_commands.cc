@@ -80,6 +80,7 @@ void Engine::State::on(const Command& command, const GetCommand& get) {
   const bool wanted = object.is_wanted();
   const bool existed = object.exists;
   object.waiters.push_back(waiter);
+  ++stats_.waiters;
   object.exists = object.exists || get.exists;
   if (!wanted || existed != object.exists) claim(get.object);
 }
@@ -174,7 +175,10 @@ void Engine::State::on(const Command& command, const CancelCommand&) {
     const bool answered = is_put && object.extent;  // by Reserved
     const auto waiting = std::find(object.waiters.begin(), object.waiters.end(), waiter);
     if (!is_put && waiting == object.waiters.end()) continue;
-    if (waiting != object.waiters.end()) object.waiters.erase(waiting);
+    if (waiting != object.waiters.end()) {
+      object.waiters.erase(waiting);
+      --stats_.waiters;
+    }
     if (is_put) {
       object.writing = object.pinned = false;
       object.inbound.reset();

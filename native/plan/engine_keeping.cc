@@ -63,6 +63,8 @@ void Engine::State::on(NodeId, const Message&, const Standing& standing) {
   const bool elsewhere = standing.elsewhere && draining_;
   if (object.orphaned == standing.orphaned && object.elsewhere == elsewhere) return;
   const bool moved = object.elsewhere != elsewhere;
+  if (object.orphaned) stats_.arena_bytes_orphaned -= object.extent->size_bytes;
+  if (standing.orphaned) stats_.arena_bytes_orphaned += object.extent->size_bytes;
   object.orphaned = standing.orphaned;
   object.elsewhere = elsewhere;
   if (moved) object.pinned = !elsewhere;

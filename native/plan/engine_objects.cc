@@ -103,6 +103,7 @@ void Engine::State::store_small(const ObjectId& id, LocalObject& object, Bytes p
 void Engine::State::complete(const ObjectId& id, LocalObject& object) {
   if (!object.is_complete() || !object.committed) return;
   for (const Waiter& waiter : object.waiters) answer_get(id, object, waiter);
+  stats_.waiters -= object.waiters.size();
   object.waiters.clear();
   object.whole_wanted = false;
   if (object.adopting) {
@@ -123,6 +124,7 @@ void Engine::State::answer_get(const ObjectId& id, LocalObject& object, const Wa
 
 void Engine::State::fail_waiters(LocalObject& object, Code code, const std::string& text) {
   for (const Waiter& waiter : object.waiters) reply(waiter, Error{code, text});
+  stats_.waiters -= object.waiters.size();
   object.waiters.clear();
 }
 
@@ -151,6 +153,7 @@ void Engine::State::void_bytes(const ObjectId& id, LocalObject& object) {
   }
   object.stripes.clear();
   object.written_bytes = 0;
+  if (object.orphaned) stats_.arena_bytes_orphaned -= object.extent->size_bytes;
   object.orphaned = object.elsewhere = object.adopted = false;
   sole_.erase(id);
   inventory_.cancel(id, now_);
