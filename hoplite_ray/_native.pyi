@@ -123,6 +123,14 @@ class Client:
         Get an object, which need not exist yet unless the caller knows that it `exists`.
         """
 
+    def gather(self, object_ids: Sequence[bytes], exist: bool = False) -> list[Request]:
+        """Get several objects; the node is asked for all of them at once."""
+
+    def wait_all(self, requests: Sequence[Request], timeout_s: float) -> int | None:
+        """
+        Wait until all have finished (their number), or one has failed (its place among them); None after the timeout.
+        """
+
     def delete(self, object_id: bytes, upto: int = 0) -> Request:
         """
         Delete an object everywhere; with `upto`, its incarnations up to that one.

@@ -28,8 +28,8 @@ class Collectives(ABC):
     _listener: Listener
 
     @abstractmethod
-    def begin_get(self, object_id: bytes, *, exists: bool = False) -> Pending[Received]:
-        """Start what `get` waits for."""
+    def _begin_gets(self, object_ids: Sequence[bytes], exists: bool) -> list[Pending[Received]]:
+        """Start what `gather` waits for."""
 
     @abstractmethod
     def _usable(self) -> _native.Client:
@@ -42,7 +42,8 @@ class Collectives(ABC):
 
         Raises:  as `get`, of the first that fails; the others are then taken back.
         """
-        return [each.value for each in results(self._begin_gets(object_ids, exists), timeout_s)]
+        pending = self._begin_gets(object_ids, exists)
+        return [each.value for each in results(pending, timeout_s)]
 
     async def gather_async(
         self, object_ids: Sequence[bytes], *, exists: bool = False, timeout_s: float | None = None
@@ -50,10 +51,6 @@ class Collectives(ABC):
         """Await what `gather` returns."""
         pending = self._begin_gets(object_ids, exists)
         return [each.value for each in await results_async(pending, timeout_s)]
-
-    def _begin_gets(self, object_ids: Sequence[bytes], exists: bool) -> list[Pending[Received]]:
-        checked = [checked_id(each) for each in object_ids]
-        return [self.begin_get(each, exists=exists) for each in checked]
 
     def reduce(
         self,

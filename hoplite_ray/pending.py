@@ -9,9 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from hoplite_ray import _native
@@ -59,6 +57,10 @@ class Listener:
             self._client.watch(request)
         except NodeLostError:  # then it has ended, and nobody will tell
             self._tell(request.id)
+
+    def wait_all(self, requests: Sequence[_native.Request], timeout_s: float) -> int | None:
+        """Wait on the caller's own thread; as `_native.Client.wait_all`."""
+        return self._client.wait_all(requests, timeout_s)
 
     def shortage(self) -> str:
         """Return why the node's view can't change, which many operations wait for; empty if not."""
@@ -115,6 +117,13 @@ class Pending(Generic[T]):
                 return True
             if left_s <= 0:
                 return False
+
+    def wait_beside(self, all_of: Sequence[Pending[Any]], timeout_s: float) -> int | None:
+        """Wait until all of the store's operations have ended, and return how many there are.
+
+        Returns before as soon as one has failed, with its place; None after `timeout_s`.
+        """
+        return self._listener.wait_all([each._request for each in all_of], timeout_s)
 
     def result(self, timeout_s: float | None = None) -> T:
         """Wait for the operation and return what it ended with; may be taken once.
@@ -269,32 +278,27 @@ class PendingReduce(Pending[Reduction]):
 
 
 def results(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> list[T]:
-    """Wait for all of them, and return their results in this order.
+    """Wait for all of them, of one store, and return their results in this order.
 
     Raises:  as `Pending.result`, of the first that fails; the others are then taken back.
     """
     timeout_s = checked_timeout(timeout_s)
-    ended: SimpleQueue[int] = SimpleQueue()
-    for index, each in enumerate(pending):
-        each.on_end(partial(ended.put, index))
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-    found: dict[int, T] = {}
     try:
-        while len(found) < len(pending):
+        while pending:
             left_s = _STEP_S if deadline_s is None else deadline_s - time.monotonic()
-            try:
-                index = ended.get(timeout=min(_STEP_S, max(0.0, left_s)))
-            except Empty:
-                if left_s <= 0:
-                    late = next(n for n in range(len(pending)) if n not in found)
-                    raise pending[late].too_late() from None
-            else:
-                found[index] = pending[index].result()
+            ended = pending[0].wait_beside(pending, min(_STEP_S, max(0.0, left_s)))
+            if ended is not None:
+                if ended < len(pending):
+                    pending[ended].result()
+                break
+            if left_s <= 0:
+                raise next(each for each in pending if not each.wait(0)).too_late()
+        return [each.result() for each in pending]
     except BaseException:
         for each in pending:
             each.cancel()
         raise
-    return [found[index] for index in range(len(pending))]
 
 
 async def results_async(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> list[T]:

@@ -90,7 +90,7 @@ class Store(Collectives):
                  StoreFullError, DuplicateObjectError, GetTimeoutError while it waits for memory.
         Cost:    one copy of the bytes; two of an array that is not in C order.
         """
-        self._begin_put(object_id, value, incarnation).result(timeout_s)
+        self.begin_put(object_id, value, incarnation=incarnation).result(timeout_s)
 
     async def put_async(
         self,
@@ -104,9 +104,10 @@ class Store(Collectives):
 
         A task that is cancelled takes the put back, unless it has ended in that very moment.
         """
-        await self._begin_put(object_id, value, incarnation).result_async(timeout_s)
+        await self.begin_put(object_id, value, incarnation=incarnation).result_async(timeout_s)
 
-    def _begin_put(self, object_id: bytes, value: Any, incarnation: int) -> PendingPut:
+    def begin_put(self, object_id: bytes, value: Any, *, incarnation: int = 1) -> PendingPut:
+        """Start what `put` waits for. Of a large value nothing is written before its result is."""
         object_id, incarnation = checked_id(object_id), checked_incarnation(incarnation)
         layout, data = value if isinstance(value, codec.Encoded) else codec.encode(value)
         request = self._usable().put(object_id, incarnation, layout.to_bytes(), layout.parts, data)
@@ -162,7 +163,9 @@ class Store(Collectives):
             memory = bytearray(layout.size_bytes)
             encoded = codec.Encoded(layout, [memoryview(memory)])
             return Unsealed(
-                layout, memory, partial(self._begin_put, object_id, encoded, incarnation)
+                layout,
+                memory,
+                partial(self.begin_put, object_id, encoded, incarnation=incarnation),
             )
         request = client.reserve(
             object_id, incarnation, layout.to_bytes(), layout.parts, layout.size_bytes
@@ -211,14 +214,20 @@ class Store(Collectives):
     def begin_get(self, object_id: bytes, *, exists: bool = False) -> Pending[Received]:
         """Start what `get` waits for."""
         object_id = checked_id(object_id)
+        return self._pending_get(object_id, self._usable().get(object_id, exists))
+
+    def _begin_gets(self, object_ids: Sequence[bytes], exists: bool) -> list[Pending[Received]]:
+        ids = [checked_id(each) for each in object_ids]
+        requests = self._usable().gather(ids, exists)
+        return list(map(self._pending_get, ids, requests))
+
+    def _pending_get(self, object_id: bytes, request: _native.Request) -> Pending[Received]:
         return Pending(
             self._listener,
-            self._usable().get(object_id, exists),
+            request,
             what=f"get of object {short_name(object_id)}",
             hint="nobody has put it yet, or its bytes are still coming; raise timeout_s",
-            decode=lambda fetched: Received(
-                codec.decode(fetched.layout, fetched), fetched.incarnation
-            ),
+            decode=_received,
         )
 
     def delete(self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None) -> None:
@@ -322,3 +331,7 @@ class Store(Collectives):
         if not self._detach.alive:
             raise NodeLostError("this store was closed; attach or start a new one")
         return self._client
+
+
+def _received(fetched: Any) -> Received:
+    return Received(codec.decode(fetched.layout, fetched), fetched.incarnation)

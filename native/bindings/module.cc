@@ -107,6 +107,22 @@ struct PyClient {
     return wrap(released([&](Client& c) { return c.get(object, exists); }));
   }
 
+  std::vector<PyRequest> gather(const std::vector<nb::bytes>& object_ids, bool exist) {
+    std::vector<ObjectId> objects(object_ids.size());
+    std::transform(object_ids.begin(), object_ids.end(), objects.begin(), to_object_id);
+    auto handles = unwrap(released([&](Client& c) { return c.gather(objects, exist); }));
+    std::vector<PyRequest> requests;
+    for (RequestHandle& handle : handles) requests.push_back({std::move(handle)});
+    return requests;
+  }
+
+  std::optional<std::size_t> wait_all(const std::vector<PyRequest*>& requests, double timeout_s) {
+    std::vector<RequestHandle> handles;
+    for (const PyRequest* request : requests) handles.push_back(request->handle);
+    const Duration timeout = to_duration(timeout_s);
+    return released([&](Client& c) { return c.wait_all(handles, timeout); });
+  }
+
   PyRequest remove(const nb::bytes& object_id, std::uint32_t upto) {
     const ObjectId object = to_object_id(object_id);
     return wrap(released([&](Client& c) { return c.remove(object, Incarnation{upto}); }));
@@ -300,6 +316,11 @@ void bind_client(nb::module_& m) {
       .def("map", &PyClient::map, "request"_a, "Map the range that was reserved, to write into it.")
       .def("get", &PyClient::get, "object_id"_a, "exists"_a = false,
            "Get an object, which need not exist yet unless the caller knows that it `exists`.")
+      .def("gather", &PyClient::gather, "object_ids"_a, "exist"_a = false,
+           "Get several objects; the node is asked for all of them at once.")
+      .def("wait_all", &PyClient::wait_all, "requests"_a, "timeout_s"_a,
+           "Wait until all have finished (their number), or one has failed (its place among them); "
+           "None after the timeout.")
       .def("delete", &PyClient::remove, "object_id"_a, "upto"_a = 0,
            "Delete an object everywhere; with `upto`, its incarnations up to that one.")
       .def("orphan", &PyClient::orphan, "object_id"_a, "upto"_a = 0,

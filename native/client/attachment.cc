@@ -76,14 +76,38 @@ Result<std::shared_ptr<Request>> Attachment::ask(ObjectId object, CommandBody bo
   std::shared_ptr<Request> request;
   {
     const std::lock_guard guard(mutex_);
-    const RequestId id{next_request_++};
-    request = std::make_shared<Request>(shared_from_this(), id, object, incarnation, size_bytes);
-    request->is_seal_ = pin.is_held();
-    request->answer_.pin = std::move(pin);
-    pending_.emplace(id, request.get());
+    request = add(object, incarnation, size_bytes, std::move(pin));
   }
   release_orphans();
   if (auto sent = send({ClientId{0}, request->id(), std::move(body)}); !sent) return sent.error();
+  return request;
+}
+
+Result<std::vector<std::shared_ptr<Request>>> Attachment::ask_gets(
+    std::span<const ObjectId> objects, bool exist) {
+  if (auto usable = check(); !usable) return usable.error();
+  std::vector<std::shared_ptr<Request>> requests;
+  requests.reserve(objects.size());
+  Bytes commands;
+  {
+    const std::lock_guard guard(mutex_);
+    for (const ObjectId& object : objects) {
+      requests.push_back(add(object));
+      encode(Command{ClientId{0}, requests.back()->id(), GetCommand{object, exist}}, commands);
+    }
+  }
+  release_orphans();
+  if (auto sent = send(commands, {}); !sent) return sent.error();
+  return requests;
+}
+
+std::shared_ptr<Request> Attachment::add(ObjectId object, Incarnation incarnation,
+                                         std::uint64_t size_bytes, Pin pin) {
+  const RequestId id{next_request_++};
+  auto request = std::make_shared<Request>(shared_from_this(), id, object, incarnation, size_bytes);
+  request->is_seal_ = pin.is_held();
+  request->answer_.pin = std::move(pin);
+  pending_.emplace(id, request.get());
   return request;
 }
 
@@ -95,12 +119,15 @@ Result<void> Attachment::tell(RequestId request, CommandBody body) {
 Result<void> Attachment::send(const Command& command) {
   Bytes head;
   encode(command, head);
-  std::array<iovec, 2> parts{iovec{head.data(), head.size()}, iovec{}};
-  std::size_t left = head.size();
-  if (const auto* put = std::get_if<PutCommand>(&command.body)) {
-    parts[1] = {const_cast<std::byte*>(put->payload.data()), put->payload.size()};
-    left += put->payload.size();
-  }
+  const auto* put = std::get_if<PutCommand>(&command.body);
+  if (put == nullptr) return send(head, {});
+  return send(head, {const_cast<std::byte*>(put->payload.data()), put->payload.size()});
+}
+
+Result<void> Attachment::send(std::span<std::byte> head, std::span<std::byte> payload) {
+  std::array<iovec, 2> parts{iovec{head.data(), head.size()},
+                             iovec{payload.data(), payload.size()}};
+  std::size_t left = head.size() + payload.size();
   const std::lock_guard guard(sending_);  // a frame goes out whole before the next one
   while (left > 0) {
     msghdr message{};

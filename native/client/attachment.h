@@ -18,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,9 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   [[nodiscard]] Result<std::shared_ptr<Request>> ask(ObjectId object, CommandBody body,
                                                      Incarnation incarnation = {},
                                                      std::uint64_t size_bytes = 0, Pin pin = {});
+  // The same for each of `objects`, whose commands leave together.
+  [[nodiscard]] Result<std::vector<std::shared_ptr<Request>>> ask_gets(
+      std::span<const ObjectId> objects, bool exist);
   // Sends a command that is not answered.
   [[nodiscard]] Result<void> tell(RequestId request, CommandBody body);
   void close();  // pending requests end with kNodeLost; views keep the socket open
@@ -56,6 +60,8 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
 
   // ---- for Request ----
   [[nodiscard]] bool wait(Request& request, Duration timeout);
+  [[nodiscard]] std::optional<std::size_t> wait_all(std::span<const std::shared_ptr<Request>> all,
+                                                    Duration timeout);
   [[nodiscard]] bool is_finished(const Request& request);
   [[nodiscard]] Result<Request::Answer> take(Request& request);
   void cancel(Request& request);
@@ -85,7 +91,14 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
     bool is_taken = false;
   };
   [[nodiscard]] static Error forked_error();
+  // REQUIRES: mutex_ is held.
+  [[nodiscard]] std::shared_ptr<Request> add(ObjectId object, Incarnation incarnation = {},
+                                             std::uint64_t size_bytes = 0, Pin pin = {});
+  // Waits with others until `is_over` (asked under mutex_, after each answer), or for `timeout`.
+  template <typename IsOver>
+  bool wait_until(const IsOver& is_over, Duration timeout);
   [[nodiscard]] Result<void> send(const Command& command);
+  [[nodiscard]] Result<void> send(std::span<std::byte> head, std::span<std::byte> payload);
   [[nodiscard]] Result<void> wait_until_writable();
   // Waits on `seat` for one of `events` (of poll(2)), then hands out whatever answers have come.
   // REQUIRES: `guard` holds mutex_, which is let go of meanwhile; the seat is free.

@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <numeric>
 #include <utility>
 #include <variant>
 
@@ -47,22 +48,46 @@ void Attachment::wake(const Seat& seat) {
 
 // ---- waiting ----
 
-bool Attachment::wait(Request& request, Duration timeout) {
-  if (is_forked_) return true;  // take() says why
+template <typename IsOver>
+bool Attachment::wait_until(const IsOver& is_over, Duration timeout) {
   const auto deadline = SteadyClock::now() + std::chrono::nanoseconds(timeout.ns);
   {
     std::unique_lock guard(mutex_);
-    for (Duration left = timeout; !request.is_finished_; left = until(deadline)) {
+    bool is_first = true;
+    for (Duration left = timeout; !is_over(); left = until(deadline)) {
+      if (left.ns == 0 && !std::exchange(is_first, false)) return false;
       if (!waiter_.is_taken) {
         lead(guard, waiter_, POLLIN, left);
       } else {
         progress_.wait_for(guard, std::chrono::nanoseconds(left.ns));
       }
-      if (!request.is_finished_ && SteadyClock::now() >= deadline) return false;
     }
   }
   release_orphans();
   return true;
+}
+
+bool Attachment::wait(Request& request, Duration timeout) {
+  if (is_forked_) return true;  // take() says why
+  return wait_until([&] { return request.is_finished_; }, timeout);
+}
+
+std::optional<std::size_t> Attachment::wait_all(std::span<const std::shared_ptr<Request>> all,
+                                                Duration timeout) {
+  if (is_forked_) return std::size_t{0};
+  std::size_t failed = all.size();
+  std::vector<std::size_t> left(all.size());
+  std::iota(left.begin(), left.end(), std::size_t{0});
+  const auto is_over = [&] {
+    std::erase_if(left, [&](std::size_t i) {
+      if (!all[i]->is_finished_) return false;
+      if (std::holds_alternative<Error>(all[i]->answer_.reply)) failed = std::min(failed, i);
+      return true;
+    });
+    return left.empty() || failed < all.size();
+  };
+  if (!wait_until(is_over, timeout)) return std::nullopt;
+  return failed;
 }
 
 Result<void> Attachment::watch(Request& request) {

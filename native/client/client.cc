@@ -130,6 +130,15 @@ Result<RequestHandle> Client::get(ObjectId object, bool exists) {
   return attachment_->ask(object, GetCommand{object, exists});
 }
 
+Result<std::vector<RequestHandle>> Client::gather(std::span<const ObjectId> objects, bool exist) {
+  return attachment_->ask_gets(objects, exist);
+}
+
+std::optional<std::size_t> Client::wait_all(std::span<const RequestHandle> requests,
+                                            Duration timeout) {
+  return attachment_->wait_all(requests, timeout);
+}
+
 Result<RequestHandle> Client::remove(ObjectId object, Incarnation upto) {
   return attachment_->ask(object, DeleteCommand{object, upto});
 }

@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -58,6 +59,13 @@ class Client {
   // Ends with a View. May be asked before the object exists; with `exists` (the caller knows that
   // it was put) it ends with kObjectLost when nobody has it.
   [[nodiscard]] Result<RequestHandle> get(ObjectId object, bool exists = false);
+  // The same of each: all are asked by one system call.
+  [[nodiscard]] Result<std::vector<RequestHandle>> gather(std::span<const ObjectId> objects,
+                                                          bool exist = false);
+  // Waits until all have finished (their number), or one has with an error (its place among them,
+  // the first one's); nullopt when `timeout` ran out before. REQUIRES: they are this client's.
+  [[nodiscard]] std::optional<std::size_t> wait_all(std::span<const RequestHandle> requests,
+                                                    Duration timeout);
   // Deletes this incarnation and older ones everywhere; 0: whatever there is. Ends with Done.
   [[nodiscard]] Result<RequestHandle> remove(ObjectId object, Incarnation upto = Incarnation{0});
 

@@ -4,11 +4,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -156,6 +158,33 @@ TEST_F(WatchTest, OneThreadWatchesWhileOthersWaitForTheirOwn) {
   std::set<RequestId> expected;
   for (const RequestHandle& each : asked) expected.insert(each->id());
   EXPECT_EQ(told, expected);
+}
+
+TEST_F(WatchTest, AllAreWaitedForOnTheCallersOwnThread) {
+  answer_even();
+  const std::array ids{object_id(2), object_id(4), object_id(6)};
+  const auto all = must(client_->gather(ids));
+  ASSERT_EQ(all.size(), ids.size());
+  EXPECT_EQ(client_->wait_all(all, kForEver), ids.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(all[i]->object(), ids[i]);
+    EXPECT_TRUE(all[i]->take());
+  }
+  EXPECT_EQ(client_->wait_all({}, kForEver), 0U);
+}
+
+TEST_F(WatchTest, AWaitForAllEndsWithItsTimeOrTheFirstFailure) {
+  answer_even();
+  const std::array ids{object_id(1), object_id(2), object_id(3)};
+  const auto all = must(client_->gather(ids));
+  EXPECT_EQ(client_->wait_all(all, 1_ms), std::nullopt);
+  EXPECT_EQ(client_->wait_all(all, Duration{0}), std::nullopt);
+  std::thread waiting([&] { EXPECT_EQ(client_->wait_all(all, kForEver), 2U); });
+  all[2]->cancel();
+  waiting.join();
+  EXPECT_FALSE(all[0]->is_finished());
+  node_.reset();
+  EXPECT_EQ(client_->wait_all(std::span(all).first(2), kForEver), 0U);
 }
 
 }  // namespace

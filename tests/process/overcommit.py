@@ -35,7 +35,7 @@ def main(own: str, other: str, seconds: float, seed: int, window: int, size_max:
             size = int(random.integers(1, size_max))
             array = content(int(random.integers(1 << 30)), size)
             object_id = new_id()
-            put = store._begin_put(object_id, array, 1)  # answered when there is room
+            put = store.begin_put(object_id, array)  # answered when there is room
             under_way.append((object_id, array, put))
             bytes_under_way += size
         object_id, array, put = under_way.popleft()
