@@ -129,13 +129,15 @@ class Engine::State : private EngineTables {
   void fold_steps(const LocalObject& target, const Folding& folding, BlockIndex block,
                   std::span<const FoldStep> steps, std::uint64_t from);
 
-  // reduce, the owner's side (engine_reduce.cc)
-  void drive_fold(const ObjectId& target);
+  // the members of a fold (engine_members.cc)
   void locate_member(const ObjectId& target, Accumulator::Member& member);
   bool fold_local(const ObjectId& target, Folding& folding, Accumulator::Member& member);
   void pull_member(Folding& folding, std::uint32_t index, std::span<const std::uint32_t> beside);
-  void publish_folded(const ObjectId& target, Folding& folding);
   void member_lost(const ObjectId& source);
+
+  // reduce, the owner's side and the caller's (engine_reduce.cc)
+  void drive_fold(const ObjectId& target);
+  void publish_folded(const ObjectId& target, Folding& folding);
   void commit_target(const ReduceState& state, LocalObject& object);
   void raise_target(const ReduceState& state, LocalObject& object);
   void end_fold(const ObjectId& target);
