@@ -24,7 +24,6 @@ class Accumulator {
     NodeId sender = kNoNode;  // who has it, once located
     NodeId failed = kNoNode;  // who had it, and can't serve
     bool located = false;
-    bool asked = false;                 // a Locate is under way
     bool whole = false;                 // spread over nodes: fetched here whole, then folded
     std::set<StripeIndex> pulled = {};  // stripes of it that are under way
   };

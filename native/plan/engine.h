@@ -19,7 +19,8 @@ struct EngineStats {
   std::uint64_t draining = 0, sole_copies = 0;
   std::uint64_t directory_entries = 0, view_epoch = 0, members = 0;
   std::uint64_t blocks_sent = 0, blocks_received = 0, blocks_folded = 0, bytes_sent = 0;
-  std::uint64_t blocks_combined = 0;  // of several sources, sent as one
+  std::uint64_t blocks_combined = 0;    // of several sources, sent as one
+  std::uint64_t members_looked_at = 0;  // of reduces by their owners: a few times each
   std::uint64_t grants = 0, regrants = 0, edges_moved = 0, pushes = 0, evictions = 0,
                 reduces_committed = 0;
   // Of them, those whose tree had more than one level; its branches; members per node of the last.

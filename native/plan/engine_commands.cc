@@ -59,7 +59,7 @@ void Engine::State::on(const Command& command, const WroteCommand& wrote) {
   }
   LocalObject& object = it->second;
   object.written_bytes = std::max(object.written_bytes, wrote.upto_bytes);
-  for (const auto& [target, folding] : folds_) dirty_folds_.insert(target);
+  note_here(wrote.object);
   if (object.written_bytes < object.meta.size_bytes) return;
   object.writing = false;
   object.put_request.reset();
@@ -148,7 +148,7 @@ void Engine::State::on(const Command&, const ReduceSourceCommand& command) {
   const auto it = calls_.find(command.target);
   if (it == calls_.end()) return;  // decided meanwhile
   if (command.confirmed) return confirm(command.target, command.source);
-  it->second.awaited.push_back(command.source);
+  it->second.awaited.emplace(command.source.object, command.source);
   const ObjectId& object = command.source.object;
   const Locate question{object, command.source.incarnation, kNoNode, false};
   if (locates_.try_emplace(object, question).second) send(view_.home_of(object), question);

@@ -162,9 +162,16 @@ void Engine::State::on(NodeId, const Message&, const Located& located) {
   note_arrival(located.object, located.incarnation);
   reduces_.handle_located(located, view_);
   for (auto& [target, folding] : folds_) {
-    for (auto& [index, member] : folding.accumulator.members()) {
-      if (member.source.object != located.object || !member.asked) continue;
-      member.asked = false;
+    auto& members = folding.accumulator.members();
+    auto asked = folding.asked.lower_bound({located.object, 0});
+    while (asked != folding.asked.end() && asked->first == located.object) {
+      const std::uint32_t index = asked->second;
+      asked = folding.asked.erase(asked);
+      const auto at = members.find(index);
+      if (at == members.end() || at->second.source.object != located.object) continue;
+      Accumulator::Member& member = at->second;
+      folding.stop_waiting(member);
+      folding.todo.insert(index);
       member.located = true;
       member.sender = located.sender;
       member.source.incarnation = located.incarnation;

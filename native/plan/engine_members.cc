@@ -1,32 +1,40 @@
 // How an owner of a reduce comes by its members: who has them, what of them is here, what is to be
 // pulled. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "plan/engine_state.h"
 
 namespace hoplite {
 namespace {
 
-// The lowest one. Cost: O(pulls), of which there may be thousands.
-std::size_t free_slot(const Folding& folding) {
-  std::vector<bool> taken(folding.pulls.size() + 1);
-  for (const auto& [transfer, slot] : folding.pulls) {
-    if (slot < taken.size()) taken[slot] = true;
-  }
-  return static_cast<std::size_t>(std::find(taken.begin(), taken.end(), false) - taken.begin());
+// The lowest one.
+std::size_t take_slot(Folding& folding) {
+  if (folding.free_slots.empty()) return folding.slots++;
+  return folding.free_slots.extract(folding.free_slots.begin()).value();
 }
 
-// The member and those of `beside`, which are pulled from the same node, that this is to combine
-// with it in the stripe.
+// Where an owner begins: each at another member, so that not all pull from the same node at once.
+std::uint32_t first_in_turn(const Accumulator& accumulator) {
+  const std::vector<StripeIndex>& owned = accumulator.own().owned;
+  const auto& members = accumulator.members();
+  if (owned.empty() || members.empty()) return 0;
+  const auto turn = static_cast<std::ptrdiff_t>(owned.front().value % members.size());
+  return std::next(members.begin(), turn)->first;
+}
+
+// The member and those that wait beside it, which are pulled from the same node, that this is to
+// combine with it in the stripe.
 std::vector<std::uint32_t> combined_with(const Folding& folding, std::uint32_t member,
-                                         StripeIndex stripe,
-                                         std::span<const std::uint32_t> beside) {
+                                         StripeIndex stripe) {
   const Accumulator& accumulator = folding.accumulator;
   const NodeId sender = accumulator.members().at(member).sender;
   std::vector<std::uint32_t> members{member};
   if (folding.singly.contains(sender) || !accumulator.can_combine()) return members;
   const std::size_t most = kCombinedBytesMax / accumulator.own().meta.block_bytes;
-  for (const std::uint32_t other : beside) {
+  auto beside = folding.waiting_at.lower_bound({sender, 0});
+  for (; beside != folding.waiting_at.end() && beside->first == sender; ++beside) {
+    const std::uint32_t other = beside->second;
     if (members.size() >= most) break;
     if (other == member || accumulator.members().at(other).pulled.contains(stripe)) continue;
     if (accumulator.lacks_alike(member, other, stripe)) members.push_back(other);
@@ -37,31 +45,100 @@ std::vector<std::uint32_t> combined_with(const Folding& folding, std::uint32_t m
 
 }  // namespace
 
-void Engine::State::locate_member(const ObjectId& target, Accumulator::Member& member) {
-  if (member.asked) return;
-  member.asked = true;
-  const ObjectId source = member.source.object;
-  Locate& locate = locates_[source];
-  locate = Locate{source, member.source.incarnation, member.failed, true};
-  send(view_.home_of(source), locate);
-  static_cast<void>(target);
+void Folding::note_members(const ReduceOwn& own, bool all) {
+  const auto& members = accumulator.members();
+  if (all) {
+    waiting.clear();
+    waiting_at.clear();
+    todo.clear();
+    here.clear();
+    for (const auto& [index, member] : members) todo.insert(index);
+  }
+  for (const ReduceSource& source : own.members) {
+    if (members.contains(source.index)) todo.insert(source.index);
+  }
 }
 
-// Folds what this node itself has of the member. Returns false if it has nothing of it.
-bool Engine::State::fold_local(const ObjectId& target, Folding& folding,
+void Folding::stop_waiting(const Accumulator::Member& member) {
+  waiting.erase(member.source.index);
+  waiting_at.erase({member.sender, member.source.index});
+}
+
+// Bytes of it have come here: folds go on, also those that still ask who has it.
+void Engine::State::note_here(const ObjectId& source) {
+  for (auto& [target, folding] : folds_) {
+    dirty_folds_.insert(target);
+    const auto& members = folding.accumulator.members();
+    auto asked = folding.asked.lower_bound({source, 0});
+    for (; asked != folding.asked.end() && asked->first == source; ++asked) {
+      if (members.contains(asked->second)) folding.todo.insert(asked->second);
+    }
+  }
+}
+
+// Those of which some is here, as far as this turn's folds go, and those with news; then those that
+// wait, in turn, as long as there are free slots.
+void Engine::State::drive_members(const ObjectId& target, Folding& folding) {
+  auto& members = folding.accumulator.members();
+  const std::set<std::uint32_t> todo = std::exchange(folding.todo, {});
+  for (auto at = folding.here.begin(); at != folding.here.end() && fold_bytes_left_ > 0;) {
+    const std::uint32_t index = *at;
+    look_at(target, folding, members.at(index));
+    at = folding.here.upper_bound(index);
+  }
+  for (const std::uint32_t index : todo) look_at(target, folding, members.at(index));
+  const ReduceOwn& own = folding.accumulator.own();
+  const FoldPulls pulls = fold_pulls(own, config_, folding.workspace.slots().size_bytes);
+  const std::uint32_t first = first_in_turn(folding.accumulator);
+  while (!folding.waiting.empty() && folding.pulls.size() < pulls.at_once) {
+    auto next = folding.waiting.lower_bound(first);
+    if (next == folding.waiting.end()) next = folding.waiting.begin();
+    const std::uint32_t index = *next;
+    look_at(target, folding, members.at(index));
+    if (folding.waiting.contains(index)) pull_member(folding, index, pulls);
+  }
+}
+
+// Folds the member from here, asks who has it, or lets it wait for its pulls.
+void Engine::State::look_at(const ObjectId& target, Folding& folding, Accumulator::Member& member) {
+  const std::uint32_t index = member.source.index;
+  folding.stop_waiting(member);
+  folding.here.erase(index);
+  const Here here = fold_local(target, folding, member);
+  if (here == Here::kSome) folding.here.insert(index);
+  if (here != Here::kNothing) return;
+  if (member.located && member.sender == config_.node) {
+    member.located = false;  // it was here and is not any more
+    member.failed = config_.node;
+  }
+  if (member.located) {
+    folding.waiting.insert(index);
+    folding.waiting_at.emplace(member.sender, index);
+  } else if (const ObjectId& source = member.source.object;
+             folding.asked.emplace(source, index).second) {
+    const Locate& locate =
+        locates_[source] = {source, member.source.incarnation, member.failed, true};
+    send(view_.home_of(source), locate);
+  }
+}
+
+// Folds what this node itself has of the member, and says how much of the member that is.
+Here Engine::State::fold_local(const ObjectId& target, Folding& folding,
                                Accumulator::Member& member) {
+  ++stats_.members_looked_at;
   const auto it = objects_.find(member.source.object);
   if (it == objects_.end() && member.whole) objects_[member.source.object].whole_wanted = true;
+  const Here elsewhere = member.whole ? Here::kSome : Here::kNothing;
   if (it == objects_.end()) {
     if (member.whole) claim(member.source.object);
-    return member.whole;
+    return elsewhere;
   }
   LocalObject& source = it->second;
   const ReduceOwn& own = folding.accumulator.own();
   if (member.whole && member.source.incarnation.value > 0 &&
       source.incarnation > member.source.incarnation) {
     member.whole = member.located = false;  // put again by a later attempt: the home says so
-    return false;
+    return Here::kNothing;
   }
   const bool fits =
       source.extent && source.committed && own.share.fits(source.meta, own.meta) &&
@@ -71,9 +148,10 @@ bool Engine::State::fold_local(const ObjectId& target, Folding& folding,
     source.whole_wanted = true;
     claim(member.source.object);
   }
-  if (!fits || (!produced && !member.whole)) return member.whole;
+  if (!fits || (!produced && !member.whole)) return elsewhere;
   member.source.incarnation = source.incarnation;
   const LocalObject& into = objects_.at(target);
+  Here here = Here::kAll;
   for (const StripeIndex stripe : own.owned) {
     const auto total = stripe_blocks(own.meta.block_count(), own.stripe_count, stripe);
     for (std::uint32_t n = 0; n < total; ++n) {
@@ -81,33 +159,33 @@ bool Engine::State::fold_local(const ObjectId& target, Folding& folding,
       if (!folding.accumulator.lacks(member.source.index, block)) continue;
       Extent range = block_extent(own.meta, block);
       range.offset += own.share.offset;
-      if (!source.has_range(range)) break;
+      if (!source.has_range(range)) {
+        here = Here::kSome;
+        break;
+      }
       if (fold_bytes_left_ == 0) {
         dirty_folds_.insert(target);
-        return true;
+        return Here::kSome;
       }
       fold_block(into, folding, {&member.source.index, 1}, block, source.in_arena(range).offset);
       fold_bytes_left_ -= std::min(fold_bytes_left_, range.size_bytes);
     }
   }
-  return true;
+  return here;
 }
 
-// Pulls the stripes that lack the member, into slots, as long as there are free ones. `beside`: all
-// that are pulled from where it is.
-void Engine::State::pull_member(Folding& folding, std::uint32_t index,
-                                std::span<const std::uint32_t> beside) {
+// Pulls the stripes that lack the member, into slots. It waits no more if there was one for each.
+void Engine::State::pull_member(Folding& folding, std::uint32_t index, const FoldPulls& pulls) {
   auto& members = folding.accumulator.members();
   const Accumulator::Member& member = members.at(index);
   const ReduceOwn& own = folding.accumulator.own();
-  const FoldPulls pulls = fold_pulls(own, config_, folding.workspace.slots().size_bytes);
   for (const StripeIndex stripe : own.owned) {
     if (folding.pulls.size() >= pulls.at_once) return;
-    if (!member.located) return;  // its sender is dead already
+    if (!member.located) break;  // its sender is dead already
     if (member.pulled.contains(stripe)) continue;
     const auto from = folding.accumulator.first_lacking(index, stripe);
     if (!from) continue;
-    const std::vector<std::uint32_t> together = combined_with(folding, index, stripe, beside);
+    const std::vector<std::uint32_t> together = combined_with(folding, index, stripe);
     const ReduceSource& first = members.at(together.front()).source;
     PullGoal goal{first.object, first.incarnation, TargetEpoch{0}, own.meta,  own.stripe_count,
                   stripe,       member.sender,     *from,          own.share, {},
@@ -118,26 +196,33 @@ void Engine::State::pull_member(Folding& folding, std::uint32_t index,
     }
     const TransferId transfer{++last_transfer_};
     Pull pull(std::move(goal), pulls.window);
-    const std::size_t slot = free_slot(folding);
+    const std::size_t slot = take_slot(folding);
     pull.fold = FoldGoal{own.target, together};
     pull.slots = {folding.workspace.slots().offset + slot * pulls.slot_bytes, pulls.slot_bytes};
     folding.pulls.emplace(transfer, slot);
-    for (const std::uint32_t each : together) members.at(each).pulled.insert(stripe);
+    for (const std::uint32_t each : together) {
+      members.at(each).pulled.insert(stripe);
+      if (own.owned.size() == 1) folding.stop_waiting(members.at(each));
+    }
     const OpenReceive receive{transfer,       member.sender, first.object,     first.incarnation,
                               TargetEpoch{0}, own.meta,      own.stripe_count, stripe,
                               pull.slots,     pull.window()};
     open_pull(transfer, std::move(pull), receive);
   }
+  folding.stop_waiting(member);
 }
 
 void Engine::State::member_lost(const ObjectId& source) {
   for (auto& [target, folding] : folds_) {
     ReduceReport news;
     for (auto& [index, member] : folding.accumulator.members()) {
-      if (member.source.object != source || (!member.asked && !member.whole)) continue;
-      member.asked = false;
+      if (member.source.object != source) continue;
+      if (!folding.asked.contains({source, index}) && !member.whole) continue;
+      folding.todo.insert(index);  // to be asked for again, should it stay a member
       news.lost.push_back(index);
     }
+    folding.asked.erase(folding.asked.lower_bound({source, 0}),
+                        folding.asked.lower_bound({source, kReduceSourcesMax}));
     if (!news.lost.empty()) report(target, std::move(news));
   }
 }

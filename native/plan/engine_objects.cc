@@ -112,7 +112,7 @@ void Engine::State::complete(const ObjectId& id, LocalObject& object) {
     if (object.orphaned) claim(id);
   }
   note_use(id);
-  for (const auto& [target, folding] : folds_) dirty_folds_.insert(target);
+  note_here(id);
 }
 
 void Engine::State::answer_get(const ObjectId& id, LocalObject& object, const Waiter& waiter) {

@@ -85,6 +85,41 @@ TEST_F(Owner, SaysThatASourceIsLostWhichIsPutAgainWhileItIsFetchedWhole) {
   EXPECT_EQ(reports[0].lost, std::vector<std::uint32_t>{0});
 }
 
+// Walking them all at every answer and every block takes the square of their number: 4,300 looks.
+TEST_F(Owner, LooksAtAMemberWhenThereIsNewsOfIt) {
+  constexpr std::uint32_t kMany = 64;
+  ReduceOwn own;
+  own.target = Nodes(3).object_at(1, 10);
+  own.target_epoch = TargetEpoch{1};
+  own.meta = floats_meta(1024);
+  own.meta.block_bytes = 1024;
+  own.stripe_count = 1;
+  own.owned = {StripeIndex{0}};
+  own.source_count = own.count = kMany;
+  own.deterministic = true;  // pulled one by one
+  own.sealed = true;
+  for (std::uint32_t i = 0; i < kMany; ++i) {
+    const auto number = static_cast<std::uint8_t>(20 + i);
+    own.members.push_back({i, Nodes(3).object_at(2, number), Incarnation{1}, false});
+  }
+  const std::uint64_t before = engine_.stats().members_looked_at;
+  said<Locate>();  // of the other reduce
+  hear(kHome, own);
+  EXPECT_EQ(said<Locate>().size(), kMany);
+  for (const ReduceSource& member : own.members) {
+    hear(kOther, Located{member.object, Incarnation{1}, own.meta, kOther});
+  }
+  std::size_t pulled = 0;
+  for (auto opened = deeds<OpenReceive>(); !opened.empty(); opened = deeds<OpenReceive>()) {
+    pulled += opened.size();
+    for (const OpenReceive& receive : opened) {
+      engine_.handle_io(BlockLanded{kOther, receive.transfer, BlockIndex{0}}, now_);
+    }
+  }
+  EXPECT_EQ(pulled, kMany);
+  EXPECT_LE(engine_.stats().members_looked_at - before, 5 * kMany);
+}
+
 TEST_F(Owner, DropsItOnlyWhenItsHomeSaysSo) {
   other_starts();
   hear(kOther, Drop{id_, Incarnation{1}, true});

@@ -12,6 +12,11 @@ bool is_other_plan(const ReduceOwn& a, const ReduceOwn& b) {
          a.source_count != b.source_count || a.count != b.count || a.share != b.share;
 }
 
+// May a member that was folded wherever it had to be be lacking now?
+bool asks_for_more(const ReduceOwn& a, const ReduceOwn& b) {
+  return a.target_epoch != b.target_epoch || a.owned != b.owned;
+}
+
 }  // namespace
 
 void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
@@ -42,22 +47,20 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
       folds_.try_emplace(own.target, Folding{Accumulator(own), {}, {}, {}, 0, false});
   Folding& folding = fold->second;
   const bool raised = object.target_epoch < own.target_epoch;
+  const bool is_other = is_new || asks_for_more(own, folding.accumulator.own());
   if (!is_new && !folding.accumulator.handle_own(own)) return;
+  folding.note_members(own, is_other);
   dirty_folds_.insert(own.target);
   folding.reported.clear();  // a new home has not heard of it
   if (raised) {
     // Blocks that still hold only members stay in the accumulator; nothing is final in this epoch.
-    std::vector<TransferId> under_way;
-    under_way.reserve(folding.pulls.size());
-    for (const auto& [transfer, half] : folding.pulls) under_way.push_back(transfer);
-    for (const TransferId transfer : under_way) end_pull(transfer, true);
+    while (!folding.pulls.empty()) end_pull(folding.pulls.begin()->first, true);
     folding.singly.clear();
     for (LocalStripe& stripe : object.stripes) {
       if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
     }
     refuse(sender_.drop(own.target), own.target);
     object.stripes.assign(own.stripe_count, LocalStripe{});
-    folding.reported.clear();
   }
   object.incarnation = Incarnation{1};
   object.target_epoch = own.target_epoch;
@@ -91,38 +94,11 @@ void Engine::State::drive_fold(const ObjectId& target) {
   if (it == folds_.end() || it->second.failed) return;
   Folding& folding = it->second;
   if (!objects_.at(target).extent || !folding.workspace.is_complete()) return;
-  // Each owner starts at another member, so that not all of them pull from the same node at once.
-  auto& members = folding.accumulator.members();
-  std::vector<std::uint32_t> order;
-  order.reserve(members.size());
-  for (const auto& [index, member] : members) order.push_back(index);
-  if (!order.empty() && !folding.accumulator.own().owned.empty()) {
-    const auto turn = folding.accumulator.own().owned.front().value % order.size();
-    std::rotate(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(turn), order.end());
-  }
-  std::vector<std::uint32_t> remote;  // in the same order
-  std::map<NodeId, std::vector<std::uint32_t>> remote_at;
-  for (const std::uint32_t index : order) {
-    Accumulator::Member& member = members.at(index);
-    if (fold_local(target, folding, member)) continue;
-    if (!member.located) {
-      locate_member(target, member);
-    } else if (member.sender == config_.node) {
-      member.located = false;  // it was here and is not any more
-      member.failed = config_.node;
-      locate_member(target, member);
-    } else if (!member.whole) {
-      remote.push_back(index);
-      remote_at[member.sender].push_back(index);
-    }
-  }
-  for (const std::uint32_t index : remote) {
-    pull_member(folding, index, remote_at.at(members.at(index).sender));
-  }
+  drive_members(target, folding);
   publish_folded(target, folding);
   // The home owns a stripe like all others, and sees from it how a fold gets on: once for each
   // member that came.
-  const std::size_t known = members.size();
+  const std::size_t known = folding.accumulator.members().size();
   if (view_.home_of(target) != config_.node || folding.accumulator.own().sealed ||
       known == folding.members_begun || !folding.accumulator.has_begun()) {
     return;
@@ -238,22 +214,20 @@ void Engine::State::drop_branches() {
 void Engine::State::confirm(const ObjectId& target, const ReduceSource& source) {
   ReduceWant& whole = calls_.at(target).want;
   if (whole.confirmed.size() >= whole.source_count) return;
+  std::vector<ReduceSource> confirmed = std::exchange(whole.confirmed, {source});
   ReduceWant news = whole;
-  news.first = static_cast<std::uint32_t>(whole.confirmed.size());
-  news.confirmed = {source};
-  whole.confirmed.push_back(source);
+  news.first = static_cast<std::uint32_t>(confirmed.size());
+  confirmed.push_back(source);
+  whole.confirmed = std::move(confirmed);
   send(view_.home_of(target), std::move(news));
 }
 
 // A source that a caller waits for has been found (or lost: no incarnation).
 void Engine::State::note_arrival(const ObjectId& source, std::optional<Incarnation> incarnation) {
   for (auto& [target, call] : calls_) {
-    std::vector<ReduceSource> arrived;
-    std::erase_if(call.awaited, [&](const ReduceSource& awaited) {
-      if (awaited.object == source) arrived.push_back(awaited);
-      return awaited.object == source;
-    });
-    for (ReduceSource& each : arrived) {
+    const auto [first, last] = call.awaited.equal_range(source);
+    for (auto arrived = first; arrived != last; arrived = call.awaited.erase(arrived)) {
+      ReduceSource& each = arrived->second;
       each.failed = !incarnation;
       each.incarnation = incarnation.value_or(Incarnation{});
       confirm(target, each);
@@ -263,28 +237,24 @@ void Engine::State::note_arrival(const ObjectId& source, std::optional<Incarnati
 
 // Questions about sources that nobody waits for any more are taken back.
 void Engine::State::end_call(const ObjectId& target) {
-  const std::vector<ReduceSource> awaited = std::move(calls_.at(target).awaited);
+  const std::multimap<ObjectId, ReduceSource> awaited = std::move(calls_.at(target).awaited);
   calls_.erase(target);
-  for (const ReduceSource& source : awaited) {
-    const auto question = locates_.find(source.object);
+  for (const auto& [source, unused] : awaited) {
+    const auto question = locates_.find(source);
     if (question == locates_.end() || question->second.exists) continue;
     const bool shared = std::any_of(calls_.begin(), calls_.end(), [&](const auto& call) {
-      return std::any_of(call.second.awaited.begin(), call.second.awaited.end(),
-                         [&](const ReduceSource& s) { return s.object == source.object; });
+      return call.second.awaited.contains(source);
     });
     if (shared) continue;
     locates_.erase(question);
-    claim(source.object);
+    claim(source);
   }
 }
 
 void Engine::State::end_fold(const ObjectId& target) {
   const auto it = folds_.find(target);
   if (it == folds_.end()) return;
-  std::vector<TransferId> under_way;
-  under_way.reserve(it->second.pulls.size());
-  for (const auto& [transfer, half] : it->second.pulls) under_way.push_back(transfer);
-  for (const TransferId transfer : under_way) end_pull(transfer, true);
+  while (!it->second.pulls.empty()) end_pull(it->second.pulls.begin()->first, true);
   for (const Extent& range : it->second.workspace.ranges()) inventory_.release(range, now_);
   for (const auto& [index, member] : it->second.accumulator.members()) {
     const auto source = objects_.find(member.source.object);

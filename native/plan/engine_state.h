@@ -82,7 +82,6 @@ class Engine::State : private EngineTables {
   void part_from(NodeId node);
   void admit();
   void pump();
-
   // objects (engine_objects.cc)
   void complete(const ObjectId& id, LocalObject& object);
   void answer_get(const ObjectId& id, LocalObject& object, const Waiter& waiter);
@@ -116,7 +115,6 @@ class Engine::State : private EngineTables {
   void report_progress();
   void land_in_object(TransferId transfer, Pull& pull);
   void land_in_fold(Pull& pull, const Pull::Landed& landed);
-
   // what an owner folds with (engine_fold.cc)
   bool reserve_fold(Folding& folding, const LocalObject& object);
   void place_workspace(const ObjectId& target, Extent range);
@@ -128,13 +126,13 @@ class Engine::State : private EngineTables {
   void finish_block(const LocalObject& target, Folding& folding, const Accumulator::Whole& whole);
   void fold_steps(const LocalObject& target, const Folding& folding, BlockIndex block,
                   std::span<const FoldStep> steps, std::uint64_t from);
-
   // the members of a fold (engine_members.cc)
-  void locate_member(const ObjectId& target, Accumulator::Member& member);
-  bool fold_local(const ObjectId& target, Folding& folding, Accumulator::Member& member);
-  void pull_member(Folding& folding, std::uint32_t index, std::span<const std::uint32_t> beside);
+  void note_here(const ObjectId& source);
+  void drive_members(const ObjectId& target, Folding& folding);
+  void look_at(const ObjectId& target, Folding& folding, Accumulator::Member& member);
+  Here fold_local(const ObjectId& target, Folding& folding, Accumulator::Member& member);
+  void pull_member(Folding& folding, std::uint32_t index, const FoldPulls& pulls);
   void member_lost(const ObjectId& source);
-
   // reduce, the owner's side and the caller's (engine_reduce.cc)
   void drive_fold(const ObjectId& target);
   void publish_folded(const ObjectId& target, Folding& folding);

@@ -35,18 +35,32 @@ struct Outcome {  // of a reduce whose result is held here
 };
 struct Call {  // the caller's side of a reduce
   Waiter waiter;
-  ReduceWant want;                    // everything confirmed so far
-  std::vector<ReduceSource> awaited;  // to be confirmed once some node has them
+  ReduceWant want;                                // everything confirmed so far
+  std::multimap<ObjectId, ReduceSource> awaited;  // to be confirmed once some node has them
 };
-struct Folding {  // the owner's side of a reduce
+// The owner's side of a reduce. There may be thousands of members: a turn looks at those that have
+// news. One in none of `todo`, `here`, `waiting` and `asked` is pulled wherever it is lacking.
+struct Folding {
   Accumulator accumulator;
   Workspace workspace;
   std::map<TransferId, std::size_t> pulls;  // -> which slot
   std::set<StripeIndex> reported;
   std::size_t members_begun = 0;  // at the home: members when the late owners were judged last
   bool failed = false;
-  std::set<NodeId> singly = {};  // who can't combine what it sends us
+  std::set<NodeId> singly = {};          // who can't combine what it sends us
+  std::set<std::uint32_t> todo = {};     // members with news
+  std::set<std::uint32_t> here = {};     // members of which some is here, or will be
+  std::set<std::uint32_t> waiting = {};  // members that another node has, to be pulled
+  std::set<std::pair<NodeId, std::uint32_t>> waiting_at = {};  // the same, by that node
+  std::set<std::pair<ObjectId, std::uint32_t>> asked = {};     // members that are being located
+  std::set<std::size_t> free_slots = {};                       // below `slots`
+  std::size_t slots = 0;                                       // how many were ever in use
+
+  // More members have come; `all`: what was known of the others has changed as well.
+  void note_members(const ReduceOwn& own, bool all);
+  void stop_waiting(const Accumulator::Member& member);
 };
+enum class Here { kNothing, kSome, kAll };  // of what an owner lacks of a member
 
 struct EngineTables {
   EngineTables(const EngineConfig& config, std::uint64_t seed);

@@ -114,11 +114,14 @@ void Engine::State::end_pull(TransferId transfer, bool tell_sender) {
   if (tell_sender && pull.started) send(pull.goal().sender, PullStop{}, transfer);
   if (pull.fold) {
     if (const auto fold = folds_.find(pull.fold->target); fold != folds_.end()) {
-      fold->second.pulls.erase(transfer);
-      auto& members = fold->second.accumulator.members();
+      Folding& folding = fold->second;
+      folding.free_slots.insert(folding.pulls.extract(transfer).mapped());
+      auto& members = folding.accumulator.members();
       for (const std::uint32_t index : pull.fold->members) {
         const auto member = members.find(index);
-        if (member != members.end()) member->second.pulled.erase(pull.goal().stripe);
+        if (member == members.end()) continue;
+        member->second.pulled.erase(pull.goal().stripe);
+        folding.todo.insert(index);  // it may have more to come
       }
     }
   }
@@ -136,11 +139,12 @@ void Engine::State::fail_pull(TransferId transfer) {
     end_pull(transfer, true);
     const auto fold = folds_.find(goal.target);
     if (fold == folds_.end()) return;
-    for (auto& [index, member] : fold->second.accumulator.members()) {
-      if (std::find(goal.members.begin(), goal.members.end(), index) == goal.members.end())
-        continue;
-      member.located = false;
-      member.failed = sender;
+    auto& members = fold->second.accumulator.members();
+    for (const std::uint32_t index : goal.members) {
+      const auto member = members.find(index);
+      if (member == members.end()) continue;
+      member->second.located = false;
+      member->second.failed = sender;
     }
     dirty_folds_.insert(goal.target);
     return;
@@ -184,9 +188,7 @@ void Engine::State::land_in_object(TransferId transfer, Pull& pull) {
   LocalStripe& stripe = object.stripes[pull.goal().stripe.value];
   stripe.ready = pull.ready();
   if (!pull.beyond().empty() || !stripe.beyond.empty()) stripe.beyond = pull.beyond();
-  if (object.whole_wanted) {
-    for (const auto& [target, folding] : folds_) dirty_folds_.insert(target);
-  }
+  if (object.whole_wanted) note_here(id);
   if (!pull.is_done()) return;
   stripe.state = StripeState::kComplete;
   end_pull(transfer, false);

@@ -23,12 +23,12 @@ bool may_branch(bool deterministic, const Share& share, const ObjectMeta& meta) 
 // that come together, and nobody waits long for one that is slow to be found. A tree of a given
 // degree waits for all.
 void ReduceTree::place_located(const ObjectId& target, Plan& plan, const Membership& view) {
-  if (plan.placed.count() == plan.located.size()) return;
+  const std::size_t unplaced = plan.located.size() - plan.placed.count();
+  if (unplaced == 0 || unplaced < plan.locating.size()) return;
   std::vector<ReduceSource> news;
   for (const ReduceSource& source : plan.located) {
     if (!plan.placed.contains(source.index)) news.push_back(source);
   }
-  if (news.size() < plan.locating.size()) return;
   const std::uint32_t degree = degree_for(plan, news.size(), view);
   const bool is_given = degree < plan.count && (plan.degree > 0 || config_.reduce_degree > 0);
   if (is_given && plan.located.size() < plan.count) return;

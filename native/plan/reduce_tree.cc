@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "base/check.h"
 
@@ -45,7 +46,11 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
   plan.caller = from;
   plan.op = want.op;
   plan.source_count = want.source_count;
-  plan.count = want.count;
+  if (std::exchange(plan.count, want.count) != want.count) {  // it chooses anew
+    plan.members.clear();
+    plan.locating.clear();
+    plan.considered = plan.sought = 0;
+  }
   plan.everywhere = want.everywhere;
   plan.deterministic = want.deterministic;
   plan.share = want.share;
@@ -103,14 +108,16 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
 
 void ReduceTree::handle_located(const Located& located, const Membership& view) {
   for (auto& [target, plan] : plans_) {
-    if (plan.locating.erase(located.object) == 0 || plan.has_ended()) continue;
-    if (take_in(target, plan, located)) advance(target, plan, view);
+    const auto asked = plan.locating.extract(located.object);
+    if (!asked || plan.has_ended()) continue;
+    if (take_in(target, plan, located, asked.mapped())) advance(target, plan, view);
   }
 }
 
 // Returns whether the reduce goes on with it. The first one located says what the result looks
 // like.
-bool ReduceTree::take_in(const ObjectId& target, Plan& plan, const Located& located) {
+bool ReduceTree::take_in(const ObjectId& target, Plan& plan, const Located& located,
+                         const std::vector<ReduceSource>& members) {
   const auto refused =
       std::find_if(located.meta.parts.begin(), located.meta.parts.end(),
                    [op = plan.op](const Part& part) { return !can_reduce(part.dtype, op); });
@@ -120,8 +127,8 @@ bool ReduceTree::take_in(const ObjectId& target, Plan& plan, const Located& loca
   }
   if (!plan.source_meta) plan.source_meta = located.meta;
   if (!plan.meta) plan.meta = located.meta;
-  for (ReduceSource member : members_of(plan)) {
-    if (member.object != located.object || plan.indices.contains(member.index)) continue;
+  for (ReduceSource member : members) {
+    if (plan.lost.contains(member.index) || plan.indices.contains(member.index)) continue;
     if (!plan.share.fits(located.meta, *plan.meta)) {
       const bool is_share = plan.share.is_share();
       fail(target, plan, Code::kLayoutMismatch,
@@ -206,6 +213,7 @@ void ReduceTree::handle_view(const Membership& view) {
   for (auto& [target, plan] : plans_) {
     plan.told.clear();
     plan.locating.clear();
+    plan.sought = 0;
     if (plan.wanted && !plan.has_ended() && !view.is_live(plan.caller)) {
       cancelled_.push_back(target);
     }
@@ -259,8 +267,8 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
     }
     return fail(target, plan, Code::kReduceFailed, why);
   }
-  const std::vector<ReduceSource> members = members_of(plan);
-  locate_members(plan, members);
+  choose_members(plan);
+  locate_members(plan);
   if (plan.located.empty() || (plan.owners.empty() && !plan.locating.empty())) return;
   if (plan.owners.empty() && plan.share.is_share() && plan.located.size() < plan.count &&
       plan.located_at(plan.share.reader) == kNoNode) {
@@ -269,10 +277,10 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
   choose_owners(target, plan, view);
   place_located(target, plan, view);
   tell_owners(target, plan);
-  if (members.size() < plan.count || plan.folded.size() < plan.owners.size()) return;
+  if (plan.members.size() < plan.count || plan.folded.size() < plan.owners.size()) return;
   plan.state.phase = ReducePhase::kCommitted;
   plan.state.members.clear();
-  for (const ReduceSource& member : members) plan.state.members.push_back(member.index);
+  for (const ReduceSource& member : plan.members) plan.state.members.push_back(member.index);
   publish(target, plan);
   ++(plan.is_branch ? stats_.branches : stats_.committed);
   if (!plan.is_branch && !plan.branches.empty()) ++stats_.branched;
@@ -337,10 +345,22 @@ void ReduceTree::raise_epoch(const ObjectId& target, Plan& plan) {
   publish(target, plan);
 }
 
-void ReduceTree::locate_members(Plan& plan, const std::vector<ReduceSource>& members) {
-  for (const ReduceSource& member : members) {
+// The next arrivals, in the place of those that are missing or were lost.
+void ReduceTree::choose_members(Plan& plan) {
+  for (; plan.members.size() < plan.count && plan.considered < plan.arrivals.size();
+       ++plan.considered) {
+    const ReduceSource& source = plan.arrivals[plan.considered];
+    if (!plan.lost.contains(source.index)) plan.members.push_back(source);
+  }
+}
+
+void ReduceTree::locate_members(Plan& plan) {
+  for (; plan.sought < plan.members.size(); ++plan.sought) {
+    const ReduceSource& member = plan.members[plan.sought];
     if (plan.indices.contains(member.index)) continue;
-    if (plan.locating.insert(member.object).second) locates_.push_back(member);
+    auto& same = plan.locating[member.object];
+    if (same.empty()) locates_.push_back(member);
+    same.push_back(member);
   }
 }
 
@@ -374,6 +394,12 @@ void ReduceTree::tell_owners(const ObjectId& target, Plan& plan) {
 
 void ReduceTree::lose(const ObjectId& target, Plan& plan, std::uint32_t index, std::string why) {
   if (!plan.lost.emplace(index, std::move(why)).second) return;
+  const auto gone = std::find_if(plan.members.begin(), plan.members.end(),
+                                 [&](const ReduceSource& each) { return each.index == index; });
+  if (gone != plan.members.end()) {
+    if (static_cast<std::size_t>(gone - plan.members.begin()) < plan.sought) --plan.sought;
+    plan.members.erase(gone);
+  }
   if (!plan.indices.contains(index)) return;
   plan.indices.erase(index);
   const auto is_it = [&](const ReduceSource& member) { return member.index == index; };
@@ -422,15 +448,6 @@ NodeId ReduceTree::Plan::located_at(std::uint32_t index) const {
   return source == located.end() ? kNoNode : source->holder;
 }
 
-std::vector<ReduceSource> ReduceTree::members_of(const Plan& plan) const {
-  std::vector<ReduceSource> members;
-  for (const ReduceSource& source : plan.arrivals) {
-    if (members.size() == plan.count) break;
-    if (!plan.lost.contains(source.index)) members.push_back(source);
-  }
-  return members;
-}
-
 std::optional<Parcel> ReduceTree::poll_parcel() {
   if (parcels_.empty()) return std::nullopt;
   Parcel parcel = std::move(parcels_.front());
@@ -467,6 +484,11 @@ void ReduceTree::check_invariants() const {
     HOPLITE_CHECK(plan.count >= 1);
     HOPLITE_CHECK(plan.count <= plan.source_count);
     HOPLITE_CHECK(plan.folded.size() <= plan.owners.size() || plan.owners.empty());
+    HOPLITE_CHECK(plan.members.size() <= plan.count && plan.sought <= plan.members.size());
+    for (std::size_t i = 0; i < plan.sought && !plan.has_ended(); ++i) {
+      const ReduceSource& member = plan.members[i];
+      HOPLITE_CHECK(plan.indices.contains(member.index) || plan.locating.contains(member.object));
+    }
     HOPLITE_CHECK(plan.state.phase != ReducePhase::kCommitted || !plan.state.members.empty());
   }
 }

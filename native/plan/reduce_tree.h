@@ -64,13 +64,16 @@ class ReduceTree {
     std::uint32_t source_count = 0, count = 0;
     bool everywhere = false, deterministic = false;
     std::vector<ReduceSource> arrivals;
+    std::vector<ReduceSource> members;  // the first `count` of them that are not lost
+    std::size_t considered = 0;         // arrivals that are members, or were, or are lost
+    std::size_t sought = 0;             // members that are located, or being located
     std::set<std::uint32_t> arrived;
     std::map<std::uint32_t, std::string> lost;  // index -> why
     TargetEpoch target_epoch;
     Share share;
     std::optional<ObjectMeta> source_meta;  // of the first one located: all others have it, too
     std::optional<ObjectMeta> meta;         // of the result
-    std::set<ObjectId> locating;            // asked for, and not answered yet
+    std::map<ObjectId, std::vector<ReduceSource>> locating;  // asked for, and not answered yet
     std::vector<ReduceSource> located;  // members with their holders, in the order of the answers
     SourceSet indices;                  // of `located`, of which there may be thousands
     SourceSet placed;                   // of them, those that are inputs or in a branch
@@ -92,9 +95,11 @@ class ReduceTree {
   void advance(const ObjectId& target, Plan& plan, const Membership& view);
   void choose_owners(const ObjectId& target, Plan& plan, const Membership& view);
   void raise_epoch(const ObjectId& target, Plan& plan);
-  void locate_members(Plan& plan, const std::vector<ReduceSource>& members);
+  static void choose_members(Plan& plan);
+  void locate_members(Plan& plan);
   void tell_owners(const ObjectId& target, Plan& plan);
-  bool take_in(const ObjectId& target, Plan& plan, const Located& located);
+  bool take_in(const ObjectId& target, Plan& plan, const Located& located,
+               const std::vector<ReduceSource>& members);
   void fail(const ObjectId& target, Plan& plan, Code code, std::string why);
   void publish(const ObjectId& target, Plan& plan);
   void lose(const ObjectId& target, Plan& plan, std::uint32_t index, std::string why);
@@ -115,7 +120,6 @@ class ReduceTree {
                                          const Membership& view) const;
   [[nodiscard]] static bool is_sealed(const Plan& plan);
   [[nodiscard]] std::vector<NodeId> able_nodes(const Plan& plan, const Membership& view) const;
-  [[nodiscard]] std::vector<ReduceSource> members_of(const Plan& plan) const;
 
   EngineConfig config_;
   bool recovering_ = false;
