@@ -177,10 +177,10 @@ def _applications(records: Sequence[Rounds]) -> Any:
     """A panel for each application: rounds per second, by model size, a bar for each peer."""
     titles = _unique(each.application for each in records)
     figure, panels = _figure(titles)
-    colours = _colours(records)
-    width = 0.8 / len(colours)
     for panel, title in zip(panels, titles, strict=True):
         here = [each for each in records if each.application == title]
+        colours = _colours(here)
+        width = 0.8 / len(colours)
         models = sorted({each.parameters for each in here})
         for index, (peer, colour) in enumerate(colours.items()):
             for each in here:
@@ -191,7 +191,7 @@ def _applications(records: Sequence[Rounds]) -> Any:
                 panel.bar(at, rate, width * 0.92, color=colour, label=peer)
                 panel.annotate(f"{rate:.2f}", (at, rate), ha="center", va="bottom", fontsize=7)
         panel.set_title(title)
-        panel.set_xticks(range(len(models)), [f"{model / 1e6:g} M" for model in models])
+        panel.set_xticks(range(len(models)), [f"{model / 1e6:.3g} M" for model in models])
         panel.set_xlabel("float32 parameters", fontsize=8)
         panel.set_ylabel("rounds/s, of the median round", fontsize=8)
     _finish(figure, panels, records)
