@@ -25,14 +25,22 @@ bool is_whole(const std::vector<DirectoryEntry::Edge>& stripes) {
 
 }  // namespace
 
-void Directory::handle_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now) {
+// Its sender and who made a copy of its payload are heard together, before anybody is sent one.
+void Directory::handle_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now,
+                             const std::optional<Claim>& copy) {
+  hear(from, claim, epoch, now);
+  if (copy) hear(config_.node, *copy, epoch, now);
+  service(claim.object, now);
+}
+
+void Directory::hear(NodeId from, const Claim& claim, Epoch epoch, Instant now) {
   Entry& entry = entries_[claim.object];
-  if (!admit_claim(from, claim, entry)) return service(claim.object, now);
+  if (!admit_claim(from, claim, entry)) return;
   note_adopter(from, claim, entry, now);
   if (claim.stripes.empty() && !claim.wants) {
     entry.holders.erase(from);
     entry.locates.erase(from);
-    return service(claim.object, now);
+    return;
   }
   const bool current = adopt_identity(from, claim, entry);
   const auto [it, is_new] = entry.holders.try_emplace(from);
@@ -46,14 +54,13 @@ void Directory::handle_claim(NodeId from, const Claim& claim, Epoch epoch, Insta
   holder.orphaned = claim.orphaned;
   holder.elsewhere = claim.elsewhere;
   holder.told.reset();
-  if (current) {
-    if (claim.orphaned) entry.orphaned_upto = std::max(entry.orphaned_upto, claim.incarnation);
-    merge_stripes(claim, epoch, entry, holder, now);
-    break_cycles(entry, from);
-  } else {
+  if (!current) {
     holder.stripes.clear();
+    return;
   }
-  service(claim.object, now);
+  if (claim.orphaned) entry.orphaned_upto = std::max(entry.orphaned_upto, claim.incarnation);
+  merge_stripes(claim, epoch, entry, holder, now);
+  break_cycles(entry, from);
 }
 
 // Deletions answer everything that is not newer than they are.

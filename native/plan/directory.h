@@ -38,7 +38,9 @@ class Directory {
   explicit Directory(const EngineConfig& config) : config_(config) {}
 
   // `epoch` is that of the message: a claim older than the grant it doesn't know is stale news.
-  void handle_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now);
+  // `copy`: what this node says of the copy that it made of the claim's payload.
+  void handle_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now,
+                    const std::optional<Claim>& copy = std::nullopt);
   void handle_progress(NodeId from, const Progress& progress, Instant now);
   void handle_delete(const Delete& request, Instant now);
   void handle_orphan(const Orphan& orphan, Instant now);
@@ -70,6 +72,7 @@ class Directory {
   using Query = Entry::Query;
 
   // claims (directory.cc)
+  void hear(NodeId from, const Claim& claim, Epoch epoch, Instant now);
   bool admit_claim(NodeId from, const Claim& claim, Entry& entry);
   bool adopt_identity(NodeId from, const Claim& claim, Entry& entry);
   void merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Holder& holder, Instant now);

@@ -103,8 +103,8 @@ void Engine::State::on(NodeId from, const Message& message, const Claim& claim) 
       store_small(claim.object, object, std::move(payload_in_));
       const auto stored = objects_.find(claim.object);
       if (stored != objects_.end() && stored->second.extent) {
-        directory_.handle_claim(config_.node, make_claim(claim.object, stored->second, false),
-                                message.view_epoch, now_);
+        return directory_.handle_claim(from, claim, message.view_epoch, now_,
+                                       make_claim(claim.object, stored->second, false));
       }
     }
   }
@@ -200,13 +200,16 @@ void Engine::State::on(NodeId, const Message&, const Push& push) {
     return;
   }
   const auto it = objects_.find(push.object);
-  if (it == objects_.end() || !it->second.is_wanted()) return claim(push.object);
+  const bool is_wanted = it != objects_.end() && it->second.is_wanted();
+  if (!is_wanted) claim(push.object);
+  if (it == objects_.end()) return;
   LocalObject& object = it->second;
   const bool has_bytes = object.extent || object.inbound || object.writing;
   const bool is_newer = std::pair(object.incarnation, object.target_epoch) <
                         std::pair(push.incarnation, push.target_epoch);
-  if (!has_bytes || is_newer) {  // it may also hold a range that an earlier grant waits for
-    end_fold(push.object);       // the whole result is here
+  if (is_wanted && (!has_bytes || is_newer)) {
+    // It may also hold a range that an earlier grant waits for.
+    end_fold(push.object);  // the whole result is here
     end_put(push.object, object, "put again by a later attempt");
     object.incarnation = push.incarnation;
     object.target_epoch = push.target_epoch;
@@ -215,9 +218,13 @@ void Engine::State::on(NodeId, const Message&, const Push& push) {
     object.pinned = false;
     store_small(push.object, object, std::move(payload_in_));  // acknowledged by its claim
   }
-  // Each half of the list goes one way, so that the depth is the logarithm of its length.
+  // Each half of the list goes one way, so that the depth is the logarithm of its length. Who made
+  // it passes it on as well: the others wait for it.
   const auto stored = objects_.find(push.object);
-  if (push.forward.empty() || stored == objects_.end() || !stored->second.extent) return;
+  const bool has_it = stored != objects_.end() && stored->second.is_complete() &&
+                      stored->second.incarnation == push.incarnation &&
+                      stored->second.target_epoch == push.target_epoch;
+  if (push.forward.empty() || !has_it) return;
   const std::size_t half = (push.forward.size() + 1) / 2;
   for (const std::size_t first : {std::size_t{0}, half}) {
     const std::size_t last = first == 0 ? half : push.forward.size();
