@@ -79,6 +79,7 @@ struct EngineTables {
   std::uint64_t last_transfer_;
   std::optional<Instant> progress_due_;  // while stripes come in
   ObjectId progress_after_;              // the last one whose turn it was
+  std::set<ObjectId> unsaid_;            // stripes of them have come since their last claims
   std::map<ObjectId, Folding> folds_;
   std::map<ObjectId, ObjectId> slot_keys_;  // a reservation for a workspace alone -> its target
   std::set<ObjectId> dirty_folds_;

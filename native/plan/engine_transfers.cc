@@ -1,6 +1,7 @@
 // The receiving end: leases become pulls, blocks land in an object or in a fold.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "plan/engine_state.h"
@@ -192,14 +193,22 @@ void Engine::State::land_in_object(TransferId transfer, Pull& pull) {
   if (!pull.is_done()) return;
   stripe.state = StripeState::kComplete;
   end_pull(transfer, false);
+  if (!object.is_complete()) {  // said with the next progress: n readers of n stripes say much
+    unsaid_.insert(id);
+    return;
+  }
   claim(id);
   complete(id, object);
 }
 
-// Tells the homes how far each stripe is that comes in, of so many objects at a time.
+// Tells the homes which stripes have come, and how far each is that comes in, of so many objects at
+// a time.
 void Engine::State::report_progress() {
   if (!progress_due_ || *progress_due_ > now_) return;
   progress_due_.reset();
+  for (const ObjectId& id : std::exchange(unsaid_, {})) {
+    if (objects_.contains(id)) claim(id);
+  }
   std::map<ObjectId, Progress> said;
   for (const auto& [transfer, pull] : pulls_) {
     if (pull.fold) continue;

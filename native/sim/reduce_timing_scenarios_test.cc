@@ -166,6 +166,14 @@ TEST_P(ReduceTiming, AllreduceOf1MiB) {
   expect_at_most(
       {.size_bytes = 1_MiB, .nodes = 16, .everywhere = true, .table = 2.12, .hops_before = 5});
 }
+TEST_P(ReduceTiming, AllreduceOf1MiBOverManyNodes) {
+  expect_at_most({.size_bytes = 1_MiB,
+                  .nodes = 64,
+                  .shrink = 8,
+                  .everywhere = true,
+                  .table = 2.77,
+                  .hops_before = 5});
+}
 // The node that asked takes all sources, or their branches' results, and its home passes it on
 // whole: a bound on what is reached. Eight messages one after the other take 4.6 alone.
 TEST_P(ReduceTiming, AllreduceOf64KiB) {
