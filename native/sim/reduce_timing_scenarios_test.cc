@@ -166,13 +166,13 @@ TEST_P(ReduceTiming, AllreduceOf1MiB) {
   expect_at_most(
       {.size_bytes = 1_MiB, .nodes = 16, .everywhere = true, .table = 2.12, .hops_before = 5});
 }
+// One of the three: it takes as long as all others here.
 TEST_P(ReduceTiming, AllreduceOf1MiBOverManyNodes) {
-  expect_at_most({.size_bytes = 1_MiB,
-                  .nodes = 64,
-                  .shrink = 8,
-                  .everywhere = true,
-                  .table = 2.77,
-                  .hops_before = 5});
+  const double took =
+      run({.size_bytes = 1_MiB, .nodes = 64, .shrink = 8, .everywhere = true}, object_named(1));
+  std::printf("allreduce of 1024 KiB over 64 nodes: %.3f x size / rate\n", took);
+  const double copies_per_hop = 30e-6 / (1_MiB / 1.25e9);
+  EXPECT_LE(took, 1.05 * 2.77 + 5 * copies_per_hop);
 }
 // The node that asked takes all sources, or their branches' results, and its home passes it on
 // whole: a bound on what is reached. Eight messages one after the other take 4.6 alone.
@@ -188,6 +188,12 @@ TEST_P(ReduceTiming, AllreduceOf32MiB) {
       {.size_bytes = 32_MiB, .nodes = 8, .shrink = 32, .everywhere = true, .table = 1.755});
   expect_at_most(
       {.size_bytes = 32_MiB, .nodes = 16, .shrink = 32, .everywhere = true, .table = 1.886});
+}
+TEST_P(ReduceTiming, AllreduceOf1GiB) {
+  expect_at_most(
+      {.size_bytes = 1_GiB, .nodes = 8, .shrink = 512, .everywhere = true, .table = 1.760});
+  expect_at_most(
+      {.size_bytes = 1_GiB, .nodes = 16, .shrink = 512, .everywhere = true, .table = 1.886});
 }
 // The late source's blocks, and the credits for them, queue at every port behind results.
 TEST_P(ReduceTiming, AllreduceWithOneParticipantLate) {
