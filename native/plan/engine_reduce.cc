@@ -239,7 +239,8 @@ void Engine::State::note_arrival(const ObjectId& source, std::optional<Incarnati
 void Engine::State::end_call(const ObjectId& target) {
   const std::multimap<ObjectId, ReduceSource> awaited = std::move(calls_.at(target).awaited);
   calls_.erase(target);
-  for (const auto& [source, unused] : awaited) {
+  for (const auto& each : awaited) {
+    const ObjectId& source = each.first;
     const auto question = locates_.find(source);
     if (question == locates_.end() || question->second.exists) continue;
     const bool shared = std::any_of(calls_.begin(), calls_.end(), [&](const auto& call) {
