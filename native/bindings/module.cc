@@ -112,12 +112,14 @@ struct PyClient {
     std::transform(object_ids.begin(), object_ids.end(), objects.begin(), to_object_id);
     auto handles = unwrap(released([&](Client& c) { return c.gather(objects, exist); }));
     std::vector<PyRequest> requests;
+    requests.reserve(handles.size());
     for (RequestHandle& handle : handles) requests.push_back({std::move(handle)});
     return requests;
   }
 
   std::optional<std::size_t> wait_all(const std::vector<PyRequest*>& requests, double timeout_s) {
     std::vector<RequestHandle> handles;
+    handles.reserve(requests.size());
     for (const PyRequest* request : requests) handles.push_back(request->handle);
     const Duration timeout = to_duration(timeout_s);
     return released([&](Client& c) { return c.wait_all(handles, timeout); });
