@@ -32,8 +32,8 @@ class Absent(Contender):
         return self._why
 
     def play(self, scene: Scene) -> Sample:
-        """Never called: nothing can be played."""
-        raise NotImplementedError(self._why)
+        """Fail like a peer that could not go on."""
+        raise RankError(self._why)
 
 
 def start_peers(

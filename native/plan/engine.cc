@@ -307,7 +307,7 @@ void Engine::State::check_invariants() const {
   for (const auto& [target, folding] : folds_) {
     for (const Extent& range : folding.workspace.ranges()) add(range);
     for (const auto& [index, member] : folding.accumulator.members()) {
-      const bool is_awaited = folding.todo.contains(index) || folding.here.contains(index) ||
+      const bool is_awaited = folding.news.contains(index) || folding.here.contains(index) ||
                               folding.waiting.contains(index) ||
                               folding.asked.contains({member.source.object, index});
       for (const StripeIndex stripe : folding.accumulator.own().owned) {

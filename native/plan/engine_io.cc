@@ -171,7 +171,7 @@ void Engine::State::on(NodeId, const Message&, const Located& located) {
       if (at == members.end() || at->second.source.object != located.object) continue;
       Accumulator::Member& member = at->second;
       folding.stop_waiting(member);
-      folding.todo.insert(index);
+      folding.news.insert(index);
       member.located = true;
       member.sender = located.sender;
       member.source.incarnation = located.incarnation;

@@ -50,12 +50,12 @@ void Folding::note_members(const ReduceOwn& own, bool all) {
   if (all) {
     waiting.clear();
     waiting_at.clear();
-    todo.clear();
+    news.clear();
     here.clear();
-    for (const auto& [index, member] : members) todo.insert(index);
+    for (const auto& [index, member] : members) news.insert(index);
   }
   for (const ReduceSource& source : own.members) {
-    if (members.contains(source.index)) todo.insert(source.index);
+    if (members.contains(source.index)) news.insert(source.index);
   }
 }
 
@@ -71,7 +71,7 @@ void Engine::State::note_here(const ObjectId& source) {
     const auto& members = folding.accumulator.members();
     auto asked = folding.asked.lower_bound({source, 0});
     for (; asked != folding.asked.end() && asked->first == source; ++asked) {
-      if (members.contains(asked->second)) folding.todo.insert(asked->second);
+      if (members.contains(asked->second)) folding.news.insert(asked->second);
     }
   }
 }
@@ -80,13 +80,13 @@ void Engine::State::note_here(const ObjectId& source) {
 // wait, in turn, as long as there are free slots.
 void Engine::State::drive_members(const ObjectId& target, Folding& folding) {
   auto& members = folding.accumulator.members();
-  const std::set<std::uint32_t> todo = std::exchange(folding.todo, {});
+  const std::set<std::uint32_t> news = std::exchange(folding.news, {});
   for (auto at = folding.here.begin(); at != folding.here.end() && fold_bytes_left_ > 0;) {
     const std::uint32_t index = *at;
     look_at(target, folding, members.at(index));
     at = folding.here.upper_bound(index);
   }
-  for (const std::uint32_t index : todo) look_at(target, folding, members.at(index));
+  for (const std::uint32_t index : news) look_at(target, folding, members.at(index));
   const ReduceOwn& own = folding.accumulator.own();
   const FoldPulls pulls = fold_pulls(own, config_, folding.workspace.slots().size_bytes);
   const std::uint32_t first = first_in_turn(folding.accumulator);
@@ -218,7 +218,7 @@ void Engine::State::member_lost(const ObjectId& source) {
     for (auto& [index, member] : folding.accumulator.members()) {
       if (member.source.object != source) continue;
       if (!folding.asked.contains({source, index}) && !member.whole) continue;
-      folding.todo.insert(index);  // to be asked for again, should it stay a member
+      folding.news.insert(index);  // to be asked for again, should it stay a member
       news.lost.push_back(index);
     }
     folding.asked.erase(folding.asked.lower_bound({source, 0}),

@@ -39,7 +39,7 @@ struct Call {  // the caller's side of a reduce
   std::multimap<ObjectId, ReduceSource> awaited;  // to be confirmed once some node has them
 };
 // The owner's side of a reduce. There may be thousands of members: a turn looks at those that have
-// news. One in none of `todo`, `here`, `waiting` and `asked` is pulled wherever it is lacking.
+// news. One in none of `news`, `here`, `waiting` and `asked` is pulled wherever it is lacking.
 struct Folding {
   Accumulator accumulator;
   Workspace workspace;
@@ -48,7 +48,7 @@ struct Folding {
   std::size_t members_begun = 0;  // at the home: members when the late owners were judged last
   bool failed = false;
   std::set<NodeId> singly = {};          // who can't combine what it sends us
-  std::set<std::uint32_t> todo = {};     // members with news
+  std::set<std::uint32_t> news = {};     // members with news
   std::set<std::uint32_t> here = {};     // members of which some is here, or will be
   std::set<std::uint32_t> waiting = {};  // members that another node has, to be pulled
   std::set<std::pair<NodeId, std::uint32_t>> waiting_at = {};  // the same, by that node

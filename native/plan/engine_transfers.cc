@@ -122,7 +122,7 @@ void Engine::State::end_pull(TransferId transfer, bool tell_sender) {
         const auto member = members.find(index);
         if (member == members.end()) continue;
         member->second.pulled.erase(pull.goal().stripe);
-        folding.todo.insert(index);  // it may have more to come
+        folding.news.insert(index);  // it may have more to come
       }
     }
   }
