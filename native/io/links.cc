@@ -270,7 +270,7 @@ void Links::handle_timeout(Instant now) {
     const Duration patience =
         link.has_been_up ? limits_.link_down_max : limits_.link_down_max * kFirstLinkPatience;
     if (!link.is_up && link.down_since + patience <= now) {
-      bury(node, link, "its link stays down", now);
+      bury(node, link, Verdict::kUnreachable, "its link stays down", now);
       continue;
     }
     if (!link.is_up) set_timer(link.down_since + patience);
@@ -359,7 +359,7 @@ void Links::end_life(NodeId node, Link& link, Instant now) {
 }
 
 // The one place where a peer dies, whoever has seen it.
-void Links::bury(NodeId node, Link& link, const char* why, Instant now) {
+void Links::bury(NodeId node, Link& link, Verdict verdict, const char* why, Instant now) {
   if (!link.is_wanted) return;
   std::fprintf(stderr, "hoplite_ray: node %llx of incarnation %u is dead: %s\n",
                static_cast<unsigned long long>(node.value), link.member.incarnation.value, why);
@@ -368,7 +368,7 @@ void Links::bury(NodeId node, Link& link, const char* why, Instant now) {
   if (link.incarnation == link.dead_incarnation) end_life(node, link, now);
   link.is_wanted = false;
   ++counters_->peers_dead;
-  events_.emplace_back(PeerDead{node, link.dead_incarnation});
+  events_.emplace_back(PeerDead{node, link.dead_incarnation, verdict == Verdict::kDead});
 }
 
 void Links::redial(NodeId node, Link& link, std::size_t rail_index, Instant now) {

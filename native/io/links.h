@@ -97,7 +97,7 @@ class Links {
         Liveness liveness, std::uint64_t first_token);
   [[nodiscard]] bool dials(NodeId peer) const { return identity_->node < peer; }
   void end_life(NodeId node, Link& link, Instant now);
-  void bury(NodeId node, Link& link, const char* why, Instant now);
+  void bury(NodeId node, Link& link, Verdict verdict, const char* why, Instant now);
   void redial(NodeId node, Link& link, std::size_t rail, Instant now);
   void redial_later(Rail& rail, Instant now);
   void look_up(NodeId node, Link& link);  // LinkUp when a rail is whole

@@ -50,13 +50,13 @@ void Links::hear(const LivenessEvent& event, Instant now) {
   if (event.verdict == Verdict::kLeft) {
     link.has_said_goodbye = true;
   } else if (event.verdict == Verdict::kDead && is_meant) {
-    bury(event.node, link, "its process has ended", now);
+    bury(event.node, link, event.verdict, "its process has ended", now);
   } else if (event.verdict == Verdict::kUnreachable && is_meant) {
     ++counters_->peers_unreachable;
-    bury(event.node, link, "no rail reaches it any more", now);
+    bury(event.node, link, event.verdict, "no rail reaches it any more", now);
   } else if (event.verdict == Verdict::kFrozen && is_meant) {
     ++counters_->peers_frozen;
-    bury(event.node, link, "its process does not run; it is told when it does", now);
+    bury(event.node, link, event.verdict, "its process does not run; it is told when it does", now);
   }
 }
 

@@ -127,7 +127,7 @@ void Links::dial_refused(NodeId node, std::size_t rail_index, Instant now) {
   const auto is_refused = [](const Rail& rail) { return rail.is_refused; };
   if (link.is_wanted && !link.is_up && !link.has_said_goodbye &&
       std::all_of(link.rails.begin(), link.rails.end(), is_refused)) {
-    bury(node, link, "nobody listens there any more", now);
+    bury(node, link, Verdict::kDead, "nobody listens there any more", now);
   }
 }
 
@@ -170,7 +170,8 @@ void Links::meet(std::uint64_t token, Connection& connection, Budget& budget, In
         return;
       }
       if (connection.meeting.answered() > connection.meeting.hello().to_incarnation) {
-        bury(connection.peer, links_.at(connection.peer), "its next life answers", now);
+        bury(connection.peer, links_.at(connection.peer), Verdict::kDead, "its next life answers",
+             now);
       }
       lose(token, {Code::kPeerLost, "another life of the node answers"}, now);
       return;
@@ -229,7 +230,7 @@ Result<void> Links::join_life(std::uint64_t token, Connection& connection, Insta
     return Error{Code::kUnauthenticated, who + " is an earlier life, which is over"};
   }
   if (link.is_wanted && hello.from_incarnation > link.member.incarnation) {
-    bury(hello.from, link, "its next life dials", now);
+    bury(hello.from, link, Verdict::kDead, "its next life dials", now);
   }
   const bool is_of_a_life = hello.kind != ConnectionKind::kLiveness;
   if (hello.from_incarnation > link.incarnation || (is_of_a_life && hello.attempt > link.attempt)) {

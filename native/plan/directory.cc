@@ -299,7 +299,7 @@ void Directory::handle_view(const Membership& view, Instant now) {
   live_.clear();
   for (const Member& member : view.members()) {
     if (view.is_live(member.node)) live_.insert(member.node);
-    if (member.node != config_.node && view.is_live(member.node)) unheard_.insert(member.node);
+    if (member.node != config_.node && view.may_live(member.node)) unheard_.insert(member.node);
   }
   std::set<NodeId> gone;
   for (auto& [object, entry] : entries_) {
@@ -308,10 +308,10 @@ void Directory::handle_view(const Membership& view, Instant now) {
     for (auto& [node, holder] : entry.holders) {
       holder.stale = node != config_.node;
       holder.told.reset();
-      if (!view.is_live(node)) gone.insert(node);
+      if (!view.may_live(node)) gone.insert(node);
     }
     for (const auto& [node, locate] : entry.locates) {
-      if (!view.is_live(node)) gone.insert(node);
+      if (!view.may_live(node)) gone.insert(node);
     }
   }
   for (const NodeId node : gone) remove_node(node, now);

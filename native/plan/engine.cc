@@ -96,6 +96,11 @@ void Engine::State::settle() {
 void Engine::State::handle_timeout() {
   directory_.handle_timeout(now_);
   report_progress();
+  while (!out_of_reach_.empty() && out_of_reach_.front().first <= now_) {
+    const TransferId transfer = out_of_reach_.front().second;
+    out_of_reach_.pop_front();
+    fail_pull(transfer);
+  }
   for (RecentObjects* recent : {&tombstones_, &gone_, &orphans_}) recent->handle_timeout(now_);
 }
 
@@ -114,6 +119,7 @@ std::optional<Instant> Engine::State::poll_timeout() const {
   };
   consider(inventory_.poll_timeout());
   consider(progress_due_);
+  if (!out_of_reach_.empty()) consider(out_of_reach_.front().first);
   for (const RecentObjects* recent : {&tombstones_, &gone_, &orphans_}) {
     consider(recent->poll_timeout());
   }

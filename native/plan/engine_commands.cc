@@ -244,7 +244,7 @@ void Engine::State::on(const Command&, const SetViewCommand& view) {
   for (const NodeId node : gone) {
     // Of a node that is back with another life the directory hears by its ResyncDone.
     if (!view_.is_live(node)) directory_.handle_node_dead(node, now_);
-    reduces_.handle_node_dead(node, view_);
+    reduces_.handle_node_dead(node, true, view_);
   }
   if (!directory_.is_recovering()) reduces_.handle_recovered(view_);
   drop_branches();

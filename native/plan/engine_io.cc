@@ -72,11 +72,12 @@ void Engine::State::on(const PeerDead& event) {
   const Member* member = view_.find(event.node);
   if (member == nullptr || member->incarnation != event.incarnation) return;
   const bool was_live = view_.is_live(event.node);
-  view_.handle_dead(event.node, event.incarnation);
+  view_.handle_dead(event.node, event.incarnation, event.is_certain);
   part_from(event.node);
   if (!was_live) return;
-  directory_.handle_node_dead(event.node, now_);
-  reduces_.handle_node_dead(event.node, view_);
+  // What it holds isn't lost to those who still reach it: then the next view says who goes.
+  if (event.is_certain) directory_.handle_node_dead(event.node, now_);
+  reduces_.handle_node_dead(event.node, event.is_certain, view_);
   if (!directory_.is_recovering()) reduces_.handle_recovered(view_);
   actions_.emplace_back(ReportDeath{event.node, event.incarnation});
 }

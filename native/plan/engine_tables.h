@@ -78,8 +78,11 @@ struct EngineTables {
   std::map<TransferId, Pull> pulls_;
   std::uint64_t last_transfer_;
   std::optional<Instant> progress_due_;  // while stripes come in
-  ObjectId progress_after_;              // the last one whose turn it was
-  std::set<ObjectId> unsaid_;            // stripes of them have come since their last claims
+  // Pulls from nodes that we don't reach, and when they fail: whoever named the sender may know
+  // better by then, and names no two of them in turns for ever.
+  std::deque<std::pair<Instant, TransferId>> out_of_reach_;
+  ObjectId progress_after_;    // the last one whose turn it was
+  std::set<ObjectId> unsaid_;  // stripes of them have come since their last claims
   std::map<ObjectId, Folding> folds_;
   std::map<ObjectId, ObjectId> slot_keys_;  // a reservation for a workspace alone -> its target
   std::set<ObjectId> dirty_folds_;

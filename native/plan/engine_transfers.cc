@@ -104,7 +104,7 @@ void Engine::State::open_pull(TransferId transfer, Pull pull, const OpenReceive&
   pull.started = links_.contains(sender);
   if (pull.started) send(sender, pull.start(), transfer);
   pulls_.emplace(transfer, std::move(pull));
-  if (!view_.is_live(sender)) fail_pull(transfer);
+  if (!view_.is_live(sender)) out_of_reach_.emplace_back(now_ + config_.regrant_delay, transfer);
 }
 
 void Engine::State::end_pull(TransferId transfer, bool tell_sender) {

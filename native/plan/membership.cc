@@ -36,9 +36,10 @@ bool Membership::handle_view(Epoch epoch, const std::vector<Member>& members) {
   return true;
 }
 
-void Membership::handle_dead(NodeId node, Incarnation incarnation) {
-  auto& newest = dead_[node];
-  newest = std::max(newest, incarnation);
+void Membership::handle_dead(NodeId node, Incarnation incarnation, bool is_certain) {
+  Death& death = dead_[node];
+  death.newest = std::max(death.newest, incarnation);
+  if (is_certain) death.certain = std::max(death.certain, incarnation);
 }
 
 void Membership::handle_draining(NodeId node, bool draining) {
@@ -56,11 +57,20 @@ const Member* Membership::find(NodeId node) const {
 }
 
 bool Membership::is_live(NodeId node) const {
-  if (node == self_) return true;
-  const Member* member = find(node);
-  if (member == nullptr) return false;
   const auto dead = dead_.find(node);
-  return dead == dead_.end() || dead->second < member->incarnation;
+  return node == self_ ||
+         life_of(node) > (dead == dead_.end() ? Incarnation{} : dead->second.newest);
+}
+
+bool Membership::may_live(NodeId node) const {
+  const auto dead = dead_.find(node);
+  return node == self_ ||
+         life_of(node) > (dead == dead_.end() ? Incarnation{} : dead->second.certain);
+}
+
+Incarnation Membership::life_of(NodeId node) const {
+  const Member* const member = find(node);
+  return member == nullptr ? Incarnation{} : member->incarnation;
 }
 
 NodeId Membership::home_of(const ObjectId& object) const {

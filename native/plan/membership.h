@@ -18,8 +18,9 @@ class Membership {
 
   // Returns false for a view that is not newer than ours, or that we are not a member of.
   bool handle_view(Epoch epoch, const std::vector<Member>& members);
-  // This life of the node is over: it is no longer live, though the view still lists it.
-  void handle_dead(NodeId node, Incarnation incarnation);
+  // This life of the node is over: it is no longer live, though the view still lists it. Where that
+  // isn't certain, others may still reach it, and only a view without it ends it.
+  void handle_dead(NodeId node, Incarnation incarnation, bool is_certain);
 
   // It leaves on purpose: it is given nothing more to own.
   void handle_draining(NodeId node, bool draining);
@@ -28,6 +29,8 @@ class Membership {
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
   [[nodiscard]] const Member* find(NodeId node) const;
   [[nodiscard]] bool is_live(NodeId node) const;
+  // May others reach it, whether we do or not?
+  [[nodiscard]] bool may_live(NodeId node) const;
   [[nodiscard]] bool is_draining(NodeId node) const { return draining_.contains(node); }
   // Cost: O(members). Without a view we are our own home.
   [[nodiscard]] NodeId home_of(const ObjectId& object) const;
@@ -37,8 +40,14 @@ class Membership {
  private:
   NodeId self_;
   Epoch epoch_;
-  std::vector<Member> members_;         // oldest first
-  std::map<NodeId, Incarnation> dead_;  // the newest life known to be over
+  std::vector<Member> members_;  // oldest first
+  struct Death {
+    Incarnation newest;   // life that we have parted from
+    Incarnation certain;  // and that is over
+  };
+  [[nodiscard]] Incarnation life_of(NodeId node) const;  // in the view; 0: not in it
+
+  std::map<NodeId, Death> dead_;
   std::set<NodeId> draining_;
 };
 

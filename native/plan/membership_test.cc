@@ -73,13 +73,27 @@ TEST(Membership, HoldsADeathAgainstThatLifeOnly) {
   EXPECT_TRUE(view.handle_view(Epoch{1}, members(2)));
   EXPECT_TRUE(view.is_live(NodeId{2}));
   EXPECT_FALSE(view.is_live(NodeId{7}));
-  view.handle_dead(NodeId{2}, Incarnation{1});
+  view.handle_dead(NodeId{2}, Incarnation{1}, true);
   EXPECT_FALSE(view.is_live(NodeId{2}));
   ASSERT_NE(view.find(NodeId{2}), nullptr) << "still listed";
   EXPECT_TRUE(view.handle_view(Epoch{2}, members(2, 2)));
   EXPECT_TRUE(view.is_live(NodeId{2})) << "its next life";
-  view.handle_dead(NodeId{2}, Incarnation{1});
+  view.handle_dead(NodeId{2}, Incarnation{1}, true);
   EXPECT_TRUE(view.is_live(NodeId{2})) << "late news of the life before";
+}
+
+TEST(Membership, LetsOthersReachWhomItDoesNotReachItself) {
+  Membership view(NodeId{1});
+  EXPECT_TRUE(view.handle_view(Epoch{1}, members(3)));
+  view.handle_dead(NodeId{2}, Incarnation{1}, false);
+  view.handle_dead(NodeId{3}, Incarnation{1}, true);
+  EXPECT_FALSE(view.is_live(NodeId{2}));
+  EXPECT_TRUE(view.may_live(NodeId{2}));
+  EXPECT_FALSE(view.may_live(NodeId{3}));
+  EXPECT_FALSE(view.may_live(NodeId{7})) << "no member";
+  EXPECT_TRUE(view.may_live(NodeId{1})) << "ourselves";
+  view.handle_dead(NodeId{2}, Incarnation{1}, true);
+  EXPECT_FALSE(view.may_live(NodeId{2}));
 }
 
 }  // namespace

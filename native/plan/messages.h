@@ -36,9 +36,10 @@ struct LinkUp {  // control and bulk of at least one rail are open; also after a
 struct LinkDown {  // all under way on it is void; io/ dials again
   NodeId node;
 };
-struct PeerDead {  // this life of the node is over, for ever
+struct PeerDead {  // we have parted from this life of the node for ever
   NodeId node;
   Incarnation incarnation;
+  bool is_certain = true;  // its machine says that it's over; otherwise the view decides
 };
 using IoEvent = std::variant<MessageIn, BlockLanded, BlockSent, LinkUp, LinkDown, PeerDead>;
 

@@ -180,14 +180,14 @@ void ReduceTree::handle_source_lost(const ObjectId& source, const Membership& vi
   }
 }
 
-void ReduceTree::handle_node_dead(NodeId node, const Membership& view) {
+void ReduceTree::handle_node_dead(NodeId node, bool is_certain, const Membership& view) {
   for (auto& [target, plan] : plans_) {
     plan.told.erase(node);
     for (std::size_t i = 0; i < plan.owners.size(); ++i) {
       if (plan.owners[i] == node) plan.folded.erase(StripeIndex{static_cast<std::uint16_t>(i)});
     }
     if (plan.has_ended() || !plan.wanted) continue;
-    if (plan.caller == node) {
+    if (plan.caller == node && is_certain) {
       cancelled_.push_back(target);
       continue;
     }
@@ -214,7 +214,7 @@ void ReduceTree::handle_view(const Membership& view) {
     plan.told.clear();
     plan.locating.clear();
     plan.sought = 0;
-    if (plan.wanted && !plan.has_ended() && !view.is_live(plan.caller)) {
+    if (plan.wanted && !plan.has_ended() && !view.may_live(plan.caller)) {
       cancelled_.push_back(target);
     }
   }

@@ -37,7 +37,7 @@ class ReduceTree {
   // isn't there give their stripes up, if they are few.
   void handle_begun(const ObjectId& target, const Membership& view);
   void handle_source_lost(const ObjectId& source, const Membership& view);
-  void handle_node_dead(NodeId node, const Membership& view);
+  void handle_node_dead(NodeId node, bool is_certain, const Membership& view);
   void handle_link_up(NodeId node, const Membership& view);
   void handle_view(const Membership& view);
   void handle_delete(const ObjectId& target);

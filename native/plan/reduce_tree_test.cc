@@ -79,8 +79,8 @@ class ReduceTreeTest : public ::testing::Test {
   }
   void lose(NodeId owner, std::uint32_t index) { report(owner, {.lost = {index}}); }
   void die(NodeId node) {
-    view_.handle_dead(node, Incarnation{1});
-    tree_.handle_node_dead(node, view_);
+    view_.handle_dead(node, Incarnation{1}, true);
+    tree_.handle_node_dead(node, true, view_);
     own_.erase(node);
     look();
   }
@@ -441,7 +441,7 @@ TEST_F(ReduceTreeTest, DoesNotTrustWhatAnOwnerFoldedInAnEarlierLife) {
   locate(1);
   fold_all_but(kY);
   change_view({{kHome, 1}, {kCaller, 1}, {kX, 2}, {kY, 1}});
-  tree_.handle_node_dead(kX, view_);
+  tree_.handle_node_dead(kX, true, view_);
   tree_.handle_recovered(view_);
   look();
   report(kY, {.folded = own_[kY].owned});

@@ -152,6 +152,20 @@ void Cluster::report_death(std::size_t to, NodeId of, Incarnation life) {
   handle_io(nodes_[to]->id, PeerDead{of, life});
 }
 
+// Neither reaches the other any more; the younger one hears from the view that it has to go.
+void Cluster::part(std::size_t elder, std::size_t younger, Duration until_told) {
+  const Node& a = *nodes_[elder];
+  const Node& b = *nodes_[younger];
+  if (elder == younger || !a.alive || !b.alive) return;
+  network_.disconnect(a.id, b.id);
+  network_.disconnect(b.id, a.id);
+  handle_io(a.id, PeerDead{b.id, b.life, false});
+  handle_io(b.id, PeerDead{a.id, a.life, false});
+  timeline_.after(until_told, [this, &a, &b, lives = std::pair(a.life, b.life)] {
+    if (a.alive && std::pair(a.life, b.life) == lives) crash(b.index);
+  });
+}
+
 void Cluster::set_rate(std::size_t node, std::uint64_t rate_bytes_per_s) {
   network_.set_rate(nodes_[node]->id, rate_bytes_per_s);
 }

@@ -62,13 +62,13 @@ class Cluster final : private NetworkUser {
   void stall_link(std::size_t a, std::size_t b, Duration duration);
   void stall_way(std::size_t from, std::size_t to, Duration duration);
   void jump_clock(std::size_t node, Duration ahead);
-  void report_death(std::size_t to, NodeId of, Incarnation life);  // true or not
+  void report_death(std::size_t to, NodeId of, Incarnation life);          // true or not
+  void part(std::size_t elder, std::size_t younger, Duration until_told);  // who then ends
   void set_rate(std::size_t node, std::uint64_t rate_bytes_per_s);
   void calm() { network_.calm(); }
 
   // ---- time ----
   void run_for(Duration duration);
-  // Returns whether `holds` came true before `limit` had passed.
   bool run_until(const std::function<bool()>& holds, Duration limit);
   bool run_until_answered(const Request& request, Duration limit = 10_s);
   [[nodiscard]] Timeline& timeline() { return timeline_; }

@@ -33,6 +33,7 @@ struct ClusterConfig {
   EngineConfig engine;  // node and incarnation are filled in
   NetworkConfig network;
   std::uint64_t seed = 1;
+  bool doubts_deaths = false;                       // as where only the network tells of them
   Duration view_delay_max = 20_ms;                  // from a new view to each node's knowing of it
   Duration local_delay = 5_us;                      // client to node and back
   std::uint64_t write_bytes_per_s = 4'000'000'000;  // how fast clients fill a large put

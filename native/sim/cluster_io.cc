@@ -178,7 +178,7 @@ void Cluster::link_up(NodeId node, NodeId peer, Incarnation incarnation) {
 }
 void Cluster::link_down(NodeId node, NodeId peer) { handle_io(node, LinkDown{peer}); }
 void Cluster::peer_dead(NodeId node, NodeId peer, Incarnation incarnation) {
-  handle_io(node, PeerDead{peer, incarnation});
+  handle_io(node, PeerDead{peer, incarnation, !config_.doubts_deaths});
 }
 
 void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVector frame) {

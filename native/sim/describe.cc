@@ -242,7 +242,8 @@ std::string describe(const IoEvent& event) {
           [](const LinkUp& e) { return Line("link up").add("to", e.node).str(); },
           [](const LinkDown& e) { return Line("link down").add("to", e.node).str(); },
           [](const PeerDead& e) {
-            return Line("peer dead").add("node", e.node).add("life", e.incarnation).str();
+            Line line(e.is_certain ? "peer dead" : "peer out of reach");
+            return line.add("node", e.node).add("life", e.incarnation).str();
           },
       },
       event);

@@ -123,6 +123,7 @@ class Run {
     // No draw: kept seeds stay as they were. A quarter of the runs have trees of 1 to 3.
     const std::uint64_t bits = mix64(config.seed);
     if (bits % 4 == 0) config.engine.reduce_degree = static_cast<std::uint16_t>(1 + bits / 4 % 3);
+    config.doubts_deaths = bits / 16 % 3 == 0;
     config.canary = options.canary;
     config.trace = options.trace;
     return config;
@@ -334,7 +335,11 @@ class Run {
         if (cluster_.size() < 9) cluster_.join();
         break;
       case Fault::kReset:
-        if (a != b) cluster_.reset_link(a, b);
+        if (config_.doubts_deaths && live_nodes().size() > 1) {
+          cluster_.part(a, b, while_);
+        } else if (a != b) {
+          cluster_.reset_link(a, b);
+        }
         break;
       case Fault::kStall:
         if (a != b) cluster_.stall_link(a, b, while_);
