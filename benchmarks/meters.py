@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,14 +129,16 @@ class _Reading:
 
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CPUCLOCK_SCHED = 2  # user and system time, to the nanosecond
 
 
 def _cpu_s(pid: int) -> float | None:
+    """What all threads have run, those that ended too; ticks would hide a collective of 1 MiB."""
+    clock = ~pid << 3 | _CPUCLOCK_SCHED  # of that process, as clock_getcpuclockid(3) makes it
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        return time.clock_gettime(clock)
+    except OSError:
+        return None  # it has ended
 
 
 def _retransmitted(snmp: IO[str]) -> int:

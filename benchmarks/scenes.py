@@ -73,6 +73,23 @@ class Scene:
         raise ValueError(f"no such collective: {self.collective}")
 
     @property
+    def moved_bytes(self) -> int:
+        """Of objects, over all links together: no algorithm moves less."""
+        others = self.nodes - 1
+        match self.collective:
+            case "round_trip":
+                return 2 * self.size_bytes
+            case "broadcast" | "reduce" | "gather":
+                return others * self.size_bytes
+            case "allreduce":
+                return 2 * others * self.size_bytes
+            case "allgather":
+                return self.nodes * others * self.size_bytes
+            case "objects":
+                return self.nodes * OBJECTS * self.size_bytes
+        raise ValueError(f"no such collective: {self.collective}")
+
+    @property
     def arrivals_s(self) -> list[float]:
         """When each rank comes, after the first; a broadcast's origin is there from the start."""
         if self.variant == Variant.LATE:

@@ -33,6 +33,14 @@ class Result:
         return statistics.median(each.seconds for each in self.samples) if self.samples else None
 
     @property
+    def cpu_s_per_gb(self) -> float | None:
+        """Of its own processes, for what has to be moved: median of all rounds."""
+        moved_gb = self.case.scene.moved_bytes / 1e9
+        if not self.samples or self.case.scene.size_bytes < _RATIO_BYTES_MIN:
+            return None
+        return statistics.median(each.usage.own_s for each in self.samples) / moved_gb
+
+    @property
     def is_saturated(self) -> bool:
         """Whether the cores were the limit in all rounds together."""
         return bool(self.samples) and self._usage.is_saturated
@@ -78,6 +86,18 @@ class Row:
             ]
         )
 
+    def costs(self) -> str:
+        """Time of the cores for each GB that has to be moved: ours, and a multiple of each other's.
+
+        Only at the level of the store, where all of a contender's processes are known.
+        """
+        costs = {each.peer: each.cpu_s_per_gb for each in self.results if each.level == "store"}
+        ours = costs.pop("hoplite", None)
+        if ours is None:
+            return ""
+        others = [f"{ours / cost:.2f} x {peer}'s" for peer, cost in costs.items() if cost]
+        return ", ".join([f"{ours:.2f} core s/GB", *others])
+
     def rivals(self) -> str:
         """Who is the fastest of the others of either level, as a multiple of ours."""
         words = []
@@ -111,7 +131,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
         for each, column in zip(row.results[1:], columns, strict=True):
             cells.append(f"{_cell(each):>{column}}")
         verdict = {None: "", True: "ok", False: "OVER"}[row.results[0].holds()]
-        words = [", ".join(row.results[0].words()), row.rivals()]
+        words = [", ".join(row.results[0].words()), row.costs(), row.rivals()]
         texts.append("  ".join([*cells, f"{verdict:4} " + "; ".join(filter(None, words))]))
     if others:
         texts.append("Others: x bound, below 64 KiB their time. Last: the fastest of them, x ours.")
@@ -136,6 +156,7 @@ def records(rows: Sequence[Row], nodes: int, rate_mbit: float) -> list[dict[str,
             "median_s": result.median_s,
             "failure": result.failure or (None if result.samples else result.why_not),
             "saturated": result.is_saturated,
+            "cpu_s_per_gb": _rounded(result.cpu_s_per_gb),
             "samples": [_rounded(asdict(sample)) for sample in result.samples],
             "at_s": time.time(),
         }

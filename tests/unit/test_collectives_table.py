@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 
+import bounds
 import pytest
 import records
 from cases import Case, goals, size_bytes, sweep
-from meters import Usage, machine
+from meters import Usage, _cpu_s, machine
 from peers import PEERS, Absent
 from scenes import COLLECTIVES, KIB, MIB, Sample, Scene, Variant
 from table import Result, Row, lines
@@ -120,6 +123,36 @@ def test_a_row_names_the_fastest_of_each_level_and_whether_it_is_ahead() -> None
     text = lines([row])
     assert "OVER" in text[1]
     assert "hoplite under ray" in text[0]
+
+
+def test_a_row_says_what_a_gb_costs_the_cores_beside_each_peer() -> None:
+    case = case_of("allreduce", 32 * MIB)
+    moved_gb = 14 * 32 * MIB / 1e9
+    ours, theirs = (played(case, peer, "store", 1.0) for peer in ("hoplite", "gloo"))
+    theirs.samples += [Sample(1.0, {0: 1.0}, Usage(0.5, 1.0, own_s, 3)) for own_s in (0.2, 0.8)]
+    assert ours.cpu_s_per_gb == pytest.approx(0.1 / moved_gb)
+    assert theirs.cpu_s_per_gb == pytest.approx(0.2 / moved_gb)
+    small = played(case_of("reduce", KIB), "hoplite", "store", 1.0)
+    assert small.cpu_s_per_gb is None
+    under_ray = played(case, "hoplite", "ray", 1.0)
+    assert Row([ours, theirs, under_ray]).costs() == "0.21 core s/GB, 0.50 x gloo's"
+    assert Row([small]).costs() == ""
+
+
+def test_what_every_collective_moves_fits_through_the_links_in_its_bound() -> None:
+    for collective in COLLECTIVES:
+        scene = case_of(collective, MIB).scene
+        links_bytes = NODES * bounds.payload_bytes_per_s(RATE_MBIT) * scene.bound_s
+        assert 0 < scene.moved_bytes <= links_bytes * 1.001
+
+
+def test_a_process_has_run_for_as_long_as_it_says_itself() -> None:
+    before = _cpu_s(os.getpid())
+    own = time.process_time()
+    after = _cpu_s(os.getpid())
+    assert before is not None
+    assert after is not None
+    assert before <= own <= after
 
 
 def test_a_peer_that_is_not_there_is_in_the_table_and_among_the_records() -> None:
