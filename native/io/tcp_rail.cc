@@ -25,10 +25,13 @@ constexpr std::size_t kFramesPerSend = 16;
 // block of 8 KiB is a packet of its own through every queue up to the receiver's socket.
 constexpr std::uint64_t kBytesPerSend = 64_KiB;
 constexpr std::size_t kBlocksPerSend = kBytesPerSend / kBlockBytesMin;
-constexpr std::size_t kReadAheadBytes = 64_KiB;
-// What is thrown away is read into the same bytes again and again, whichever connection it is for.
-constexpr std::size_t kDiscardBytes = 64_KiB;
-thread_local std::array<std::byte, kDiscardBytes> discarded;
+constexpr std::uint64_t kPacketBytes = 16_KiB;  // an average one's of a busy connection
+// Past it, copying what has come while the rest is on its way gains more than a wake-up costs.
+constexpr std::uint64_t kAwaitedBytesMax = 64_KiB;
+// What control connections read ahead, and blocks that nobody waits for, is read into the same
+// bytes again and again, whichever connection it is for.
+constexpr std::size_t kScratchBytes = 64_KiB;
+thread_local std::array<std::byte, kScratchBytes> scratch;
 
 iovec to_iovec(std::span<std::byte> bytes) { return {bytes.data(), bytes.size()}; }
 
@@ -172,18 +175,17 @@ std::size_t RailConnection::frame_bytes_missing() const {
 
 Result<void> RailConnection::receive_frames(ReadAhead ahead, Budget& budget,
                                             std::vector<FrameIn>& frames) {
-  while (budget.bytes > 0) {
+  bool has_more = true;
+  while (budget.bytes > 0 && has_more) {
     const std::size_t missing = frame_bytes_missing();
     if (missing > 0) {
-      const std::size_t at = input_.size();
-      // The header's lengths are checked before this allocates for them.
-      input_.resize(at +
-                    (ahead == ReadAhead::kAllowed ? std::max(missing, kReadAheadBytes) : missing));
-      const std::span<std::byte> into = std::span(input_).subspan(at);
+      const bool is_exact = ahead == ReadAhead::kNone;
+      const std::span<std::byte> into =
+          std::span(scratch).first(is_exact ? std::min(missing, kScratchBytes) : kScratchBytes);
       auto got = receive({&into, 1});
-      input_.resize(at + (got ? *got : 0));
       if (!got) return got.error();
-      if (*got == 0) return {};
+      has_more = *got == into.size();  // less: there was no more
+      input_.insert(input_.end(), into.begin(), into.begin() + static_cast<std::ptrdiff_t>(*got));
       budget.take(*got);
     }
     for (;;) {
@@ -246,7 +248,7 @@ Result<void> RailConnection::receive_blocks(NodeId from, Budget& budget,
       if (landing_.arrival == Arrival::kLand) {
         into[count++] = place_.arena->at(landing_.extent).subspan(payload_got_);
       } else {
-        into[count++] = std::span(discarded).first(std::min<std::uint64_t>(left, kDiscardBytes));
+        into[count++] = std::span(scratch).first(std::min<std::uint64_t>(left, kScratchBytes));
       }
       // With the last of this block comes the head of the next one: one call per block.
       if (into[0].size() == left) into[count++] = head_;
@@ -265,7 +267,20 @@ Result<void> RailConnection::receive_blocks(NodeId from, Budget& budget,
       if (auto begun = begin_block(from); !begun) return begun;
     }
   }
-  return share_window();
+  if (auto shared = share_window(); !shared) return shared;
+  return await_block();
+}
+
+// A block is of no use before it is whole, so nobody is woken for a part of it, if a packet brings
+// less than what is missing. The kernel wakes us all the same when the window would close, and at
+// the end of the stream.
+Result<void> RailConnection::await_block() {
+  const std::uint64_t missing = in_payload_ ? block_.size_bytes - payload_got_ : 1;
+  const std::uint64_t awaited =
+      missing > kPacketBytes ? std::min(missing, kAwaitedBytesMax) : std::uint64_t{1};
+  if (awaited == awaited_bytes_) return {};
+  awaited_bytes_ = awaited;
+  return await_bytes(fd(), awaited);
 }
 
 void RailConnection::advance_block(std::size_t got) {

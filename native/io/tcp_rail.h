@@ -98,6 +98,7 @@ class RailConnection {
   void advance_block(std::size_t got);
   [[nodiscard]] Result<std::size_t> receive(std::span<const std::span<std::byte>> into);
   [[nodiscard]] Result<void> share_window();
+  [[nodiscard]] Result<void> await_block();
 
   UniqueFd fd_;
   RailPlace place_;
@@ -119,6 +120,7 @@ class RailConnection {
   std::uint64_t payload_got_ = 0;
   std::uint32_t crc_ = 0;
   bool is_window_limited_ = false;
+  std::uint64_t awaited_bytes_ = 1;  // that make the socket readable
 };
 
 }  // namespace hoplite

@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/limits.h"
 #include "io/tcp_socket.h"
+#include "wire/crc32c.h"
 
 namespace hoplite {
 namespace {
@@ -129,6 +131,148 @@ TEST_F(TcpRail, NoSendersShareIsSmallerThanAStreamNeeds) {
   }
   pass_blocks(1);
   EXPECT_EQ(window(), kWindowBytesMin);
+}
+
+// Bytes as they stand on the wire, said to the receiving end in whatever pieces.
+class TcpRailPieces : public TcpRail {
+ protected:
+  static Bytes block_of(std::uint32_t size_bytes, std::uint64_t offset) {
+    Bytes payload(size_bytes);
+    for (std::size_t i = 0; i < size_bytes; ++i) {
+      payload[i] = static_cast<std::byte>((offset + i) % 251);
+    }
+    BlockHeader header;
+    header.transfer = TransferId{1};
+    header.object.bytes.fill(9);
+    header.incarnation = Incarnation{1};
+    header.offset = offset;
+    header.size_bytes = size_bytes;
+    header.crc32c = crc32c(payload);
+    const auto head = encode(header);
+    Bytes bytes(head.begin(), head.end());
+    bytes.insert(bytes.end(), payload.begin(), payload.end());
+    return bytes;
+  }
+  void say(std::span<const std::byte> bytes) const {
+    ASSERT_EQ(::send(out_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
+  }
+  [[nodiscard]] bool is_readable(int timeout_ms) const {
+    pollfd asked{in_.fd(), POLLIN, 0};
+    return ::poll(&asked, 1, timeout_ms) == 1;
+  }
+  // Hears once more, when the socket says so.
+  [[nodiscard]] Result<void> hear() {
+    EXPECT_TRUE(is_readable(5000));
+    Budget budget{kBlock};
+    return in_.receive_blocks(kFirst, budget, landed_);
+  }
+  void expect_landed(std::size_t blocks, std::uint64_t bytes) const {
+    EXPECT_EQ(landed_.size(), blocks);
+    const auto into = arena_.at({kBlock, bytes});
+    for (std::size_t i = 0; i < bytes; ++i) {
+      ASSERT_EQ(into[i], static_cast<std::byte>(i % 251)) << i;
+    }
+  }
+  std::vector<IoEvent> landed_;
+};
+
+TEST_F(TcpRailPieces, BlocksLandWhereverTheyAreCut) {
+  constexpr std::uint32_t kSmall = 64;
+  OpenReceive receive = receive_of(kFirst, 1);
+  receive.meta.block_bytes = kSmall;
+  receives_.open(receive);
+  Bytes two = block_of(kSmall, 0);
+  const Bytes second = block_of(kSmall, kSmall);
+  two.insert(two.end(), second.begin(), second.end());
+  for (std::size_t first = 1; first < two.size(); ++first) {
+    for (std::size_t then = first + 1; then <= two.size(); then += 7) {
+      landed_.clear();
+      std::fill_n(arena_.at({kBlock, 2 * kSmall}).data(), 2 * kSmall, std::byte{});
+      const auto bytes = std::span<const std::byte>(two);
+      for (const auto piece :
+           {bytes.first(first), bytes.subspan(first, then - first), bytes.subspan(then)}) {
+        if (piece.empty()) continue;
+        say(piece);
+        ASSERT_TRUE(hear());
+      }
+      while (landed_.size() < 2) ASSERT_TRUE(hear());
+      expect_landed(2, 2 * kSmall);
+    }
+  }
+}
+
+TEST_F(TcpRailPieces, NobodyIsWokenForAPartOfALargeBlock) {
+  constexpr std::uint32_t kLarge = 60'000;
+  OpenReceive receive = receive_of(kFirst, 1);
+  receive.meta.block_bytes = kLarge;
+  receives_.open(receive);
+  const Bytes block = block_of(kLarge, 0);
+  const auto bytes = std::span<const std::byte>(block);
+  say(bytes.first(100));
+  ASSERT_TRUE(hear());
+  say(bytes.subspan(100, 30'000));
+  EXPECT_FALSE(is_readable(0));
+  say(bytes.subspan(30'100));
+  while (landed_.empty()) ASSERT_TRUE(hear());
+  expect_landed(1, kLarge);
+  say(block_of(kLarge, kLarge));  // and for the next one's head at once
+  while (landed_.size() < 2) ASSERT_TRUE(hear());
+  expect_landed(2, 2 * kLarge);
+}
+
+TEST_F(TcpRailPieces, TheEndOfTheStreamIsSeenInTheMiddleOfABlock) {
+  receives_.open(receive_of(kFirst, 1));
+  const Bytes block = block_of(kBlock, 0);
+  say(std::span(block).first(100));
+  ASSERT_TRUE(hear());
+  say(std::span(block).subspan(100, 1000));
+  ASSERT_EQ(::shutdown(out_.fd(), SHUT_WR), 0);
+  Result<void> heard = hear();
+  while (heard) heard = hear();
+  EXPECT_EQ(heard.error().code, Code::kPeerLost);
+  EXPECT_TRUE(landed_.empty());
+}
+
+TEST_F(TcpRailPieces, AClosedWindowWakesWhoAwaitsMoreThanFitsIntoIt) {
+  receives_.open(receive_of(kFirst, 1));
+  const int little = 32 * 1024;  // less than is awaited
+  ASSERT_EQ(::setsockopt(in_.fd(), SOL_SOCKET, SO_RCVBUF, &little, sizeof little), 0);
+  const Bytes block = block_of(kBlock, 0);
+  std::size_t said = 0;
+  while (landed_.empty()) {
+    const auto left = std::span(block).subspan(said);
+    const ssize_t sent = ::send(out_.fd(), left.data(), left.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) said += static_cast<std::size_t>(sent);
+    ASSERT_TRUE(hear());
+  }
+  expect_landed(1, kBlock);
+}
+
+TEST_F(TcpRailPieces, FramesComeWholeWhereverTheyAreCut) {
+  const std::array<std::size_t, 3> payloads{3, kInlineBytesMax, 0};  // more than is read ahead
+  Bytes stream;
+  for (const std::size_t size : payloads) {
+    Message push;
+    push.body = Push{};
+    encode(push, size, stream);
+    stream.insert(stream.end(), size, std::byte{7});
+  }
+  for (std::size_t cut = 1; cut < stream.size(); cut += cut < 400 ? 1 : 9'007) {
+    std::vector<FrameIn> frames;
+    std::size_t said = 0;
+    while (frames.size() < payloads.size()) {
+      const std::size_t end = said < cut ? cut : stream.size();
+      const ssize_t sent =
+          ::send(out_.fd(), stream.data() + said, end - said, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent > 0) said += static_cast<std::size_t>(sent);
+      ASSERT_TRUE(is_readable(5000));
+      Budget budget{kBlock};
+      ASSERT_TRUE(in_.receive_frames(RailConnection::ReadAhead::kAllowed, budget, frames));
+    }
+    for (std::size_t i = 0; i < payloads.size(); ++i) {
+      EXPECT_EQ(frames[i].payload, Bytes(payloads[i], std::byte{7}));
+    }
+  }
 }
 
 // With one byte of a turn's budget left, a call of send() is one of the kernel.

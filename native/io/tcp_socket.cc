@@ -140,6 +140,10 @@ Result<void> limit_window(int fd, std::uint64_t bytes) {
   return set_option(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, window, "TCP_WINDOW_CLAMP");
 }
 
+Result<void> await_bytes(int fd, std::uint64_t bytes) {
+  return set_option(fd, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(bytes), "SO_RCVLOWAT");
+}
+
 Result<void> set_liveness_options(int fd, Duration cut) {
   if (auto set = set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"); !set) return set;
   const auto cut_ms = static_cast<int>(cut.ns / 1'000'000);

@@ -50,6 +50,8 @@ inline constexpr std::uint64_t kWindowBytesMax = 1_GiB;  // what TCP can say: no
 // What the peer may have on the wire towards us, besides what lies here unread. What it was allowed
 // before stays allowed. The kernel forgets the limit when it enlarges the receive buffer.
 [[nodiscard]] Result<void> limit_window(int fd, std::uint64_t bytes);
+// The socket is readable once so many bytes have come, or no more will, or its window closes.
+[[nodiscard]] Result<void> await_bytes(int fd, std::uint64_t bytes);
 // Of a connection of liveness: it ends with ETIMEDOUT when bytes stay unacknowledged for `cut`.
 [[nodiscard]] Result<void> set_liveness_options(int fd, Duration cut);
 
