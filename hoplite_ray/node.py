@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 # One waits for events, one reads the view in Ray's store, one writes it, one lists objects.
 _THREADS = 4
-_EVENT_WAIT_S = 1.0  # stop() wakes the wait, so this is no delay
+_EVENT_WAIT_S = 5.0  # stop() wakes the wait, so it delays nothing but a look at the log's size
 _LEAVE_S = 2.0  # then the others find out by themselves
 _GRACE_S = 1.0  # for watchers to receive the view in which we have left
 # A usual log grows by some 200 bytes per change of the view; only `trace=1` and strangers who

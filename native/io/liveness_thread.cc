@@ -181,9 +181,11 @@ std::optional<RailEnd> LivenessThread::receive(Connection& connection) {
     if (got < 0 && would_block()) return std::nullopt;
     if (got < 0) return end_of(errno);
     if (got == 0) return RailEnd::kClosed;
-    if (!handle_input(connection, std::span(bytes).first(static_cast<std::size_t>(got)))) {
+    const auto came = std::span(bytes).first(static_cast<std::size_t>(got));
+    if (!handle_input(connection, came)) {
       return RailEnd::kCut;  // it is no process's end that it talks nonsense
     }
+    if (came.size() < bytes.size()) return std::nullopt;  // less: there was no more
   }
   return std::nullopt;
 }
