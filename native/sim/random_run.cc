@@ -9,6 +9,7 @@
 namespace hoplite::sim {
 namespace {
 
+constexpr Duration kFaultMax = 400_ms;  // of a link, a processor or a path
 constexpr Duration kAnswerBound =
     15_s;  // after the last fault: graces of 1 and 2 s, many times over
 
@@ -320,7 +321,8 @@ class Run {
   void hurt() {
     const std::size_t a = some_node();
     const std::size_t b = some_node();
-    const Duration while_{static_cast<std::int64_t>(between(1'000'000, 400'000'000))};
+    const auto most = static_cast<std::uint64_t>(kFaultMax.ns);
+    const Duration while_{static_cast<std::int64_t>(between(1'000'000, most))};
     switch (faults_[prng_.below(faults_.size())]) {
       case Fault::kCrash:
         if (live_nodes().size() > 1) cluster_.crash(a);
@@ -372,6 +374,10 @@ class Run {
 
   void settle() {
     cluster_.calm();
+    if (config_.doubts_deaths) {  // whoever was parted hears who has to go
+      cluster_.run_for(kFaultMax * 2);
+      last_fault_ = cluster_.now();
+    }
     for (Request& request : cluster_.requests()) cluster_.release(request);
     // Where arenas are full, each waiting reservation may take its grace of two seconds.
     const auto pending = std::count_if(cluster_.requests().begin(), cluster_.requests().end(),
