@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <optional>
@@ -48,6 +49,7 @@ class Directory {
   void handle_resync_done(NodeId from, Instant now);
   void handle_draining(NodeId node, bool draining, Instant now);
   void handle_view(const Membership& view, Instant now);
+  void handle_newer_view(Epoch epoch) { newest_ = std::max(newest_, epoch); }  // others have it
   void handle_link_down(NodeId node);
   void handle_node_dead(NodeId node, Instant now);
   void handle_timeout(Instant now);
@@ -133,7 +135,7 @@ class Directory {
   void send(NodeId to, PeerMessage body, bool with_payload = false);
 
   EngineConfig config_;
-  Epoch epoch_;
+  Epoch epoch_, newest_;  // our view's, and the newest that we have heard of
   std::map<ObjectId, Entry> entries_;
   std::set<std::pair<Instant, ObjectId>> timers_;
   std::set<NodeId> live_;

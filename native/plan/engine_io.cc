@@ -24,6 +24,7 @@ void Engine::State::on(const MessageIn& event) {
       return;
     }
     ++stats_.messages_parked;
+    directory_.handle_newer_view(epoch);
     parked_.push_back(event);
     if (parked_.size() > kParkedMessagesMax) parked_.pop_front();
     return;
