@@ -3,8 +3,7 @@
 //  - A process has ended when its connections have, without Goodbye: the kernel closes them all. As
 //    long as one of them is open, the end of another is a fault of that rail.
 //  - What the network does (a cut cable) ends a rail. When it has ended the last one, the peer
-//  can't
-//    be told from a dead one and is as good as dead.
+//    can't be told from a dead one. We part from it; the others' view decides what it is to them.
 //  - A process whose kernel takes everything and that says nothing is suspect, then frozen. Silence
 //    is counted only while we run ourselves: who was stopped or starved accuses nobody of it.
 //  - Who is busy is never dead: a Pulse comes from a thread that does nothing else.
