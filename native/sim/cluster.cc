@@ -216,7 +216,7 @@ void Cluster::in_turn(std::size_t index, Incarnation life, const std::function<v
 
 void Cluster::drive(Node& node) {
   ++events_;
-  ++node.turns;
+  ++node.load.turns;
   node.turns_now = node.last_turn == now() ? node.turns_now + 1 : 0;
   node.last_turn = now();
   if (node.turns_now == kTurnsPerInstant) {
@@ -233,10 +233,10 @@ void Cluster::drive(Node& node) {
     }
   }
   node.fences.turn_ended();
-  if (config_.check_every != 0 && node.turns % config_.check_every == 0) {
+  if (config_.check_every != 0 && node.load.turns % config_.check_every == 0) {
     node.engine->check_invariants();
   }
-  check_waits(node);
+  if (config_.check_every != 0) check_waits(node);
   auto due = node.engine->poll_timeout();
   if (due) due->ns -= node.clock_ahead.ns;
   if (!due || (node.timer && *node.timer <= *due && *node.timer >= now())) return;

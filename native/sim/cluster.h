@@ -75,11 +75,13 @@ class Cluster final : private NetworkUser {
 
   // Deletes and releases everything, lets the tombstones end, and checks that nothing is left.
   void finish();
+
   // ---- what is ----
   [[nodiscard]] Instant now() const { return timeline_.now(); }
   [[nodiscard]] std::size_t size() const { return nodes_.size(); }
   [[nodiscard]] bool is_alive(std::size_t node) const { return nodes_[node]->alive; }
   [[nodiscard]] EngineStats stats(std::size_t node) const { return nodes_[node]->engine->stats(); }
+  [[nodiscard]] const NodeLoad& load(std::size_t node) const { return nodes_[node]->load; }
   [[nodiscard]] std::deque<Request>& requests() { return requests_; }
   [[nodiscard]] Checker& checker() { return checker_; }
   [[nodiscard]] std::uint64_t events() const { return events_; }
@@ -105,13 +107,13 @@ class Cluster final : private NetworkUser {
   void send_message(Node& node, const SendMessage& action);
   void fold(Node& node, const Fold& action);
   void finish(Node& node, const Finish& action);
-  void hear(NodeId id, const MessageIn& said, const MessageIn& handed);
+  void hear(NodeId id, const MessageIn& said, const MessageIn& handed, std::uint32_t hops = 0);
   void grant_in_circle(NodeId receiver, const MessageIn& heard);
   void renew_lease(NodeId receiver, const MessageIn& heard);
   bool lie(NodeId to, NodeId from, ConnectionKind kind, ByteVector& frame);
-  void land(Node& node, NodeId from, ByteVector frame);
-  void frame_arrived(NodeId node, NodeId from, ConnectionKind kind, ByteVector frame) override;
-  ByteVector block_frame(NodeId node, const SendBlock& block) override;
+  void land(Node& node, NodeId from, ByteVector frame, std::uint32_t hops);
+  void frame_arrived(NodeId, NodeId, ConnectionKind, ByteVector frame, std::uint32_t hops) override;
+  std::pair<ByteVector, std::uint32_t> block_frame(NodeId node, const SendBlock& block) override;
   void block_sent(NodeId node, const BlockSent& sent) override;
   void link_up(NodeId node, NodeId peer, Incarnation incarnation) override;
   void link_down(NodeId node, NodeId peer) override;
@@ -141,9 +143,7 @@ class Cluster final : private NetworkUser {
   std::deque<Request> requests_;
   std::vector<ObjectRow> listed_;
   std::map<RequestId, Request*> waiting_;
-  std::uint64_t next_request_ = 1;
-  std::uint64_t events_ = 0;
-  std::uint64_t canary_deeds_ = 0;
+  std::uint64_t next_request_ = 1, events_ = 0, canary_deeds_ = 0;
   std::deque<ByteVector> overheard_;  // to be said again by liars
 };
 

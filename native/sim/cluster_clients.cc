@@ -43,6 +43,7 @@ void Cluster::command(std::size_t index, Incarnation life, Command said) {
             checker_.fail("a command does not decode");
             return;
           }
+          node.hops_in = 0;
           auto& heard = std::get<Command>(*decoded);
           heard.client = said.client;
           if (auto* put = std::get_if<PutCommand>(&heard.body)) {
@@ -259,6 +260,7 @@ void Cluster::answered(Request& request, const Reply& reply) {
     checker_.failed(request, now());
   } else if (const auto* fetched = std::get_if<Fetched>(&reply)) {
     request.fetched = *fetched;
+    request.hops = nodes_[request.node]->hops.of(fetched->extent);
     request.pinned = fetched->mapped;
     if (config_.canary == Canary::kScribble && fetched->mapped && ++canary_deeds_ == 1) {
       bytes_at(*nodes_[request.node], fetched->extent)[0] ^= std::byte{1};
@@ -288,6 +290,7 @@ void Cluster::write_on(Request& put) {
   if (!forgets) {
     std::copy_n(put.bytes.begin() + static_cast<std::ptrdiff_t>(put.written), into.size(),
                 into.begin());
+    node.hops.set({put.extent.offset + put.written, into.size()}, 0);
   }
   const Duration taken{
       static_cast<std::int64_t>(into.size() * 1'000'000'000 / config_.write_bytes_per_s)};

@@ -38,7 +38,8 @@ struct ClusterConfig {
   Duration local_delay = 5_us;                      // client to node and back
   std::uint64_t write_bytes_per_s = 4'000'000'000;  // how fast clients fill a large put
   std::uint32_t blocks_per_write = 4;
-  std::uint32_t check_every = 1;     // turns of an engine between two checks of its invariants
+  // Turns of an engine between two checks of its invariants; 0: none, nor of who waits for whom.
+  std::uint32_t check_every = 1;
   std::uint32_t lies_per_mille = 0;  // frames that arrive as something else, as from a mad peer
   Canary canary = Canary::kNone;
   bool trace = false;  // every event to stderr

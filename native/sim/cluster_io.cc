@@ -1,5 +1,7 @@
 // What io/ and node/ do in the product: deeds of an engine, and what the network brings.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "sim/cluster.h"
 #include "sim/content.h"
 #include "sim/describe.h"
@@ -89,6 +91,7 @@ void Cluster::perform(Node& node, const Action& action) {
               checker_.fail("an inline object is written to a range of another size");
             } else {
               std::copy(a.payload.begin(), a.payload.end(), into.begin());
+              node.hops.set(a.extent, node.hops_in);
             }
           },
           [&](const ReplyToClient& a) { reply(node, a); },
@@ -118,7 +121,10 @@ void Cluster::send_message(Node& node, const SendMessage& action) {
     frame.insert(frame.end(), payload.begin(), payload.end());
   }
   allow(node, action.message);
-  network_.send(node.id, action.to, std::move(frame));
+  ++node.load.messages_sent;
+  node.load.message_bytes_sent += frame.size() - payload_bytes;
+  network_.send(node.id, action.to, std::move(frame),
+                action.payload ? node.hops.of(*action.payload) : 0);
 }
 
 void Cluster::fold(Node& node, const Fold& action) {
@@ -131,6 +137,8 @@ void Cluster::fold(Node& node, const Fold& action) {
     return;
   }
   fold_into(into, from, action.dtype, action.op, action.first);
+  const std::uint32_t before = action.first ? 0 : node.hops.of(action.into);
+  node.hops.set(action.into, std::max(before, node.hops.of(action.from)));
   if (config_.canary == Canary::kFoldTwice && !action.first && ++canary_deeds_ == 1) {
     fold_into(into, from, action.dtype, action.op, false);
   }
@@ -146,11 +154,12 @@ void Cluster::finish(Node& node, const Finish& action) {
     return;
   }
   finish_into(into, from, action.dtype, action.op, action.sources);
+  node.hops.set(action.into, node.hops.of(action.from));
 }
 
 // ---- what leaves ----
 
-ByteVector Cluster::block_frame(NodeId from, const SendBlock& block) {
+std::pair<ByteVector, std::uint32_t> Cluster::block_frame(NodeId from, const SendBlock& block) {
   Node& node = node_of(from);
   const auto payload = bytes_at(node, block.extent);
   BlockHeader header = block.header;
@@ -158,7 +167,7 @@ ByteVector Cluster::block_frame(NodeId from, const SendBlock& block) {
   const auto head = encode(header);
   ByteVector frame(head.begin(), head.end());
   frame.insert(frame.end(), payload.begin(), payload.end());
-  return frame;
+  return {std::move(frame), node.hops.of(block.extent)};
 }
 
 void Cluster::block_sent(NodeId id, const BlockSent& sent) { handle_io(id, sent); }
@@ -181,7 +190,8 @@ void Cluster::peer_dead(NodeId node, NodeId peer, Incarnation incarnation) {
   handle_io(node, PeerDead{peer, incarnation, !config_.doubts_deaths});
 }
 
-void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVector frame) {
+void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVector frame,
+                            std::uint32_t hops) {
   const Node& node = node_of(id);
   if (config_.lies_per_mille > 0 && !lie(id, from, kind, frame)) return;
   auto header = decode_header(frame);
@@ -190,8 +200,9 @@ void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVec
     return;
   }
   if (kind == ConnectionKind::kBulk) {
-    in_turn(node.index, node.life,
-            [this, from, frame = std::move(frame)](Node& awake) { land(awake, from, frame); });
+    in_turn(node.index, node.life, [this, from, frame = std::move(frame), hops](Node& awake) {
+      land(awake, from, frame, hops);
+    });
     return;
   }
   const auto rest = std::span<const std::byte>(frame).subspan(kFrameHeaderBytes);
@@ -208,13 +219,16 @@ void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVec
   const bool forgets = config_.canary == Canary::kForgetEarlyClaim;
   if (forgets && is_early_claim(heard, canary_deeds_)) return;
   if (config_.canary == Canary::kRenewLease) renew_lease(id, heard);
-  hear(id, heard, heard);
+  hear(id, heard, heard, hops);
 }
 
 // `said` by the wire, and the engine is `handed` it, or what a canary makes of it.
-void Cluster::hear(NodeId id, const MessageIn& said, const MessageIn& handed) {
+void Cluster::hear(NodeId id, const MessageIn& said, const MessageIn& handed, std::uint32_t hops) {
   const Node& node = node_of(id);
-  in_turn(node.index, node.life, [this, said, handed = handed](Node& awake) mutable {
+  in_turn(node.index, node.life, [this, said, handed = handed, hops](Node& awake) mutable {
+    ++awake.load.messages_heard;
+    awake.hops_in = hops;
+    awake.load.last_heard = now();
     if (config_.trace) trace(awake, describe(IoEvent{handed}));
     const bool is_void = awake.fences.is_void(said.message);
     const std::uint64_t stale = is_void ? awake.engine->stats().messages_stale : 0;
@@ -283,7 +297,7 @@ void Cluster::renew_lease(NodeId receiver, const MessageIn& heard) {
 }
 
 // A block goes to its place and is told to the engine; one that nobody waits for is thrown away.
-void Cluster::land(Node& node, NodeId from, ByteVector frame) {
+void Cluster::land(Node& node, NodeId from, ByteVector frame, std::uint32_t hops) {
   auto header = decode_header(frame);
   const auto rest = std::span<const std::byte>(frame).subspan(kFrameHeaderBytes);
   auto block = decode_block(*header, rest.first(kBlockBodyBytes));
@@ -326,6 +340,7 @@ void Cluster::land(Node& node, NodeId from, ByteVector frame) {
   }
   const auto into = bytes_at(node, {open.base.offset + offset, block->size_bytes});
   std::copy(payload.begin(), payload.end(), into.begin());
+  node.hops.set({open.base.offset + offset, block->size_bytes}, hops);
   if (config_.canary == Canary::kFlipByte && ++canary_deeds_ == 3) into[0] ^= std::byte{1};
   const BlockLanded landed{open.from, open.transfer, index};
   if (config_.trace) trace(node, describe(IoEvent{landed}));

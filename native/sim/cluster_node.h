@@ -14,12 +14,21 @@
 
 #include "plan/engine.h"
 #include "sim/fences.h"
+#include "sim/hops.h"
 
 namespace hoplite::sim {
 
 struct OpenedReceive {
   OpenReceive opened;
   std::vector<bool> landed;  // per block of the object
+};
+
+// What a node has had to do, in all its lives.
+struct NodeLoad {
+  std::uint64_t turns = 0;
+  std::uint64_t messages_sent = 0, messages_heard = 0;
+  std::uint64_t message_bytes_sent = 0;  // without the small objects that travel in them
+  Instant last_heard;                    // any message of a peer
 };
 
 struct ClusterNode {
@@ -40,7 +49,9 @@ struct ClusterNode {
   std::uint64_t drained = 0;                   // how often its engine has said so
   Epoch told;                                  // of the newest view it has
   Fences fences;
-  std::uint64_t turns = 0;
+  NodeLoad load;
+  Hops hops;
+  std::uint32_t hops_in = 0;  // of the payload of the message that the turn is about
   Instant last_turn{};
   std::uint64_t turns_now = 0;  // at the same instant: a spinning engine shows
 };

@@ -1,10 +1,12 @@
 // hoplite_sim: random lives of a cluster, by seed, or every order of events in a tiny one.
 //   hoplite_sim --seed N [--seeds COUNT] [--trace] [--canary NAME]
 //   hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] [--schedule S]
+//   hoplite_sim --scale [--nodes N,N] [--sizes BYTES,BYTES] [--objects N]
 // Prints each failing seed with what was violated, and exits with 1; `--seed N --trace` shows a run
 // event by event. A world's orders are tried until all have been or so many states were entered;
 // of one that fails the schedule is printed, which --schedule plays with a trace. A canary corrupts
-// one border of an engine on purpose: it must fail.
+// one border of an engine on purpose: it must fail. --scale prints a line of JSON for each case of
+// a large cluster (sim/scale.h; benchmarks/scale.py has it as a table).
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +18,7 @@
 #include "base/check.h"
 #include "sim/explore.h"
 #include "sim/random_run.h"
+#include "sim/scale.h"
 
 namespace {
 
@@ -54,6 +57,7 @@ int usage() {
       "usage: hoplite_sim [--seed N] [--seeds COUNT] [--trace] [--canary NAME]\n"
       "       hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] "
       "[--schedule S]\n"
+      "       hoplite_sim --scale [--nodes N,N] [--sizes BYTES,BYTES] [--objects N]\n"
       "  canaries: fold-twice flip-byte lose-write forget-reply grant-in-circle send-twice\n"
       "    scribble forget-release forget-early-claim obey-old-view renew-lease take-old-block\n"
       "  worlds:");
@@ -116,6 +120,29 @@ int explore_worlds(const ExploreOptions& options, Canary canary) {
   return failed == 0 ? 0 : 1;
 }
 
+// Numbers with commas between them; empty where there is anything else.
+std::vector<std::uint64_t> numbers_in(const char* text) {
+  std::vector<std::uint64_t> numbers;
+  for (const char* at = text;;) {
+    char* end = nullptr;
+    numbers.push_back(std::strtoull(at, &end, 10));
+    if (end == at || (*end != ',' && *end != '\0')) return {};
+    if (*end == '\0') return numbers;
+    at = end + 1;
+  }
+}
+
+int run_scale(const hoplite::sim::ScaleOptions& options) {
+  bool failed = false;
+  hoplite::sim::measure_scale(options, [&](const hoplite::sim::ScaleRow& row) {
+    std::printf("%s\n", hoplite::sim::json_of(row).c_str());
+    std::fflush(stdout);
+    for (const auto& failure : row.failures) std::fprintf(stderr, "  %s\n", failure.c_str());
+    failed = failed || !row.failures.empty();
+  });
+  return failed ? 1 : 0;
+}
+
 int run_seeds(RunOptions options, std::uint64_t count) {
   std::uint64_t failed = 0;
   std::uint64_t events = 0;
@@ -144,12 +171,22 @@ int run_seeds(RunOptions options, std::uint64_t count) {
 int main(int argc, char** argv) {
   RunOptions options;
   ExploreOptions exploring;
+  std::optional<hoplite::sim::ScaleOptions> scale;
   std::uint64_t count = 1;
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
     const bool has_value = i + 1 < argc;
     if (name == "--trace") {
       options.trace = true;
+    } else if (name == "--scale") {
+      scale.emplace();
+    } else if (name == "--nodes" && scale && has_value) {
+      const auto nodes = numbers_in(argv[++i]);
+      scale->nodes.assign(nodes.begin(), nodes.end());
+    } else if (name == "--sizes" && scale && has_value) {
+      scale->sizes_bytes = numbers_in(argv[++i]);
+    } else if (name == "--objects" && scale && has_value) {
+      scale->directory_objects = std::strtoull(argv[++i], nullptr, 10);
     } else if (name == "--seed" && has_value) {
       options.seed = std::strtoull(argv[++i], nullptr, 10);
     } else if (name == "--seeds" && has_value) {
@@ -168,6 +205,8 @@ int main(int argc, char** argv) {
       return usage();
     }
   }
+  if (scale)
+    return scale->nodes.empty() || scale->sizes_bytes.empty() ? usage() : run_scale(*scale);
   if (!exploring.worlds.empty()) return explore_worlds(exploring, options.canary);
   hoplite::check_hook = name_the_seed;
   return run_seeds(options, count);

@@ -2,6 +2,7 @@
 #include "sim/network.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace hoplite::sim {
 namespace {
@@ -171,13 +172,13 @@ void Network::set_rate(NodeId node, std::uint64_t rate_bytes_per_s) {
 
 // ---- frames ----
 
-void Network::send(NodeId node, NodeId to, ByteVector frame) {
-  Frame out{node, to, ConnectionKind::kControl, 0, std::move(frame), std::nullopt};
+void Network::send(NodeId node, NodeId to, ByteVector frame, std::uint32_t hops) {
+  Frame out{node, to, ConnectionKind::kControl, 0, std::move(frame), std::nullopt, hops};
   enqueue(std::move(out));
 }
 
 void Network::send_block(NodeId node, const SendBlock& block) {
-  enqueue({node, block.to, ConnectionKind::kBulk, 0, {}, block});
+  enqueue({node, block.to, ConnectionKind::kBulk, 0, {}, block, 0});
 }
 
 void Network::enqueue(Frame frame) {
@@ -211,6 +212,8 @@ void Network::kick(NodeId node) {
   if (queue == nullptr) return;
   Frame frame = std::move(queue->front());
   queue->pop_front();
+  const auto served = port.queues.find(port.last_served);
+  if (served->second[0].empty() && served->second[1].empty()) port.queues.erase(served);
   port.sending = true;
   transmit(std::move(frame));
 }
@@ -223,7 +226,7 @@ Duration Network::time_on_port(const Frame& frame, const Port& port) const {
 }
 
 void Network::transmit(Frame frame) {
-  if (frame.block) frame.bytes = user_.block_frame(frame.from, *frame.block);
+  if (frame.block) std::tie(frame.bytes, frame.hops) = user_.block_frame(frame.from, *frame.block);
   const Duration taken = time_on_port(frame, ports_[frame.from]);
   const Incarnation sender = ports_[frame.from].incarnation;
   ++frames_;
@@ -279,7 +282,7 @@ void Network::arrive(Frame frame) {
   }
   const End& own = end(frame.to, frame.from);
   if (!ports_[frame.to].alive || !own.up || own.life != frame.life) return;
-  user_.frame_arrived(frame.to, frame.from, frame.kind, std::move(frame.bytes));
+  user_.frame_arrived(frame.to, frame.from, frame.kind, std::move(frame.bytes), frame.hops + 1);
 }
 
 }  // namespace hoplite::sim

@@ -41,9 +41,11 @@ struct NetworkConfig {
 class NetworkUser {
  public:
   virtual ~NetworkUser() = default;
-  virtual void frame_arrived(NodeId node, NodeId from, ConnectionKind kind, ByteVector frame) = 0;
-  // Returns header and bytes of a block, read from the arena now.
-  virtual ByteVector block_frame(NodeId node, const SendBlock& block) = 0;
+  // `hops`: as whoever sent it said.
+  virtual void frame_arrived(NodeId node, NodeId from, ConnectionKind kind, ByteVector frame,
+                             std::uint32_t hops) = 0;
+  // Returns header and bytes of a block, read from the arena now, and how many links they crossed.
+  virtual std::pair<ByteVector, std::uint32_t> block_frame(NodeId node, const SendBlock& block) = 0;
   virtual void block_sent(NodeId node, const BlockSent& sent) = 0;
   virtual void link_up(NodeId node, NodeId peer, Incarnation incarnation) = 0;
   virtual void link_down(NodeId node, NodeId peer) = 0;
@@ -60,7 +62,8 @@ class Network {
   void node_crashed(NodeId node);  // peers see LinkDown, then PeerDead
   void connect(NodeId node, NodeId peer, Incarnation incarnation);
   void disconnect(NodeId node, NodeId peer);
-  void send(NodeId node, NodeId to, ByteVector frame);   // control; dropped while the link is down
+  // Control; dropped while the link is down. `hops`: links that its payload has crossed before.
+  void send(NodeId node, NodeId to, ByteVector frame, std::uint32_t hops);
   void send_block(NodeId node, const SendBlock& block);  // bulk; likewise
 
   // ---- faults ----
@@ -79,6 +82,7 @@ class Network {
     std::uint64_t life = 0;  // of the link; a frame of an older one is lost
     ByteVector bytes;        // of a block: filled in when its transmission starts
     std::optional<SendBlock> block;
+    std::uint32_t hops = 0;
   };
   struct End {  // one node's view of a link
     bool wanted = false;
@@ -100,7 +104,7 @@ class Network {
     bool sending = false;
     Instant ingress_free{};
     NodeId last_served;                                         // round robin over the links
-    std::map<NodeId, std::array<std::deque<Frame>, 2>> queues;  // per ConnectionKind
+    std::map<NodeId, std::array<std::deque<Frame>, 2>> queues;  // those not empty, per kind
   };
 
   static Stream notice(NodeId to, NodeId about) {

@@ -32,8 +32,9 @@ struct Request {
 
   Bytes bytes;  // of a put: what is put; of a get: what came
   Fetched fetched;
-  bool pinned = false;  // a mapping is held
-  Extent extent;        // of a put: where it is written
+  std::uint32_t hops = 0;  // links that it has crossed, and what it was made of, at most
+  bool pinned = false;     // a mapping is held
+  Extent extent;           // of a put: where it is written
   std::uint64_t written = 0;
   bool maps = false;  // a put whose writer goes on looking at the range
 
