@@ -130,7 +130,7 @@ class Run {
     return config;
   }
 
-  // ---- who and what ----
+  // ---- who and what: one draw for each statement, for compilers order arguments differently ----
 
   std::vector<std::size_t> live_nodes() {
     std::vector<std::size_t> live;
@@ -153,9 +153,10 @@ class Run {
         return prng_.below(inline_max + 1);
       case 2:
         return inline_max + prng_.below(3) - 1;
-      case 3:
-        return std::min(size_max_,
-                        config_.engine.block_bytes_max * between(1, 8) + prng_.below(3) - 1);
+      case 3: {
+        const std::uint64_t blocks = between(1, 8);
+        return std::min(size_max_, config_.engine.block_bytes_max * blocks + prng_.below(3) - 1);
+      }
       default:
         return between(1, size_max_);
     }
@@ -177,7 +178,7 @@ class Run {
     } else if (dice < 75) {
       release();
     } else if (dice < 80) {
-      if (deletes_) cluster_.erase(some_node(), known());
+      if (deletes_) erase();
     } else if (dice < 88) {
       start_reduce();
     } else {
@@ -211,7 +212,9 @@ class Run {
     const ObjectId object = known();
     const bool exists = was_sealed(object);
     for (std::uint64_t n = prng_.chance(30) ? between(2, 5) : 1; n > 0; --n) {
-      cluster_.get(some_node(), object, exists && prng_.chance(70), some_client());
+      const ClientId client = some_client();
+      const bool is_told = exists && prng_.chance(70);
+      cluster_.get(some_node(), object, is_told, client);
     }
   }
 
@@ -227,6 +230,11 @@ class Run {
     for (std::size_t i = 0; i < cluster_.requests().size(); ++i) {
       if (prng_.chance(50)) cluster_.release(cluster_.requests()[i]);
     }
+  }
+
+  void erase() {
+    const ObjectId object = known();
+    cluster_.erase(some_node(), object);
   }
 
   void start_reduce() {
