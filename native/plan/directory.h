@@ -63,6 +63,7 @@ class Directory {
 
   [[nodiscard]] std::size_t entry_count() const { return entries_.size(); }
   [[nodiscard]] bool is_recovering() const { return !unheard_.empty(); }
+  [[nodiscard]] bool is_up_to_date() const { return unheard_.empty() && newest_ <= epoch_; }
   [[nodiscard]] bool is_deleted(const ObjectId& object) const;
   [[nodiscard]] const DirectoryStats& stats() const { return stats_; }
   void check_invariants() const;

@@ -53,8 +53,8 @@ void Directory::service(const ObjectId& object, Instant now) {
     return schedule(object, entry);
   }
   if (entry.lost) {
-    // What a newer view's members have put again meanwhile we shall hear with that view.
-    if (newest_ <= epoch_) answer_lost(object, entry);
+    // What the members of this view or a newer one have put again meanwhile is yet to be heard.
+    if (is_up_to_date()) answer_lost(object, entry);
   } else if (entry.known && entry.meta.size_bytes <= config_.inline_bytes_max) {
     push_small(object, entry, now);
   } else if (entry.known) {
@@ -126,8 +126,7 @@ std::uint16_t Directory::stripes_for(const Entry& entry) const {
 // An object is lost when some stripe has neither a complete nor a producing holder, and nobody can
 // still turn out to have received all of it from a sender that died.
 std::optional<std::string> Directory::why_lost(const Entry& entry) const {
-  const bool is_up_to_date = unheard_.empty() && newest_ <= epoch_;
-  if (!entry.known || !is_up_to_date || !entry.committed) return std::nullopt;
+  if (!entry.known || !is_up_to_date() || !entry.committed) return std::nullopt;
   for (std::size_t stripe = 0; stripe < std::max<std::size_t>(entry.stripe_count, 1); ++stripe) {
     bool held = false;
     for (const auto& [node, holder] : entry.holders) {
@@ -435,7 +434,7 @@ void Directory::answer_locates(const ObjectId& object, Entry& entry, Instant now
 
 // Somebody knows that the object was put, and nobody has claimed it for too long.
 void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) {
-  if (entry.known || !unheard_.empty() || newest_ > epoch_) return;
+  if (entry.known || !is_up_to_date()) return;
   for (auto& [node, holder] : entry.holders) {
     if (!holder.wants || !holder.exists) continue;
     if (now - holder.since < config_.lost_grace) {

@@ -154,6 +154,19 @@ TEST_F(DirectoryShard, SaysLostWhenTheLastOneThatItHasNotHeardDies) {
   EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
 }
 
+TEST_F(DirectoryShard, SaysNothingThatItFoundLostUnderAnOlderViewUntilAllAreHeard) {
+  has(kA);
+  die(kA);
+  wants(kB);
+  EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
+  change_view({kHome, kB, kC, kD});
+  wants(kB);
+  for (const NodeId node : {kB, kD}) done(node);
+  expect_silence();
+  claim(kC, {.state = StripeState::kComplete, .pinned = true});  // put again meanwhile
+  EXPECT_EQ(only<Grant>(kB).sender, kC);
+}
+
 TEST_F(DirectoryShard, BreaksACircleThatTwoHomesHaveMade) {
   change_view({kHome, kA, kB, kC, kD});
   has(kA);
