@@ -30,6 +30,12 @@ inline constexpr std::uint64_t kBlockBytesMax = 1_MiB;
 inline constexpr std::uint64_t kObjectBytesMax = 1024_GiB;  // block indices stay below 2^21
 static_assert(kObjectBytesMax / kBlockBytesMax <= (1ULL << 31), "a BlockIndex holds every block");
 
+// Who asks where a source is, gets so many bytes of it with the answer, and of all sources of a
+// reduce together so many: two hops less for each, and no longer than a tree of them would take.
+inline constexpr std::uint64_t kCarriedBytesMax = 16_KiB;
+inline constexpr std::uint64_t kCarriedTogetherBytesMax = 256_KiB;
+static_assert(kCarriedBytesMax <= kInlineBytesMax, "the home has a copy of it");
+
 // An object is at most this many runs of one dtype each: its leaves are ordered by dtype, and there
 // are 14. Each run but the last fills whole cache lines, which no element and no block straddles.
 inline constexpr std::size_t kPartsMax = 16;
@@ -38,7 +44,7 @@ inline constexpr std::uint64_t kPartAlignBytes = 64;
 inline constexpr std::uint16_t kStripesMax = 64;  // stripes of one operation; one word of bitmap
 inline constexpr std::uint32_t kReduceSourcesMax = 4096;
 static_assert(kControlFrameBytesMax >=
-                  kLayoutBytesMax + 45 * std::size_t{kReduceSourcesMax} + 4_KiB,
+                  kLayoutBytesMax + 46 * std::size_t{kReduceSourcesMax} + 4_KiB,
               "a reduce's result and all of its members fit into one frame");
 inline constexpr std::size_t kViewMembersMax = 1024;
 inline constexpr std::size_t kForwardListMax = 8;  // decision 18: pushes above it are forwarded

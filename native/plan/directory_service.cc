@@ -427,14 +427,20 @@ void Directory::answer_locates(const ObjectId& object, Entry& entry, Instant now
       ++it;
       continue;
     }
-    send(it->first, Located{object, entry.incarnation, entry.meta, best});
+    const auto own = entry.holders.find(config_.node);
+    const bool is_here = own != entry.holders.end() &&
+                         std::all_of(own->second.stripes.begin(), own->second.stripes.end(), has);
+    const bool carries = is_here && best != it->first && entry.meta.size_bytes > 0 &&
+                         entry.meta.size_bytes <= it->second.locate.bytes_max &&
+                         entry.meta.size_bytes <= config_.inline_bytes_max;
+    send(it->first, Located{object, entry.incarnation, entry.meta, best}, carries);
     it = entry.locates.erase(it);
   }
 }
 
 // Somebody knows that the object was put, and nobody has claimed it for too long.
 void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) {
-  if (entry.known || !is_up_to_date()) return;
+  if (entry.known || entry.reduce || !is_up_to_date()) return;
   for (auto& [node, holder] : entry.holders) {
     if (!holder.wants || !holder.exists) continue;
     if (now - holder.since < config_.lost_grace) {

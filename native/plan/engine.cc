@@ -70,12 +70,12 @@ void Engine::State::settle() {
     } else if (auto parcel = directory_.poll_parcel()) {
       send_parcel(std::move(*parcel));
     } else if (auto state = reduces_.poll_state()) {
-      directory_.handle_reduce_state(*state, now_);
+      tell_state(*state);
     } else if (auto share = reduces_.poll_parcel()) {
       send_parcel(std::move(*share));
-    } else if (auto source = reduces_.poll_locate()) {
-      locates_[source->object] = Locate{source->object, source->incarnation, kNoNode, true};
-      send(view_.home_of(source->object), locates_[source->object]);
+    } else if (const auto locate = reduces_.poll_locate()) {
+      locates_[locate->object] = *locate;
+      send(view_.home_of(locate->object), *locate);
     } else if (auto target = reduces_.poll_cancelled()) {
       send(view_.home_of(*target), Delete{*target, Incarnation{1}});
     } else if (!dirty_folds_.empty() && fold_bytes_left_ > 0) {
@@ -86,6 +86,7 @@ void Engine::State::settle() {
       break;
     }
   }
+  carried_.reset();
   more_ = !dirty_folds_.empty();
   pump();
   const bool is_empty = draining_ && sole_.empty();
@@ -145,12 +146,18 @@ void Engine::State::send(NodeId to, PeerMessage body, TransferId transfer,
   }
 }
 
-// A parcel's payload is our own copy of its object; if that went meanwhile, the claim that says so
-// is on its way to the home and the retry finds another holder.
+// A parcel's payload is our own copy of its object. If that went meanwhile, the claim that says so
+// is on its way to the home, where the retry of a push finds another holder; who asked for a
+// location has it, and pulls.
 void Engine::State::send_parcel(Parcel parcel) {
   if (!parcel.with_payload) return send(parcel.to, std::move(parcel.body));
-  const auto it = objects_.find(std::get<Push>(parcel.body).object);
-  if (it == objects_.end() || !it->second.is_complete()) return;
+  const auto* located = std::get_if<Located>(&parcel.body);
+  const ObjectId& id = located != nullptr ? located->object : std::get<Push>(parcel.body).object;
+  const auto it = objects_.find(id);
+  const bool is_here = it != objects_.end() && it->second.is_complete() &&
+                       (located == nullptr || it->second.incarnation == located->incarnation);
+  if (!is_here && located == nullptr) return;
+  if (!is_here) return send(parcel.to, std::move(parcel.body));
   note_use(it->first);
   send(parcel.to, std::move(parcel.body), {}, it->second.extent);
 }
@@ -170,7 +177,10 @@ void Engine::State::claim(const ObjectId& id) {
   Claim said;
   said.object = id;
   std::optional<Extent> payload;
-  if (it != objects_.end()) {
+  if (it != objects_.end() && is_planned_here(id)) {
+    said.wants = it->second.is_wanted();  // what is folded here is nobody's before it is whole
+    said.exists = it->second.exists;
+  } else if (it != objects_.end()) {
     const LocalObject& object = it->second;
     said = make_claim(id, object, inventory_.is_waiting(id));
     const bool is_small = object.meta.size_bytes <= config_.inline_bytes_max;
@@ -214,7 +224,9 @@ void Engine::State::resync(std::optional<NodeId> only_to) {
     if (is_meant(id)) send(view_.home_of(id), locate);
   }
   for (const auto& [id, call] : calls_) {
-    if (is_meant(id)) send(view_.home_of(id), call.want);
+    if (!is_meant(id)) continue;
+    send(view_.home_of(id), call.want);
+    if (call.failed) tell_state(*call.failed);
   }
   for (const Member& member : view_.members()) {
     if (member.node == config_.node || (only_to && member.node != *only_to)) continue;

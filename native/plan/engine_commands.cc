@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "plan/engine_state.h"
+#include "plan/reduce_shape.h"
 
 namespace hoplite {
 
@@ -141,6 +142,7 @@ void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
   call.want.deterministic = reduce.deterministic;
   call.want.share = reduce.share;
   if (reduce.share.is_share()) call.want.meta = cut(reduce.meta);
+  call.is_planned = reduce.share.is_share();  // by its target's home
   send(view_.home_of(reduce.target), call.want);
 }
 
@@ -150,7 +152,8 @@ void Engine::State::on(const Command&, const ReduceSourceCommand& command) {
   if (command.confirmed) return confirm(command.target, command.source);
   it->second.awaited.emplace(command.source.object, command.source);
   const ObjectId& object = command.source.object;
-  const Locate question{object, command.source.incarnation, kNoNode, false};
+  const Locate question{object, command.source.incarnation, kNoNode, false,
+                        carried_bytes_max(it->second.want.source_count, config_.carried_bytes_max)};
   if (locates_.try_emplace(object, question).second) send(view_.home_of(object), question);
 }
 
@@ -164,7 +167,11 @@ void Engine::State::on(const Command& command, const CancelCommand&) {
     news.cancelled = true;
     send(view_.home_of(target), std::move(news));
     reply(waiter, cancelled);
-    return end_call(ObjectId{target});
+    const ObjectId name = target;
+    const bool is_ours = call.want.is_callers;
+    end_call(name);
+    if (is_ours) drop_object(name, Incarnation{1}, true);
+    return;
   }
   for (auto& [name, retired] : retired_) {
     if (retired.writer == waiter) retired.writer.reset();

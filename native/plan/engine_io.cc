@@ -161,7 +161,10 @@ void Engine::State::on(NodeId from, const Message&, const ResyncDone& done) {
 
 void Engine::State::on(NodeId, const Message&, const Located& located) {
   locates_.erase(located.object);
-  note_arrival(located.object, located.incarnation);
+  if (!payload_in_.empty() && payload_in_.size() == located.meta.size_bytes) {
+    carried_ = Carried{located.object, located.incarnation, std::move(payload_in_)};
+  }
+  note_arrival(located.object, &located);
   reduces_.handle_located(located, view_);
   for (auto& [target, folding] : folds_) {
     auto& members = folding.accumulator.members();
@@ -255,7 +258,7 @@ void Engine::State::on(NodeId, const Message&, const PushTo& push) {
 
 void Engine::State::on(NodeId, const Message&, const Lost& lost) {
   locates_.erase(lost.object);
-  note_arrival(lost.object, std::nullopt);
+  note_arrival(lost.object, nullptr);
   reduces_.handle_source_lost(lost.object, view_);
   member_lost(lost.object);
   const auto it = objects_.find(lost.object);
@@ -286,7 +289,8 @@ void Engine::State::on(NodeId from, const Message& message, const PullStart& sta
   // It was leased to them before the home heard that it is gone from here, though wanted again.
   const bool is_gone =
       gone_.covers(start.object, start.incarnation) && (object == nullptr || !object->extent);
-  if (is_gone || !sender_.handle_start(from, message.transfer, start, objects_)) {
+  const bool is_past = start.of_branch && tombstones_.contains(start.object);
+  if (is_gone || is_past || !sender_.handle_start(from, message.transfer, start, objects_)) {
     send(from, PullRefused{}, message.transfer);
   }
   note_use(start.object);

@@ -36,7 +36,7 @@ void Engine::State::on(const Command&, const DrainCommand&) {
   }
 }
 
-bool Engine::State::is_sole(const LocalObject& object) const {
+bool EngineTables::is_sole(const LocalObject& object) const {
   return draining_ && object.extent && !object.elsewhere &&
          (object.pinned || object.writing || object.orphaned || object.is_complete());
 }

@@ -21,7 +21,7 @@ std::uint64_t clients_of(const std::map<ClientId, std::uint32_t>& pins) {
 }  // namespace
 
 // What keeps the object in the arena. REQUIRES: extent, and it can't be evicted.
-std::string Engine::State::reason(const ObjectId& id, const LocalObject& object) const {
+std::string EngineTables::reason(const ObjectId& id, const LocalObject& object) const {
   std::vector<std::string> reasons;
   if (object.writing) {
     reasons.emplace_back("being written");
@@ -45,7 +45,7 @@ std::string Engine::State::reason(const ObjectId& id, const LocalObject& object)
 }
 
 // Why `id` gets no range, who holds the most, and what to do about it.
-std::string Engine::State::full_text(const ObjectId& id, std::uint64_t size_bytes) const {
+std::string EngineTables::full_text(const ObjectId& id, std::uint64_t size_bytes) const {
   const std::string asked =
       "store full: object " + short_name(id) + " needs " + std::to_string(size_bytes) + " bytes";
   const std::string arena = "the arena's " + std::to_string(inventory_.capacity_bytes()) +
@@ -91,7 +91,7 @@ std::string Engine::State::full_text(const ObjectId& id, std::uint64_t size_byte
   return text + ". Delete objects, drop references, or start the nodes with a larger arena_bytes";
 }
 
-ObjectRow Engine::State::row(const ObjectId& id, const LocalObject& object) const {
+ObjectRow EngineTables::row(const ObjectId& id, const LocalObject& object) const {
   ObjectRow row;
   row.object = id;
   row.incarnation = object.incarnation;

@@ -30,13 +30,19 @@ std::vector<std::uint32_t> combined_with(const Folding& folding, std::uint32_t m
   const Accumulator& accumulator = folding.accumulator;
   const NodeId sender = accumulator.members().at(member).sender;
   std::vector<std::uint32_t> members{member};
-  if (folding.singly.contains(sender) || !accumulator.can_combine()) return members;
+  const auto is_branch = [&](std::uint32_t index) {
+    return accumulator.members().at(index).source.is_branch;
+  };
+  if (folding.singly.contains(sender) || !accumulator.can_combine() || is_branch(member)) {
+    return members;
+  }
   const std::size_t most = kCombinedBytesMax / accumulator.own().meta.block_bytes;
   auto beside = folding.waiting_at.lower_bound({sender, 0});
   for (; beside != folding.waiting_at.end() && beside->first == sender; ++beside) {
     const std::uint32_t other = beside->second;
     if (members.size() >= most) break;
-    if (other == member || accumulator.members().at(other).pulled.contains(stripe)) continue;
+    if (other == member || is_branch(other)) continue;
+    if (accumulator.members().at(other).pulled.contains(stripe)) continue;
     if (accumulator.lacks_alike(member, other, stripe)) members.push_back(other);
   }
   std::sort(members.begin(), members.end());  // the same first one for each owner: it takes turns
@@ -104,6 +110,7 @@ void Engine::State::look_at(const ObjectId& target, Folding& folding, Accumulato
   const std::uint32_t index = member.source.index;
   folding.stop_waiting(member);
   folding.here.erase(index);
+  if (fold_carried(target, folding, member)) return;
   const Here here = fold_local(target, folding, member);
   if (here == Here::kSome) folding.here.insert(index);
   if (here != Here::kNothing) return;
@@ -114,12 +121,46 @@ void Engine::State::look_at(const ObjectId& target, Folding& folding, Accumulato
   if (member.located) {
     folding.waiting.insert(index);
     folding.waiting_at.emplace(member.sender, index);
-  } else if (const ObjectId& source = member.source.object;
-             folding.asked.emplace(source, index).second) {
-    const Locate& locate =
-        locates_[source] = {source, member.source.incarnation, member.failed, true};
-    send(view_.home_of(source), locate);
+  } else {
+    locate_member(target, folding, member);
   }
+}
+
+// Who plans a tree places anew what a branch can't have from where it is, and a branch that its
+// reader can't have.
+void Engine::State::locate_member(const ObjectId& target, Folding& folding,
+                                  const Accumulator::Member& member) {
+  const ObjectId source = member.source.object;
+  const bool is_new = folding.asked.emplace(source, member.source.index).second;
+  if (member.source.is_branch || folding.accumulator.own().is_branch) {
+    ReduceReport news;
+    news.lost.push_back(member.source.index);
+    return report(target, std::move(news));
+  }
+  if (!is_new) return;
+  Locate& locate = locates_[source];
+  locate = Locate{source, member.source.incarnation, member.failed, true};
+  send(view_.home_of(source), locate);
+}
+
+// From the answer that said where it is, by way of a free slot. Returns false if it didn't.
+bool Engine::State::fold_carried(const ObjectId& target, Folding& folding,
+                                 const Accumulator::Member& member) {
+  const ReduceOwn& own = folding.accumulator.own();
+  const std::uint32_t index = member.source.index;
+  const bool is_it = carried_ && carried_->object == member.source.object &&
+                     carried_->incarnation == member.source.incarnation && !own.share.is_share() &&
+                     carried_->bytes.size() == own.meta.size_bytes && own.meta.block_count() == 1 &&
+                     own.owned.size() == 1 && member.pulled.empty() &&
+                     folding.accumulator.lacks(index, BlockIndex{0});
+  const FoldPulls pulls = fold_pulls(own, config_, folding.workspace.slots().size_bytes);
+  if (!is_it || folding.pulls.size() >= pulls.at_once) return false;
+  const std::size_t slot = take_slot(folding);
+  const Extent at{folding.workspace.slots().offset + slot * pulls.slot_bytes, own.meta.size_bytes};
+  actions_.emplace_back(WriteInline{at, carried_->bytes});
+  fold_block(objects_.at(target), folding, {&index, 1}, BlockIndex{0}, at.offset);
+  folding.free_slots.insert(slot);
+  return true;
 }
 
 // Folds what this node itself has of the member, and says how much of the member that is.
@@ -128,7 +169,9 @@ Here Engine::State::fold_local(const ObjectId& target, Folding& folding,
   ++stats_.members_looked_at;
   const auto it = objects_.find(member.source.object);
   if (it == objects_.end() && member.whole) objects_[member.source.object].whole_wanted = true;
-  const Here elsewhere = member.whole ? Here::kSome : Here::kNothing;
+  const bool comes =
+      member.whole || (member.source.is_branch && member.located && member.sender == config_.node);
+  const Here elsewhere = comes ? Here::kSome : Here::kNothing;
   if (it == objects_.end()) {
     if (member.whole) claim(member.source.object);
     return elsewhere;
@@ -141,9 +184,10 @@ Here Engine::State::fold_local(const ObjectId& target, Folding& folding,
     return Here::kNothing;
   }
   const bool fits =
-      source.extent && source.committed && own.share.fits(source.meta, own.meta) &&
+      source.extent && (source.committed || source.is_branch) &&
+      own.share.fits(source.meta, own.meta) &&
       (member.source.incarnation.value == 0 || member.source.incarnation == source.incarnation);
-  const bool produced = source.writing || source.is_complete();
+  const bool produced = source.writing || source.is_complete() || source.is_branch;
   if (member.whole && !source.is_complete() && !source.whole_wanted && !source.writing) {
     source.whole_wanted = true;
     claim(member.source.object);
@@ -189,7 +233,7 @@ void Engine::State::pull_member(Folding& folding, std::uint32_t index, const Fol
     const ReduceSource& first = members.at(together.front()).source;
     PullGoal goal{first.object, first.incarnation, TargetEpoch{0}, own.meta,  own.stripe_count,
                   stripe,       member.sender,     *from,          own.share, {},
-                  own.op};
+                  own.op,       first.is_branch};
     for (const std::uint32_t each : std::span(together).subspan(1)) {
       const ReduceSource& other = members.at(each).source;
       goal.beside.push_back({other.object, other.incarnation});

@@ -128,7 +128,7 @@ void Engine::State::fail_waiters(LocalObject& object, Code code, const std::stri
   object.waiters.clear();
 }
 
-bool Engine::State::is_free_to_go(const ObjectId& id, const LocalObject& object) const {
+bool EngineTables::is_free_to_go(const ObjectId& id, const LocalObject& object) const {
   return object.is_idle_copy() && !sender_.serves(id);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/engine_state.h"
+#include "plan/reduce_shape.h"
 
 namespace hoplite {
 namespace {
@@ -59,7 +60,8 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
     for (LocalStripe& stripe : object.stripes) {
       if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
     }
-    refuse(sender_.drop(own.target), own.target);
+    // A branch has one epoch, and its reader may wait for it.
+    if (!own.is_branch) refuse(sender_.drop(own.target), own.target);
     object.stripes.assign(own.stripe_count, LocalStripe{});
   }
   object.incarnation = Incarnation{1};
@@ -118,7 +120,15 @@ void Engine::State::publish_folded(const ObjectId& target, Folding& folding) {
       finish_block(object, folding, *whole);
     }
     if (fold_bytes_left_ == 0) dirty_folds_.insert(target);
-    object.stripes[stripe.value].ready = folding.accumulator.final_blocks(stripe);
+    const std::uint32_t before =
+        std::exchange(object.stripes[stripe.value].ready, folding.accumulator.final_blocks(stripe));
+    if (object.is_branch) {
+      const bool is_news = before != object.stripes[stripe.value].ready;
+      for (auto it = folds_.begin(); is_news && it != folds_.end(); ++it) {
+        if (it->first != target) dirty_folds_.insert(it->first);  // it may be a member of it
+      }
+      continue;
+    }
     if (!folding.accumulator.is_folded(stripe) || folding.reported.contains(stripe)) continue;
     folding.reported.insert(stripe);
     news.folded.push_back(stripe);
@@ -132,7 +142,7 @@ void Engine::State::report(const ObjectId& target, ReduceReport report) {
   report.target = target;
   report.target_epoch = it->second.target_epoch;
   report.meta = it->second.meta;
-  send(view_.home_of(target), std::move(report));
+  send(planner_of(target), std::move(report));
 }
 
 void Engine::State::report_committed(const ObjectId& target) {
@@ -143,6 +153,7 @@ void Engine::State::report_committed(const ObjectId& target) {
 }
 
 void Engine::State::on(NodeId, const Message&, const ReduceState& state) {
+  const bool is_ours = is_planned_here(state.target);
   if (const auto call = calls_.find(state.target); call != calls_.end()) {
     call->second.want.seen = std::max(call->second.want.seen, state.target_epoch);
     if (state.phase == ReducePhase::kCommitted) {
@@ -168,6 +179,7 @@ void Engine::State::on(NodeId, const Message&, const ReduceState& state) {
   if (state.phase == ReducePhase::kCommitted && state.target_epoch == it->second.target_epoch &&
       !it->second.committed) {
     commit_target(state, it->second);
+    if (is_ours) report_committed(state.target);
   }
 }
 
@@ -194,6 +206,8 @@ void Engine::State::commit_target(const ReduceState& state, LocalObject& object)
     }
     end_fold(state.target);
   }
+  // A small result is one block for everybody, though it may have come in several.
+  if (object.meta.size_bytes <= config_.inline_bytes_max) object.meta = cut(object.meta);
   committed_[state.target] = {state.members, state.caller};
   claim(state.target);
   complete(state.target, object);
@@ -212,6 +226,47 @@ void Engine::State::drop_branches() {
 
 // The source has arrived, or never will: it is the next in the order of arrival.
 void Engine::State::confirm(const ObjectId& target, const ReduceSource& source) {
+  Call& call = calls_.at(target);
+  if (call.is_planned) return forward(target, source);
+  const ObjectMeta* meta = source.failed ? nullptr : meta_here(source);
+  const bool is_first = call.unplanned.empty();
+  call.unplanned.push_back(source);
+  if (meta != nullptr || (source.failed && is_first)) return plan_call(target, meta);
+  if (!is_first) return;
+  Locate& question = locates_[source.object];
+  question = {source.object, source.incarnation, kNoNode, true,
+              carried_bytes_max(call.want.source_count, config_.carried_bytes_max)};
+  send(view_.home_of(source.object), question);
+}
+
+// Of a source that is here.
+const ObjectMeta* EngineTables::meta_here(const ReduceSource& source) const {
+  const auto it = objects_.find(source.object);
+  if (it == objects_.end() || !it->second.extent || !it->second.committed) return nullptr;
+  const bool is_it = source.incarnation.value == 0 || source.incarnation == it->second.incarnation;
+  return is_it ? &it->second.meta : nullptr;
+}
+
+// A small result is folded on its caller's node, and goes with it: so it is planned there as well,
+// and its home only has to hear how it ends. Who plans depends on the first source.
+void Engine::State::plan_call(const ObjectId& target, const ObjectMeta* meta) {
+  Call& call = calls_.at(target);
+  ReduceWant& want = call.want;
+  call.is_planned = true;
+  const NodeId home = view_.home_of(target);
+  if (meta != nullptr && meta->size_bytes <= config_.inline_bytes_max) {
+    want.is_callers = true;
+    want.meta = *meta;
+    if (home != config_.node) send(home, want);
+  }
+  for (const ReduceSource& source : std::exchange(call.unplanned, {})) {
+    if (want.confirmed.size() < want.source_count) want.confirmed.push_back(source);
+  }
+  if (want.is_callers) return reduces_.handle_want(config_.node, want, view_);
+  if (!want.confirmed.empty()) send(home, want);
+}
+
+void Engine::State::forward(const ObjectId& target, const ReduceSource& source) {
   ReduceWant& whole = calls_.at(target).want;
   if (whole.confirmed.size() >= whole.source_count) return;
   std::vector<ReduceSource> confirmed = std::exchange(whole.confirmed, {source});
@@ -219,17 +274,58 @@ void Engine::State::confirm(const ObjectId& target, const ReduceSource& source) 
   news.first = static_cast<std::uint32_t>(confirmed.size());
   confirmed.push_back(source);
   whole.confirmed = std::move(confirmed);
+  if (whole.is_callers) return reduces_.handle_want(config_.node, news, view_);
   send(view_.home_of(target), std::move(news));
 }
 
-// A source that a caller waits for has been found (or lost: no incarnation).
-void Engine::State::note_arrival(const ObjectId& source, std::optional<Incarnation> incarnation) {
+bool EngineTables::is_planned_here(const ObjectId& target) const {
+  const auto call = calls_.find(target);
+  return call != calls_.end() && call->second.want.is_callers;
+}
+
+NodeId EngineTables::planner_of(const ObjectId& target) const {
+  return is_planned_here(target) ? config_.node : view_.home_of(target);
+}
+
+// To the directory here, or, of a reduce that is planned for our own clients, how it failed to its
+// home: it answers everybody, us too. Of a success the home hears from who has the result.
+void Engine::State::tell_state(const ReduceState& state) {
+  const NodeId home = view_.home_of(state.target);
+  const bool is_failed = state.phase == ReducePhase::kFailed;
+  if (is_failed && is_planned_here(state.target)) calls_.at(state.target).failed = state;
+  if (home == config_.node) {
+    directory_.handle_reduce_state(state, now_);
+    if (is_failed && is_planned_here(state.target)) send(home, state);
+  } else if (is_failed && is_planned_here(state.target)) {
+    ReduceReport news;
+    news.target = state.target;
+    news.target_epoch = state.target_epoch;
+    news.code = state.code;
+    news.text = state.text;
+    send(home, std::move(news));
+  }
+}
+
+// A source that a caller waits for has been found, or lost.
+void Engine::State::note_arrival(const ObjectId& source, const Located* located) {
+  std::vector<ObjectId> asking;
   for (auto& [target, call] : calls_) {
+    const bool is_asked = !call.unplanned.empty() && call.unplanned.front().object == source;
     const auto [first, last] = call.awaited.equal_range(source);
-    for (auto arrived = first; arrived != last; arrived = call.awaited.erase(arrived)) {
-      ReduceSource& each = arrived->second;
-      each.failed = !incarnation;
-      each.incarnation = incarnation.value_or(Incarnation{});
+    if (is_asked || first != last) asking.push_back(target);
+  }
+  for (const ObjectId& target : asking) {
+    Call& call = calls_.at(target);
+    if (!call.is_planned && located != nullptr) plan_call(target, &located->meta);
+    const bool is_asked = !call.unplanned.empty() && call.unplanned.front().object == source;
+    if (is_asked) plan_call(target, nullptr);
+    const auto [first, last] = call.awaited.equal_range(source);
+    std::vector<ReduceSource> arrived;
+    for (auto it = first; it != last; ++it) arrived.push_back(it->second);
+    call.awaited.erase(first, last);
+    for (ReduceSource& each : arrived) {
+      each.failed = located == nullptr;
+      each.incarnation = located == nullptr ? Incarnation{} : located->incarnation;
       confirm(target, each);
     }
   }
@@ -238,6 +334,7 @@ void Engine::State::note_arrival(const ObjectId& source, std::optional<Incarnati
 // Questions about sources that nobody waits for any more are taken back.
 void Engine::State::end_call(const ObjectId& target) {
   const std::multimap<ObjectId, ReduceSource> awaited = std::move(calls_.at(target).awaited);
+  if (calls_.at(target).want.is_callers) reduces_.forget(target);
   calls_.erase(target);
   for (const auto& each : awaited) {
     const ObjectId& source = each.first;

@@ -2,10 +2,6 @@
 // queues actions; settle() lets what follows from them happen. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
-#include <string>
-#include <utility>
-
 #include "plan/engine_tables.h"
 
 namespace hoplite {
@@ -94,19 +90,13 @@ class Engine::State : private EngineTables {
   void drop_object(const ObjectId& id, Incarnation upto, bool deleted);
   void unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all);
   void free_retired();  // those that nobody maps, sends or writes any more
-  [[nodiscard]] bool is_free_to_go(const ObjectId& id, const LocalObject& object) const;
   void note_use(const ObjectId& id);
   void note_sole(const ObjectId& id);
-  [[nodiscard]] bool is_sole(const LocalObject& object) const;
   void on_admitted(const Admitted& admitted);
   void on_refused(const ObjectId& id, std::uint64_t size_bytes);
   bool ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line);
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
   bool reserve_at_once(const ObjectId& id, std::uint64_t size_bytes);  // engine_keeping.cc
-  // what is here, for people (engine_listing.cc)
-  [[nodiscard]] std::string full_text(const ObjectId& id, std::uint64_t size_bytes) const;
-  [[nodiscard]] std::string reason(const ObjectId& id, const LocalObject& object) const;
-  [[nodiscard]] ObjectRow row(const ObjectId& id, const LocalObject& object) const;
   // transfers (engine_transfers.cc)
   void start_pull(const ObjectId& id, LocalObject& object, StripeIndex stripe, NodeId sender);
   void open_pull(TransferId transfer, Pull pull, const OpenReceive& receive);
@@ -130,6 +120,8 @@ class Engine::State : private EngineTables {
   void note_here(const ObjectId& source);
   void drive_members(const ObjectId& target, Folding& folding);
   void look_at(const ObjectId& target, Folding& folding, Accumulator::Member& member);
+  void locate_member(const ObjectId& target, Folding& folding, const Accumulator::Member& member);
+  bool fold_carried(const ObjectId& target, Folding& folding, const Accumulator::Member& member);
   Here fold_local(const ObjectId& target, Folding& folding, Accumulator::Member& member);
   void pull_member(Folding& folding, std::uint32_t index, const FoldPulls& pulls);
   void member_lost(const ObjectId& source);
@@ -141,7 +133,10 @@ class Engine::State : private EngineTables {
   void end_fold(const ObjectId& target);
   void drop_branches();
   void confirm(const ObjectId& target, const ReduceSource& source);
-  void note_arrival(const ObjectId& source, std::optional<Incarnation> incarnation);
+  void plan_call(const ObjectId& target, const ObjectMeta* meta);
+  void forward(const ObjectId& target, const ReduceSource& source);
+  void note_arrival(const ObjectId& source, const Located* located);
+  void tell_state(const ReduceState& state);
   void end_call(const ObjectId& target);
   void report(const ObjectId& target, ReduceReport report);
   void report_committed(const ObjectId& target);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,14 @@ struct Call {  // the caller's side of a reduce
   Waiter waiter;
   ReduceWant want;                                // everything confirmed so far
   std::multimap<ObjectId, ReduceSource> awaited;  // to be confirmed once some node has them
+  bool is_planned = false;                        // it is known who plans it
+  std::deque<ReduceSource> unplanned = {};        // confirmed before; the first one is asked for
+  std::optional<ReduceState> failed = {};         // planned here, and its home is to say so
+};
+struct Carried {  // a source that came with its location
+  ObjectId object;
+  Incarnation incarnation;
+  Bytes bytes;
 };
 // The owner's side of a reduce. There may be thousands of members: a turn looks at those that have
 // news. One in none of `news`, `here`, `waiting` and `asked` is pulled wherever it is lacking.
@@ -64,6 +73,18 @@ enum class Here { kNothing, kSome, kAll };  // of what an owner lacks of a membe
 
 struct EngineTables {
   EngineTables(const EngineConfig& config, std::uint64_t seed);
+
+  [[nodiscard]] bool is_free_to_go(const ObjectId& id, const LocalObject& object) const;
+  [[nodiscard]] bool is_sole(const LocalObject& object) const;
+  // Of a source that is here; else nullptr.
+  [[nodiscard]] const ObjectMeta* meta_here(const ReduceSource& source) const;
+  // A reduce of a client here, that this node plans; and who plans any other.
+  [[nodiscard]] bool is_planned_here(const ObjectId& target) const;
+  [[nodiscard]] NodeId planner_of(const ObjectId& target) const;
+  // what is here, for people (engine_listing.cc)
+  [[nodiscard]] std::string full_text(const ObjectId& id, std::uint64_t size_bytes) const;
+  [[nodiscard]] std::string reason(const ObjectId& id, const LocalObject& object) const;
+  [[nodiscard]] ObjectRow row(const ObjectId& id, const LocalObject& object) const;
 
   EngineConfig config_;
   Instant now_;
@@ -100,6 +121,7 @@ struct EngineTables {
   std::deque<Message> loop_;
   std::deque<MessageIn> parked_;
   std::deque<Action> actions_;
+  std::optional<Carried> carried_;    // for this turn
   Bytes payload_in_;                  // of the message being received
   std::optional<ObjectId> granting_;  // whose range is asked for while its grant is handled
   std::uint64_t fold_bytes_left_ = 0;

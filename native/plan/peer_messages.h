@@ -52,9 +52,10 @@ struct Delete {  // everywhere, and refuse what comes late
 struct Locate {  // asynchronous location query: answered by Located or Lost, once there is an
                  // answer
   ObjectId object;
-  Incarnation incarnation;  // 0: any
-  NodeId failed;            // this holder could not serve; none: kNoNode
-  bool exists = true;       // it was put: "nobody has it" is a loss, not a wait
+  Incarnation incarnation;      // 0: any
+  NodeId failed;                // this holder could not serve; none: kNoNode
+  bool exists = true;           // it was put: "nobody has it" is a loss, not a wait
+  std::uint32_t bytes_max = 0;  // answer with its bytes, if the home has so many of them
   bool operator==(const Locate&) const = default;
 };
 struct ReduceSource {
@@ -62,10 +63,11 @@ struct ReduceSource {
   ObjectId object;
   Incarnation incarnation;  // 0: any
   bool failed = false;      // it will never come; `object` means nothing
-  NodeId holder = kNoNode;  // who has all of it, as far as the home knows
+  NodeId holder = kNoNode;  // who has all of it, as far as is known
+  bool is_branch = false;   // of the reduce: made by `holder`, which nobody else has
   bool operator==(const ReduceSource&) const = default;
 };
-struct ReduceWant {  // the caller of a reduce, to the target's home; repeated whole to a new home
+struct ReduceWant {  // the caller of a reduce, to who plans it; repeated whole to a new home
   ObjectId target;
   ReduceOp op = ReduceOp::kSum;
   std::uint32_t source_count = 0;
@@ -76,8 +78,9 @@ struct ReduceWant {  // the caller of a reduce, to the target's home; repeated w
   bool cancelled = false;
   bool everywhere = false;     // the caller's node owns stripes too: the result is wanted on all
   bool deterministic = false;  // combined along a fixed tree over the source index
+  bool is_callers = false;     // planned by its caller's node, which tells the home how it ends
   Share share = {};
-  ObjectMeta meta = {};  // of the result, if it is a share; else it is as its sources are
+  ObjectMeta meta = {};  // of the result, if it is a share or its caller's; else as its sources are
   bool operator==(const ReduceWant&) const = default;
 };
 struct ReduceReport {  // an owner, to the target's home
@@ -110,7 +113,7 @@ struct Grant {  // a lease: receive `stripe` from `sender`
   LeaseId lease;
   bool operator==(const Grant&) const = default;
 };
-struct Located {
+struct Located {  // its bytes follow as the payload where they were asked for and are there
   ObjectId object;
   Incarnation incarnation;
   ObjectMeta meta;

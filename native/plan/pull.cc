@@ -30,7 +30,8 @@ PullStart Pull::start() const {
           .range = {goal_.share.offset, goal_.share.is_share() ? goal_.meta.size_bytes : 0},
           .block_bytes = goal_.share.is_share() ? goal_.meta.block_bytes : 0,
           .beside = goal_.beside,
-          .op = goal_.op};
+          .op = goal_.op,
+          .of_branch = goal_.of_branch};
 }
 
 Pull::Landed Pull::handle_landed(BlockIndex block) {

@@ -22,6 +22,7 @@ struct PullGoal {
   Share share = {};                 // `meta` is of this range of the object
   std::vector<Beside> beside = {};  // combined with it by the sender
   ReduceOp op = ReduceOp::kSum;
+  bool of_branch = false;
 };
 
 struct FoldGoal {  // the members of a reduce that this pull is for; several: combined by the sender

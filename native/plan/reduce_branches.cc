@@ -1,6 +1,9 @@
-// Depth: sources that are there at the same time become branches of the reduce, if the model says
-// that it ends sooner. Whatever a branch loses, it is undone, and what is left of its sources is
-// placed anew; so no epoch of one is known to another. SPDX-License-Identifier: Apache-2.0
+// Depth: of sources that are there at the same time, one node's are combined there with what comes
+// up from other nodes, if the model says that the reduce ends sooner. All branches of a tree are
+// told at once, and each is pulled block by block as it is folded, before it has all. Whatever a
+// limb (a branch of the root, with all below it) loses, it is undone, and what is left of its
+// sources is placed anew under the next target epoch of the root; so a branch has one epoch only.
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
 
@@ -19,79 +22,151 @@ bool may_branch(bool deterministic, const Share& share, const ObjectMeta& meta) 
 
 }  // namespace
 
-// Whenever as many members are new as are still being located: not one message for each of many
-// that come together, and nobody waits long for one that is slow to be found. A tree of a given
-// degree waits for all.
+// A tree is made of all that are being located, once they are at least as many as are still to
+// come: of those that come one after the other there is a tree of one half, one of a quarter, and
+// so on, and the last one waits for nobody. In one level, whenever as many are new as are still
+// being located: not one pull for each of many that come together from one node, and nobody waits
+// long for one that is slow to be found. What came with its location is folded at once.
 void ReduceTree::place_located(const ObjectId& target, Plan& plan, const Membership& view) {
-  const std::size_t unplaced = plan.located.size() - plan.placed.count();
-  if (unplaced == 0 || unplaced < plan.locating.size()) return;
+  if (plan.placed.count() == plan.located.size()) return;
   std::vector<ReduceSource> news;
   for (const ReduceSource& source : plan.located) {
     if (!plan.placed.contains(source.index)) news.push_back(source);
   }
-  const std::uint32_t degree = degree_for(plan, news.size(), view);
-  const bool is_given = degree < plan.count && (plan.degree > 0 || config_.reduce_degree > 0);
-  if (is_given && plan.located.size() < plan.count) return;
+  const bool grows = is_tree(plan) && !plan.is_cut_off;
+  const std::size_t to_come = plan.count - plan.located.size();
+  if (grows && (!plan.locating.empty() || news.size() < to_come)) return;
+  if (!is_carried(plan) && news.size() < plan.locating.size()) return;
   for (const ReduceSource& source : news) plan.placed.insert(source.index);
-  const std::size_t together = std::max(degree, 2U);
-  if (news.size() <= together) {
-    plan.width = static_cast<std::uint32_t>(news.size());
-    plan.inputs.insert(plan.inputs.end(), news.begin(), news.end());
-    return;
-  }
-  if (!plan.is_branch) stats_.degree = degree;
-  const auto sizes = split_sources(static_cast<std::uint32_t>(news.size()), degree);
-  plan.width = static_cast<std::uint32_t>(sizes.size());
-  auto first = news.begin();
-  for (const std::uint32_t size : sizes) {
-    const auto last = first + size;
-    if (size == 1) {
-      plan.inputs.push_back(*first);
-    } else {
-      add_branch(target, plan, {first, last}, degree, view);
+  std::vector<Site> sites;
+  std::map<NodeId, std::size_t> at;
+  for (const ReduceSource& source : news) {
+    // What is at the root already, or is spread over nodes, is no branch's.
+    const bool is_at_root = plan.owners.size() == 1 && source.holder == plan.owners.front();
+    if (!grows || is_at_root || source.holder == kNoNode) {
+      plan.inputs.push_back(source);
+      continue;
     }
-    first = last;
+    const auto [site, is_new] = at.emplace(source.holder, sites.size());
+    if (is_new) sites.emplace_back();
+    sites[site->second].push_back(source);
   }
+  if (sites.empty()) return;
+  const std::uint32_t degree = degree_for(plan, static_cast<std::uint32_t>(sites.size()));
+  const auto inputs = pull_from(target, plan, sites, degree, nullptr, view);
+  plan.inputs.insert(plan.inputs.end(), inputs.begin(), inputs.end());
 }
 
-std::uint32_t ReduceTree::degree_for(const Plan& plan, std::size_t sources,
-                                     const Membership& view) const {
-  const auto count = static_cast<std::uint32_t>(sources);
-  if (!may_branch(plan.deterministic, plan.share, *plan.meta)) return plan.count;
-  if (plan.degree > 0) return plan.degree;
+// From how many of so many nodes one pulls.
+std::uint32_t ReduceTree::degree_for(const Plan& plan, std::uint32_t nodes) const {
+  if (!may_branch(plan.deterministic, plan.share, *plan.meta)) return std::max(nodes, 1U);
   if (config_.reduce_degree > 0) return config_.reduce_degree;
   // Stripes use every node's links, and each branch would be a copy more of a large object.
-  if (plan.meta->size_bytes > config_.inline_bytes_max) return plan.count;
-  return choose_degree({.sources = count,
-                        .nodes = std::max(static_cast<std::uint32_t>(view.members().size()), 1U),
-                        .size_bytes = plan.meta->size_bytes});
+  const std::uint64_t size = plan.meta->size_bytes;
+  const bool comes = size <= carried_bytes_max(plan.count, config_.carried_bytes_max);
+  if (!plan.is_callers || comes) return std::max(nodes, 1U);
+  return std::max(
+      choose_degree({.nodes = nodes, .size_bytes = size, .block_bytes = config_.block_bytes_min}),
+      1U);
 }
 
-void ReduceTree::add_branch(const ObjectId& target, Plan& plan, std::vector<ReduceSource> sources,
-                            std::uint32_t degree, const Membership& view) {
-  const ObjectId id = name_branch(target, view);
-  Plan& branch = plans_[id];
-  Branch& known = plan.branches[id];
-  for (const ReduceSource& source : sources) {
-    known.sources.push_back(source.index);
-    branch.arrived.insert(source.index);
-    branch.indices.insert(source.index);
+// What the root, or a branch, pulls from to have all that is at these sites.
+std::vector<ReduceSource> ReduceTree::pull_from(const ObjectId& target, Plan& plan,
+                                                std::span<Site> sites, std::uint32_t degree,
+                                                const ObjectId* limb, const Membership& view) {
+  std::vector<ReduceSource> inputs;
+  const std::size_t width = std::min<std::size_t>(degree, sites.size());
+  for (std::size_t i = 0; i < width; ++i) {
+    const std::size_t first = i * sites.size() / width;
+    const std::size_t last = (i + 1) * sites.size() / width;
+    if (const auto branch =
+            add_branch(target, plan, sites.subspan(first, last - first), degree, limb, view)) {
+      inputs.push_back(*branch);
+      continue;
+    }
+    for (const Site& site : sites.subspan(first, last - first)) {
+      inputs.insert(inputs.end(), site.begin(), site.end());
+    }
   }
-  branch.is_branch = branch.wanted = true;
-  branch.parent = target;
-  branch.degree = degree;
-  branch.caller = config_.node;
-  branch.op = plan.op == ReduceOp::kMean ? ReduceOp::kSum : plan.op;  // divided at the root
-  branch.source_count = plan.source_count;
-  branch.count = static_cast<std::uint32_t>(sources.size());
-  branch.source_meta = branch.meta = plan.meta;
-  branch.arrivals = sources;
-  branch.located = std::move(sources);
-  advance(id, branch, view);
+  return inputs;
 }
 
-// A name of its own for ever, with the same first bytes, which are the messages' trace id, and the
-// same home. Cost: O(members of the view x their logarithm).
+// It is made on the first of the nodes that can; a single one needs none.
+std::optional<ReduceSource> ReduceTree::add_branch(const ObjectId& target, Plan& plan,
+                                                   std::span<Site> sites, std::uint32_t degree,
+                                                   const ObjectId* limb, const Membership& view) {
+  const auto able = std::find_if(sites.begin(), sites.end(), [&](const Site& site) {
+    const NodeId node = site.front().holder;
+    return view.is_live(node) && !view.is_draining(node);
+  });
+  if (sites.size() < 2 || able == sites.end()) return std::nullopt;
+  std::iter_swap(sites.begin(), able);
+  const Site& own_site = sites.front();
+  const ReduceSource result{.index = own_site.front().index,
+                            .object = name_branch(target, view),
+                            .incarnation = Incarnation{1},
+                            .holder = own_site.front().holder,
+                            .is_branch = true};
+  Branch& branch = plan.branches[result.object];
+  branch.owner = result.holder;
+  branch.limb = limb == nullptr ? result.object : *limb;
+  if (limb == nullptr) {
+    auto& sources = plan.limbs[result.object];
+    for (const Site& site : sites) {
+      for (const ReduceSource& source : site) sources.push_back(source.index);
+    }
+  }
+  roots_[result.object] = target;
+  stats_.degree = degree;
+  ++stats_.branches;
+  std::vector<ReduceSource> inputs = own_site;
+  const auto below = pull_from(target, plan, sites.subspan(1), degree, &branch.limb, view);
+  inputs.insert(inputs.end(), below.begin(), below.end());
+  branch.own = {.target = result.object,
+                .target_epoch = TargetEpoch{1},
+                .op = plan.op == ReduceOp::kMean ? ReduceOp::kSum : plan.op,  // divided at the root
+                .meta = cut_of(plan),
+                .share = share_of(plan),
+                .stripe_count = 1,
+                .owned = {StripeIndex{0}},
+                .source_count = plan.source_count,
+                .count = static_cast<std::uint32_t>(inputs.size()),
+                .deterministic = false,
+                .everywhere = false,
+                .members = std::move(inputs),
+                .sealed = true,
+                .is_branch = true};
+  parcels_.push_back({branch.owner, branch.own});
+  return result;
+}
+
+// Is it one, if all its sources are on other nodes?
+bool ReduceTree::is_tree(const Plan& plan) const {
+  return degree_for(plan, plan.count) < plan.count;
+}
+
+// Do its sources come with the answers to where they are?
+bool ReduceTree::is_carried(const Plan& plan) const {
+  return plan.is_callers && !is_tree(plan) &&
+         plan.meta->size_bytes <= carried_bytes_max(plan.count, config_.carried_bytes_max);
+}
+
+// A small object is one block; up a tree it goes in several, which are ranges of it.
+Share ReduceTree::share_of(const Plan& plan) const {
+  if (!plan.is_callers || !is_tree(plan)) return plan.share;
+  return {.source_bytes = plan.meta->size_bytes, .offset = 0, .reader = 0};
+}
+
+ObjectMeta ReduceTree::cut_of(const Plan& plan) const {
+  ObjectMeta meta = *plan.meta;
+  if (plan.is_callers && is_tree(plan) && config_.block_bytes_min < meta.block_bytes) {
+    meta.block_bytes = static_cast<std::uint32_t>(config_.block_bytes_min);
+  }
+  return meta;
+}
+
+// A name of its own for ever, with the same first bytes, which are the messages' trace id, and this
+// node as its home. Cost: O(members of the view x their logarithm).
 ObjectId ReduceTree::name_branch(const ObjectId& target, const Membership& view) {
   static_assert(kObjectIdBytes == 28);
   ObjectId id = target;
@@ -104,113 +179,72 @@ ObjectId ReduceTree::name_branch(const ObjectId& target, const Membership& view)
   return id;
 }
 
-// On the node of its first source; in a chain on that of the last one, which is added to all
-// others.
-NodeId ReduceTree::branch_owner(const Plan& plan, const Membership& view) const {
-  std::vector<ReduceSource> sources = plan.located;
-  if (plan.degree == 1) std::reverse(sources.begin(), sources.end());
-  const auto able = std::find_if(sources.begin(), sources.end(), [&](const ReduceSource& source) {
-    return source.holder != kNoNode && view.is_live(source.holder) &&
-           !view.is_draining(source.holder);
-  });
-  return able == sources.end() ? plan.caller : able->holder;
-}
-
-bool ReduceTree::is_sealed(const Plan& plan) {
-  return plan.placed.count() == plan.count &&
-         std::all_of(plan.branches.begin(), plan.branches.end(),
-                     [](const auto& branch) { return branch.second.committed; });
-}
-
-// Its result is a member like any other, and it is known who has it.
-void ReduceTree::finish_branch(const ObjectId& branch, const Plan& plan, const Membership& view) {
-  const auto parent = plans_.find(plan.parent);
-  if (parent == plans_.end()) return;
-  const auto known = parent->second.branches.find(branch);
-  if (known == parent->second.branches.end()) return;
-  known->second.committed = true;
-  parent->second.inputs.push_back({.index = known->second.sources.front(),
-                                   .object = branch,
-                                   .incarnation = Incarnation{1},
-                                   .holder = plan.owners.front()});
-  advance(parent->first, parent->second, view);
-}
-
 // Its sources are placed anew.
-void ReduceTree::undo_branch(const ObjectId& target, Plan& plan, const ObjectId& branch) {
-  const auto known = plan.branches.find(branch);
-  if (known == plan.branches.end()) return;
-  for (const std::uint32_t index : known->second.sources) plan.placed.erase(index);
-  std::erase_if(plan.inputs, [&](const ReduceSource& input) { return input.object == branch; });
-  const bool was_told = known->second.committed;
-  if (const auto it = plans_.find(branch); it != plans_.end()) it->second.wanted = false;
-  cancelled_.push_back(branch);
-  plan.branches.erase(known);
-  if (was_told) raise_epoch(target, plan);
+void ReduceTree::undo_limb(const ObjectId& target, Plan& plan, const ObjectId& limb) {
+  const auto known = plan.limbs.find(limb);
+  if (known == plan.limbs.end()) return;
+  for (const std::uint32_t index : known->second) plan.placed.erase(index);
+  plan.limbs.erase(known);
+  std::erase_if(plan.inputs, [&](const ReduceSource& input) { return input.object == limb; });
+  std::erase_if(plan.branches, [&](const auto& entry) {
+    if (entry.second.limb != limb) return false;
+    roots_.erase(entry.first);
+    cancelled_.push_back(entry.first);
+    return true;
+  });
+  raise_epoch(target, plan);
 }
 
-void ReduceTree::undo_branch_with(const ObjectId& target, Plan& plan, std::uint32_t source) {
+// All that had a branch of it, or were to have one.
+void ReduceTree::undo_limbs_at(const ObjectId& target, Plan& plan, NodeId node) {
+  std::set<ObjectId> gone;
   for (const auto& [id, branch] : plan.branches) {
-    const auto& sources = branch.sources;
-    if (std::find(sources.begin(), sources.end(), source) == sources.end()) continue;
-    return undo_branch(target, plan, ObjectId{id});
+    if (branch.owner == node) gone.insert(branch.limb);
   }
+  for (const ObjectId& limb : gone) undo_limb(target, plan, limb);
 }
 
-// An owner says that nobody has this member any more: a source, or the result of a branch.
-void ReduceTree::lose_member(const ObjectId& target, Plan& plan, std::uint32_t index,
-                             const Membership& view) {
-  ObjectId branch;
-  bool is_source = true;
-  for (const auto& [id, known] : plan.branches) {
-    if (!known.committed || known.sources.front() != index) continue;
-    is_source = false;
-    branch = id;
-  }
-  if (!plan.is_branch) {
-    if (is_source) return lose(target, plan, index, "all its holders are gone");
-    return undo_branch(target, plan, branch);
-  }
-  const auto root = root_of(target, &branch);
-  if (root == plans_.end()) return;
-  if (is_source) lose(root->first, root->second, index, "all its holders are gone");
-  undo_branch(root->first, root->second, branch);
-  advance(root->first, root->second, view);
+// An owner can't have this one of its inputs.
+void ReduceTree::lose_input(const ObjectId& target, Plan& plan, std::uint32_t index) {
+  const auto input = std::find_if(plan.inputs.begin(), plan.inputs.end(),
+                                  [&](const ReduceSource& each) { return each.index == index; });
+  if (input == plan.inputs.end()) return;
+  if (input->is_branch) return lose_branch(target, plan, ObjectId{input->object});
+  lose(target, plan, index, "all its holders are gone");
 }
 
-// What a branch is part of in the end, and by which child of it; nothing if it is being cancelled.
-std::map<ObjectId, ReduceTree::Plan>::iterator ReduceTree::root_of(const ObjectId& branch,
-                                                                   ObjectId* child) {
-  auto it = plans_.find(branch);
-  while (it != plans_.end() && it->second.is_branch) {
-    if (!it->second.wanted) return plans_.end();
-    if (child != nullptr) *child = it->first;
-    it = plans_.find(it->second.parent);
-  }
-  return it;
+// Its reader can't have it, or it something that it pulls. The two nodes may be cut off from each
+// other for long, and planned again it would be the same again: the owners pull all of it.
+void ReduceTree::lose_branch(const ObjectId& target, Plan& plan, const ObjectId& branch) {
+  plan.is_cut_off = true;
+  undo_limb(target, plan, ObjectId{plan.branches.at(branch).limb});
+}
+
+void ReduceTree::handle_branch_report(const ReduceReport& report, const Membership& view) {
+  const ObjectId target = roots_.at(report.target);
+  Plan& plan = plans_.at(target);
+  if (plan.has_ended()) return;
+  if (report.code != Code::kOk) return fail(target, plan, report.code, report.text);
+  if (!report.lost.empty()) lose_branch(target, plan, report.target);
+  advance(target, plan, view);
 }
 
 void ReduceTree::cancel_branches(Plan& plan) {
   for (const auto& [id, branch] : plan.branches) {
-    if (const auto it = plans_.find(id); it != plans_.end()) it->second.wanted = false;
+    roots_.erase(id);
     cancelled_.push_back(id);
   }
   plan.branches.clear();
+  plan.limbs.clear();
 }
 
-// Owners of branches forget them under a new view as well, for the home may be the one that died.
-void ReduceTree::end_branches_of_older_view(const Membership& view) {
-  std::erase_if(plans_, [&](const auto& entry) {
-    if (entry.second.is_branch) cancelled_.push_back(entry.first);
-    return entry.second.is_branch || view.home_of(entry.first) != config_.node;
-  });
-  for (auto& [target, plan] : plans_) {
-    if (plan.branches.empty()) continue;
-    plan.branches.clear();
-    plan.inputs.clear();
-    plan.placed = SourceSet{};
-    if (!plan.owners.empty()) raise_epoch(target, plan);
-  }
+// Owners of branches forget them under a new view as well, for who planned them may have died.
+void ReduceTree::end_branches(const ObjectId& target, Plan& plan) {
+  if (plan.limbs.empty()) return;
+  cancel_branches(plan);
+  plan.inputs.clear();
+  plan.placed = SourceSet{};
+  if (!plan.owners.empty()) raise_epoch(target, plan);
 }
 
 }  // namespace hoplite

@@ -4,22 +4,24 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 namespace hoplite {
 
 struct ReduceCase {
-  std::uint32_t sources = 0;  // that are there at the same time
-  std::uint32_t nodes = 1;    // they are on, or fewer
+  std::uint32_t nodes = 0;  // that have sources, beside the root
   std::uint64_t size_bytes = 0;
+  std::uint64_t block_bytes = 0;  // what goes up a tree at a time; a single level has one block
 };
 
-// Members per node of the tree: `sources` for one level, else 2 or more. Cost: O(sqrt(sources)).
+// How many others a node of the tree pulls from: `nodes` for one level, else 1 or more.
+// Cost: O(sqrt(nodes) x log(nodes)).
 [[nodiscard]] std::uint32_t choose_degree(const ReduceCase& reduce);
 
-// How many of `sources`, in order of arrival, each child of the root takes: at most `degree`
-// children with at most a power of it each, as even as can be. Degree 1 is a chain: all but the
-// last one, and the last one. REQUIRES: sources > degree.
-[[nodiscard]] std::vector<std::uint32_t> split_sources(std::uint32_t sources, std::uint32_t degree);
+// Of how many bytes at most each of so many sources comes with the answer to where it is.
+[[nodiscard]] std::uint32_t carried_bytes_max(std::uint32_t sources, std::uint64_t each_max);
+
+// Edges between the root and the farthest of so many nodes below it, of which each pulls from at
+// most `degree` others, as even as can be. REQUIRES: degree >= 1.
+[[nodiscard]] std::uint32_t tree_depth(std::uint32_t nodes, std::uint32_t degree);
 
 }  // namespace hoplite

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "plan/reduce_shape.h"
 
 namespace hoplite {
 namespace {
@@ -55,6 +56,13 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
   plan.deterministic = want.deterministic;
   plan.share = want.share;
   if (want.share.is_share()) plan.meta = want.meta;
+  if (want.is_callers) {
+    plan.is_callers = true;
+    plan.source_meta = plan.meta = want.meta;
+    plan.state.target = want.target;
+    plan.state.caller = from;
+    if (!is_ours(plan) && !plan.has_ended()) states_.push_back(plan.state);  // one is under way
+  }
   plan.target_epoch = std::max(plan.target_epoch, want.seen);
   for (const ReduceSource& source : want.confirmed) {
     if (source.index >= want.source_count || !plan.arrived.insert(source.index).second) continue;
@@ -72,6 +80,7 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
 }
 
 void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Membership& view) {
+  if (roots_.contains(report.target)) return handle_branch_report(report, view);
   if (!recovering_ && !plans_.contains(report.target) && report.committed.empty()) {
     parcels_.push_back({from, Drop{report.target, Incarnation{1}, false}});  // its caller is gone
     return;
@@ -86,6 +95,11 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
     plan.state.members = report.committed;
     return publish(report.target, plan);
   }
+  if (plan.wanted && !is_ours(plan)) {  // how it ended, if it has
+    const bool is_news = from == plan.caller && report.code != Code::kOk && !plan.has_ended();
+    if (is_news) end(report.target, plan, report.code, report.text);
+    return;
+  }
   if (!plan.wanted || plan.owners.empty()) {  // an owner under an earlier home: we begin after it
     plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
     plan.told.emplace(from, 0);
@@ -94,7 +108,7 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
   if (plan.has_ended() || plan.owners.empty()) return;
   if (report.code != Code::kOk) return fail(report.target, plan, report.code, report.text);
   if (report.target_epoch == plan.target_epoch) {  // else it is said again of this one
-    for (const std::uint32_t index : report.lost) lose_member(report.target, plan, index, view);
+    for (const std::uint32_t index : report.lost) lose_input(report.target, plan, index);
   }
   if (report.target_epoch == plan.target_epoch) {
     for (const StripeIndex stripe : report.folded) {
@@ -191,6 +205,7 @@ void ReduceTree::handle_node_dead(NodeId node, bool is_certain, const Membership
       cancelled_.push_back(target);
       continue;
     }
+    undo_limbs_at(target, plan, node);
     advance(target, plan, view);
   }
 }
@@ -202,15 +217,26 @@ void ReduceTree::handle_link_up(NodeId node, const Membership& view) {
     if (plan.has_ended()) {
       if (plan.wanted && plan.caller == node) parcels_.push_back({node, plan.state});
     } else {
+      for (const auto& [id, branch] : plan.branches) {
+        if (branch.owner == node) parcels_.push_back({node, branch.own});
+      }
       advance(target, plan, view);
     }
   }
 }
 
 void ReduceTree::handle_view(const Membership& view) {
-  end_branches_of_older_view(view);
   recovering_ = true;
+  const auto is_others = [&](const auto& entry) {
+    const bool is_callers = entry.second.is_callers && is_ours(entry.second);
+    return !is_callers && view.home_of(entry.first) != config_.node;
+  };
+  for (auto& entry : plans_) {
+    if (is_others(entry)) cancel_branches(entry.second);
+  }
+  std::erase_if(plans_, is_others);
   for (auto& [target, plan] : plans_) {
+    end_branches(target, plan);
     plan.told.clear();
     plan.locating.clear();
     plan.sought = 0;
@@ -235,6 +261,13 @@ void ReduceTree::handle_recovered(const Membership& view) {
   for (auto& [target, plan] : plans_) advance(target, plan, view);
 }
 
+void ReduceTree::forget(const ObjectId& target) {
+  const auto it = plans_.find(target);
+  if (it == plans_.end()) return;
+  cancel_branches(it->second);
+  plans_.erase(it);
+}
+
 void ReduceTree::handle_delete(const ObjectId& target) {
   const auto it = plans_.find(target);
   if (it == plans_.end()) return;
@@ -257,7 +290,7 @@ void ReduceTree::handle_delete(const ObjectId& target) {
 
 // Every transition of a running reduce, in order.
 void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& view) {
-  if (!plan.wanted || plan.has_ended() || recovering_) return;
+  if (!plan.wanted || plan.has_ended() || recovering_ || !is_ours(plan)) return;
   if (plan.source_count - plan.lost.size() < plan.count) {
     std::string why = "needs " + std::to_string(plan.count) + " of " +
                       std::to_string(plan.source_count) + " sources, and only " +
@@ -268,8 +301,9 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
     return fail(target, plan, Code::kReduceFailed, why);
   }
   choose_members(plan);
-  locate_members(plan);
-  if (plan.located.empty() || (plan.owners.empty() && !plan.locating.empty())) return;
+  locate_members(target, plan);
+  if (plan.located.empty()) return;
+  if (plan.owners.empty() && !plan.locating.empty() && !is_carried(plan)) return;
   if (plan.owners.empty() && plan.share.is_share() && plan.located.size() < plan.count &&
       plan.located_at(plan.share.reader) == kNoNode) {
     return;  // the share is folded where that source is
@@ -282,10 +316,9 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
   plan.state.members.clear();
   for (const ReduceSource& member : plan.members) plan.state.members.push_back(member.index);
   publish(target, plan);
-  ++(plan.is_branch ? stats_.branches : stats_.committed);
-  if (!plan.is_branch && !plan.branches.empty()) ++stats_.branched;
+  ++stats_.committed;
+  if (!plan.branches.empty()) ++stats_.branched;
   cancel_branches(plan);
-  if (plan.is_branch) finish_branch(target, plan, view);
 }
 
 // One stripe per owner: all nodes but the caller's, which will receive the result, or really all
@@ -294,7 +327,6 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
 // time to send when it comes. When one reads it, the nodes of the sources do it alone, if all but
 // one are there: none of them sends or receives more than a copy, and all other links stay free.
 std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& view) const {
-  if (plan.is_branch) return {branch_owner(plan, view)};
   std::vector<NodeId> able;
   for (const Member& member : view.members()) {
     if (view.is_draining(member.node)) continue;
@@ -321,8 +353,7 @@ std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& v
 void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Membership& view) {
   const std::vector<NodeId> able = able_nodes(plan, view);
   if (plan.owners.empty()) {
-    const bool is_one = plan.is_branch || plan.share.is_share() ||
-                        plan.meta->size_bytes <= config_.inline_bytes_max;
+    const bool is_one = plan.share.is_share() || plan.meta->size_bytes <= config_.inline_bytes_max;
     std::size_t count = config_.reduce_stripes > 0 ? config_.reduce_stripes : able.size();
     count = std::min<std::size_t>({count, kStripesMax, std::max(plan.meta->block_count(), 1U)});
     if (is_one) count = 1;
@@ -354,12 +385,12 @@ void ReduceTree::choose_members(Plan& plan) {
   }
 }
 
-void ReduceTree::locate_members(Plan& plan) {
+void ReduceTree::locate_members(const ObjectId& target, Plan& plan) {
   for (; plan.sought < plan.members.size(); ++plan.sought) {
     const ReduceSource& member = plan.members[plan.sought];
     if (plan.indices.contains(member.index)) continue;
     auto& same = plan.locating[member.object];
-    if (same.empty()) locates_.push_back(member);
+    if (same.empty()) locates_.emplace_back(target, member);
     same.push_back(member);
   }
 }
@@ -372,17 +403,16 @@ void ReduceTree::tell_owners(const ObjectId& target, Plan& plan) {
     ReduceOwn own{.target = target,
                   .target_epoch = plan.target_epoch,
                   .op = plan.op,
-                  .meta = *plan.meta,
-                  .share = plan.share,
+                  .meta = cut_of(plan),
+                  .share = share_of(plan),
                   .stripe_count = static_cast<std::uint16_t>(plan.owners.size()),
                   .owned = {},
                   .source_count = plan.source_count,
-                  .count = plan.is_branch ? plan.width : plan.count,
+                  .count = plan.count,
                   .deterministic = plan.deterministic,
                   .everywhere = plan.everywhere,
                   .members = {},
-                  .sealed = is_sealed(plan),
-                  .is_branch = plan.is_branch};
+                  .sealed = plan.placed.count() == plan.count};
     for (std::size_t i = 0; i < plan.owners.size(); ++i) {
       if (plan.owners[i] == owner) own.owned.emplace_back(static_cast<std::uint16_t>(i));
     }
@@ -404,22 +434,20 @@ void ReduceTree::lose(const ObjectId& target, Plan& plan, std::uint32_t index, s
   plan.indices.erase(index);
   const auto is_it = [&](const ReduceSource& member) { return member.index == index; };
   std::erase_if(plan.located, is_it);
-  undo_branch_with(target, plan, index);
   plan.placed.erase(index);
   std::erase_if(plan.inputs, is_it);
   if (!plan.owners.empty()) raise_epoch(target, plan);
 }
 
 void ReduceTree::fail(const ObjectId& target, Plan& plan, Code code, std::string why) {
-  if (plan.is_branch) {
-    const auto root = root_of(target, nullptr);
-    if (root != plans_.end()) fail(root->first, root->second, code, std::move(why));
-    return;
-  }
+  end(target, plan, code, "reduce of " + short_name(target) + " failed: " + std::move(why));
+}
+
+void ReduceTree::end(const ObjectId& target, Plan& plan, Code code, std::string text) {
   cancel_branches(plan);
   plan.state.phase = ReducePhase::kFailed;
   plan.state.code = code;
-  plan.state.text = "reduce of " + short_name(target) + " failed: " + std::move(why);
+  plan.state.text = std::move(text);
   for (const NodeId owner : std::set<NodeId>(plan.owners.begin(), plan.owners.end())) {
     parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});
   }
@@ -434,7 +462,10 @@ void ReduceTree::publish(const ObjectId& target, Plan& plan) {
   plan.state.lost.clear();
   for (const auto& [index, why] : plan.lost) plan.state.lost.push_back(index);
   states_.push_back(plan.state);
-  if (plan.wanted) parcels_.push_back({plan.caller, plan.state});
+  // Of a failure the caller's node, where it has planned, hears by its home.
+  const bool hears_later = plan.is_callers && is_ours(plan) && plan.has_ended() &&
+                           plan.state.phase != ReducePhase::kCommitted;
+  if (plan.wanted && !hears_later) parcels_.push_back({plan.caller, plan.state});
   if (plan.state.phase != ReducePhase::kCommitted) return;
   for (const NodeId owner : std::set<NodeId>(plan.owners.begin(), plan.owners.end())) {
     if (owner != plan.caller) parcels_.push_back({owner, plan.state});
@@ -455,11 +486,18 @@ std::optional<Parcel> ReduceTree::poll_parcel() {
   return parcel;
 }
 
-std::optional<ReduceSource> ReduceTree::poll_locate() {
-  if (locates_.empty()) return std::nullopt;
-  const ReduceSource source = locates_.front();
-  locates_.pop_front();
-  return source;
+// Not of those that have been told meanwhile.
+std::optional<Locate> ReduceTree::poll_locate() {
+  while (!locates_.empty()) {
+    const auto [target, source] = std::move(locates_.front());
+    locates_.pop_front();
+    const auto it = plans_.find(target);
+    if (it == plans_.end() || !it->second.locating.contains(source.object)) continue;
+    const Plan& plan = it->second;
+    return Locate{source.object, source.incarnation, kNoNode, true,
+                  is_carried(plan) ? carried_bytes_max(plan.count, config_.carried_bytes_max) : 0};
+  }
+  return std::nullopt;
 }
 
 std::optional<ReduceState> ReduceTree::poll_state() {
@@ -479,7 +517,9 @@ std::optional<ObjectId> ReduceTree::poll_cancelled() {
 void ReduceTree::check_invariants() const {
   for (const auto& [target, plan] : plans_) {
     if (!plan.wanted) continue;
-    HOPLITE_CHECK(!plan.is_branch || plans_.contains(plan.parent));
+    for (const auto& [id, branch] : plan.branches) {
+      HOPLITE_CHECK(roots_.at(id) == target && plan.limbs.contains(branch.limb));
+    }
     HOPLITE_CHECK(plan.placed.count() <= plan.located.size());
     HOPLITE_CHECK(plan.count >= 1);
     HOPLITE_CHECK(plan.count <= plan.source_count);

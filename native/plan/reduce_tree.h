@@ -1,16 +1,17 @@
 // The home's part of a reduce: who is a member (the first `count` confirmed sources, in order of
 // arrival), who owns which stripe, which target epoch it is, when it is committed. A member that
 // nobody holds any more is replaced by the next confirmed source under a new epoch; an owner that
-// dies costs only its stripes (design decision 5; Hoplite, section 4.3). Members are sources or
-// branches: reduces of some of the sources, planned here as any other, each of which has its own
-// target, whose home this is as well, and one owner (reduce_branches.cc). A branch lives in one
-// view, and no longer than what it is a branch of. SPDX-License-Identifier: Apache-2.0
+// dies costs only its stripes (design decision 5; Hoplite, section 4.3). What an owner pulls are
+// sources or branches: some of the sources, combined on one node (reduce_branches.cc), in one view.
+// A small reduce is planned by its caller's node instead; its home knows how it ends.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <deque>
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,10 @@
 namespace hoplite {
 
 struct ReduceStats {
-  std::uint64_t committed = 0;  // without branches
-  std::uint64_t branched = 0;   // of them, those that had branches
-  std::uint64_t branches = 0;   // committed ones
-  std::uint64_t degree = 0;     // of the last reduce that has or had branches
+  std::uint64_t committed = 0;
+  std::uint64_t branched = 0;  // of them, those that had branches
+  std::uint64_t branches = 0;  // that were planned
+  std::uint64_t degree = 0;    // of the last reduce that has or had branches
 };
 
 class ReduceTree {
@@ -41,21 +42,24 @@ class ReduceTree {
   void handle_link_up(NodeId node, const Membership& view);
   void handle_view(const Membership& view);
   void handle_delete(const ObjectId& target);
+  void forget(const ObjectId& target);  // its caller, which planned it, has its answer
   // The directory shard has heard from everybody: reduces may be planned again.
   void handle_recovered(const Membership& view);
 
   [[nodiscard]] std::optional<Parcel> poll_parcel();
-  [[nodiscard]] std::optional<ReduceSource> poll_locate();  // a member: what it is, who has it
-  [[nodiscard]] std::optional<ReduceState> poll_state();    // for the directory and all it tells
-  [[nodiscard]] std::optional<ObjectId> poll_cancelled();   // to be deleted
+  [[nodiscard]] std::optional<Locate> poll_locate();       // a member: what it is, who has it
+  [[nodiscard]] std::optional<ReduceState> poll_state();   // for the directory and all it tells
+  [[nodiscard]] std::optional<ObjectId> poll_cancelled();  // to be deleted
   [[nodiscard]] std::size_t plan_count() const { return plans_.size(); }
   [[nodiscard]] const ReduceStats& stats() const { return stats_; }
   void check_invariants() const;
 
  private:
+  using Site = std::vector<ReduceSource>;  // what one node has of the sources
   struct Branch {
-    std::vector<std::uint32_t> sources;  // it is a member by the index of the first of them
-    bool committed = false;
+    NodeId owner;
+    ObjectId limb;  // it is of: a branch of the root, perhaps itself
+    ReduceOwn own;  // what its owner was told
   };
   struct Plan {
     bool wanted = false;  // a caller stands behind it; else only owners of an earlier home reported
@@ -79,10 +83,9 @@ class ReduceTree {
     SourceSet placed;                   // of them, those that are inputs or in a branch
     std::vector<ReduceSource> inputs;   // what owners pull: sources, results of branches
     std::map<ObjectId, Branch> branches;
-    bool is_branch = false;
-    ObjectId parent;                     // of a branch
-    std::uint32_t degree = 0;            // members per node of the tree; 0: by the model
-    std::uint32_t width = 0;             // inputs at most
+    std::map<ObjectId, std::vector<std::uint32_t>> limbs;  // -> the sources in them
+    bool is_callers = false;             // planned by its caller's node, and small
+    bool is_cut_off = false;             // one was lost on its way: no more branches
     std::vector<NodeId> owners;          // by stripe; empty: not planned
     std::map<NodeId, std::size_t> told;  // how many of `inputs` each owner knows, in this epoch
     std::set<StripeIndex> folded;
@@ -96,38 +99,50 @@ class ReduceTree {
   void choose_owners(const ObjectId& target, Plan& plan, const Membership& view);
   void raise_epoch(const ObjectId& target, Plan& plan);
   static void choose_members(Plan& plan);
-  void locate_members(Plan& plan);
+  void locate_members(const ObjectId& target, Plan& plan);
   void tell_owners(const ObjectId& target, Plan& plan);
   bool take_in(const ObjectId& target, Plan& plan, const Located& located,
                const std::vector<ReduceSource>& members);
   void fail(const ObjectId& target, Plan& plan, Code code, std::string why);
+  void end(const ObjectId& target, Plan& plan, Code code, std::string text);
   void publish(const ObjectId& target, Plan& plan);
   void lose(const ObjectId& target, Plan& plan, std::uint32_t index, std::string why);
   // branches (reduce_branches.cc)
   void place_located(const ObjectId& target, Plan& plan, const Membership& view);
-  void add_branch(const ObjectId& target, Plan& plan, std::vector<ReduceSource> sources,
-                  std::uint32_t degree, const Membership& view);
-  void finish_branch(const ObjectId& branch, const Plan& plan, const Membership& view);
-  void undo_branch(const ObjectId& target, Plan& plan, const ObjectId& branch);
-  void undo_branch_with(const ObjectId& target, Plan& plan, std::uint32_t source);
-  void lose_member(const ObjectId& target, Plan& plan, std::uint32_t index, const Membership& view);
+  std::vector<ReduceSource> pull_from(const ObjectId& target, Plan& plan, std::span<Site> sites,
+                                      std::uint32_t degree, const ObjectId* limb,
+                                      const Membership& view);
+  std::optional<ReduceSource> add_branch(const ObjectId& target, Plan& plan, std::span<Site> sites,
+                                         std::uint32_t degree, const ObjectId* limb,
+                                         const Membership& view);
+  void undo_limb(const ObjectId& target, Plan& plan, const ObjectId& limb);
+  void undo_limbs_at(const ObjectId& target, Plan& plan, NodeId node);
+  void lose_input(const ObjectId& target, Plan& plan, std::uint32_t index);
+  void lose_branch(const ObjectId& target, Plan& plan, const ObjectId& branch);
+  void handle_branch_report(const ReduceReport& report, const Membership& view);
   void cancel_branches(Plan& plan);
-  void end_branches_of_older_view(const Membership& view);
+  void end_branches(const ObjectId& target, Plan& plan);
   [[nodiscard]] ObjectId name_branch(const ObjectId& target, const Membership& view);
-  [[nodiscard]] std::map<ObjectId, Plan>::iterator root_of(const ObjectId& branch, ObjectId* child);
-  [[nodiscard]] NodeId branch_owner(const Plan& plan, const Membership& view) const;
-  [[nodiscard]] std::uint32_t degree_for(const Plan& plan, std::size_t sources,
-                                         const Membership& view) const;
-  [[nodiscard]] static bool is_sealed(const Plan& plan);
+  [[nodiscard]] std::uint32_t degree_for(const Plan& plan, std::uint32_t nodes) const;
+  [[nodiscard]] bool is_tree(const Plan& plan) const;
+  [[nodiscard]] bool is_carried(const Plan& plan) const;
+  [[nodiscard]] Share share_of(const Plan& plan) const;
+  [[nodiscard]] ObjectMeta cut_of(const Plan& plan) const;
+
+  // Does this node plan it, or does its caller's?
+  [[nodiscard]] bool is_ours(const Plan& plan) const {
+    return !plan.is_callers || plan.caller == config_.node;
+  }
   [[nodiscard]] std::vector<NodeId> able_nodes(const Plan& plan, const Membership& view) const;
 
   EngineConfig config_;
   bool recovering_ = false;
   std::map<ObjectId, Plan> plans_;
   std::deque<Parcel> parcels_;
-  std::deque<ReduceSource> locates_;
+  std::deque<std::pair<ObjectId, ReduceSource>> locates_;  // by target
   std::deque<ReduceState> states_;
   std::deque<ObjectId> cancelled_;
+  std::map<ObjectId, ObjectId> roots_;  // of all branches
   std::uint64_t last_branch_ = 0;
   ReduceStats stats_;
 };

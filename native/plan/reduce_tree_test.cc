@@ -112,7 +112,7 @@ class ReduceTreeTest : public ::testing::Test {
       }
     }
     while (auto state = tree_.poll_state()) published_ = *state;
-    while (auto asked = tree_.poll_locate()) located_.push_back(asked->index);
+    while (auto asked = tree_.poll_locate()) located_.push_back(asked->object.bytes[1]);
     while (tree_.poll_cancelled()) ++cancelled_;
   }
   [[nodiscard]] std::vector<std::uint32_t> told(NodeId owner) {

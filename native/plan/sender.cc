@@ -8,8 +8,7 @@ namespace {
 
 // Does what the receiver asks for name the bytes we have?
 bool matches(const PullStart& want, const LocalObject& object) {
-  // Asked for by a fold. Of a branch it is told when all is folded, and may ask before we hear of
-  // the commit.
+  // Asked for by a fold. A branch is never committed.
   const bool settled = want.target_epoch.value == 0 && (object.committed || object.is_branch);
   return object.incarnation == want.incarnation &&
          (settled || object.target_epoch == want.target_epoch);
@@ -89,9 +88,14 @@ bool Sender::handle_start(NodeId to, TransferId transfer, const PullStart& start
                           const LocalObjects& objects) {
   const auto found = objects.find(start.object);
   if (start.stripe_count == 0 || start.stripe_count > kStripesMax ||
-      start.stripe.value >= start.stripe_count || found == objects.end()) {
+      start.stripe.value >= start.stripe_count) {
     return false;
   }
+  // A branch's reader may have heard of it before its owner, and waits.
+  if (found == objects.end() && start.of_branch) {
+    edges_.insert_or_assign(Key{to, transfer}, Edge{start, start.from, start.credits});
+  }
+  if (found == objects.end()) return start.of_branch;
   const LocalObject& object = found->second;
   // Our own grant may still be on its way, on another link: then the receiver waits with us.
   const bool ahead_of_us = object.target_epoch < start.target_epoch ||

@@ -119,6 +119,20 @@ TEST_F(SenderTest, SendsNothingOfARangeThatIsOutsideOfTheObject) {
   EXPECT_TRUE(send().empty());
 }
 
+TEST_F(SenderTest, LetsTheReaderOfABranchWaitThatWasToldOfItBeforeItsOwner) {
+  const ObjectId branch{{3}};
+  PullStart want;
+  want.object = branch;
+  want.incarnation = Incarnation{1};
+  want.credits = 9;
+  EXPECT_FALSE(sender_.handle_start(kB, TransferId{1}, want, objects_)) << "it is none";
+  want.of_branch = true;
+  EXPECT_TRUE(sender_.handle_start(kB, TransferId{1}, want, objects_));
+  EXPECT_TRUE(send().empty());
+  add(branch, 2);
+  EXPECT_EQ(send(), (Sent{{1, 0}, {1, 1}}));
+}
+
 TEST_F(SenderTest, SendsNothingOfAnObjectWithoutBlocks) {
   objects_.at(kShort).meta.block_bytes = 0;  // as a hostile peer may have described it
   start(kB, 1, kShort);

@@ -4,8 +4,6 @@
 #pragma once
 
 #include <array>
-#include <variant>
-#include <vector>
 
 #include "plan/keeping_messages.h"
 #include "plan/peer_messages.h"
@@ -59,6 +57,7 @@ struct PullStart {  // send me blocks = stripe (mod stripe_count) from the n-th 
   std::uint32_t block_bytes = 0;    // of the range; at least 1
   std::vector<Beside> beside = {};  // not of the object alone, but combined with those of all these
   ReduceOp op = ReduceOp::kSum;     // ... by this
+  bool of_branch = false;           // of a reduce: you hear of it soon, if you have not yet
   bool operator==(const PullStart&) const = default;
 };
 struct Credit {
@@ -78,7 +77,8 @@ using PeerMessage =
                  PushTo, Lost, Drop, ReduceOwn, ReduceState, PullStart, Credit, PullStop,
                  PullRefused, Orphan, Adopt, Standing, Progress>;
 
-// A message with what every frame carries. The payload of Claim and Push travels beside it.
+// A message with what every frame carries. The payload of Claim, Push and Located travels beside
+// it.
 struct Message {
   Epoch view_epoch;
   TransferId transfer;

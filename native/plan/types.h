@@ -130,6 +130,7 @@ struct EngineConfig {
   std::uint64_t block_bytes_min = kBlockBytesMin;
   std::uint64_t block_bytes_max = kBlockBytesMax;
   std::uint64_t inline_bytes_max = kInlineBytesMax;
+  std::uint64_t carried_bytes_max = kCarriedBytesMax;
   std::uint16_t broadcast_stripes = 0;  // 0: by size and receivers; 1: Hoplite's chain
   std::uint16_t reduce_stripes = 0;     // owners per reduce; 0: one per node but the caller's
   std::uint16_t reduce_degree = 0;      // members per node of its tree; 0: by size and sources

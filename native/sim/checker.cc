@@ -2,6 +2,7 @@
 #include "sim/checker.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "sim/content.h"
@@ -81,7 +82,7 @@ bool Checker::is_deleted(const ObjectId& object) const {
 void Checker::fetched(const Request& get, Instant) {
   const Known& known = objects_[get.object];
   if (known.reduce != nullptr) {
-    if (!is_some_fold(*known.reduce, get.bytes)) {
+    if (!is_one_of(all_folds(*known.reduce), get.bytes)) {
       std::string where;
       const auto right = folds(*known.reduce, known.reduce->members);
       if (known.reduce->has_value() && !right.empty()) {
@@ -211,13 +212,14 @@ bool Checker::has_fit_sources(const Request& reduce) const {
   });
 }
 
-// What a source may be: the bytes of one of its attempts, or the fold that another reduce reported.
+// What a source may be: the bytes of one of its attempts, or the fold that another reduce reported,
+// or will: whoever asked for that may hear of it after others have read it.
 std::vector<Checker::Value> Checker::values_of(const ObjectId& object) const {
   const auto known = objects_.find(object);
   if (known == objects_.end()) return {};
   const Request* reduce = known->second.reduce;
   if (reduce != nullptr) {
-    return reduce->has_value() ? folds(*reduce, reduce->members) : std::vector<Value>{};
+    return reduce->has_value() ? folds(*reduce, reduce->members) : all_folds(*reduce);
   }
   std::vector<Value> values;
   for (const auto& [attempt, value] : known->second.puts) values.push_back(value);
@@ -268,29 +270,29 @@ std::vector<Checker::Value> Checker::folds(const Request& reduce,
   return all;
 }
 
-bool Checker::is_fold_of(const Request& reduce, const std::vector<std::uint32_t>& members,
-                         const Bytes& bytes) const {
-  const auto all = folds(reduce, members);
-  return std::any_of(all.begin(), all.end(), [&](const Value& v) { return v.second == bytes; });
-}
-
-// True when some `count` of the confirmed sources fold to `bytes`. Cost: all subsets; few sources.
-bool Checker::is_some_fold(const Request& reduce, const Bytes& bytes) const {
+// What any `count` of the confirmed sources fold to. Cost: all subsets; few sources.
+std::vector<Checker::Value> Checker::all_folds(const Request& reduce) const {
+  std::vector<Value> all;
   std::vector<std::uint32_t> confirmed;
   for (const ReduceSource& source : reduce.sources) {
     if (!source.failed) confirmed.push_back(source.index);
   }
   std::vector<bool> chosen(confirmed.size(), false);
-  if (confirmed.size() < reduce.count) return false;
+  if (confirmed.size() < reduce.count) return all;
   std::fill_n(chosen.begin(), reduce.count, true);
   do {
     std::vector<std::uint32_t> members;
     for (std::size_t i = 0; i < chosen.size(); ++i) {
       if (chosen[i]) members.push_back(confirmed[i]);
     }
-    if (is_fold_of(reduce, members, bytes)) return true;
+    std::ranges::move(folds(reduce, members), std::back_inserter(all));
   } while (std::prev_permutation(chosen.begin(), chosen.end()));
-  return false;
+  return all;
+}
+
+bool Checker::is_one_of(const std::vector<Value>& values, const Bytes& bytes) {
+  return std::any_of(values.begin(), values.end(),
+                     [&](const Value& v) { return v.second == bytes; });
 }
 
 void Checker::check_reduces(const std::deque<Request>& requests) {
@@ -298,7 +300,7 @@ void Checker::check_reduces(const std::deque<Request>& requests) {
     if (get.verb != Verb::kGet || !get.has_value()) continue;
     const Request* reduce = objects_[get.object].reduce;
     if (reduce == nullptr || !reduce->has_value()) continue;
-    if (!is_fold_of(*reduce, reduce->members, get.bytes)) {
+    if (!is_one_of(folds(*reduce, reduce->members), get.bytes)) {
       judge("the value is not the fold of the members that were reported: " + name_of(get));
     }
   }

@@ -79,9 +79,8 @@ class Checker {
                                          const std::vector<std::uint32_t>& members) const;
   [[nodiscard]] bool has_equal_sources(const Request& reduce) const;
   [[nodiscard]] bool has_fit_sources(const Request& reduce) const;
-  [[nodiscard]] bool is_fold_of(const Request& reduce, const std::vector<std::uint32_t>& members,
-                                const Bytes& bytes) const;
-  [[nodiscard]] bool is_some_fold(const Request& reduce, const Bytes& bytes) const;
+  [[nodiscard]] std::vector<Value> all_folds(const Request& reduce) const;
+  static bool is_one_of(const std::vector<Value>& values, const Bytes& bytes);
   void check_reduce_failure(const Request& reduce, const std::string& what);
 
   std::map<ObjectId, Known> objects_;

@@ -75,6 +75,8 @@ class Play {
     ClusterConfig config = ClusterConfig::small(world.stripes);
     config.nodes = world.nodes;
     config.engine.arena_bytes = 1_MiB;
+    config.engine.reduce_degree = world.degree;
+    if (world.play == World::Play::kSmall) config.engine.inline_bytes_max = 4_KiB;
     config.canary = world.canary;
     config.trace = trace;
     return config;
@@ -83,12 +85,15 @@ class Play {
   void begin() {
     const PutOptions options{.size_bytes = world_.blocks * 1_KiB, .dtype = DType::kFloat32};
     const std::size_t last = world_.nodes - 1;
-    if (world_.play == World::Play::kReduce) {
+    const bool is_small = world_.play == World::Play::kSmall;
+    if (world_.play == World::Play::kReduce || is_small) {
+      const std::size_t first = is_small ? world_.nodes - 2 : 0;
+      const std::size_t caller = is_small ? 0 : last;
       for (std::uint32_t i = 0; i < 2; ++i) {
-        cluster_.run_until_answered(cluster_.put(i, source(i), options));
+        cluster_.run_until_answered(cluster_.put(first + i, source(i), options));
       }
       cluster_.run_for(10_ms);
-      Request& reduce = cluster_.reduce(last, object_, {.source_count = 2, .count = 2});
+      Request& reduce = cluster_.reduce(caller, object_, {.source_count = 2, .count = 2});
       for (std::uint32_t i = 0; i < 2; ++i) cluster_.confirm(reduce, i, source(i));
       cluster_.get(last, object_, false, ClientId{2});
       return;
@@ -222,6 +227,8 @@ std::vector<World> tiny_worlds() {
       {.name = "race-2", .play = kRace, .nodes = 2},
       {.name = "reduce-2", .play = kReduce, .nodes = 2, .blocks = 2, .stripes = 2},
       {.name = "reduce-2-death", .play = kReduce, .nodes = 2, .deaths = 1},
+      {.name = "small-2-death", .play = kSmall, .nodes = 2, .deaths = 1},
+      {.name = "small-tree-3", .play = kSmall, .nodes = 3, .blocks = 2, .degree = 1},
   };
 }
 
@@ -232,6 +239,8 @@ std::vector<World> small_worlds() {
       {.name = "race-2-death", .play = kRace, .nodes = 2, .deaths = 1},
       {.name = "reduce-3", .play = kReduce, .nodes = 3},
       {.name = "reduce-3-death", .play = kReduce, .nodes = 3, .deaths = 1},
+      {.name = "small-3-death", .play = kSmall, .nodes = 3, .deaths = 1},
+      {.name = "small-tree-3-death", .play = kSmall, .nodes = 3, .deaths = 1, .degree = 1},
   };
 }
 

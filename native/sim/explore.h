@@ -23,6 +23,7 @@ struct World {
   enum class Play : std::uint8_t {
     kBroadcast,  // node 0 puts what all others get
     kReduce,     // a node, which gets the result, reduces sources of the first two
+    kSmall,      // the same for node 0 with small sources of the last two
     kRace,       // a put, a get, a delete and a later attempt of one object
   };
   std::string name;
@@ -31,6 +32,7 @@ struct World {
   std::uint32_t blocks = 1;
   std::uint16_t stripes = 1;
   std::uint32_t deaths = 0;  // of any node, at any time
+  std::uint16_t degree = 0;  // of a reduce's tree
   Canary canary = Canary::kNone;
 };
 

@@ -17,7 +17,7 @@ TEST_P(Orders, AllEndWell) {
     ADD_FAILURE() << failure << " in schedule " << found.schedule;
   }
   EXPECT_TRUE(found.is_complete || found.states == kStatesMax);
-  EXPECT_GT(found.ends, 100U);
+  EXPECT_GT(found.ends, 40U);
   EXPECT_GT(found.states, found.ends);
 }
 INSTANTIATE_TEST_SUITE_P(, Orders, testing::ValuesIn(tiny_worlds()), [](const auto& world) {

@@ -121,10 +121,12 @@ class Run {
     if (options.canary == Canary::kNone && prng_.chance(10)) {
       config.lies_per_mille = static_cast<std::uint32_t>(between(1, 100));
     }
-    // No draw: kept seeds stay as they were. A quarter of the runs have trees of 1 to 3.
+    // No draw: kept seeds stay as they were. A quarter of the runs have trees of 1 to 3; in a third
+    // of them small sources are pulled, not carried.
     const std::uint64_t bits = mix64(config.seed);
     if (bits % 4 == 0) config.engine.reduce_degree = static_cast<std::uint16_t>(1 + bits / 4 % 3);
     config.doubts_deaths = bits / 16 % 3 == 0;
+    if (bits / 64 % 3 == 0) config.engine.carried_bytes_max = 100;
     config.canary = options.canary;
     config.trace = options.trace;
     return config;

@@ -68,6 +68,7 @@ void fields(A& a, Of<A, Locate> m) {
   id(a, m.incarnation);
   id(a, m.failed);
   a.flag(m.exists);
+  a.number(m.bytes_max);
 }
 template <typename A>
 void fields(A& a, Of<A, ResyncDone> m) {

@@ -75,7 +75,7 @@ bool read_as(FrameType type, std::span<const std::byte> body, Variant& out) {
 }
 
 bool may_have_payload(FrameType type) {
-  return type == FrameType::kClaim || type == FrameType::kPush;
+  return type == FrameType::kClaim || type == FrameType::kPush || type == FrameType::kLocated;
 }
 
 // Both lengths against what the type allows, before anything is allocated for them.

@@ -67,7 +67,8 @@ inline constexpr std::size_t kBlockFrameBytes = kFrameHeaderBytes + kBlockBodyBy
 
 // Appends header and body. `payload_bytes` bytes must be sent behind them.
 // REQUIRES: the vectors and strings of the message keep to base/limits.h (error texts are cut short
-// to kErrorTextBytesMax here); payload_bytes <= kInlineBytesMax, and 0 but for Claim and Push.
+// to kErrorTextBytesMax here); payload_bytes <= kInlineBytesMax, and 0 but for Claim, Push and
+// Located.
 void encode(const Message& message, std::uint64_t payload_bytes, std::vector<std::byte>& out);
 void encode(const LinkFrame& frame, std::vector<std::byte>& out);
 // Header and body of a block; header.size_bytes payload bytes must be sent behind them. No

@@ -22,10 +22,10 @@ ObjectId object(std::uint8_t first) {
 }
 const ObjectMeta kMeta{
     100001, 8192, {{DType::kFloat64, 64000}, {DType::kBool, 36001}}, "layout of two leaves"};
-const ReduceSource kSource{3, object(9), Incarnation{2}, true, NodeId{4}};
-const ReduceWant kWant{object(1),          ReduceOp::kMax, 8,    4,    1,
-                       {kSource, kSource}, TargetEpoch{6}, true, true, true,
-                       Share{900, 300, 2}, kMeta};
+const ReduceSource kSource{3, object(9), Incarnation{2}, true, NodeId{4}, true};
+const ReduceWant kWant{object(1),      ReduceOp::kMax, 8,    4,    1,    {kSource, kSource},
+                       TargetEpoch{6}, true,           true, true, true, Share{900, 300, 2},
+                       kMeta};
 
 const PullStart kPullStart{object(1),
                            Incarnation{4},
@@ -38,7 +38,8 @@ const PullStart kPullStart{object(1),
                            Extent{64, 4096},
                            512,
                            {{object(3), Incarnation{4}}},
-                           ReduceOp::kMin};
+                           ReduceOp::kMin,
+                           true};
 
 // One of every message, every field different from its default.
 std::vector<PeerMessage> one_of_each() {
@@ -59,7 +60,7 @@ std::vector<PeerMessage> one_of_each() {
             {{StripeIndex{0}, StripeState::kReceiving, LeaseId{8}, NodeId{2}, 5},
              {StripeIndex{2}, StripeState::kComplete, LeaseId{9}, kNoNode, 4}}},
       Delete{id, life},
-      Locate{id, life, NodeId{3}},
+      Locate{id, life, NodeId{3}, false, 700},
       kWant,
       ReduceReport{id,
                    target_epoch,

@@ -40,6 +40,7 @@ void fields(A& a, Of<A, PullStart> m) {
     id(a, other.incarnation);
   });
   a.enumeration(m.op, kReduceOpCount);
+  a.flag(m.of_branch);
 }
 template <typename A>
 void fields(A& a, Of<A, Credit> m) {

@@ -21,6 +21,7 @@ void fields(A& a, Of<A, ReduceWant> m) {
   a.flag(m.cancelled);
   a.flag(m.everywhere);
   a.flag(m.deterministic);
+  a.flag(m.is_callers);
   fields(a, m.share);
   fields(a, m.meta);
   a.require(m.source_count <= kReduceSourcesMax && m.count <= m.source_count);

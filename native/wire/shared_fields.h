@@ -58,7 +58,7 @@ void fields(A& a, Of<A, Share> share) {
   a.number(share.offset);
   a.number(share.reader);
 }
-inline constexpr std::size_t kReduceSourceBytes = 4 + kObjectIdBytes + 4 + 1 + 8;
+inline constexpr std::size_t kReduceSourceBytes = 4 + kObjectIdBytes + 4 + 1 + 8 + 1;
 template <typename A>
 void fields(A& a, Of<A, ReduceSource> source) {
   a.number(source.index);
@@ -66,6 +66,7 @@ void fields(A& a, Of<A, ReduceSource> source) {
   id(a, source.incarnation);
   a.flag(source.failed);
   id(a, source.holder);
+  a.flag(source.is_branch);
   a.require(source.index < kReduceSourcesMax);
 }
 
