@@ -83,18 +83,31 @@ TEST(Workspace, HasCellsForWhatADeterministicFoldKeepsWaiting) {
   EXPECT_EQ(space.slots(), (Extent{first + second + third, kSlots}));
 }
 
-TEST(FoldPulls, HaveNoMoreSlotsThanAStripeHasBlocks) {
+TEST(FoldPulls, HaveTwoBlocksOfAShortStripeUnderWay) {
   ReduceOwn plan = own({kEven});
   plan.count = 4;
   const FoldPulls pulls = fold_pulls(plan, EngineConfig{}, 1_GiB);
   EXPECT_EQ(pulls.at_once, 4U);
-  EXPECT_EQ(pulls.window, 3U) << "blocks 0, 2 and 4";
-  EXPECT_EQ(pulls.slot_bytes, 3072U);
+  EXPECT_EQ(pulls.window, 2U) << "of blocks 0, 2 and 4";
+  EXPECT_EQ(pulls.slot_bytes, 2048U);
+}
+
+TEST(FoldPulls, HaveAThirdOfAStripeUnderWayWhereOthersPullTheRest) {
+  ReduceOwn plan = own({kEven});
+  plan.meta.size_bytes = 126 * 1_KiB;
+  plan.count = 8;
+  plan.stripe_count = 7;
+  EXPECT_EQ(fold_pulls(plan, EngineConfig{}, 1_GiB).window, 6U);
+  plan.everywhere = true;
+  EXPECT_EQ(fold_pulls(plan, EngineConfig{}, 1_GiB).window, 6U);
+  plan.stripe_count = 1;
+  EXPECT_EQ(fold_pulls(plan, EngineConfig{}, 1_GiB).window, 126U) << "nobody else waits";
 }
 
 TEST(FoldPulls, HaveTheWindowThatIsConfiguredHoweverWide) {
   ReduceOwn plan = own({kEven});
   plan.meta.size_bytes = 1_MiB;
+  plan.stripe_count = 1;
   plan.count = 2;
   EngineConfig config;
   config.credit_blocks_min = 2 * kFoldWindowMax;
