@@ -195,6 +195,14 @@ TEST(ChooseStripes, FollowsSizeAndReceivers) {
   for (const Case& each : cases) EXPECT_EQ(choose_stripes(each.size), each.stripes) << each.name;
 }
 
+TEST(IsBeginning, IsAnEighthOfAStripeThatIsNotShort) {
+  EXPECT_TRUE(is_beginning(0, 512));
+  EXPECT_TRUE(is_beginning(63, 512));
+  EXPECT_FALSE(is_beginning(64, 512));
+  EXPECT_TRUE(is_beginning(7, 64));
+  EXPECT_FALSE(is_beginning(0, 63)) << "nobody would say when it is over";
+}
+
 TEST(IsSlow, ComparesRatesWithTheMedianOfOthers) {
   EXPECT_FALSE(is_slow(0, {}));
   EXPECT_TRUE(is_slow(59, {100}));

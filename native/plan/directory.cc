@@ -237,6 +237,7 @@ void Directory::restart(Entry& entry, bool keep_waiting) {
   for (auto& [node, holder] : entry.holders) holder.stripes.clear();
   if (!keep_waiting) entry.holders.clear();
   entry.stripe_count = 0;
+  entry.has_begun = false;
   entry.lost = false;
   entry.adopter = kNoNode;
   entry.declined.clear();

@@ -107,6 +107,7 @@ class Directory {
   void grant_stripes(const ObjectId& object, Entry& entry, Instant now);
   void answer_locates(const ObjectId& object, Entry& entry, Instant now);
   void expire_waits(const ObjectId& object, Entry& entry, Instant now);
+  [[nodiscard]] static bool has_begun(const Entry& entry);
   bool grant_whole_plan(const ObjectId& object, Entry& entry, Instant now);
   void join_as_interior(const ObjectId& object, Entry& entry, NodeId node, Instant now);
   void grant(const ObjectId& object, Entry& entry, NodeId node, std::size_t stripe, NodeId sender,

@@ -63,6 +63,7 @@ struct DirectoryEntry {
   Instant deleted_until;
   std::uint16_t stripe_count = 0;  // 0: not decided
   Instant interiors_until;         // receivers that ask by then may feed those before them
+  bool has_begun = false;          // somebody has more than the beginning of a stripe
   LeaseId last_lease;
   std::uint32_t slots = 0;
   std::map<NodeId, Holder> holders;

@@ -40,6 +40,16 @@ bool has_more(const DirectoryEntry& entry, const DirectoryEntry::Edge& edge, std
          });
 }
 
+// Its link was at work for other objects: no other sender would have got it more of this one.
+void start_period(DirectoryEntry::Holder& holder, Instant now) {
+  holder.marked = now;
+  holder.slow = 0;
+  for (DirectoryEntry::Edge& edge : holder.stripes) {
+    edge.course.mark = edge.course.ready;
+    edge.course.silent = edge.course.slow = 0;
+  }
+}
+
 }  // namespace
 
 void Directory::handle_progress(NodeId from, const Progress& progress, Instant now) {
@@ -57,8 +67,18 @@ void Directory::handle_progress(NodeId from, const Progress& progress, Instant n
     Edge& edge = holder.stripes[stripe.stripe.value];
     if (!receives(edge) || edge.lease != stripe.lease) continue;  // fenced: of an edge before it
     edge.course.ready = std::max(edge.course.ready, stripe.ready);
+    const std::uint32_t total =
+        stripe_blocks(entry.meta.block_count(), entry.stripe_count, stripe.stripe);
+    if (!is_beginning(edge.course.ready, total)) entry.has_begun = true;
   }
   holder.heard = now;
+  if (progress.stripes.empty()) {
+    start_period(holder, now);
+    if (has_begun(entry)) return;
+    entry.has_begun = true;
+    if (entry.stripe_count > 1) grant_whole_plan(progress.object, entry, now);
+    return;
+  }
   if (judge(progress.object, entry, from, now)) make_leaf(progress.object, entry, from, now);
 }
 

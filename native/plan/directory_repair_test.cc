@@ -66,6 +66,20 @@ TEST_F(DirectoryRepair, MovesTheReceiverOfASenderThatSaysNothingAnyMore) {
   EXPECT_EQ(only<Grant>(kC).sender, kA);
 }
 
+TEST_F(DirectoryRepair, LeavesAnEdgeAloneWhoseReceiverIsAtWorkForOtherObjects) {
+  pass({10, 10, 10});
+  for (int window = 0; window < 20; ++window) {
+    now_ = now_ + kProgressWindow;
+    is_at(kB, b_, at_.b += 10);
+    is_busy_elsewhere(kC);
+    is_busy_elsewhere(kD);
+  }
+  expect_silence();
+  pass({10, 0, 10});
+  pass({10, 0, 10});
+  EXPECT_EQ(only<Grant>(kC).sender, kA) << "judged again, from then on";
+}
+
 TEST_F(DirectoryRepair, LetsAMovedEdgeRestLongerEachTime) {
   pass({10, 10, 10});
   std::vector<int> moved_in;
@@ -213,6 +227,77 @@ TEST_F(DirectoryTest, CutsAnObjectForThoseWhoWaitUntilTheFirstIsServed) {
   for (const Parcel& parcel : take()) {
     EXPECT_EQ(std::get<Grant>(parcel.body).stripe_count, 3);
   }
+}
+
+// An object whose stripes have a beginning worth the name.
+class DirectoryRing : public DirectoryTest {
+ protected:
+  void has_long(NodeId node) {
+    claim(node, {.state = StripeState::kComplete,
+                 .pinned = true,
+                 .meta = {256_KiB, 1024, {{DType::kFloat32, 256_KiB}}, "float32"}});
+  }
+  std::vector<Grant> grants_after_it_wants(NodeId node) {
+    wants(node);
+    std::vector<Grant> grants;
+    for (const Parcel& parcel : take()) {
+      grants.push_back(std::get<Grant>(parcel.body));
+      fed_by_[{parcel.to, grants.back().stripe}] = grants.back().sender;
+    }
+    return grants;
+  }
+  std::map<std::pair<NodeId, StripeIndex>, NodeId> fed_by_;
+};
+
+TEST_F(DirectoryRing, PutsWhoJoinsAChainThatBeginsIntoHisPlaceBehindTheOrigin) {
+  has_long(kB);
+  grants_after_it_wants(kA);
+  grants_after_it_wants(kD);
+  EXPECT_EQ(grants_after_it_wants(kC).size(), 2U);
+  EXPECT_EQ(fed_by_.at({kC, {}}), kB);
+  EXPECT_EQ(fed_by_.at({kD, {}}), kC);
+  EXPECT_EQ(fed_by_.at({kA, {}}), kD);
+}
+
+TEST_F(DirectoryRing, LeavesAChainAsItIsOnceItHasBegun) {
+  has_long(kA);
+  const Grant first = grants_after_it_wants(kC).at(0);
+  is_at(kC, first, 32);
+  EXPECT_EQ(grants_after_it_wants(kB).size(), 1U);
+  EXPECT_EQ(fed_by_.at({kB, {}}), kC);
+}
+
+TEST_F(DirectoryRing, GrowsAtItsEndOnceItIsLong) {
+  has_long(kA);
+  const auto last = static_cast<std::uint32_t>(kA.value + kRingReceiversMax + 1);
+  for (std::uint32_t node = last; node > kA.value + 1; --node) {
+    grants_after_it_wants(NodeId{node});
+    EXPECT_EQ(fed_by_.at({NodeId{node}, {}}), kA) << "its place is before all that came so far";
+  }
+  EXPECT_EQ(grants_after_it_wants(NodeId{kA.value + 1}).size(), 1U);
+  EXPECT_EQ(fed_by_.at({NodeId{kA.value + 1}, {}}), NodeId{last}) << "behind all";
+}
+
+TEST_F(DirectoryRing, BalancesAForestOnceWhenItTurnsOutToHaveOthersBesideIt) {
+  reset(2);
+  has_long(kA);
+  for (const NodeId node : {kD, kC, kB}) grants_after_it_wants(node);
+  is_busy_elsewhere(kC);
+  for (const Parcel& parcel : take()) {
+    const auto& grant = std::get<Grant>(parcel.body);
+    fed_by_[{parcel.to, grant.stripe}] = grant.sender;
+  }
+  const ForestPlan plan(3, 2);
+  const std::array<NodeId, 3> ring{kB, kC, kD};
+  for (std::uint32_t i = 0; i < ring.size(); ++i) {
+    for (std::uint16_t stripe = 0; stripe < 2; ++stripe) {
+      const std::uint32_t from = plan.sender(i, StripeIndex{stripe});
+      EXPECT_EQ(fed_by_.at({ring[i], StripeIndex{stripe}}),
+                from == ForestPlan::kOrigin ? kA : ring[from]);
+    }
+  }
+  is_busy_elsewhere(kB);
+  expect_silence();
 }
 
 }  // namespace

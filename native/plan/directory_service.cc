@@ -219,8 +219,11 @@ void Directory::push_small(const ObjectId& object, Entry& entry, Instant now) {
 }
 
 void Directory::grant_stripes(const ObjectId& object, Entry& entry, Instant now) {
-  if (grant_whole_plan(object, entry, now)) return;
-  if (is_untouched(entry)) entry.interiors_until = now + beginning_of(entry.meta);
+  const bool is_first = is_untouched(entry);
+  const bool may_insert = entry.stripe_count == 1 && !has_begun(entry) &&
+                          entry.holders.size() <= kRingReceiversMax + 1;  // and the origin
+  if ((is_first || may_insert) && grant_whole_plan(object, entry, now)) return;
+  if (is_first) entry.interiors_until = now + beginning_of(entry.meta);
   for (auto& [node, holder] : entry.holders) {
     if (!holder.wants) continue;
     join_as_interior(object, entry, node, now);
@@ -241,27 +244,47 @@ void Directory::grant_stripes(const ObjectId& object, Entry& entry, Instant now)
   }
 }
 
-// When it becomes known, all who wait already are given their places at once.
+bool Directory::has_begun(const Entry& entry) {
+  const std::uint32_t total = stripe_blocks(entry.meta.block_count(), entry.stripe_count, {});
+  return entry.has_begun || !is_beginning(0, total);
+}
+
+// Gives all who wait their places at once: when it becomes known, again for each who joins a chain
+// while it begins, and of a forest when somebody's link turns out to be at work for other objects
+// as well. Where each node has an object for all others, a ring behind the origin gives everybody
+// each place in one tree, so that all send the same. By itself a forest is ordered by a hash of
+// object and node, so that nobody is near the top of all.
 bool Directory::grant_whole_plan(const ObjectId& object, Entry& entry, Instant now) {
+  if (entry.target_epoch.value > 0 || entry.stripe_count == 0) return false;
   NodeId origin = kNoNode;
-  // In an order that differs from object to object, so that nobody is last in all trees.
-  std::vector<std::pair<std::uint64_t, NodeId>> receivers;
+  std::vector<NodeId> receivers;
   for (const auto& [node, holder] : entry.holders) {
+    const bool is_sound =
+        std::none_of(holder.stripes.begin(), holder.stripes.end(),
+                     [](const Edge& edge) { return edge.orphan || edge.failed != kNoNode; });
+    if (!is_sound) return false;
     if (holder.wants) {
-      receivers.emplace_back(weight_of(object, node), node);
+      receivers.push_back(node);
     } else if (!holder.stripes.empty() && holder.stripes[0].state >= StripeState::kRoot) {
       if (origin != kNoNode) return false;  // the planned tree has one root
       origin = node;
     }
   }
-  if (origin == kNoNode || receivers.size() < 2 || !is_untouched(entry)) return false;
-  std::sort(receivers.begin(), receivers.end());
+  if (origin == kNoNode || receivers.size() < 2) return false;
+  const bool in_ring = entry.stripe_count == 1 || has_begun(entry);
+  const auto place = [&](NodeId node) {
+    return in_ring ? node.value - origin.value : weight_of(object, node);
+  };
+  std::sort(receivers.begin(), receivers.end(),
+            [&](NodeId a, NodeId b) { return place(a) < place(b); });
   const ForestPlan plan(static_cast<std::uint32_t>(receivers.size()), entry.stripe_count);
   for (std::uint32_t i = 0; i < receivers.size(); ++i) {
     for (std::uint16_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
       const std::uint32_t from = plan.sender(i, StripeIndex{stripe});
-      const NodeId sender = from == ForestPlan::kOrigin ? origin : receivers[from].second;
-      grant(object, entry, receivers[i].second, stripe, sender, now);
+      const NodeId sender = from == ForestPlan::kOrigin ? origin : receivers[from];
+      const Edge& edge = entry.holders.at(receivers[i]).stripes[stripe];
+      if (edge.state >= StripeState::kRoot || edge.sender == sender) continue;
+      grant(object, entry, receivers[i], stripe, sender, now);
     }
   }
   return true;

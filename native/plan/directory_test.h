@@ -83,6 +83,10 @@ class DirectoryTest : public ::testing::Test {
     directory_.handle_progress(from, progress, now_);
     check();
   }
+  void is_busy_elsewhere(NodeId from) {
+    directory_.handle_progress(from, {kObject, Incarnation{1}, {}, {}}, now_);
+    check();
+  }
   // Says of every stripe what its newest grant led to.
   void claim_all(
       NodeId from, const std::vector<Grant>& grants, StripeState state,

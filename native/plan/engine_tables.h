@@ -102,8 +102,11 @@ struct EngineTables {
   // Pulls from nodes that we don't reach, and when they fail: whoever named the sender may know
   // better by then, and names no two of them in turns for ever.
   std::deque<std::pair<Instant, TransferId>> out_of_reach_;
-  ObjectId progress_after_;    // the last one whose turn it was
-  std::set<ObjectId> unsaid_;  // stripes of them have come since their last claims
+  ObjectId progress_after_;                   // the last one whose turn it was
+  std::map<ObjectId, std::uint64_t> landed_;  // bytes that came of each since the last progress
+  std::uint64_t landed_all_ = 0;
+  std::uint64_t landed_rate_most_ = 0;  // per second, of late
+  std::set<ObjectId> unsaid_;           // stripes of them have come since their last claims
   std::map<ObjectId, Folding> folds_;
   std::map<ObjectId, ObjectId> slot_keys_;  // a reservation for a workspace alone -> its target
   std::set<ObjectId> dirty_folds_;

@@ -19,6 +19,13 @@ void note_lease(LocalObject& object, const Grant& grant) {
   stripe.lease = std::max(stripe.lease, grant.lease);
 }
 
+// Was the link at work as ever while so many bytes came? `rate_most` is what it carried of late.
+bool is_link_busy(std::uint64_t bytes, Duration elapsed, std::uint64_t& rate_most) {
+  const std::uint64_t rate = bytes * 1'000'000 / static_cast<std::uint64_t>(elapsed.ns / 1000 + 1);
+  rate_most = std::max(rate, rate_most - rate_most / 16);
+  return rate > 0 && rate * 4 >= rate_most * 3;
+}
+
 }  // namespace
 
 void Engine::State::on(NodeId, const Message&, const Grant& grant) {
@@ -165,8 +172,11 @@ void Engine::State::on(const BlockLanded& event) {
   const auto it = pulls_.find(event.transfer);
   if (it == pulls_.end() || it->second.goal().sender != event.from) return;
   Pull& pull = it->second;
+  const bool was_beginning = pull.is_beginning();
   const Pull::Landed landed = pull.handle_landed(event.block);
   if (!landed.is_new) return;
+  if (progress_due_) landed_[pull.goal().object] += pull.goal().meta.block_bytes;
+  if (progress_due_) landed_all_ += pull.goal().meta.block_bytes;
   ++stats_.blocks_received;
   inventory_.note_progress(now_);
   if (pull.fold) {
@@ -176,20 +186,29 @@ void Engine::State::on(const BlockLanded& event) {
     send(event.from, Credit{landed.credits}, event.transfer);
   }
   if (!pull.fold) {
-    land_in_object(event.transfer, pull);
+    land_in_object(event.transfer, pull, was_beginning && !pull.is_beginning());
   } else if (pull.is_done()) {
     dirty_folds_.insert(pull.fold->target);
     end_pull(event.transfer, false);
   }
 }
 
-void Engine::State::land_in_object(TransferId transfer, Pull& pull) {
+void Engine::State::land_in_object(TransferId transfer, Pull& pull, bool has_begun) {
   const ObjectId id = pull.goal().object;
   LocalObject& object = objects_.at(id);
   LocalStripe& stripe = object.stripes[pull.goal().stripe.value];
   stripe.ready = pull.ready();
   if (!pull.beyond().empty() || !stripe.beyond.empty()) stripe.beyond = pull.beyond();
   if (object.whole_wanted) note_here(id);
+  if (has_begun && object.target_epoch.value == 0) {
+    // Its home then leaves a chain as it is, and balances a forest if there are others beside it.
+    Progress progress{id, object.incarnation, object.target_epoch, {}};
+    const bool is_one_of_many = landed_[id] * 2 <= landed_all_;
+    if (!is_one_of_many) {
+      progress.stripes.push_back({pull.goal().stripe, stripe.lease, stripe.ready});
+    }
+    if (is_one_of_many || object.stripes.size() == 1) send(view_.home_of(id), std::move(progress));
+  }
   if (!pull.is_done()) return;
   stripe.state = StripeState::kComplete;
   end_pull(transfer, false);
@@ -205,7 +224,11 @@ void Engine::State::land_in_object(TransferId transfer, Pull& pull) {
 // a time.
 void Engine::State::report_progress() {
   if (!progress_due_ || *progress_due_ > now_) return;
+  const Duration elapsed = now_ - *progress_due_ + config_.progress_window;
   progress_due_.reset();
+  const auto landed = std::exchange(landed_, {});
+  const std::uint64_t landed_all = std::exchange(landed_all_, 0);
+  const bool is_busy = is_link_busy(landed_all, elapsed, landed_rate_most_);
   for (const ObjectId& id : std::exchange(unsaid_, {})) {
     if (objects_.contains(id)) claim(id);
   }
@@ -217,6 +240,9 @@ void Engine::State::report_progress() {
     progress.object = goal.object;
     progress.incarnation = goal.incarnation;
     progress.target_epoch = goal.target_epoch;
+    const auto its = landed.find(goal.object);
+    const bool is_one_of_many = its == landed.end() || its->second * 2 <= landed_all;
+    if (is_busy && is_one_of_many) continue;  // no other sender would have got us more of it
     const LeaseId lease = objects_.at(goal.object).stripes[goal.stripe.value].lease;
     progress.stripes.push_back({goal.stripe, lease, pull.ready()});
   }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "plan/broadcast.h"
 #include "plan/messages.h"
 
 namespace hoplite {
@@ -51,6 +52,7 @@ class Pull {
   [[nodiscard]] std::uint32_t window() const { return window_; }
   [[nodiscard]] std::uint32_t ready() const { return ready_; }
   [[nodiscard]] const std::set<std::uint32_t>& beyond() const { return beyond_; }
+  [[nodiscard]] bool is_beginning() const { return hoplite::is_beginning(ready_, total_); }
   [[nodiscard]] bool is_done() const { return ready_ >= total_; }
   [[nodiscard]] PullStart start() const;
 
