@@ -67,7 +67,7 @@ void Cluster::start(Node& node) {
   config.incarnation = node.life;
   node.alive = true;
   node.engine = std::make_unique<Engine>(config, prng_.next());
-  node.arena.assign(config.arena_bytes, std::byte{0xee});
+  node.arena.assign(config.arena_bytes / config_.network.stands_for, std::byte{0xee});
   node.receives.clear();
   node.deferred.clear();
   node.timer.reset();

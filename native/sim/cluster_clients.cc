@@ -63,12 +63,14 @@ Request& Cluster::put(std::size_t node, const ObjectId& object, const PutOptions
   put.parts = options.parts;
   if (put.parts.empty() && options.size_bytes > 0)
     put.parts = {{options.dtype, options.size_bytes}};
+  const std::vector<Part> parts = put.parts;
+  for (Part& part : put.parts) part.size_bytes /= config_.network.stands_for;
   put.maps = options.maps && options.size_bytes > config_.engine.inline_bytes_max;
   put.bytes = content_of(object, options.incarnation, put.parts, options.rough);
   checker_.put_started(put);
   PutCommand body{object, options.incarnation, {}, {}};
   body.meta.size_bytes = options.size_bytes;
-  body.meta.parts = put.parts;
+  body.meta.parts = parts;
   body.meta.layout = "layout";
   if (options.size_bytes <= config_.engine.inline_bytes_max) body.payload = put.bytes;
   command(put, std::move(body));
@@ -260,6 +262,7 @@ void Cluster::answered(Request& request, const Reply& reply) {
     checker_.failed(request, now());
   } else if (const auto* fetched = std::get_if<Fetched>(&reply)) {
     request.fetched = *fetched;
+    for (Part& part : request.fetched.meta.parts) part.size_bytes /= config_.network.stands_for;
     request.hops = nodes_[request.node]->hops.of(fetched->extent);
     request.pinned = fetched->mapped;
     if (config_.canary == Canary::kScribble && fetched->mapped && ++canary_deeds_ == 1) {
@@ -284,22 +287,24 @@ void Cluster::write_on(Request& put) {
   Node& node = *nodes_[put.node];
   const std::uint64_t step =
       std::uint64_t{config_.blocks_per_write} * config_.engine.block_bytes_max;
-  const std::uint64_t upto = std::min(put.bytes.size(), put.written + step);
-  const auto into = bytes_at(node, put.extent).subspan(put.written, upto - put.written);
+  const std::uint64_t each = config_.network.stands_for;
+  const std::uint64_t size = put.bytes.size() * each;
+  const Extent range{put.extent.offset + put.written, std::min(size - put.written, step)};
+  const auto into = bytes_at(node, range);
   const bool forgets = config_.canary == Canary::kLoseWrite && ++canary_deeds_ == 1;
   if (!forgets) {
-    std::copy_n(put.bytes.begin() + static_cast<std::ptrdiff_t>(put.written), into.size(),
+    std::copy_n(put.bytes.begin() + static_cast<std::ptrdiff_t>(put.written / each), into.size(),
                 into.begin());
-    node.hops.set({put.extent.offset + put.written, into.size()}, 0);
+    node.hops.set(range, 0);
   }
   const Duration taken{
-      static_cast<std::int64_t>(into.size() * 1'000'000'000 / config_.write_bytes_per_s)};
-  put.written = upto;
+      static_cast<std::int64_t>(range.size_bytes * 1'000'000'000 / config_.write_bytes_per_s)};
+  put.written += range.size_bytes;
   timeline_.after(
       taken,
-      [this, &put, upto] {
+      [this, &put, size, upto = put.written] {
         if (put.abandoned || put.cancelled) return;
-        const bool is_last = upto == put.bytes.size();
+        const bool is_last = upto == size;
         if (is_last) {
           put.sealing = RequestId{next_request_++};
           waiting_[put.sealing] = &put;

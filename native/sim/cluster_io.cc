@@ -52,11 +52,14 @@ bool is_block_of(const OpenReceive& open, const BlockHeader& block) {
 
 // Returns the bytes of a range that an engine named; an impossible one is a violation.
 std::span<std::byte> Cluster::bytes_at(Node& node, const Extent& extent) {
-  if (extent.offset > node.arena.size() || extent.size_bytes > node.arena.size() - extent.offset) {
+  const std::uint64_t each = config_.network.stands_for;
+  const std::uint64_t begin = extent.offset / each;
+  const std::uint64_t size = extent.size_bytes / each;
+  if (begin > node.arena.size() || size > node.arena.size() - begin) {
     checker_.fail("node " + std::to_string(node.index) + " names a range outside of its arena");
     return {};
   }
-  return std::span(node.arena).subspan(extent.offset, extent.size_bytes);
+  return std::span(node.arena).subspan(begin, size);
 }
 
 void Cluster::perform(Node& node, const Action& action) {
@@ -302,7 +305,8 @@ void Cluster::land(Node& node, NodeId from, ByteVector frame, std::uint32_t hops
   const auto rest = std::span<const std::byte>(frame).subspan(kFrameHeaderBytes);
   auto block = decode_block(*header, rest.first(kBlockBodyBytes));
   const auto payload = rest.subspan(kBlockBodyBytes);
-  if (!block || payload.size() != block->size_bytes || crc32c(payload) != block->crc32c) {
+  const std::uint64_t size_bytes = payload.size() * config_.network.stands_for;
+  if (!block || size_bytes != block->size_bytes || crc32c(payload) != block->crc32c) {
     checker_.fail("a block does not decode");
     return;
   }

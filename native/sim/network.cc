@@ -220,7 +220,8 @@ void Network::kick(NodeId node) {
 
 Duration Network::time_on_port(const Frame& frame, const Port& port) const {
   const std::uint64_t payload = frame.block ? frame.block->extent.size_bytes : 0;
-  const std::uint64_t bytes = payload + (frame.bytes.size() - payload) / config_.shrink;
+  const std::uint64_t beside = frame.bytes.size() - payload / config_.stands_for;
+  const std::uint64_t bytes = payload + beside / config_.shrink;
   return {static_cast<std::int64_t>(bytes * 1'000'000'000ULL / port.rate_bytes_per_s) + 1 +
           config_.frame_time.ns};
 }

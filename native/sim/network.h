@@ -34,6 +34,9 @@ struct NetworkConfig {
   // Blocks stand for blocks so many times larger, on links so many times faster: all that is not
   // payload takes so many times less of a port.
   std::uint64_t shrink = 1;
+  // Each byte of an object that is stored and moved stands for so many, all of which take their
+  // time of a port. Objects are then large, and they and their blocks multiples of it.
+  std::uint64_t stands_for = 1;
   Duration frame_time{0};  // of a port beside the bytes of a frame: what a node's core takes for it
 };
 

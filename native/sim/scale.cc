@@ -12,22 +12,20 @@
 namespace hoplite::sim {
 namespace {
 
-// What is really stored of an object at most: larger ones are shrunk, and the network with them, so
-// that their number of blocks and the share of all that is not payload stay.
+// What is really stored of an object at most: of a larger one each byte stands for several.
 constexpr std::uint64_t kStoredBytesMax = 32_KiB;
 constexpr Duration kAnswerMax = 60_s;            // of virtual time
 constexpr Duration kAftermath = 300_ms;          // claims and reports that follow the last answer
 constexpr Duration kTombstoneLifeHere = 200_ms;  // so that each case finds empty tables
 // An allgather asks nodes x nodes times; more than this takes gigabytes.
 constexpr std::size_t kAllgatherNodesMax = 256;
-constexpr std::uint64_t kArenaBytes = 2_MiB;
+constexpr std::uint64_t kStoredArenaBytes = 2_MiB;
 
 class Scale {
  public:
   Scale(std::size_t nodes, std::uint64_t size_bytes)
       : size_bytes_(size_bytes),
-        shrink_(std::max<std::uint64_t>(1, size_bytes / kStoredBytesMax)),
-        cluster_(config_of(nodes, size_bytes, shrink_)) {
+        cluster_(config_of(nodes, std::max<std::uint64_t>(1, size_bytes / kStoredBytesMax))) {
     cluster_.run_for(1_s);  // all links are up and everybody has been heard
   }
 
@@ -126,25 +124,13 @@ class Scale {
   }
 
  private:
-  static ClusterConfig config_of(std::size_t nodes, std::uint64_t size_bytes,
-                                 std::uint64_t shrink) {
+  static ClusterConfig config_of(std::size_t nodes, std::uint64_t stands_for) {
     ClusterConfig config;
     config.nodes = nodes;
-    EngineConfig& engine = config.engine;
-    engine.block_bytes_min /= shrink;
-    engine.block_bytes_max /= shrink;
-    engine.inline_bytes_max /= shrink;
-    engine.credit_bytes /= shrink;
-    // As much as a single rail takes of blocks that are not shrunk (plan/rails.cc).
-    const std::uint64_t two_blocks = 2 * size_bytes / kBlocksPerObjectAim;
-    engine.rail_queue_bytes =
-        std::clamp<std::uint64_t>(two_blocks, 256_KiB, kRailQueueBytes) / shrink;
-    engine.arena_bytes = kArenaBytes;
-    engine.tombstone_life = kTombstoneLifeHere;
-    config.network.rate_bytes_per_s /= shrink;
-    config.network.shrink = shrink;
+    config.engine.arena_bytes = kStoredArenaBytes * stands_for;
+    config.engine.tombstone_life = kTombstoneLifeHere;
+    config.network.stands_for = stands_for;
     config.network.frame_time = 5_us;
-    config.write_bytes_per_s /= shrink;
     config.check_every = 0;
     return config;
   }
@@ -153,7 +139,7 @@ class Scale {
     return static_cast<double>(size_bytes_) / static_cast<double>(NetworkConfig{}.rate_bytes_per_s);
   }
   [[nodiscard]] PutOptions options() const {
-    return {.size_bytes = size_bytes_ / shrink_, .dtype = DType::kFloat32};
+    return {.size_bytes = size_bytes_, .dtype = DType::kFloat32};
   }
   ObjectId next_name() { return object_named(++named_); }
 
@@ -247,7 +233,6 @@ class Scale {
   }
 
   std::uint64_t size_bytes_;
-  std::uint64_t shrink_;
   Cluster cluster_;
   std::uint64_t named_ = 0, deleted_ = 0;
   std::size_t home_ = 0;
@@ -269,7 +254,7 @@ void measure_scale(const ScaleOptions& options, const std::function<void(const S
         tell(scale.death_of_a_relay());
         continue;
       }
-      if (nodes * size_bytes <= kArenaBytes / 2) {
+      if (nodes * size_bytes <= kStoredArenaBytes / 2) {
         tell(scale.gather(false));
         if (nodes <= kAllgatherNodesMax) tell(scale.gather(true));
       }
