@@ -32,14 +32,16 @@ std::uint64_t levels(std::size_t receivers, std::uint16_t stripes) {
 }
 
 // Smaller is better, field by field.
-auto rank_of(const SenderCandidate& c, std::uint32_t capacity) {
-  const bool full = c.edges >= capacity;
+auto rank_of(const SenderCandidate& c, const SenderRoom& room) {
+  // What one more edge costs the slowest receiver, in stripes: room for none, or depth.
+  const std::uint32_t over = std::max(c.edges + 1, room.edges) - room.edges + c.depth / room.depth;
   return std::tuple(c.failed,                    // try anybody else first
                     c.slow,                      // a leaf, as long as others can feed
-                    full,                        // one copy's worth of upload per node
-                    full && c.origin,            // the origin overflows last
+                    over > 0,                    // one copy's worth of upload per node
+                    over > 0 && c.origin,        // the origin overflows last
                     c.behind,                    // has nothing to send yet
-                    full ? c.edges : 0U,         // spread what overflows
+                    over,                        // spread what overflows
+                    over > 0 ? c.depth : 0U,     // that far up that the next ones find room
                     !c.complete,                 // a complete copy never stalls
                     !c.preferred, c.depth,       // interior for this stripe; close to the source
                     c.origin, c.edges, c.node);  // spare the origin; then any fixed order
@@ -113,11 +115,17 @@ void ForestPlan::grow(std::uint16_t stripe, const std::vector<std::uint32_t>& ed
   }
 }
 
+std::uint32_t choose_depth(const BroadcastSize& size, std::uint16_t stripes) {
+  const std::uint64_t per_level = stripes * (kHopBytes + size.block_bytes);
+  const std::uint64_t depth = std::max<std::uint64_t>(size.size_bytes / per_level, 2);
+  return size.members <= 2 * depth ? UINT32_MAX : static_cast<std::uint32_t>(depth);
+}
+
 std::optional<NodeId> choose_sender(std::span<const SenderCandidate> candidates,
-                                    std::uint32_t capacity) {
+                                    const SenderRoom& room) {
   const SenderCandidate* best = nullptr;
   for (const SenderCandidate& candidate : candidates) {
-    if (best == nullptr || rank_of(candidate, capacity) < rank_of(*best, capacity)) {
+    if (best == nullptr || rank_of(candidate, room) < rank_of(*best, room)) {
       best = &candidate;
     }
   }

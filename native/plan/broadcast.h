@@ -74,11 +74,23 @@ struct SenderCandidate {
   std::uint32_t edges = 0;  // stripes of this object that it already sends
 };
 
-// Returns the candidate to lease. Capacity comes first and is counted in stripe edges, `capacity`
-// being one copy's worth; with k = 1 this is Hoplite's chain. Overflow goes to the least loaded
-// node that is not the origin, unless there is no other. Cost: O(candidates).
+// How many edges may lie between a sender and a complete copy of an object of so many stripes. That
+// many take as long to fill as one stripe takes, which is what a sender of one copy loses for one
+// edge more. No limit where a chain of all members is at most twice as long: it is faster.
+std::uint32_t choose_depth(const BroadcastSize& size, std::uint16_t stripes);
+
+// What a sender has room for: edges to others, and edges between it and a complete copy.
+struct SenderRoom {
+  std::uint32_t edges = 1;  // one copy's worth: as many as the object has stripes
+  std::uint32_t depth = UINT32_MAX;
+};
+
+// Returns the candidate to lease. Room comes first; with one stripe this is Hoplite's chain, cut
+// where it gets too deep. Overflow goes to the node that is not the origin, unless there is no
+// other, with the fewest edges too many, each `room.depth` of depth counting as one. Cost:
+// O(candidates).
 std::optional<NodeId> choose_sender(std::span<const SenderCandidate> candidates,
-                                    std::uint32_t capacity);
+                                    const SenderRoom& room);
 
 // True when `rate` is under 0.6 of the median of `others`; false where there are none. Rates, not
 // bytes: a newcomer has few bytes and is not slow.

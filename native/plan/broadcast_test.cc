@@ -18,7 +18,7 @@ namespace {
 struct Row {
   const char* name;
   std::vector<SenderCandidate> candidates;
-  std::uint32_t capacity;
+  SenderRoom room;
   std::uint64_t chosen;  // 0: nobody
 };
 std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.name; }
@@ -58,7 +58,7 @@ TEST_P(ChooseSender, TakesTheExpectedOneInAnyOrder) {
   };
   std::sort(candidates.begin(), candidates.end(), by_node);
   do {
-    const auto chosen = choose_sender(candidates, GetParam().capacity);
+    const auto chosen = choose_sender(candidates, GetParam().room);
     EXPECT_EQ(chosen.value_or(kNoNode).value, GetParam().chosen);
   } while (std::next_permutation(candidates.begin(), candidates.end(), by_node));
 }
@@ -66,26 +66,33 @@ TEST_P(ChooseSender, TakesTheExpectedOneInAnyOrder) {
 INSTANTIATE_TEST_SUITE_P(
     , ChooseSender,
     ::testing::Values(
-        Row{"NobodyOfNobody", {}, 1, 0},  //
-        Row{"TheOriginAlone", {origin(0)}, 1, 1},
-        Row{"TheOriginAloneThoughFull", {origin(5)}, 1, 1},
-        Row{"ACopyRatherThanTheOrigin", {origin(0), copy(2, 0)}, 1, 2},
-        Row{"AFreeOriginRatherThanAPartialCopy", {origin(0), partial(2, 0, 1)}, 1, 1},
-        Row{"APartialCopyWhenTheOriginHasSentOneCopy", {origin(1), partial(2, 0, 1)}, 1, 2},
-        Row{"TheEndOfTheChain", {origin(1), partial(2, 1, 1), partial(3, 0, 2)}, 1, 3},
-        Row{"TheShallowestOfPartialCopies", {partial(2, 0, 3), partial(3, 0, 1)}, 1, 3},
-        Row{"APartialCopyOnOverflowAndTheOriginLast", {origin(1), partial(2, 1, 1)}, 1, 2},
-        Row{"TheLeastLoadedOnOverflow", {origin(4), partial(2, 5, 1), partial(3, 4, 1)}, 4, 3},
-        Row{"WhoDidNotFail", {with_failed(copy(2, 0)), partial(3, 9, 4)}, 1, 3},
-        Row{"WhoIsNotSlow", {with_slow(copy(2, 0)), partial(3, 9, 4)}, 1, 3},
-        Row{"WhoIsNotBehind", {with_behind(partial(2, 0, 1)), partial(3, 0, 4)}, 1, 3},
+        Row{"NobodyOfNobody", {}, {1}, 0},  //
+        Row{"TheOriginAlone", {origin(0)}, {1}, 1},
+        Row{"TheOriginAloneThoughFull", {origin(5)}, {1}, 1},
+        Row{"ACopyRatherThanTheOrigin", {origin(0), copy(2, 0)}, {1}, 2},
+        Row{"AFreeOriginRatherThanAPartialCopy", {origin(0), partial(2, 0, 1)}, {1}, 1},
+        Row{"APartialCopyWhenTheOriginHasSentOneCopy", {origin(1), partial(2, 0, 1)}, {1}, 2},
+        Row{"TheEndOfTheChain", {origin(1), partial(2, 1, 1), partial(3, 0, 2)}, {1}, 3},
+        Row{"TheShallowestOfPartialCopies", {partial(2, 0, 3), partial(3, 0, 1)}, {1}, 3},
+        Row{"APartialCopyOnOverflowAndTheOriginLast", {origin(1), partial(2, 1, 1)}, {1}, 2},
+        Row{"TheLeastLoadedOnOverflow", {origin(4), partial(2, 5, 1), partial(3, 4, 1)}, {4}, 3},
+        Row{"WhoDidNotFail", {with_failed(copy(2, 0)), partial(3, 9, 4)}, {1}, 3},
+        Row{"WhoIsNotSlow", {with_slow(copy(2, 0)), partial(3, 9, 4)}, {1}, 3},
+        Row{"WhoIsNotBehind", {with_behind(partial(2, 0, 1)), partial(3, 0, 4)}, {1}, 3},
         Row{"WhoIsBehindRatherThanTheOriginOnOverflow",
             {origin(1), with_behind(partial(2, 0, 1))},
-            1,
+            {1},
             2},
-        Row{"WhoFailedIfThereIsNoOther", {with_failed(copy(2, 0))}, 1, 2},
-        Row{"TheInteriorOfThisStripe", {partial(2, 1, 1), with_preferred(partial(3, 2, 2))}, 4, 3},
-        Row{"TheLeastBusyOfEquals", {copy(2, 2), copy(3, 1)}, 4, 3}),
+        Row{"WhoFailedIfThereIsNoOther", {with_failed(copy(2, 0))}, {1}, 2},
+        Row{"TheInteriorOfThisStripe",
+            {partial(2, 1, 1), with_preferred(partial(3, 2, 2))},
+            {4},
+            3},
+        Row{"TheLeastBusyOfEquals", {copy(2, 2), copy(3, 1)}, {4}, 3},
+        Row{"TheEndOfAChainThatIsNotTooDeep", {partial(2, 1, 1), partial(3, 0, 4)}, {1, 5}, 3},
+        Row{"AnInnerOneOfAChainThatIs", {partial(2, 1, 1), partial(3, 0, 5)}, {1, 5}, 2},
+        Row{"TheEndWhereOthersSendTwice", {partial(2, 2, 1), partial(3, 0, 5)}, {1, 5}, 3},
+        Row{"WhoIsTooDeepRatherThanTheOrigin", {origin(1), partial(3, 0, 12)}, {1, 5}, 3}),
     [](const auto& row) { return std::string(row.param.name); });
 
 // Receivers that arrive one by one, each asking for every stripe, as the directory asks for them.
@@ -99,13 +106,43 @@ TEST(BroadcastTree, NeverMakesTheOriginSendMoreThanOneCopyWhileOthersCan) {
           candidates.push_back(partial(node, edges[node], static_cast<std::uint32_t>(node)));
           candidates.back().preferred = node % stripes == stripe;
         }
-        const auto chosen = choose_sender(candidates, stripes);
+        const auto chosen = choose_sender(candidates, {.edges = stripes});
         ASSERT_TRUE(chosen.has_value());
         ++edges[chosen->value];
       }
     }
     EXPECT_LE(edges[1], stripes) << stripes << " stripes";
     for (const auto& [node, count] : edges) EXPECT_LE(count, stripes) << "node " << node;
+  }
+}
+
+// As many as a cluster has, who ask one after the other before anybody has all of it: they are no
+// deeper than is worth an edge more, and nobody has two of these.
+TEST(BroadcastTree, IsCutWhereOneEdgeMoreCostsLessThanDepth) {
+  for (const std::uint32_t stripes : {1U, 4U}) {
+    const BroadcastSize size = {.size_bytes = stripes == 1 ? 1_MiB : 32_MiB,
+                                .block_bytes = stripes == 1 ? 8192U : 65536U,
+                                .members = 1023};
+    const SenderRoom room{stripes, choose_depth(size, static_cast<std::uint16_t>(stripes))};
+    EXPECT_LT(room.depth, 80U);
+    std::map<std::uint64_t, std::uint32_t> edges;
+    std::map<std::pair<std::uint64_t, std::uint32_t>, std::uint32_t> depths;
+    for (std::uint64_t receiver = 2; receiver <= 1024; ++receiver) {
+      for (std::uint32_t stripe = 0; stripe < stripes; ++stripe) {
+        std::vector<SenderCandidate> candidates = {origin(edges[1])};
+        for (std::uint64_t node = 2; node < receiver; ++node) {
+          candidates.push_back(partial(node, edges[node], depths[{node, stripe}]));
+          candidates.back().preferred = node % stripes == stripe;
+        }
+        const std::uint64_t sender = choose_sender(candidates, room)->value;
+        ++edges[sender];
+        depths[{receiver, stripe}] = depths[{sender, stripe}] + 1;
+        EXPECT_LE((depths[{receiver, stripe}]), room.depth) << receiver;
+      }
+    }
+    for (const auto& [node, count] : edges) {
+      EXPECT_LE(count, stripes + (node == 1 ? 0 : 1)) << "node " << node;
+    }
   }
 }
 
@@ -171,6 +208,14 @@ TEST(ForestPlan, OfOneStripeIsALineAsHoplites) {
   for (std::uint32_t node = 1; node < 5; ++node) {
     EXPECT_EQ(plan.sender(node, StripeIndex{0}), node - 1);
   }
+}
+
+TEST(ChooseDepth, IsWhereAChainTakesAsLongAsAStripeAndNoneForAsFewAsTwice) {
+  EXPECT_EQ(choose_depth({.size_bytes = 1_MiB, .block_bytes = 8192, .members = 255}, 1), 19U);
+  EXPECT_EQ(choose_depth({.size_bytes = 32_MiB, .block_bytes = 65536, .members = 255}, 4), 75U);
+  EXPECT_EQ(choose_depth({.size_bytes = 1_MiB, .block_bytes = 8192, .members = 39}, 1), 19U);
+  EXPECT_EQ(choose_depth({.size_bytes = 1_MiB, .block_bytes = 8192, .members = 38}, 1), UINT32_MAX);
+  EXPECT_EQ(choose_depth({.size_bytes = 64_KiB + 1, .block_bytes = 8192, .members = 9}, 4), 2U);
 }
 
 TEST(ChooseStripes, FollowsSizeAndReceivers) {

@@ -93,7 +93,7 @@ class Directory {
   void service_all(Instant now);
   [[nodiscard]] static bool is_held(const Entry& entry);
   void decide_stripes(Entry& entry) const;
-  [[nodiscard]] std::uint16_t stripes_for(const Entry& entry) const;
+  [[nodiscard]] SenderRoom room_of(const Entry& entry) const;
   [[nodiscard]] std::optional<std::string> why_lost(const Entry& entry) const;
   void answer_lost(const ObjectId& object, Entry& entry);
   // keeping (directory_keeping.cc): orphans, and what draining nodes hand over

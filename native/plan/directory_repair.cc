@@ -203,7 +203,7 @@ bool Directory::move_edge(const ObjectId& object, Entry& entry, NodeId node, std
            !is_sound(entry, candidate.node, stripe, now) ||
            (full && capacity == Capacity::kMustHave);
   });
-  const auto sender = choose_sender(candidates, entry.stripe_count);
+  const auto sender = choose_sender(candidates, room_of(entry));
   if (!sender) return false;
   ++stats_.moves;
   edge.failed = edge.sender;

@@ -15,6 +15,23 @@ Duration beginning_of(const ObjectMeta& meta) {
   return {static_cast<std::int64_t>(meta.size_bytes / 10)};  // bytes per 1.25 GB/s are 0.8 ns each
 }
 
+// `live`: members of the view, its holder among them.
+BroadcastSize size_of(const DirectoryEntry& entry, std::size_t live) {
+  const auto waiting = std::count_if(entry.holders.begin(), entry.holders.end(),
+                                     [](const auto& holder) { return holder.second.wants; });
+  return {.size_bytes = entry.meta.size_bytes,
+          .block_bytes = entry.meta.block_bytes,
+          .waiting = static_cast<std::size_t>(waiting),
+          .members = live - std::min<std::size_t>(live, 1)};
+}
+
+std::uint16_t stripes_for(const DirectoryEntry& entry, const EngineConfig& config,
+                          std::size_t live) {
+  if (config.broadcast_stripes == 0) return choose_stripes(size_of(entry, live));
+  const auto blocks = std::max<std::uint32_t>(entry.meta.block_count(), 1);
+  return static_cast<std::uint16_t>(std::min<std::uint32_t>(config.broadcast_stripes, blocks));
+}
+
 }  // namespace
 
 void Directory::service(const ObjectId& object, Instant now) {
@@ -91,7 +108,7 @@ void Directory::decide_stripes(Entry& entry) const {
   if (small) {
     entry.stripe_count = 1;
   } else if (entry.stripe_count == 0 || is_untouched(entry)) {
-    recut(entry, stripes_for(entry));
+    recut(entry, stripes_for(entry, config_, live_.size()));
   }
   for (auto& [node, holder] : entry.holders) {
     const std::size_t had = holder.stripes.size();
@@ -110,17 +127,9 @@ void Directory::decide_stripes(Entry& entry) const {
   }
 }
 
-std::uint16_t Directory::stripes_for(const Entry& entry) const {
-  const auto blocks = std::max<std::uint32_t>(entry.meta.block_count(), 1);
-  if (config_.broadcast_stripes > 0) {
-    return static_cast<std::uint16_t>(std::min<std::uint32_t>(config_.broadcast_stripes, blocks));
-  }
-  const auto waiting = std::count_if(entry.holders.begin(), entry.holders.end(),
-                                     [](const auto& holder) { return holder.second.wants; });
-  return choose_stripes({.size_bytes = entry.meta.size_bytes,
-                         .block_bytes = entry.meta.block_bytes,
-                         .waiting = static_cast<std::size_t>(waiting),
-                         .members = live_.size() - std::min<std::size_t>(live_.size(), 1)});
+SenderRoom Directory::room_of(const Entry& entry) const {
+  return {.edges = entry.stripe_count,
+          .depth = choose_depth(size_of(entry, live_.size()), entry.stripe_count)};
 }
 
 // An object is lost when some stripe has neither a complete nor a producing holder, and nobody can
@@ -232,8 +241,7 @@ void Directory::grant_stripes(const ObjectId& object, Entry& entry, Instant now)
       const bool idle = edge.state == StripeState::kIdle ||
                         (edge.state == StripeState::kReceiving && edge.orphan);
       if (!idle) continue;
-      const auto sender =
-          choose_sender(find_candidates(entry, node, stripe, now), entry.stripe_count);
+      const auto sender = choose_sender(find_candidates(entry, node, stripe, now), room_of(entry));
       if (!sender) continue;
       if (*sender == edge.failed && now < edge.not_before) {
         wake_at(entry, edge.not_before);

@@ -60,6 +60,27 @@ TEST_P(Timing, EightReceiversTakeBarelyLongerThanOne) {
       << "the origin gave more than two copies";
 }
 
+// 10 Gbit/s: a hop takes as long as 44 KiB (choose_depth).
+TEST_P(Timing, ManyWhoAskOneAfterTheOtherAreNoChain) {
+  constexpr std::uint64_t kBytes = 256_KiB;
+  Cluster& cluster = start(48, [](ClusterConfig& c) {
+    c.engine.arena_bytes = 1_MiB;
+    c.engine.block_bytes_min = kBlockBytesMin;
+    c.engine.block_bytes_max = kBlockBytesMax;
+    c.engine.inline_bytes_max = kInlineBytesMax;
+    c.network.rate_bytes_per_s = 1'250'000'000;
+    c.check_every = 1000;
+  });
+  put_now(0, kA, {.size_bytes = kBytes});
+  std::vector<Request*> gets;
+  for (std::size_t node = 1; node < 48; ++node) gets.push_back(&cluster.get(node, kA));
+  for (Request* get : gets) {
+    expect_value(*get);
+    EXPECT_LE(get->hops, 12U) << get->node;
+    EXPECT_LT(ms(*get->answered - get->asked), 7 * static_cast<double>(kBytes) / 1.25e6);
+  }
+}
+
 TEST_P(Timing, PutStreamsOutWhileItIsWritten) {
   Cluster& cluster = start(2, [](ClusterConfig& c) {
     c.engine.arena_bytes = 16_MiB;
