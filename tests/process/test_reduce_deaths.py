@@ -136,7 +136,7 @@ def test_two_participants_die_at_once_and_without_spares_it_says_so(crew: Crew, 
 @pytest.mark.parametrize("turn", range(3))
 def test_a_node_dies_that_combines_its_sources(cluster: MakeNodes, turn: int) -> None:
     nodes = cluster(4, options=SLOW)
-    arrays = [np.full(8 * ELEMENTS, 1 + index, np.float32) for index in range(9)]
+    arrays = [np.full(32 * ELEMENTS, 1 + index, np.float32) for index in range(9)]
     ids = [nodes.put(1 + index % 3, array) for index, array in enumerate(arrays[:8])]
     ids.append(new_id())
     pending = nodes[0].begin_reduce(target := new_id(), source_count=9, count=6)
