@@ -229,8 +229,8 @@ void Directory::push_small(const ObjectId& object, Entry& entry, Instant now) {
 
 void Directory::grant_stripes(const ObjectId& object, Entry& entry, Instant now) {
   const bool is_first = is_untouched(entry);
-  const bool may_insert = entry.stripe_count == 1 && !has_begun(entry) &&
-                          entry.holders.size() <= kRingReceiversMax + 1;  // and the origin
+  const bool may_insert =
+      entry.stripe_count == 1 && !has_begun(entry) && live_.size() <= kRingMembersMax;
   if ((is_first || may_insert) && grant_whole_plan(object, entry, now)) return;
   if (is_first) entry.interiors_until = now + beginning_of(entry.meta);
   for (auto& [node, holder] : entry.holders) {
