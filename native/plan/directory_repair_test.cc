@@ -278,6 +278,13 @@ TEST_F(DirectoryRing, GrowsAtItsEndWhereMoreThanAFewMayJoin) {
   EXPECT_EQ(fed_by_.at({kB, {}}), kD);
 }
 
+TEST_F(DirectoryRing, HasNoEarForProgressOfAResultThatNobodyHasCutYet) {
+  const Said receiver{.wants = true, .target_epoch = 1, .committed = false};
+  claim(kB, receiver);
+  directory_.handle_progress(kB, {kObject, Incarnation{1}, TargetEpoch{1}, {}}, now_);
+  expect_silence();
+}
+
 TEST_F(DirectoryRing, BalancesAForestOnceWhenItTurnsOutToHaveOthersBesideIt) {
   reset(2);
   has_long(kA);
