@@ -35,10 +35,6 @@ constexpr bool is_beginning(std::uint32_t ready, std::uint32_t total) {
   return total >= 64 && ready < total / 8;
 }
 
-// Among more nodes a chain grows at its end only: it may get long, and its places would change for
-// each who joins (1 MiB to 256 nodes takes 14.0 x the bound instead of 6.3).
-inline constexpr std::size_t kRingMembersMax = 17;  // 16 receivers and the origin
-
 // The trees of `stripes` stripes over receivers 0..receivers-1. Each receiver is fed every stripe
 // once; receiver s is interior in stripe s mod k, and what it does not need there serves stripes
 // whose own interiors are too few. Nobody feeds more than k stripes, the origin exactly k: each

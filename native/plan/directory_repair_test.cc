@@ -249,35 +249,6 @@ class DirectoryRing : public DirectoryTest {
   std::map<std::pair<NodeId, StripeIndex>, NodeId> fed_by_;
 };
 
-TEST_F(DirectoryRing, PutsWhoJoinsAChainThatBeginsIntoHisPlaceBehindTheOrigin) {
-  has_long(kB);
-  grants_after_it_wants(kA);
-  grants_after_it_wants(kD);
-  EXPECT_EQ(grants_after_it_wants(kC).size(), 2U);
-  EXPECT_EQ(fed_by_.at({kC, {}}), kB);
-  EXPECT_EQ(fed_by_.at({kD, {}}), kC);
-  EXPECT_EQ(fed_by_.at({kA, {}}), kD);
-}
-
-TEST_F(DirectoryRing, LeavesAChainAsItIsOnceItHasBegun) {
-  has_long(kA);
-  const Grant first = grants_after_it_wants(kC).at(0);
-  is_at(kC, first, 32);
-  EXPECT_EQ(grants_after_it_wants(kB).size(), 1U);
-  EXPECT_EQ(fed_by_.at({kB, {}}), kC);
-}
-
-TEST_F(DirectoryRing, GrowsAtItsEndWhereMoreThanAFewMayJoin) {
-  std::vector<NodeId> nodes{kHome};
-  while (nodes.size() <= kRingMembersMax) nodes.push_back(NodeId{nodes.back().value + 1});
-  change_view(nodes);
-  for (const NodeId node : nodes) done(node);
-  has_long(kA);
-  grants_after_it_wants(kD);
-  EXPECT_EQ(grants_after_it_wants(kB).size(), 1U);
-  EXPECT_EQ(fed_by_.at({kB, {}}), kD);
-}
-
 TEST_F(DirectoryRing, HasNoEarForProgressOfAResultThatNobodyHasCutYet) {
   const Said receiver{.wants = true, .target_epoch = 1, .committed = false};
   claim(kB, receiver);

@@ -229,9 +229,7 @@ void Directory::push_small(const ObjectId& object, Entry& entry, Instant now) {
 
 void Directory::grant_stripes(const ObjectId& object, Entry& entry, Instant now) {
   const bool is_first = is_untouched(entry);
-  const bool may_insert =
-      entry.stripe_count == 1 && !has_begun(entry) && live_.size() <= kRingMembersMax;
-  if ((is_first || may_insert) && grant_whole_plan(object, entry, now)) return;
+  if (is_first && grant_whole_plan(object, entry, now)) return;
   if (is_first) entry.interiors_until = now + beginning_of(entry.meta);
   for (auto& [node, holder] : entry.holders) {
     if (!holder.wants) continue;
@@ -257,11 +255,11 @@ bool Directory::has_begun(const Entry& entry) {
   return entry.has_begun || !is_beginning(0, total);
 }
 
-// Gives all who wait their places at once: when it becomes known, again for each who joins a chain
-// while it begins, and of a forest when somebody's link turns out to be at work for other objects
-// as well. Where each node has an object for all others, a ring behind the origin gives everybody
-// each place in one tree, so that all send the same. By itself a forest is ordered by a hash of
-// object and node, so that nobody is near the top of all.
+// Gives all who wait their places at once: when it becomes known, and of a forest again when
+// somebody's link turns out to be at work for other objects as well. Where each node has an object
+// for all others, a ring behind the origin gives everybody each place in one tree, so that all send
+// the same. By itself a forest is ordered by a hash of object and node, so that nobody is near the
+// top of all.
 bool Directory::grant_whole_plan(const ObjectId& object, Entry& entry, Instant now) {
   if (entry.target_epoch.value > 0 || entry.stripe_count == 0) return false;
   NodeId origin = kNoNode;
