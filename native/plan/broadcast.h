@@ -27,10 +27,8 @@ struct BroadcastSize {
 std::uint16_t choose_stripes(const BroadcastSize& size);
 
 // Has a receiver of `ready` blocks of `total` next to nothing yet? As long as that is so of all of
-// them, their places may change: each is late by an eighth at most for it. (A sixteenth: of an
-// allgather of 4 MiB that 8 nodes ask for within 40 ms, those who come later take 1.58 x its bound
-// instead of 1.36; a quarter gains nothing more.) Never of a stripe so short that it isn't worth
-// the message which says that it has begun.
+// them, the places of a forest may change: each is late by an eighth at most for it. Never of a
+// stripe so short that it isn't worth the message which says that it has begun.
 constexpr bool is_beginning(std::uint32_t ready, std::uint32_t total) {
   return total >= 64 && ready < total / 8;
 }

@@ -201,13 +201,11 @@ void Engine::State::land_in_object(TransferId transfer, Pull& pull, bool has_beg
   if (!pull.beyond().empty() || !stripe.beyond.empty()) stripe.beyond = pull.beyond();
   if (object.whole_wanted) note_here(id);
   if (has_begun && object.target_epoch.value == 0) {
-    // Its home then leaves a chain as it is, and balances a forest if there are others beside it.
-    Progress progress{id, object.incarnation, object.target_epoch, {}};
+    // Its home balances a forest then, if there are others beside it.
     const bool is_one_of_many = landed_[id] * 2 <= landed_all_;
-    if (!is_one_of_many) {
-      progress.stripes.push_back({pull.goal().stripe, stripe.lease, stripe.ready});
+    if (is_one_of_many) {
+      send(view_.home_of(id), Progress{id, object.incarnation, object.target_epoch, {}});
     }
-    if (is_one_of_many || object.stripes.size() == 1) send(view_.home_of(id), std::move(progress));
   }
   if (!pull.is_done()) return;
   stripe.state = StripeState::kComplete;
