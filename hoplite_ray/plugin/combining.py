@@ -60,9 +60,9 @@ def allreduce(
 ) -> Ref:
     """`reduce` for a result that every node will read: all nodes fold, the caller's too.
 
-    Returns: at once, a pending ref of one value; each node fetches it when it first reads it.
+    Returns: at once, a pending ref of one value; the nodes fetch it while it is folded.
     Raises:  as `reduce`.
-    Cost:    with n nodes that read, 2 (n - 1) / n of the bytes through each.
+    Cost:    with n nodes, 2 (n - 1) / n of the bytes through each.
     """
     return _reduced(source_refs(refs, "allreduce"), op, count, deterministic, everywhere=True)
 

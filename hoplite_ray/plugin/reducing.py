@@ -173,7 +173,7 @@ class ReduceRun:
         return False
 
     def _begin_fetch(self, layout: Layout) -> None:
-        """Of what the caller alone will read; of an allreduce's result everybody gets his own."""
+        """Of what the caller alone reads; an allreduce's result comes to all nodes by itself."""
         is_for_caller = not self.how.everywhere and layout.size_bytes > _FOLDED_HERE_BYTES
         if is_for_caller and self.fetch is None:
             self.fetch = self.store.begin_get(self.target)

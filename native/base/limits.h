@@ -23,9 +23,11 @@ static_assert(kControlFrameBytesMax >= kInlineBytesMax + kLayoutBytesMax + 4_KiB
               "an inline object, its layout and a forwarding list fit into one frame");
 
 // Blocks are about size/512: pipelining over two hops then costs 1/512 per hop; 8 KiB keeps the
-// cost per block below that of its bytes, 1 MiB bounds a turn of the reactor.
+// cost per block below that of its bytes, from 256 KiB on larger ones cost a core no less. 1 MiB
+// bounds a turn of the reactor.
 inline constexpr std::uint64_t kBlocksPerObjectAim = 512;
 inline constexpr std::uint64_t kBlockBytesMin = 8_KiB;
+inline constexpr std::uint64_t kBlockBytesAimMax = 256_KiB;
 inline constexpr std::uint64_t kBlockBytesMax = 1_MiB;
 inline constexpr std::uint64_t kObjectBytesMax = 1024_GiB;  // block indices stay below 2^21
 static_assert(kObjectBytesMax / kBlockBytesMax <= (1ULL << 31), "a BlockIndex holds every block");

@@ -70,6 +70,14 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
   object.committed = false;
   object.pinned = true;
   object.is_branch = own.is_branch;
+  own_stripes(own, folding, object);
+  // Whoever gets it when it has committed would wait for a copy's time more.
+  if (own.everywhere && !own.share.is_share()) object.whole_wanted = true;
+  if (!reserve_fold(folding, object)) return on_refused(own.target, own.meta.size_bytes);
+  if (object.extent) claim(own.target);
+}
+
+void Engine::State::own_stripes(const ReduceOwn& own, Folding& folding, LocalObject& object) {
   if (object.stripes.size() != own.stripe_count) {  // received under another cut: void here
     for (LocalStripe& stripe : object.stripes) {
       if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
@@ -86,8 +94,6 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
     stripe.state = StripeState::kRoot;
     stripe.beyond.clear();
   }
-  if (!reserve_fold(folding, object)) return on_refused(own.target, own.meta.size_bytes);
-  if (object.extent) claim(own.target);
 }
 
 // All that this owner can do for a reduce now: find members, fold what is here, pull what is not.

@@ -126,6 +126,7 @@ class Engine::State : private EngineTables {
   void pull_member(Folding& folding, std::uint32_t index, const FoldPulls& pulls);
   void member_lost(const ObjectId& source);
   // reduce, the owner's side and the caller's (engine_reduce.cc)
+  void own_stripes(const ReduceOwn& own, Folding& folding, LocalObject& object);
   void drive_fold(const ObjectId& target);
   void publish_folded(const ObjectId& target, Folding& folding);
   void commit_target(const ReduceState& state, LocalObject& object);

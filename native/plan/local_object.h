@@ -39,7 +39,8 @@ struct LocalObject {
   bool adopting = false;      // fetched to be pinned here, for a node that drains
   bool adopted = false;       // and is: not made here
   bool elsewhere = false;     // this node drains, and another one keeps it
-  bool whole_wanted = false;  // a reduce folds it here and found no single node that has it
+  bool whole_wanted = false;  // without a waiter: by a fold that pulls no blocks of it, or by an
+                              // owner of what all nodes will read
   bool writing = false;       // a client is still filling it
   ClientId writer;
   std::uint64_t written_bytes = 0;

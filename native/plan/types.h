@@ -128,7 +128,7 @@ struct EngineConfig {
   Incarnation incarnation{1};
   std::uint64_t arena_bytes = 64_MiB;
   std::uint64_t block_bytes_min = kBlockBytesMin;
-  std::uint64_t block_bytes_max = kBlockBytesMax;
+  std::uint64_t block_bytes_max = kBlockBytesAimMax;
   std::uint64_t inline_bytes_max = kInlineBytesMax;
   std::uint64_t carried_bytes_max = kCarriedBytesMax;
   std::uint16_t broadcast_stripes = 0;  // 0: by size and receivers; 1: Hoplite's chain

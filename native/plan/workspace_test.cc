@@ -104,6 +104,19 @@ TEST(FoldPulls, HaveAThirdOfAStripeUnderWayWhereOthersPullTheRest) {
   EXPECT_EQ(fold_pulls(plan, EngineConfig{}, 1_GiB).window, 126U) << "nobody else waits";
 }
 
+TEST(FoldPulls, HaveOneBlockOfEachMemberUnderWayWhereThatIsMuch) {
+  ReduceOwn plan = own({kEven});
+  plan.meta.size_bytes = 32_MiB;
+  plan.meta.block_bytes = 64_KiB;
+  plan.count = 63;
+  plan.stripe_count = 63;
+  EXPECT_EQ(fold_pulls(plan, EngineConfig{}, 1_GiB).window, 2U);
+  plan.count = 64;
+  EXPECT_EQ(fold_pulls(plan, EngineConfig{}, 1_GiB).window, 1U);
+  plan.everywhere = true;
+  EXPECT_EQ(fold_pulls(plan, EngineConfig{}, 1_GiB).window, 3U) << "the readers wait for all";
+}
+
 TEST(FoldPulls, HaveTheWindowThatIsConfiguredHoweverWide) {
   ReduceOwn plan = own({kEven});
   plan.meta.size_bytes = 1_MiB;

@@ -119,13 +119,13 @@ void Network::established(NodeId a, NodeId b, std::uint64_t life) {
     dial(a, b);
     return;
   }
+  both.ends[a].last_arrival = both.ends[b].last_arrival = {};
   const auto raise = [this, life](NodeId node, NodeId peer) {
     Link& now = link(node, peer);
     End& own = now.ends[node];
     if (now.life != life || !own.wanted || own.up || !ports_[node].alive) return;
     own.up = true;
     own.life = life;
-    own.last_arrival = {};
     user_.link_up(node, peer, own.peer);
   };
   const bool is_first = prng_.chance(50);
@@ -221,9 +221,8 @@ void Network::kick(NodeId node) {
 Duration Network::time_on_port(const Frame& frame, const Port& port) const {
   const std::uint64_t payload = frame.block ? frame.block->extent.size_bytes : 0;
   const std::uint64_t beside = frame.bytes.size() - payload / config_.stands_for;
-  const std::uint64_t bytes = payload + beside / config_.shrink;
-  return {static_cast<std::int64_t>(bytes * 1'000'000'000ULL / port.rate_bytes_per_s) + 1 +
-          config_.frame_time.ns};
+  return {static_cast<std::int64_t>((payload + beside) * 1'000'000'000ULL / port.rate_bytes_per_s) +
+          1 + config_.frame_time.ns};
 }
 
 void Network::transmit(Frame frame) {

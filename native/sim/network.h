@@ -31,9 +31,6 @@ struct NetworkConfig {
   Duration redial = 3_ms;     // from LinkDown at both ends to LinkUp
   std::uint64_t rate_bytes_per_s =
       1'250'000'000;  // both ports of a node, unless set_rate says more
-  // Blocks stand for blocks so many times larger, on links so many times faster: all that is not
-  // payload takes so many times less of a port.
-  std::uint64_t shrink = 1;
   // Each byte of an object that is stored and moved stands for so many, all of which take their
   // time of a port. Objects are then large, and they and their blocks multiples of it.
   std::uint64_t stands_for = 1;

@@ -94,6 +94,24 @@ TEST_P(ReduceKinds, EverywhereIsTheCallersNodeToo) {
   for (std::size_t node = 0; node < 3; ++node) expect_value(cluster.get(node, kTarget));
 }
 
+TEST_P(ReduceKinds, EverywhereIsThereBeforeAnybodyAsksForIt) {
+  if (GetParam() != 0) return;  // fewer owners than nodes
+  Cluster& cluster = start(4);
+  for (std::uint32_t i = 0; i < 4; ++i) put_source(i, i, {{DType::kFloat32, 400'000}});
+  Request& reduce = cluster.reduce(0, kTarget, {.source_count = 4, .count = 4, .everywhere = true});
+  for (std::uint32_t i = 0; i < 4; ++i) cluster.confirm(reduce, i, source(i));
+  expect_value(reduce);
+  cluster.run_for(100_ms);
+  const auto sent = [&] {
+    std::uint64_t bytes = 0;
+    for (std::size_t node = 0; node < 4; ++node) bytes += cluster.stats(node).bytes_sent;
+    return bytes;
+  };
+  const std::uint64_t before = sent();
+  for (std::size_t node = 0; node < 4; ++node) expect_value(cluster.get(node, kTarget));
+  EXPECT_EQ(sent(), before);
+}
+
 TEST_P(ReduceKinds, WhatADtypeHasNotIsRefusedToAllWhoWait) {
   const std::vector<std::pair<DType, ReduceOp>> cases{{DType::kBool, ReduceOp::kSum},
                                                       {DType::kInt32, ReduceOp::kMean},

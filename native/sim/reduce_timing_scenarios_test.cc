@@ -1,9 +1,8 @@
 // How long reduces and allreduces take in virtual time, from the confirmation of the last source to
 // the last get, against a model of the algorithm (10 Gbit/s, 30 us; no messages): at most 1.05
-// times the better of its static and dynamic plans, where nothing else is said. Objects are shrunk,
-// and the network with them, so that their number of blocks and the share of all that is not
-// payload stay. Which of several blocks goes first changes with every byte of a message: a figure
-// is the median of three, for targets with different homes.
+// times the better of its static and dynamic plans, where nothing else is said. Which of several
+// blocks goes first changes with every byte of a message: a figure is the median of three, for
+// targets with different homes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -17,17 +16,17 @@ namespace {
 struct Case {
   std::uint64_t size_bytes = 1_MiB;
   std::size_t nodes = 8;
-  std::uint32_t each = 1;    // sources on each of them
-  std::uint64_t shrink = 1;  // so many times smaller and slower
-  bool everywhere = false;   // an allreduce: every node gets the result
-  double table = 0;          // what the model takes, in size / rate
-  double late = 0;           // the last source comes so many size / rate after the others
-  bool first_alone = false;  // of the others, one comes 1 ms before: all nodes own a stripe
-  double hops_before = 0;    // the first byte, which the table does not have
-  double room = 1.05;        // times the table
-  std::uint16_t degree = 0;  // of its tree; 0: as the model says
-  Duration frame_time{0};    // what a core takes for a frame
-  bool awaited = false;      // by the directory: they come one after the other
+  std::uint32_t each = 1;        // sources on each of them
+  std::uint64_t stands_for = 1;  // bytes each byte that is stored
+  bool everywhere = false;       // an allreduce: every node gets the result
+  double table = 0;              // what the model takes, in size / rate
+  double late = 0;               // the last source comes so many size / rate after the others
+  bool first_alone = false;      // of the others, one comes 1 ms before: all nodes own a stripe
+  double hops_before = 0;        // the first byte, which the table does not have
+  double room = 1.05;            // times the table
+  std::uint16_t degree = 0;      // of its tree; 0: as the model says
+  Duration frame_time{0};        // what a core takes for a frame
+  bool awaited = false;          // by the directory: they come one after the other
 };
 
 class ReduceTiming : public Scenario {
@@ -37,33 +36,23 @@ class ReduceTiming : public Scenario {
   // A network of so many nodes for objects of this size.
   Cluster& start_for(const Case& is) {
     TearDown();  // of the one before
-    const std::uint64_t size = is.size_bytes / is.shrink;
     return start(is.nodes, [&](ClusterConfig& c) {
       c.engine = EngineConfig{};
-      c.engine.block_bytes_min /= is.shrink;
-      c.engine.block_bytes_max /= is.shrink;
-      c.engine.credit_bytes /= is.shrink;
-      // As much as a single rail takes of blocks that are not shrunk (plan/rails.cc).
-      const std::uint64_t two_blocks = 2 * is.size_bytes / kBlocksPerObjectAim;
-      c.engine.rail_queue_bytes =
-          std::clamp<std::uint64_t>(two_blocks, 256_KiB, kRailQueueBytes) / is.shrink;
-      c.engine.arena_bytes = (7 + is.each) * size + (is.nodes > 16 ? 9_MiB : 4_MiB);
-      c.network.rate_bytes_per_s /= is.shrink;
-      c.network.shrink = is.shrink;
-      c.network.frame_time = is.frame_time;
+      c.engine.arena_bytes = (7 + is.each) * is.size_bytes + (is.nodes > 16 ? 9_MiB : 4_MiB);
       c.engine.reduce_degree = is.degree;
+      c.network.stands_for = is.stands_for;
+      c.network.frame_time = is.frame_time;
       c.check_every = 1000;
     });
   }
   // In units of the time that one copy takes on a link.
   double run(const Case& is, const ObjectId& target) {
-    const std::uint64_t size = is.size_bytes / is.shrink;
     Cluster& cluster = start_for(is);
-    const double one_copy = static_cast<double>(size) * 1e9 /
-                            static_cast<double>(NetworkConfig{}.rate_bytes_per_s / is.shrink);
+    const double one_copy = static_cast<double>(is.size_bytes) * 1e9 /
+                            static_cast<double>(NetworkConfig{}.rate_bytes_per_s);
     const auto count = static_cast<std::uint32_t>(is.nodes) * is.each;
     for (std::uint32_t i = 0; i < count; ++i) {
-      put_now(i % is.nodes, source(i), {.size_bytes = size, .dtype = DType::kFloat32});
+      put_now(i % is.nodes, source(i), {.size_bytes = is.size_bytes, .dtype = DType::kFloat32});
     }
     Request& reduce = cluster.reduce(
         0, target, {.source_count = count, .count = count, .everywhere = is.everywhere});
@@ -113,15 +102,15 @@ TEST_P(ReduceTiming, ReduceOf1MiB) {
   expect_at_most({.size_bytes = 1_MiB, .nodes = 16, .table = 1.69});
 }
 // A parameter server's round: it reads the sum of the first gradients, and their nodes fold it;
-// the others' links are free for the parameters that they get meanwhile.
+// the others' links are free for the parameters that they get meanwhile. (Those are four stripes,
+// of which one of three receivers gets two over its one connection: 4/3.)
 TEST_P(ReduceTiming, AReduceOfSomeLeavesTheOtherNodesAlone) {
-  const Case is{.size_bytes = 32_MiB, .nodes = 8, .shrink = 32};
-  const std::uint64_t size = is.size_bytes / is.shrink;
+  const Case is{.size_bytes = 32_MiB, .nodes = 8, .stands_for = 32};
   Cluster& cluster = start_for(is);
   const ObjectId target = object_named(1), params = object_named(2);
-  put_now(0, params, {.size_bytes = size, .dtype = DType::kFloat32});
+  put_now(0, params, {.size_bytes = is.size_bytes, .dtype = DType::kFloat32});
   for (std::uint32_t i = 1; i <= 3; ++i) {
-    put_now(i, source(i), {.size_bytes = size, .dtype = DType::kFloat32});
+    put_now(i, source(i), {.size_bytes = is.size_bytes, .dtype = DType::kFloat32});
   }
   const Instant began = cluster.now();
   Request& reduce = cluster.reduce(0, target, {.source_count = 7, .count = 3});
@@ -134,24 +123,30 @@ TEST_P(ReduceTiming, AReduceOfSomeLeavesTheOtherNodesAlone) {
     expect_value(*get);
     const double took = static_cast<double>((*get->answered - began).ns) / one_copy;
     std::printf("a round: %.3f x size / rate\n", took);
-    EXPECT_LE(took, 1.15);
+    EXPECT_LE(took, get == gets.front() ? 1.15 : 1.33);
   }
 }
 TEST_P(ReduceTiming, ReduceOf32MiB) {
-  expect_at_most({.size_bytes = 32_MiB, .nodes = 16, .shrink = 32, .table = 1.12});
+  expect_at_most({.size_bytes = 32_MiB, .nodes = 16, .stands_for = 32, .table = 1.12});
+}
+// One of the three, likewise. The model says 1.21.
+TEST_P(ReduceTiming, ReduceOf32MiBOverManyNodes) {
+  const double took = run({.size_bytes = 32_MiB, .nodes = 64, .stands_for = 32}, object_named(1));
+  std::printf("reduce of 32 MiB over 64 nodes: %.3f x size / rate\n", took);
+  EXPECT_LE(took, 1.36);
 }
 TEST_P(ReduceTiming, ReduceOf1GiB) {
-  expect_at_most({.size_bytes = 1_GiB, .nodes = 16, .shrink = 512, .table = 1.02, .room = 1.07});
+  expect_at_most({.size_bytes = 1_GiB, .nodes = 16, .stands_for = 512, .table = 1.02});
 }
 // They are combined there: it takes no longer than with one on each. (By themselves, as where the
 // order is fixed: 2.04 and 4.07, and 2.66 the allreduce.)
 TEST_P(ReduceTiming, SeveralSourcesOnEachNode) {
-  expect_at_most({.size_bytes = 32_MiB, .nodes = 8, .each = 2, .shrink = 32, .table = 1.06});
-  expect_at_most({.size_bytes = 32_MiB, .nodes = 8, .each = 4, .shrink = 32, .table = 1.06});
+  expect_at_most({.size_bytes = 32_MiB, .nodes = 8, .each = 2, .stands_for = 32, .table = 1.06});
+  expect_at_most({.size_bytes = 32_MiB, .nodes = 8, .each = 4, .stands_for = 32, .table = 1.06});
   expect_at_most({.size_bytes = 32_MiB,
                   .nodes = 8,
                   .each = 2,
-                  .shrink = 32,
+                  .stands_for = 32,
                   .everywhere = true,
                   .table = 1.755});
 }
@@ -181,10 +176,10 @@ TEST_P(ReduceTiming, AllreduceOf1MiB) {
 // One of the three: it takes as long as all others here.
 TEST_P(ReduceTiming, AllreduceOf1MiBOverManyNodes) {
   const double took =
-      run({.size_bytes = 1_MiB, .nodes = 64, .shrink = 8, .everywhere = true}, object_named(1));
+      run({.size_bytes = 1_MiB, .nodes = 64, .stands_for = 8, .everywhere = true}, object_named(1));
   std::printf("allreduce of 1024 KiB over 64 nodes: %.3f x size / rate\n", took);
   const double copies_per_hop = 30e-6 / (1_MiB / 1.25e9);
-  EXPECT_LE(took, 1.05 * 2.77 + 5 * copies_per_hop);
+  EXPECT_LE(took, 1.06 * 2.77 + 5 * copies_per_hop);
 }
 // The table is of a striped one. Here the node that asked takes all sources, or their branches'
 // results, and its home passes the sum on whole: a bound on what is reached.
@@ -197,52 +192,65 @@ TEST_P(ReduceTiming, AllreduceOf64KiB) {
 }
 TEST_P(ReduceTiming, AllreduceOf32MiB) {
   expect_at_most(
-      {.size_bytes = 32_MiB, .nodes = 8, .shrink = 32, .everywhere = true, .table = 1.755});
+      {.size_bytes = 32_MiB, .nodes = 8, .stands_for = 32, .everywhere = true, .table = 1.755});
   expect_at_most(
-      {.size_bytes = 32_MiB, .nodes = 16, .shrink = 32, .everywhere = true, .table = 1.886});
+      {.size_bytes = 32_MiB, .nodes = 16, .stands_for = 32, .everywhere = true, .table = 1.886});
 }
 TEST_P(ReduceTiming, AllreduceOf1GiB) {
   expect_at_most(
-      {.size_bytes = 1_GiB, .nodes = 8, .shrink = 512, .everywhere = true, .table = 1.760});
+      {.size_bytes = 1_GiB, .nodes = 8, .stands_for = 512, .everywhere = true, .table = 1.760});
   expect_at_most(
-      {.size_bytes = 1_GiB, .nodes = 16, .shrink = 512, .everywhere = true, .table = 1.886});
+      {.size_bytes = 1_GiB, .nodes = 16, .stands_for = 512, .everywhere = true, .table = 1.886});
 }
 // The late source's blocks, and the credits for them, queue at every port behind results.
 TEST_P(ReduceTiming, AllreduceWithOneParticipantLate) {
   expect_at_most({.size_bytes = 32_MiB,
                   .nodes = 8,
-                  .shrink = 32,
+                  .stands_for = 32,
                   .everywhere = true,
                   .table = 1.02,
-                  .late = 1,
-                  .room = 1.10});
+                  .late = 1});
   expect_at_most({.size_bytes = 32_MiB,
                   .nodes = 16,
-                  .shrink = 32,
+                  .stands_for = 32,
                   .everywhere = true,
                   .table = 1.02,
                   .late = 1,
                   .room = 1.10});
+  expect_at_most({.size_bytes = 1_GiB,
+                  .nodes = 16,
+                  .stands_for = 512,
+                  .everywhere = true,
+                  .table = 1.02,
+                  .late = 1,
+                  .room = 1.08});
 }
 // It gives its stripe up when a sixteenth of the others' is folded, and all is folded anew: of 16
 // nodes some of that is left when its source comes.
 TEST_P(ReduceTiming, AllreduceWithOneParticipantLateThatOwnedAStripe) {
   expect_at_most({.size_bytes = 32_MiB,
                   .nodes = 8,
-                  .shrink = 32,
+                  .stands_for = 32,
                   .everywhere = true,
                   .table = 1.02,
                   .late = 1,
-                  .first_alone = true,
-                  .room = 1.10});
+                  .first_alone = true});
   expect_at_most({.size_bytes = 32_MiB,
                   .nodes = 16,
-                  .shrink = 32,
+                  .stands_for = 32,
                   .everywhere = true,
                   .table = 1.02,
                   .late = 1,
                   .first_alone = true,
                   .room = 1.19});
+  expect_at_most({.size_bytes = 1_GiB,
+                  .nodes = 16,
+                  .stands_for = 512,
+                  .everywhere = true,
+                  .table = 1.02,
+                  .late = 1,
+                  .first_alone = true,
+                  .room = 1.12});
 }
 
 // Many nodes: as deep as the model says (design decision 5). In brackets what one level takes,
@@ -260,7 +268,7 @@ TEST_P(ReduceTiming, ManyNodesAreAsDeepAsTheModelSays) {
                          Row{{.size_bytes = 64_KiB, .nodes = 16}, 2, 8.8},
                          Row{{.size_bytes = 64_KiB, .nodes = 64}, 2, 10},
                          Row{{.size_bytes = 64_KiB, .nodes = 64, .frame_time = 5_us}, 2, 20},
-                         Row{{.size_bytes = 1_MiB, .nodes = 64, .shrink = 8}, 0, 2.2}}) {
+                         Row{{.size_bytes = 1_MiB, .nodes = 64, .stands_for = 8}, 0, 2.2}}) {
     const double took = run(row.is, object_named(1));
     std::uint64_t degree = 0;
     for (std::size_t node = 0; node < row.is.nodes; ++node) {
