@@ -160,9 +160,9 @@ def is_owned(ref: Ref) -> bool:
 
 
 def known_refs() -> set[bytes]:
-    """Ids of all refs that live in this process."""
+    """Ids of all refs that live in this process, not of those that only a pending call has."""
     counts = _worker().core_worker.get_all_reference_counts()
-    return {bytes.fromhex(name.decode()) for name in counts}
+    return {bytes.fromhex(name.decode()) for name, each in counts.items() if each["local"] > 0}
 
 
 def ref_of(object_id: bytes) -> Ref:

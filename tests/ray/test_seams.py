@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from pathlib import Path
 
 import ray
@@ -72,6 +73,25 @@ def test_owner_of_a_ref_is_known_to_those_who_have_it(cluster: RayCluster) -> No
     del ours
     assert eventually(lambda: gone not in seams.known_refs())
     assert not seams.is_owned(seams.ref_of(gone))
+
+
+def test_a_ref_that_only_a_pending_call_has_is_not_known(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    @ray.remote(num_cpus=0)
+    def wait(refs: list[ray.ObjectRef]) -> None:
+        while not released.exists():
+            time.sleep(0.01)
+
+    released = tmp_path / "released"
+    ref = ray.put(1)
+    name = ref.binary()
+    pending = wait.remote([ref])
+    assert name in seams.known_refs()
+    del ref
+    assert name not in seams.known_refs()
+    released.touch()
+    ray.get(pending)
 
 
 def test_connection_is_that_of_this_process(cluster: RayCluster) -> None:
