@@ -38,6 +38,7 @@ from hoplite_ray.errors import (
     WrongTypeError,
 )
 from hoplite_ray.plugin.flag import install as _install
+from hoplite_ray.plugin.joining import install as _install_transports
 
 if TYPE_CHECKING:
     from hoplite_ray.config import Config
@@ -148,4 +149,5 @@ def __dir__() -> list[str]:
     return __all__
 
 
+_install_transports()
 _install()  # ray.init asks for its hook by an environment variable, and only there

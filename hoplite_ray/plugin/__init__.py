@@ -20,5 +20,8 @@ arguments   what users may pass
 api         put, array, empty, get, wait, delete
 combining   reduce, allreduce, reduce_scatter, gather, allgather, sources
 awaiting    the awaitable twins
-seams       private names of Ray, each behind one function
+joining     Ray's table of tensor transports, when it is there and when it is filled
+direct      Ray Direct Transport: what joins the table, and what is done in Ray's place
+transport   the tensor transports `hoplite` and `hoplite_numpy`
+seams       private names of Ray, each behind one function; direct_seams those of its transports
 """

@@ -141,7 +141,7 @@ async def _ray_values(
     scope = asyncio.timeout(left_s(deadline))
     try:
         async with scope:
-            return list(await asyncio.gather(*refs))
+            return list(await asyncio.gather(*map(_ray_value, refs)))
     except TimeoutError:
         if not scope.expired():
             raise  # a task's own
@@ -151,3 +151,10 @@ async def _ray_values(
     except ray.exceptions.RayTaskError as error:
         raise_ours(error)
         raise
+
+
+async def _ray_value(ref: Ref) -> Any:
+    if ref.tensor_transport() is None:
+        return await ref
+    await seams.ready(ref)  # awaited itself, it would be fetched on the thread of all Ray's answers
+    return await asyncio.to_thread(ray.get, ref)

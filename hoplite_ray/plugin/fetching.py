@@ -74,11 +74,14 @@ class PendingValue:
         self._spare = spare
         self._why = why
         self._tries_left = TRIES
+        self._is_cancelled = False
         self._begin(here)
 
     def _begin(self, here: Attachment | None = None) -> None:
         here = here or attachment()
         self._pending = here.store.begin_get(self._object_id, exists=True)
+        if self._is_cancelled:  # between two tries
+            self._pending.cancel()
 
     def result(self, timeout_s: float | None) -> Any:
         """The value, which nobody else has: the handle's attempt's, or that of a later one.
@@ -112,6 +115,11 @@ class PendingValue:
             except ObjectLostError as error:
                 return self._spared(error)
             await asyncio.to_thread(self._begin)
+
+    def cancel(self) -> None:
+        """Take the fetch back: unless it has ended, its result raises RequestCancelledError."""
+        self._is_cancelled = True
+        self._pending.cancel()
 
     def _count_try(self, error: NodeLostError) -> None:
         self._tries_left -= 1

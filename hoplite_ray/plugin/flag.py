@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,7 +25,10 @@ HOOK_VARIABLE = "RAY_RUNTIME_ENV_HOOK"
 NEXT_HOOK_VARIABLE = "RAY_RUNTIME_ENV_HOOK_AFTER_HOPLITE"
 HOOK = "hoplite_ray.plugin.flag.expand"
 
+_SETUP_NAME = "set_up_hoplite"
+
 _asked = Config()
+_is_given = False
 _setup_error: Exception | None = None
 
 
@@ -40,6 +44,7 @@ def install() -> None:
 
 def expand(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
     """Ray's hook: consume the flag of `ray.init(runtime_env=...)`, then run the next hook."""
+    global _is_given
     if runtime_env is not None and KEY in runtime_env:
         options = runtime_env[KEY]
         if not isinstance(options, Mapping):
@@ -49,6 +54,10 @@ def expand(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
             )
         rest = {key: value for key, value in runtime_env.items() if key != KEY}
         runtime_env = {**rest, **_environment(options, rest.get(SETUP_KEY))}
+    ray = sys.modules.get("ray")
+    was_given = _is_given and ray is not None and ray.is_initialized()
+    setup = (runtime_env or {}).get(SETUP_KEY)  # ours also if it comes from `runtime_env` below
+    _is_given = was_given or getattr(setup, "__name__", "") == _SETUP_NAME
     following = os.environ.get(NEXT_HOOK_VARIABLE)
     if following and following != HOOK:
         module, _, name = following.rpartition(".")
@@ -61,6 +70,8 @@ def runtime_env(**options: object) -> dict[str, Any]:
 
     Raises: ValueError for an unknown option or a wrong value.
     """
+    global _is_given
+    _is_given = True  # `uv run` asks no hook
     variables = {f"HOPLITE_RAY_{name.upper()}": str(value) for name, value in options.items()}
     return {**_environment(options, None), "env_vars": variables}
 
@@ -75,6 +86,11 @@ def asked() -> Config:
     return Config.from_options({**Config.from_environment().explicit(), **_asked.explicit()})
 
 
+def is_given() -> bool:
+    """Whether the flag was given here, or this worker was set up by it."""
+    return _is_given
+
+
 def refuse_raw(runtime_env: Mapping[str, Any]) -> None:
     """Raise if `runtime_env`, as Ray has it, still holds a flag that nobody consumed."""
     if KEY in runtime_env:
@@ -86,9 +102,13 @@ def refuse_raw(runtime_env: Mapping[str, Any]) -> None:
 
 def accept(options: Mapping[str, object]) -> None:
     """Remember the options in a worker; an error is kept for the first use. Never raises."""
-    global _asked, _setup_error
+    global _asked, _is_given, _setup_error
     try:
+        _is_given = True
         _asked = Config.from_options(options)
+        from hoplite_ray.plugin import direct
+
+        direct.read()
     except Exception as error:
         _setup_error = error
 

@@ -20,6 +20,7 @@ from tests.ray.raycluster import ARENA_BYTES, RayCluster
 @pytest.fixture(autouse=True)
 def _unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flag, "_asked", flag._asked)
+    monkeypatch.setattr(flag, "_is_given", flag._is_given)
     monkeypatch.setattr(flag, "_setup_error", flag._setup_error)
 
 
@@ -57,6 +58,20 @@ def test_the_key_is_consumed_and_the_rest_stays() -> None:
     assert flag.expand(rest) == rest
     assert flag.expand(None) is None
     assert flag.asked().arena_bytes == 1 << 30
+
+
+def test_the_flag_is_given_once_per_cluster(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert flag.is_given()
+    flag.expand(None)  # as ray.init(ignore_reinit_error=True) does
+    assert flag.is_given()
+    assert ray.get(ray.remote(num_cpus=0)(flag.is_given).remote())
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    flag.expand(None)
+    assert not flag.is_given()
+    flag.expand(hop.runtime_env())
+    assert flag.is_given()
 
 
 def test_another_hook_follows_ours_and_we_never_follow_ourselves(

@@ -25,6 +25,7 @@ print(json.dumps([answer_of(mistake, names) for mistake in begun.mistakes]), flu
     "heading",
     [
         "Before there is a cluster",
+        "In a cluster without the flag",
         "After ray.shutdown",
         "In another session",
         "In a child made by os.fork",

@@ -1,4 +1,4 @@
-"""The README's programs run as they stand there, each in a process of its own."""
+"""The programs of README and docs/direct.md run as they stand there, each in its own process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).resolve().parents[2] / "README.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.S | re.M)
+ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = [
+    block
+    for page in ("README.md", "docs/direct.md")
+    for block in re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
+]
 
 
 @pytest.mark.parametrize(
@@ -26,10 +30,11 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.S | re.M)
                 "{'w': array([2., 2., 2.]), 'b': array([2, 4])}\n"
             ),
         ),
+        (BLOCKS[2], re.escape(f"{[1e6] * 4} 7 [0. 0. 0.]\n")),
     ],
-    ids=["with Ray", "without Ray"],
+    ids=["with Ray", "without Ray", "Ray Direct Transport"],
 )
-def test_program_of_the_readme_runs(program: str, printed: str, tmp_path: Path) -> None:
+def test_program_of_a_page_runs(program: str, printed: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program)
     environment = os.environ | {"RAY_ADDRESS": "local"}  # not the cluster of another test
     done = subprocess.run(
