@@ -19,6 +19,7 @@ def cluster() -> Iterator[MakeNodes]:
         made.append(Nodes(0, **how))  # first, so that a start that fails leaves nothing behind
         for _ in range(count):
             made[-1].add()
+        made[-1].meet()
         return made[-1]
 
     yield make

@@ -102,6 +102,16 @@ class Nodes:
 
         return self.call(rank, watch)
 
+    def ranks(self) -> list[int]:
+        """Who lives, the oldest first."""
+        return [rank for rank, node in enumerate(self.processes) if node.process.poll() is None]
+
+    def meet(self) -> None:
+        """Return once all who live have each other in their views: others lag behind the newest."""
+        ranks = self.ranks()
+        for rank in ranks:
+            self.view(rank, size=len(ranks))
+
     def call(self, rank: int, act: Callable[[ControlClient], Awaitable[T]]) -> T:
         """Make control calls with the secret of a node."""
 

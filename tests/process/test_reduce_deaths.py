@@ -27,16 +27,11 @@ ELEMENTS = 1 << 18
 class Crew(Nodes):
     """A caller's node, which lives, and five others, of which two die in each round."""
 
-    def ranks(self) -> list[int]:
-        """Who lives, the caller's node first."""
-        return [rank for rank, node in enumerate(self.processes) if node.process.poll() is None]
-
     def complete(self) -> list[int]:
         """Replace the dead; returns the ranks of the caller's node and of five others."""
         while len(self.ranks()) < 6:
             self.add()
-        for rank in self.ranks():
-            self.view(rank, size=6)
+        self.meet()
         return self.ranks()
 
     def kill_at_once(self, *ranks: int) -> None:
