@@ -4,6 +4,7 @@
     hoplite-ray objects           the objects of all nodes, largest first
     hoplite-ray drain NODE        move what only that node has elsewhere, before it is ended
     hoplite-ray doctor            every check of this machine and its cluster, with the next step
+    hoplite-ray dashboard         a Grafana dashboard of what the nodes tell Prometheus
 
 Exit status: 0 all is well, 1 it is not, 2 the command line is wrong. docs/operations.md has
 samples.
@@ -25,7 +26,7 @@ from hoplite_ray.errors import HopliteError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     asked = _parser().parse_args(arguments)
-    if asked.secret_file is not None and asked.control is None:
+    if getattr(asked, "secret_file", None) is not None and asked.control is None:
         sys.stderr.write("hoplite-ray: --secret-file goes with --control\n")
         return 2
     try:
@@ -54,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
         sub = subcommands.add_parser(name, help=help_text, allow_abbrev=False)
         sub.set_defaults(command=command)
         _add_options(sub, name)
+    sub = subcommands.add_parser("dashboard", help="a Grafana dashboard of all metrics")
+    sub.set_defaults(command=commands.dashboard)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""status, objects and drain: ask, print, and say by the exit status how it is."""
+"""The commands: ask, print, and say by the exit status how it is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from hoplite_ray import metrics
 from hoplite_ray.cli.places import Cluster, find
 from hoplite_ray.cli.survey import NodeReport, Survey, ask_each, survey
 from hoplite_ray.cli.tables import columns, size
@@ -96,6 +97,12 @@ def drain(asked: argparse.Namespace) -> int:
             _print(f"  {each['object_id']}  {size(each['size_bytes'])}")
         _print("next: give the other nodes room (hoplite-ray status), then ask again")
     return 0 if reply.drained else 1
+
+
+def dashboard(asked: argparse.Namespace) -> int:
+    """Print the Grafana dashboard; it is the same for every cluster."""
+    _print(json.dumps(metrics.dashboard(), indent=1))
+    return 0
 
 
 def look(asked: argparse.Namespace, *, timeout_s: float | None = None) -> tuple[Cluster, Survey]:

@@ -23,5 +23,6 @@ awaiting    the awaitable twins
 joining     Ray's table of tensor transports, when it is there and when it is filled
 direct      Ray Direct Transport: what joins the table, and what is done in Ray's place
 transport   the tensor transports `hoplite` and `hoplite_numpy`
+publishing  the node's counters, to Ray's metrics
 seams       private names of Ray, each behind one function; direct_seams those of its transports
 """

@@ -61,6 +61,8 @@ class Attachment:
         self._store = Store.attach(self._node.socket)
         self.journal = Journal(place.journals)
         self.known_puts: OrderedDict[bytes, int] = OrderedDict()  # ids and incarnations; the newest
+        if self._node.is_new:
+            _ = self.steward  # which tells Ray's metrics of the node from now on
 
     @property
     def store(self) -> Store:

@@ -5,6 +5,7 @@
         life            how many lives the node had
         node.json       written by the node when it is ready; node.sock beside it
         journal/        what each process owns (journal.py)
+        node.log        what the node says; in Ray's own directory of logs by the directory's name
 
 A node that died alone is started again under the same lock with the next incarnation. The options
 of the first start in a cluster are the cluster's: Ray's key-value store keeps them.
@@ -23,7 +24,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import ray
@@ -62,6 +63,7 @@ class RunningNode:
 
     socket: str
     incarnation: int
+    is_new: bool = field(default=False, compare=False)  # started by this call
 
 
 def running_node(place: NodePlace) -> RunningNode | None:
@@ -105,7 +107,7 @@ def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None
             if time.monotonic() > deadline:
                 break  # it runs after all, or is stuck: attaching again tells
             time.sleep(0.01)
-        return node or _start(place, values, fixed)
+        return node or replace(_start(place, values, fixed), is_new=True)
 
 
 def _agree(values: seams.KeyValues, asked: Config) -> Config:
@@ -177,7 +179,7 @@ def _arena_bytes(options: Config, memory: Memory) -> int:
 
 def _run(place: NodePlace, command: list[str]) -> RunningNode:
     """Run the node as nobody's child, so that no worker's end takes it along, and wait for it."""
-    log = place.directory / "node.log"
+    log = _log(place)
     alive, held_by_node = os.pipe()  # the node holds the other end for its whole life
     try:
         # The shell leaves at once: workers kill their own children when they exit.
@@ -201,6 +203,15 @@ def _run(place: NodePlace, command: list[str]) -> RunningNode:
     finally:
         os.close(alive)
     raise NodeLostError(f"the node is not ready after {_START_S:.0f} s; what it said is in {log}")
+
+
+def _log(place: NodePlace) -> Path:
+    """The node's log, which Ray's dashboard and `ray logs` find, too: a second name of the file."""
+    log = place.directory / "node.log"
+    log.touch()
+    with suppress(FileExistsError):
+        os.link(log, Path(seams.ray_directory(), "logs", f"{place.directory.name}.log"))
+    return log
 
 
 def _next_life(directory: Path) -> int:

@@ -2,8 +2,9 @@
 
 It owns the anchors of arrays, runs the pending reduces and gathers of its node's processes as
 coroutines, and finds what the dead have left: their pending calls end, and what they had put is
-orphaned. It uses no CPU, and Ray restarts it when it dies: pending calls then begin again, and what
-its last life's anchors held is orphaned, for nobody hears any more when the handles of that go.
+orphaned. It gives the node's counters to Ray's metrics. It uses no CPU, and Ray restarts it when it
+dies: pending calls then begin again, and what its last life's anchors held is orphaned, for nobody
+hears any more when the handles of that go.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.collecting import Gathered, run_gather
 from hoplite_ray.plugin.journal import Journals
 from hoplite_ray.plugin.lifetime import Reaper
+from hoplite_ray.plugin.publishing import publish_always
 from hoplite_ray.plugin.reducing import Combination, ReduceRun
 from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.plugin.start import NodePlace, node_name
@@ -64,7 +66,8 @@ class Steward:
         self._reaper = Reaper(self._anchor_gone)
         self._pending: dict[bytes, _Pending] = {}
         self._collect = False  # whether errors have left cycles behind that may keep refs
-        threading.Thread(target=self._reap, name="hoplite-steward", daemon=True).start()
+        for name, run in (("steward", self._reap), ("metrics", self._publish)):
+            threading.Thread(target=run, name=f"hoplite-{name}", daemon=True).start()
 
     async def anchors(self, count: int) -> tuple[int, list[Ref]]:
         """This life, and `count` new anchors for arrays that the caller will make."""
@@ -163,6 +166,9 @@ class Steward:
                 self._collect = False
                 gc.collect()
             time.sleep(_REAP_EVERY_S)
+
+    def _publish(self) -> None:
+        publish_always(self._here.place)
 
     def _end_calls_of(self, processes: set[str]) -> None:
         for answer, each in list(self._pending.items()):

@@ -52,6 +52,12 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def test_rays_directory_of_logs_has_the_nodes_log(cluster: RayCluster) -> None:
+    hop.get(hop.put(np.ones(3)))
+    directory = NodePlace.of_this_process().directory
+    assert (directory.parent / "logs" / f"{directory.name}.log").samefile(directory / "node.log")
+
+
 def test_each_ray_node_has_one_node_whoever_comes_first(cluster: RayCluster) -> None:
     clients = [Client.options(**cluster.on(node)).remote() for node in (0, 1, 2) for _ in range(2)]
     seen = ray.get([client.attach.remote() for client in clients])

@@ -1,0 +1,62 @@
+"""A node's counters, given to the metrics agent of its Ray node, from where Prometheus has them.
+
+The steward does it: Ray takes metrics from its own workers only. Without `ray[default]` no agent
+listens, and what is given is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+
+from ray.util.metrics import Counter, Gauge
+
+from hoplite_ray.control.client import ControlClient
+from hoplite_ray.errors import HopliteError
+from hoplite_ray.metrics import METRICS
+from hoplite_ray.plugin.start import NodePlace, node_number
+
+_logger = logging.getLogger("hoplite_ray.steward")
+
+_EVERY_S = 5.0  # half of Ray's own interval
+
+
+def publish_always(place: NodePlace) -> None:
+    """Give away the counters of the node at `place` as long as this thread lives."""
+    asyncio.run(_publish_always(place))
+
+
+async def _publish_always(place: NodePlace) -> None:
+    published = _Published(f"{node_number(place.ray_node_id):x}")
+    calls = ControlClient((place.directory / "secret").read_bytes().strip())
+    while True:
+        try:
+            record = json.loads((place.directory / "node.json").read_text())
+            published.set(await calls.stats(record["control"]))
+        except (HopliteError, OSError, ValueError) as error:  # between two lives of the node
+            _logger.info("no metrics of the node now: %s", error)
+        await asyncio.sleep(_EVERY_S)
+
+
+class _Published:
+    """What Ray has been told."""
+
+    def __init__(self, node: str) -> None:
+        self._tags = {"node": node}
+        self._told: dict[str, int] = {}
+        of_kind = {kind: [m for m in METRICS if m.kind == kind] for kind in ("gauge", "counter")}
+        tags = {"tag_keys": ("node",)}
+        self._gauges = {m.counter: Gauge(m.name, m.meaning, **tags) for m in of_kind["gauge"]}
+        self._counters = {m.counter: Counter(m.name, m.meaning, **tags) for m in of_kind["counter"]}
+
+    def set(self, counters: Mapping[str, int]) -> None:
+        for name, gauge in self._gauges.items():
+            gauge.set(counters[name], self._tags)
+        for name, counter in self._counters.items():
+            told, value = self._told.get(name, 0), counters[name]
+            more = value - told if value >= told else value  # less: another life of the node
+            if more:
+                counter.inc(more, self._tags)
+            self._told[name] = value
