@@ -203,54 +203,27 @@ TEST_P(ReduceTiming, AllreduceOf1GiB) {
       {.size_bytes = 1_GiB, .nodes = 16, .stands_for = 512, .everywhere = true, .table = 1.886});
 }
 // The late source's blocks, and the credits for them, queue at every port behind results.
+Case one_late(std::uint64_t size_bytes, std::size_t nodes, double room = 1.05) {
+  return {.size_bytes = size_bytes,
+          .nodes = nodes,
+          .stands_for = size_bytes == 1_GiB ? 512U : 32U,
+          .everywhere = true,
+          .table = 1.02,
+          .late = 1,
+          .room = room};
+}
 TEST_P(ReduceTiming, AllreduceWithOneParticipantLate) {
-  expect_at_most({.size_bytes = 32_MiB,
-                  .nodes = 8,
-                  .stands_for = 32,
-                  .everywhere = true,
-                  .table = 1.02,
-                  .late = 1});
-  expect_at_most({.size_bytes = 32_MiB,
-                  .nodes = 16,
-                  .stands_for = 32,
-                  .everywhere = true,
-                  .table = 1.02,
-                  .late = 1,
-                  .room = 1.10});
-  expect_at_most({.size_bytes = 1_GiB,
-                  .nodes = 16,
-                  .stands_for = 512,
-                  .everywhere = true,
-                  .table = 1.02,
-                  .late = 1,
-                  .room = 1.08});
+  expect_at_most(one_late(32_MiB, 8));
+  expect_at_most(one_late(32_MiB, 16, 1.10));
+  expect_at_most(one_late(1_GiB, 16, 1.08));
 }
 // It gives its stripe up when a sixteenth of the others' is folded, and all is folded anew: of 16
 // nodes some of that is left when its source comes.
 TEST_P(ReduceTiming, AllreduceWithOneParticipantLateThatOwnedAStripe) {
-  expect_at_most({.size_bytes = 32_MiB,
-                  .nodes = 8,
-                  .stands_for = 32,
-                  .everywhere = true,
-                  .table = 1.02,
-                  .late = 1,
-                  .first_alone = true});
-  expect_at_most({.size_bytes = 32_MiB,
-                  .nodes = 16,
-                  .stands_for = 32,
-                  .everywhere = true,
-                  .table = 1.02,
-                  .late = 1,
-                  .first_alone = true,
-                  .room = 1.19});
-  expect_at_most({.size_bytes = 1_GiB,
-                  .nodes = 16,
-                  .stands_for = 512,
-                  .everywhere = true,
-                  .table = 1.02,
-                  .late = 1,
-                  .first_alone = true,
-                  .room = 1.12});
+  for (Case is : {one_late(32_MiB, 8), one_late(32_MiB, 16, 1.19), one_late(1_GiB, 16, 1.12)}) {
+    is.first_alone = true;
+    expect_at_most(is);
+  }
 }
 
 // Many nodes: as deep as the model says (design decision 5). In brackets what one level takes,
