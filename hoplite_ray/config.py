@@ -18,6 +18,9 @@ _RANGES: dict[str, tuple[int, int]] = {
     "reduce_degree": (0, 4096),
     "reduce_stripes": (0, 64),
 }
+# And of those that take a word, all words; a node's native half takes their places in the list.
+_WORDS: dict[str, tuple[str, ...]] = {"when_full": ("wait", "fail")}
+_NAMES = (*_RANGES, *_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +32,15 @@ class Config:
     reduce_degree:      members per node of a reduce's tree; 0: by size and sources; 1: a chain;
                         4096: always one level.
     reduce_stripes:     owners per reduce; 0: one per node but the caller's.
+    when_full:          what a put does for which the arena has no room: "wait" (the default) until
+                        there is some, or "fail" at once.
     """
 
     arena_bytes: int | None = None
     broadcast_stripes: int | None = None
     reduce_degree: int | None = None
     reduce_stripes: int | None = None
+    when_full: str | None = None
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -49,9 +55,9 @@ class Config:
         Raises:  ValueError naming the option, what it may be, and all options there are.
         """
         for name in options:
-            if name not in _RANGES:
+            if name not in _NAMES:
                 raise ValueError(
-                    f"hoplite option {name!r} is unknown; options are {', '.join(_RANGES)}"
+                    f"hoplite option {name!r} is unknown; options are {', '.join(_NAMES)}"
                 )
         return cls(**options)  # type: ignore[arg-type]  # __post_init__ checks every value
 
@@ -63,17 +69,17 @@ class Config:
         """
         environment = os.environ if environment is None else environment
         options: dict[str, object] = {}
-        for name in _RANGES:
+        for name in _NAMES:
             variable = _ENVIRONMENT_PREFIX + name.upper()
             text = environment.get(variable)
             if text is None:
                 continue
-            try:
-                options[name] = int(text)
-            except ValueError:
+            options[name] = int(text) if _is_integer(text) and name in _RANGES else text
+            if not _is_allowed(name, options[name]):
+                wrong = "is no integer" if name in _RANGES and not _is_integer(text) else "is wrong"
                 raise ValueError(
-                    f"{variable}={text!r} is no integer; {_allowed(name)}; correct or unset it"
-                ) from None
+                    f"{variable}={text!r} {wrong}; {_allowed(name)}; correct or unset it"
+                )
         return cls.from_options(options)
 
     def explicit(self) -> dict[str, object]:
@@ -82,14 +88,35 @@ class Config:
         return {name: value for name, value in values.items() if value is not None}
 
 
+def native_value(name: str, value: object) -> int:
+    """Return an option's value as the native node takes it, from a command line or a Config.
+
+    Raises:  ValueError if it is no integer, or none of the option's words.
+    """
+    words = _WORDS.get(name, ())
+    return words.index(str(value)) if str(value) in words else int(str(value))
+
+
 def _allowed(name: str) -> str:
+    if name in _WORDS:
+        return f"it takes {' or '.join(map(repr, _WORDS[name]))}"
     low, high = _RANGES[name]
     return f"it takes an int from {low} to {high}"
 
 
-def _check(name: str, value: object) -> None:
+def _is_integer(text: str) -> bool:
+    return text.strip().lstrip("+-").isdecimal()
+
+
+def _is_allowed(name: str, value: object) -> bool:
+    if name in _WORDS:
+        return value in _WORDS[name]
     low, high = _RANGES[name]
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _check(name: str, value: object) -> None:
+    if not _is_allowed(name, value):
         raise ValueError(
             f"hoplite option {name!r} is {value!r}; {_allowed(name)}; leave it out for the default"
         )

@@ -42,7 +42,7 @@ class NodeProcess:
         join: Sequence[str] = (),
         secret_file: Path | None = None,
         arena_bytes: int | None = None,
-        options: Mapping[str, int] | None = None,
+        options: Mapping[str, int | str] | None = None,
         before: Sequence[str] = (),
     ) -> NodeProcess:
         """Start a node and return when it is a member.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hoplite_ray import _native
-from hoplite_ray.config import Config, Memory, arena_bytes
+from hoplite_ray.config import Config, Memory, arena_bytes, native_value
 from hoplite_ray.control.auth import SECRET_BYTES_MIN
 from hoplite_ray.control.view import is_address
 
@@ -82,7 +82,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--incarnation", type=int, help="default: one more than an earlier life here, or 1")
     add("--secret-file", type=Path, help="of the cluster; default: DIR/secret, made if missing")
     add("--arena-bytes", type=int, help="shared memory for objects; default: 20 %% of memory")
-    add("--option", action="append", default=[], help="NAME=INT of the native node; see docs")
+    add("--option", action="append", default=[], help="NAME=VALUE of the native node; see docs")
     add("--trace", action="store_true", help="print the life of every object on standard error")
     add("--watch-pid", type=int, help="end when this process does")
     add("--gcs-address", help="Ray's address, where the view is then kept")
@@ -121,7 +121,7 @@ def checked(asked: argparse.Namespace, directory: Path) -> NodeOptions:
         incarnation=asked.incarnation or (earlier[1] if asked.node_id in (None, earlier[0]) else 1),
         secret=_secret(asked.secret_file, directory),
         arena_bytes=arena_bytes(config, Memory.read()),
-        overrides={name: int(str(value)) for name, value in overrides.items()},
+        overrides={name: native_value(name, value) for name, value in overrides.items()},
         join=tuple(asked.join),
         gcs_address=asked.gcs_address,
         watch_pid=asked.watch_pid,
@@ -152,13 +152,17 @@ def own_directory(directory: Path) -> Path:
 
 def _override(text: str) -> tuple[str, int]:
     name, _, value = text.partition("=")
-    if name not in _native.option_names() or not value.removeprefix("-").isdecimal():
+    try:
+        number = native_value(name, value)
+    except ValueError:
+        number = None
+    if name not in _native.option_names() or number is None:
         raise ValueError(
             f"--option {text!r} is not NAME=INT with one of {', '.join(_native.option_names())}"
         )
-    if abs(int(value)) > _OPTION_MAX:
+    if abs(number) > _OPTION_MAX:
         raise ValueError(f"--option {text!r} is larger than any option may be; give it a lower one")
-    return name, int(value)
+    return name, number
 
 
 def _check_address(option: str, address: str) -> None:

@@ -32,6 +32,7 @@ TEST(NodeOptions, EveryOptionHasAnEffect) {
     options.overrides[name] = name.starts_with("block_bytes") ? 65'536
                               : name.starts_with("liveness")  ? 501
                               : name == "trace"               ? 1
+                              : name == "when_full"           ? 1
                                                               : 7;
     const auto changed = configure(options);
     ASSERT_TRUE(changed) << name << ": " << changed.error().text;

@@ -44,7 +44,7 @@ EngineTables::EngineTables(const EngineConfig& config, std::uint64_t seed)
       view_(config.node),
       directory_(config),
       reduces_(config),
-      inventory_(config.arena_bytes, config.admission_grace),
+      inventory_(config.arena_bytes, config.admission_grace, config.when_full),
       rails_(config.rail_queue_bytes),
       sender_(config.node),
       last_transfer_((std::uint64_t{config.incarnation.value} << 40) | (mix64(seed) & 0xffff)

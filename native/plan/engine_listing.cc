@@ -77,7 +77,12 @@ std::string EngineTables::full_text(const ObjectId& id, std::uint64_t size_bytes
   const std::size_t named = std::min(holders.size(), kHoldersNamed);
   std::partial_sort(holders.begin(), holders.begin() + static_cast<std::ptrdiff_t>(named),
                     holders.end());
-  std::string text = asked + ", and nothing that runs frees them: " + arena + ", and " +
+  const char* fails = ", and when_full=fail lets no put wait: ";
+  const char* waited = ", and nothing that runs frees them: ";
+  const auto asking = objects_.find(id);
+  const bool is_put = asking != objects_.end() && asking->second.put_request;
+  const bool is_at_once = is_put && config_.when_full == WhenFull::kFail;
+  std::string text = asked + (is_at_once ? fails : waited) + arena + ", and " +
                      std::to_string(inventory_.used_bytes() - inventory_.evictable_bytes()) +
                      " are held by " + count_of(holders.size(), "object");
   for (std::size_t i = 0; i < named; ++i) {

@@ -33,7 +33,8 @@ std::uint64_t pages_for(std::uint64_t bytes) { return is_small(bytes) ? kSlabByt
 
 }  // namespace
 
-Inventory::Inventory(std::uint64_t arena_bytes, Duration grace) : grace_(grace) {
+Inventory::Inventory(std::uint64_t arena_bytes, Duration grace, WhenFull when_full)
+    : grace_(grace), when_full_(when_full) {
   const std::uint64_t capacity = arena_bytes / kPageBytes * kPageBytes;
   const std::uint64_t headroom = capacity / kHeadroomShare / kPageBytes * kPageBytes;
   zones_.emplace_back(0, capacity - headroom);
@@ -90,6 +91,9 @@ std::optional<Admission> Inventory::poll_admission(Instant now) {
   }
   if (!is_older(Line::kFolds, Line::kPuts) && !is_older(Line::kCopies, Line::kPuts)) {
     if (auto next = serve(Line::kPuts, now)) return next;
+  }
+  if (when_full_ == WhenFull::kFail && !queue(Line::kPuts).empty()) {
+    return refuse(Line::kPuts, now);
   }
   return refuse_oldest(now);
 }
@@ -150,12 +154,14 @@ std::optional<Admission> Inventory::refuse_oldest(Instant now) {
     const std::uint64_t ticket = queue(line).begin()->first;
     if (!oldest || ticket < oldest->first) oldest = {ticket, line};
   }
-  HOPLITE_CHECK(oldest);
-  const auto [ticket, line] = *oldest;
-  const Waiting head = queue(line).begin()->second;
-  if (now < refused_at(head)) return std::nullopt;
-  leave(line, ticket, now);  // who has waited as long and does not fit now is refused next
-  return Refused{head.object, head.need.size_bytes};
+  if (!oldest || now < refused_at(queue(oldest->second).begin()->second)) return std::nullopt;
+  return refuse(oldest->second, now);  // who has waited as long and does not fit now is next
+}
+
+Refused Inventory::refuse(Line line, Instant now) {
+  const auto [ticket, head] = *queue(line).begin();
+  leave(line, ticket, now);
+  return {head.object, head.need.size_bytes};
 }
 
 std::optional<Instant> Inventory::poll_timeout() const {

@@ -9,7 +9,8 @@
 //
 // What is passed does not starve: a head that has waited for a grace and sees memory being freed
 // holds those back that would take it. The oldest head fails after a grace in which nothing
-// happened that could free memory, and after ten in which nothing was freed.
+// happened that could free memory, and after ten in which nothing was freed. With WhenFull::kFail
+// no put waits.
 // Small objects share 256 KiB slabs in power-of-two sizes; larger ones own whole pages. Invariants:
 // extents never overlap; the headroom (the last 1/8) holds ranges of folds only.
 // SPDX-License-Identifier: Apache-2.0
@@ -53,7 +54,7 @@ using Admission = std::variant<Admitted, Evict, Refused>;
 
 class Inventory {
  public:
-  Inventory(std::uint64_t arena_bytes, Duration grace);
+  Inventory(std::uint64_t arena_bytes, Duration grace, WhenFull when_full = WhenFull::kWait);
 
   // Could an empty arena hold it?
   [[nodiscard]] bool can_hold(Need need, Line line) const;
@@ -118,6 +119,7 @@ class Inventory {
   [[nodiscard]] Queue& queue(Line line) { return queues_[static_cast<std::size_t>(line)]; }
   [[nodiscard]] std::optional<Admission> serve(Line line, Instant now);
   [[nodiscard]] std::optional<Admission> refuse_oldest(Instant now);
+  [[nodiscard]] Refused refuse(Line line, Instant now);
   [[nodiscard]] Instant refused_at(const Waiting& head) const;
   [[nodiscard]] bool holds_back(Line passed, Line passing, Instant now);
   [[nodiscard]] bool is_older(Line line, Line than);
@@ -128,6 +130,7 @@ class Inventory {
 
   std::vector<Zone> zones_;  // common, headroom
   Duration grace_;
+  WhenFull when_full_;
   std::map<std::uint64_t, Slab> slabs_;  // by offset
   std::array<Queue, kLineCount> queues_;
   std::map<ObjectId, std::pair<Line, std::uint64_t>> lines_of_;  // -> ticket

@@ -150,6 +150,27 @@ TEST_F(InventoryTest, LendsWhatIsFreeButNotBeforeAFoldThatWaits) {
   EXPECT_FALSE(inventory_.borrow(4_KiB)) << "there is no more";
 }
 
+TEST(Inventory, LetsNoPutWaitWhereThatIsNotWantedButCopiesAndFoldsDo) {
+  Inventory inventory(1_MiB, 2_s, WhenFull::kFail);
+  const Instant now{1};
+  const auto name = [](std::uint8_t n) {
+    ObjectId id;
+    id.bytes[0] = n;
+    return id;
+  };
+  inventory.request(name(1), {768_KiB, 0}, Line::kPuts, now);
+  const auto first = inventory.poll_admission(now);
+  ASSERT_TRUE(first && std::holds_alternative<Admitted>(*first));
+  inventory.request(name(2), {512_KiB, 0}, Line::kCopies, now);
+  EXPECT_FALSE(inventory.poll_admission(now));
+  inventory.request(name(3), {64_KiB, 0}, Line::kPuts, now);
+  const auto refused = inventory.poll_admission(now);
+  ASSERT_TRUE(refused && std::holds_alternative<Refused>(*refused));
+  EXPECT_EQ(std::get<Refused>(*refused).object, name(3));
+  EXPECT_FALSE(inventory.poll_admission(now)) << "the copy waits on";
+  EXPECT_TRUE(inventory.is_waiting(name(2)));
+}
+
 // ---- who passes whom ----
 
 TEST_F(InventoryTest, LetsACopyPassAPutThatWaitsForItsConsumerMayBeWhoFrees) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/commands.h"
+#include "plan/engine_config.h"
 #include "plan/transfer_messages.h"
 
 namespace hoplite {

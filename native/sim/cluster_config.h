@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/types.h"
+#include "plan/engine_config.h"
 #include "sim/network.h"
 
 namespace hoplite::sim {

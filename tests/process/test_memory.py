@@ -62,6 +62,16 @@ def test_four_times_as_many_puts_as_fit_are_overcommitted_and_nothing_is_lost(
     is_empty(nodes)
 
 
+def test_a_put_fails_at_once_where_none_is_to_wait(cluster: MakeNodes) -> None:
+    nodes = cluster(1, arena_bytes=ARENA, options={**PATIENT, "when_full": "fail"})
+    blocker = nodes.put(0, numbers(24 * MIB))
+    with pytest.raises(StoreFullError, match="when_full=fail lets no put wait") as full:
+        nodes.put(0, numbers(20 * MIB))
+    assert short_name(blocker) in str(full.value)
+    nodes[0].delete(blocker, timeout_s=WAIT_S)
+    nodes.get(0, nodes.put(0, numbers(20 * MIB)))
+
+
 def test_waiting_puts_are_served_in_the_order_of_asking(cluster: MakeNodes) -> None:
     nodes = cluster(1, arena_bytes=ARENA, options=PATIENT)
     blocker = nodes.put(0, numbers(24 * MIB))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hoplite_ray.config import Config, Memory, arena_bytes
+from hoplite_ray.config import Config, Memory, arena_bytes, native_value
 
 GIB = 1 << 30
 
@@ -36,6 +36,21 @@ def test_the_environment_is_read_by_name() -> None:
 def test_a_wrong_variable_is_named() -> None:
     with pytest.raises(ValueError, match=r"HOPLITE_RAY_ARENA_BYTES='1g' is no integer"):
         Config.from_environment({"HOPLITE_RAY_ARENA_BYTES": "1g"})
+
+
+@pytest.mark.parametrize("name", ["HOPLITE_RAY_WHEN_FULL", "HOPLITE_RAY_ARENA_BYTES"])
+def test_a_wrong_word_is_named_with_what_is_allowed(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name}='often' is .*; it takes .*; correct or unset"):
+        Config.from_environment({name: "often"})
+    with pytest.raises(ValueError, match=r"'when_full' is 1; it takes 'wait' or 'fail'"):
+        Config(when_full=1)  # type: ignore[arg-type]  # that is what is tried
+
+
+def test_words_are_read_by_name() -> None:
+    config = Config.from_environment({"HOPLITE_RAY_WHEN_FULL": "fail"})
+    assert config.explicit() == {"when_full": "fail"}
+    assert native_value("when_full", "fail") == 1
+    assert native_value("reduce_stripes", 3) == 3
 
 
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,36 @@
+// What an engine is made with. Plain data; reached through messages.h.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "plan/types.h"
+
+namespace hoplite {
+
+// What becomes of a put for which the arena has no room: it waits for room, or fails at once.
+enum class WhenFull : std::uint8_t { kWait, kFail };
+
+struct EngineConfig {
+  NodeId node;
+  Incarnation incarnation{1};
+  std::uint64_t arena_bytes = 64_MiB;
+  std::uint64_t block_bytes_min = kBlockBytesMin;
+  std::uint64_t block_bytes_max = kBlockBytesAimMax;
+  std::uint64_t inline_bytes_max = kInlineBytesMax;
+  std::uint64_t carried_bytes_max = kCarriedBytesMax;
+  std::uint16_t broadcast_stripes = 0;  // 0: by size and receivers; 1: Hoplite's chain
+  std::uint16_t reduce_stripes = 0;     // owners per reduce; 0: one per node but the caller's
+  std::uint16_t reduce_degree = 0;      // members per node of its tree; 0: by size and sources
+  WhenFull when_full = WhenFull::kWait;
+  std::uint32_t credit_blocks_min = kCreditBlocksMin;
+  std::uint64_t credit_bytes = kCreditBytes;
+  std::uint64_t rail_queue_bytes = kRailQueueBytes;
+  Duration progress_window = kProgressWindow;
+  Duration push_retry = kPushRetry;
+  Duration regrant_delay = kRegrantDelay;
+  Duration lost_grace = kLostGrace;
+  Duration caller_grace = kCallerGrace;
+  Duration admission_grace = kAdmissionGrace;
+  Duration tombstone_life = kTombstoneLife;
+};
+
+}  // namespace hoplite
