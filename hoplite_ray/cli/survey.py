@@ -82,8 +82,9 @@ async def survey(cluster: Cluster, *, timeout_s: float) -> Survey:
         await asyncio.gather(*(_ask(calls, report, timeout_s / 2) for report in reports))
     finally:
         await calls.close()
+    unheard = {} if view.members else failures  # without a view nobody is known to be outside it
     for place in cluster.places:
-        _place(reports, place)
+        _place(reports, place, unheard)
     if not reports:
         reports += [_unheard(control, error) for control, error in failures.items()]
     return Survey(view, reports)
@@ -157,7 +158,7 @@ def _failure(error: Exception, timeout_s: float) -> tuple[str, str]:
     return "failing", str(error)
 
 
-def _place(reports: list[NodeReport], place: Place) -> None:
+def _place(reports: list[NodeReport], place: Place, unheard: dict[str, ControlError]) -> None:
     """Say of a report in which directory its node is; add one for a node that is no member."""
     record: dict[str, Any] | None = place.record
     if record is None:
@@ -174,6 +175,8 @@ def _place(reports: list[NodeReport], place: Place) -> None:
     state, why = "dead", f"its process {record['pid']} has ended"
     if place.is_running:
         state, why = "outside", "it runs, but is not in the view"
+        if error := unheard.get(record["control"]):
+            state, why = _failure(error, 0)
     rails = tuple(record.get("rails", ()))
     reports.append(
         NodeReport(*key, record["control"], rails, place.directory, record["pid"], state, why)

@@ -2,7 +2,7 @@
 
 A proof is an HMAC-SHA256 over the method, the request's bytes, the time and a nonce, so that it
 fits one request only, once, and for a minute. The secret itself never travels. gRPC without TLS
-does not hide what is asked and answered; Ray's TLS settings will, where they are set.
+does not hide what is asked and answered; tls.py does, where Ray's settings say so.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.auth import METADATA_KEY, proof
 from hoplite_ray.control.methods import METHODS, full_name
+from hoplite_ray.control.tls import Tls, advice, is_foreign
 from hoplite_ray.control.view import Member, NodeKey, View, member_to_proto
 from hoplite_ray.control.voting import Vote, VoteRequest
 from hoplite_ray.errors import ControlError, UnauthenticatedError
@@ -54,10 +55,14 @@ class AnotherLifeError(ControlError):
 
 
 class ControlClient:
-    """Calls any node by its control address. One event loop owns it."""
+    """Calls any node by its control address, with TLS where Ray's settings say so.
+
+    One event loop owns it.
+    """
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
+        self._tls = Tls.from_environment()
         self._links: dict[str, grpc.aio.Channel] = {}
 
     async def join(self, address: str, member: Member, *, passed_on: bool = False) -> View:
@@ -170,7 +175,12 @@ class ControlClient:
 
     def _link(self, address: str) -> grpc.aio.Channel:
         if address not in self._links:
-            self._links[address] = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            if self._tls is None:
+                link = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            else:
+                trust = self._tls.at_the_caller()
+                link = grpc.aio.secure_channel(address, trust, options=_OPTIONS)
+            self._links[address] = link
         return self._links[address]
 
     def _metadata(self, method: str, request: bytes) -> tuple[tuple[str, str], ...]:
@@ -189,7 +199,7 @@ class ControlClient:
         try:
             reply = await call(encoded, timeout=timeout_s, metadata=self._metadata(method, encoded))
         except grpc.aio.AioRpcError as error:
-            raise _as_ours(address, method, error) from None
+            raise self._as_ours(address, method, error) from None
         return cast(Message, reply)
 
     async def _stream(
@@ -203,23 +213,24 @@ class ControlClient:
             async for message in call:
                 yield message
         except grpc.aio.AioRpcError as error:
-            raise _as_ours(address, method, error) from None
+            raise self._as_ours(address, method, error) from None
         finally:
             call.cancel()
 
-
-def _as_ours(address: str, method: str, error: grpc.aio.AioRpcError) -> ControlError:
-    text = f"{method} at {address}: {error.details()}"
-    match error.code():
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return _DeadlineError(text)
-        case grpc.StatusCode.UNAVAILABLE:
-            return UnreachableError(text)
-        case grpc.StatusCode.UNAUTHENTICATED:
-            return RefusedError(text)
-        case grpc.StatusCode.ABORTED:
-            return NoQuorumError(text)
-    return ControlError(text)
+    def _as_ours(self, address: str, method: str, error: grpc.aio.AioRpcError) -> ControlError:
+        details = error.details() or ""
+        text = f"{method} at {address}: {details}"
+        match error.code():
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return _DeadlineError(text)
+            case grpc.StatusCode.UNAVAILABLE:
+                kind = RefusedError if is_foreign(details) else UnreachableError
+                return kind(text + advice(details, self._tls))
+            case grpc.StatusCode.UNAUTHENTICATED:
+                return RefusedError(text)
+            case grpc.StatusCode.ABORTED:
+                return NoQuorumError(text)
+        return ControlError(text)
 
 
 class _DeadlineError(UnreachableError):
@@ -227,4 +238,4 @@ class _DeadlineError(UnreachableError):
 
 
 class RefusedError(ControlError, UnauthenticatedError):
-    """The node at that address does not accept our proof."""
+    """The node does not accept our proof, or its certificate is none for us."""

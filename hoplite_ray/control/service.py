@@ -18,6 +18,7 @@ from hoplite_ray.control.client import KEEPALIVE_MS, NoQuorumError
 from hoplite_ray.control.health import Health
 from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.methods import METHODS, SERVICE
+from hoplite_ray.control.tls import Tls
 from hoplite_ray.control.view import NodeKey, member_from_proto
 from hoplite_ray.control.voting import Vote, VoteRequest
 from hoplite_ray.errors import ControlError, SystemFailureError, UnauthenticatedError
@@ -30,6 +31,7 @@ class ControlService:
 
     def __init__(self, *, secret: bytes, administration: Administration) -> None:
         self._verifier = Verifier(secret)
+        self._tls = Tls.from_environment()
         self._administration = administration
         self._joining: Membership | None = None
         self._membership: Membership | None = None
@@ -54,7 +56,10 @@ class ControlService:
         )
         self._health.add_to(self._grpc)
         _check_free(listen)
-        port = self._grpc.add_insecure_port(listen)
+        if self._tls is None:
+            port = self._grpc.add_insecure_port(listen)
+        else:
+            port = self._grpc.add_secure_port(listen, self._tls.at_the_node())
         await self._grpc.start()
         return f"{listen.rpartition(':')[0]}:{port}"
 

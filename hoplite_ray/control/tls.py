@@ -1,0 +1,95 @@
+"""Ray's TLS settings, which the control plane honours: RAY_USE_TLS and the three files it needs.
+
+Both ends of every call then show a certificate that RAY_TLS_CA_CERT has signed; that of a node
+names the address it is called by. The same variables serve without Ray, and are the only way to
+say it: a node, whoever calls it, and Ray beneath it can't disagree. Read when a node's life or a
+client begins, so that renewed files count from the next one on.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from hoplite_ray.errors import ControlError
+
+_USE = "RAY_USE_TLS"
+_FILES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The contents of the three files, which fit together."""
+
+    certificate: bytes
+    key: bytes
+    authority: bytes
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Tls | None:
+        """Read the files that the environment names; None unless it asks for TLS, as Ray reads it.
+
+        Raises:  ControlError naming the variable that is missing, or the file that is of no use.
+        """
+        environment = os.environ if environment is None else environment
+        if environment.get(_USE, "0").lower() not in ("1", "true"):
+            return None
+        missing = [name for name in _FILES if not environment.get(name)]
+        if missing:
+            raise ControlError(
+                f"{_USE} is set and {', '.join(missing)} is not; "
+                "name the certificate, its key and the authority's certificate"
+            )
+        certificate, key, authority = (Path(environment[name]) for name in _FILES)
+        return cls(*_checked(certificate, key, authority))
+
+    def at_the_node(self) -> grpc.ServerCredentials:
+        """Return what lets in only those who have a certificate of the authority."""
+        pairs = [(self.key, self.certificate)]
+        return grpc.ssl_server_credentials(pairs, self.authority, require_client_auth=True)
+
+    def at_the_caller(self) -> grpc.ChannelCredentials:
+        """Return what shows our certificate, and wants one of the authority."""
+        return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
+
+
+def is_foreign(details: str) -> bool:
+    """Tell whether a call failed because the node's certificate is none for us."""
+    return "CERTIFICATE_VERIFY_FAILED" in details or "Hostname Verification" in details
+
+
+def advice(details: str, tls: Tls | None) -> str:
+    """Say what to do about a connection that failed as those of unlike settings do; else ""."""
+    if is_foreign(details):
+        return f"; its certificate must name this address and be signed by our {_FILES[2]}"
+    if "WRONG_VERSION_NUMBER" in details:
+        return f"; it speaks no TLS, and {_USE} is set here: set it on the node as well"
+    if "failed to connect" not in details or not _was_hung_up(details):
+        return ""
+    if tls is None:
+        return f"; it hangs up on callers without TLS if {_USE} is set there: set it here as well"
+    return f"; it hangs up on callers whose {_FILES[0]} its {_FILES[2]} has not signed"
+
+
+def _was_hung_up(details: str) -> bool:
+    return "Socket closed" in details or "Connection reset" in details
+
+
+def _checked(certificate: Path, key: Path, authority: Path) -> list[bytes]:
+    """Return what is in the files once OpenSSL has found them of use; gRPC would only log."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        contents = [file.read_bytes() for file in (certificate, key, authority)]
+        context.load_verify_locations(authority)
+        context.load_cert_chain(certificate, key, password=lambda: "")  # never ask the terminal
+    except OSError as error:  # ssl.SSLError is one
+        raise ControlError(
+            f"{_USE} is set, but certificate {certificate}, key {key} and authority {authority} "
+            f"are of no use together ({error.strerror or error}); give PEM files that fit"
+        ) from None
+    return contents

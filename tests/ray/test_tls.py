@@ -1,0 +1,36 @@
+"""Ray's TLS settings reach our nodes by themselves: whoever joins such a cluster has them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import ray.util
+
+from tests.certificates import Authority
+from tests.process.command import hoplite_ray
+
+PROGRAM = Path(__file__).with_name("over_tls.py")
+
+
+def test_a_cluster_with_tls_has_nodes_with_tls(tmp_path: Path) -> None:
+    here = ray.util.get_node_ip_address()
+    settings = Authority(tmp_path / "ours").certify("node", "127.0.0.1", here)
+    with subprocess.Popen(
+        [sys.executable, str(PROGRAM)],
+        env=os.environ | settings,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdin is not None and program.stdout is not None
+        directory = program.stdout.readline().strip()
+        with_tls = hoplite_ray("status", "--directory", directory, **settings)
+        without = hoplite_ray("status", "--directory", directory)
+        program.stdin.close()
+        assert program.wait() == 0
+    assert with_tls.status == 0, with_tls.out
+    assert without.status == 1
+    assert "set it here as well" in without.out
