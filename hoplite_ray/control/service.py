@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -18,12 +19,16 @@ from hoplite_ray.control.client import KEEPALIVE_MS, NoQuorumError
 from hoplite_ray.control.health import Health
 from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.methods import METHODS, SERVICE
+from hoplite_ray.control.patience import Patience
 from hoplite_ray.control.tls import Tls
 from hoplite_ray.control.view import NodeKey, member_from_proto
 from hoplite_ray.control.voting import Vote, VoteRequest
 from hoplite_ray.errors import ControlError, SystemFailureError, UnauthenticatedError
 
 _CONCURRENT_CALLS_MAX = 4096  # four per member of the largest view (kViewMembersMax)
+_CONNECTIONS_MAX = 2048  # two per member of the largest view
+_GREETING_MS = 5000  # from the first byte to the last of TLS and HTTP/2, as on data connections
+_IDLE_MS = 30_000  # without a call; who calls again after that is connected again by gRPC
 
 
 class ControlService:
@@ -41,7 +46,11 @@ class ControlService:
             options=(
                 ("grpc.so_reuseport", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+                ("grpc.max_allowed_incoming_connections", _connections_max()),
+                ("grpc.server_handshake_timeout_ms", _GREETING_MS),
+                ("grpc.max_connection_idle_ms", _IDLE_MS),
             ),
+            interceptors=(Patience(),),
             maximum_concurrent_rpcs=_CONCURRENT_CALLS_MAX,
         )
 
@@ -177,6 +186,11 @@ class ControlService:
         _ = self._joined
         self.drain()
         return await self._administration.drain(request.timeout_ms / 1000)
+
+
+def _connections_max() -> int:
+    """Leave half of the descriptors to clients and to data, whoever floods this port."""
+    return min(_CONNECTIONS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 
 def _check_free(listen: str) -> None:

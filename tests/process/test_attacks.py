@@ -1,0 +1,163 @@
+"""What strangers may do to the control port, and another user to processes: docs/security.md."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+
+from hoplite_ray.control import control_pb2 as pb
+from hoplite_ray.control.auth import METADATA_KEY, proof
+from hoplite_ray.control.methods import full_name
+from hoplite_ray.control.service import _CONNECTIONS_MAX
+from tests.process.nodes import MIB, WAIT_S, Nodes, numbers
+from tests.process.wire import Peer, is_closed
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
+STATS = full_name("Stats")
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Nodes]:
+    nodes = Nodes(0)
+    try:
+        nodes.add()
+        nodes.add()
+        nodes.meet()
+        yield nodes
+    finally:
+        nodes.end()
+
+
+def serves(nodes: Nodes) -> None:
+    array = numbers(MIB)
+    np.testing.assert_array_equal(nodes.get(1, nodes.put(0, array)), array)
+    nodes.call(0, lambda calls: calls.stats(nodes.processes[0].control))
+
+
+def dial(nodes: Nodes) -> socket.socket:
+    host, port = nodes.processes[0].control.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), WAIT_S)
+
+
+def drip(stranger: socket.socket, said: bytes) -> None:
+    """Say it byte by byte, and return when the node has had enough."""
+    stranger.settimeout(0.2)
+    for byte in said:
+        try:
+            stranger.sendall(bytes([byte]))
+            while stranger.recv(1 << 16):
+                continue
+            return
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return
+    raise AssertionError("the node heard it all")
+
+
+def test_connections_to_the_control_port_have_a_limit(pair: Nodes) -> None:
+    node = pair.processes[0].process.pid
+    before, limits = len(os.listdir(f"/proc/{node}/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, limits[1]), limits[1]))
+    try:
+        with ExitStack() as flood:
+            silent = [flood.enter_context(dial(pair)) for _ in range(3000)]
+            assert len(os.listdir(f"/proc/{node}/fd")) <= before + _CONNECTIONS_MAX + 64
+            array = numbers(MIB)
+            np.testing.assert_array_equal(pair.get(1, pair.put(0, array)), array)
+            for each in silent:
+                while not is_closed(each):
+                    continue  # its half of the greeting
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    serves(pair)
+
+
+def test_a_greeting_byte_by_byte_is_cut_off(pair: Nodes) -> None:
+    with dial(pair) as stranger:
+        drip(stranger, PREFACE[:-1] * 10)
+    peer = Peer(pair, 0)
+    with peer.socket as stranger:
+        drip(stranger, peer.hello)
+    serves(pair)
+
+
+def test_calls_whose_request_never_comes_end(pair: Nodes) -> None:
+    async def silence() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async def attack() -> set[grpc.StatusCode]:
+        async with grpc.aio.insecure_channel(pair.processes[0].control) as link:
+            paths = (STATS, "/grpc.health.v1.Health/Check", full_name("WatchView"))
+            calls = [link.stream_unary(path)(silence()) for path in paths for _ in range(100)]
+            return {await call.code() for call in calls}
+
+    assert asyncio.run(attack()) == {grpc.StatusCode.INVALID_ARGUMENT}
+    serves(pair)
+
+
+def test_a_call_that_was_overheard_is_refused(pair: Nodes) -> None:
+    request = pb.StatsRequest().SerializeToString()
+    said = proof(pair.processes[0].secret, "Stats", request, now_s=time.time())
+
+    async def say_twice() -> tuple[grpc.StatusCode, grpc.StatusCode]:
+        async with grpc.aio.insecure_channel(pair.processes[0].control) as link:
+            call = link.unary_unary(STATS)
+            first = call(request, metadata=((METADATA_KEY, said),))
+            one = await first.code()
+            return one, await call(request, metadata=((METADATA_KEY, said),)).code()
+
+    codes = asyncio.run(say_twice())
+    assert codes == (grpc.StatusCode.OK, grpc.StatusCode.UNAUTHENTICATED)
+
+
+def test_a_request_of_many_mebibytes_is_refused(pair: Nodes) -> None:
+    async def attack() -> grpc.StatusCode:
+        async with grpc.aio.insecure_channel(pair.processes[0].control) as link:
+            return await link.unary_unary(STATS)(bytes(16 * MIB)).code()
+
+    assert asyncio.run(attack()) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    serves(pair)
+
+
+AS_NOBODY = """
+import os, sys
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+for path in sys.argv[1:]:
+    try:
+        os.listdir(path) if path.endswith("/") else os.close(os.open(path, os.O_RDONLY))
+        print(path)
+    except PermissionError:
+        pass
+"""
+
+
+def test_other_users_reach_no_memory_and_no_secret(pair: Nodes) -> None:
+    if os.geteuid() != 0:
+        return  # only root can try
+    mapped = pair.get(1, pair.put(0, numbers(MIB)))  # so that this process has it mapped
+    paths = [f"{pair.processes[0].directory}/", str(pair.processes[0].directory / "secret")]
+    for pid in (pair.processes[0].process.pid, os.getpid()):
+        process = Path(f"/proc/{pid}")
+        paths += [f"{process}/fd/", f"{process}/map_files/", str(process / "mem")]
+        paths += [str(each) for each in (process / "fd").iterdir() if each.is_file()]
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, *paths], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "" and mapped.size == MIB
