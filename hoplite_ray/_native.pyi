@@ -48,6 +48,9 @@ class NativeNode:
     def objects(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Return what is here, the largest first."""
 
+    def transfers(self, limit: int = 1000) -> list[dict[str, Any]]:
+        """Return what comes in, stripe by stripe, the largest first."""
+
     def stop(self) -> None:
         """Say goodbye to all peers and join the thread. Idempotent."""
 

@@ -2,6 +2,7 @@
 
     hoplite-ray status            the nodes: alive, how full their arenas are
     hoplite-ray objects           the objects of all nodes, largest first
+    hoplite-ray top               what is under way: nodes, transfers, trees, live
     hoplite-ray drain NODE        move what only that node has elsewhere, before it is ended
     hoplite-ray doctor            every check of this machine and its cluster, with the next step
     hoplite-ray dashboard         a Grafana dashboard of what the nodes tell Prometheus
@@ -19,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hoplite_ray.cli import commands, doctor
+from hoplite_ray.cli import commands, doctor, top
 from hoplite_ray.errors import HopliteError
 
 
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, command, help_text in (
         ("status", commands.status, "the nodes: alive, how full their arenas are"),
         ("objects", commands.objects, "the objects of all nodes, largest first"),
+        ("top", top.top, "what is under way: nodes, transfers, trees, live"),
         ("drain", commands.drain, "move what only that node has elsewhere"),
         ("doctor", doctor.doctor, "every check of this machine and its cluster"),
     ):
@@ -75,7 +77,10 @@ def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
         add("--timeout-s", type=_seconds, default=60.0, help="how long to wait; default: 60")
     else:
         add("--timeout-s", type=_seconds, default=10.0, help="for everything; default: 10")
-    if name == "objects":
+    if name == "top":
+        add("--once", action="store_true", help="look twice, print one plain page, and end")
+        add("--interval-s", type=_seconds, default=1.0, help="between two looks; default: 1")
+    if name in ("objects", "top"):
         add("--limit", type=_count, default=20, help="how many; default: 20")
 
 

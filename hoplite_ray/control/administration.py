@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import platform
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,8 +17,8 @@ from hoplite_ray.control.client import ControlClient
 from hoplite_ray.control.view import Member
 from hoplite_ray.errors import ControlError
 
-OBJECTS_MAX = 100_000  # 10 MB on the wire, and the longest turn that a node may spend on telling
-_OBJECTS_PER_MESSAGE = 1000  # some 60 bytes each; gRPC refuses messages over 4 MiB
+ROWS_MAX = 100_000  # 10 MB on the wire, and the longest turn that a node may spend on telling
+_ROWS_PER_MESSAGE = 1000  # some 60 to 100 bytes each; gRPC refuses messages over 4 MiB
 _OBJECTS_NAMED = 100  # of those that keep a node from being drained
 _PROBES_AT_ONCE_MAX = 64  # of 1024 members with 8 rails: well below the limit of open files
 _PROBE_TIMEOUT_MAX_S = 30.0
@@ -36,6 +36,10 @@ class Administered(Protocol):
 
     def objects(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Return the largest objects that this node knows."""
+        ...
+
+    def transfers(self, limit: int = 1000) -> list[dict[str, Any]]:
+        """Return the largest stripes that come in."""
         ...
 
     def drain(self) -> None:
@@ -108,12 +112,18 @@ class Administration:
 
         Raises:  ControlError if that is more than one answer may have.
         """
-        if not 1 <= limit <= OBJECTS_MAX:
-            raise ControlError(f"limit {limit} is out of range; it takes 1 to {OBJECTS_MAX}")
-        told = await asyncio.to_thread(self._native.objects, limit)
-        for first in range(0, len(told), _OBJECTS_PER_MESSAGE):
-            page = told[first : first + _OBJECTS_PER_MESSAGE]
+        _check_limit(limit)
+        for page in _pages(await asyncio.to_thread(self._native.objects, limit)):
             yield pb.Objects(objects=[pb.Object(**each) for each in page])
+
+    async def transfers(self, limit: int) -> AsyncIterator[pb.Transfers]:
+        """Yield the `limit` largest stripes that come in, all of one moment.
+
+        Raises:  ControlError if that is more than one answer may have.
+        """
+        _check_limit(limit)
+        for page in _pages(await asyncio.to_thread(self._native.transfers, limit)):
+            yield pb.Transfers(transfers=[pb.Transfer(**each) for each in page])
 
     def begin_to_drain(self) -> None:
         """Move what is held only here to other nodes, from now on. Idempotent."""
@@ -134,7 +144,7 @@ class Administration:
             if time.monotonic() >= deadline_s:
                 break
             await asyncio.sleep(_DRAIN_LOOK_S)
-        told = await asyncio.to_thread(self._native.objects, OBJECTS_MAX)
+        told = await asyncio.to_thread(self._native.objects, ROWS_MAX)
         left = [pb.Object(**each) for each in told if each["sole"]]
         return pb.DrainReply(sole_copies=stats["sole_copies"], left=left[:_OBJECTS_NAMED])
 
@@ -150,6 +160,16 @@ def release() -> str:
         return importlib.metadata.version("hoplite_ray")
     except importlib.metadata.PackageNotFoundError:
         return "of a source tree"
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= ROWS_MAX:
+        raise ControlError(f"limit {limit} is out of range; it takes 1 to {ROWS_MAX}")
+
+
+def _pages(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    for first in range(0, len(rows), _ROWS_PER_MESSAGE):
+        yield rows[first : first + _ROWS_PER_MESSAGE]
 
 
 async def _rail_failure(rail: str, timeout_s: float) -> str:

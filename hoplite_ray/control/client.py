@@ -141,6 +141,14 @@ class ControlClient:
         pages = self._stream(address, "ListObjects", request, timeout_s)
         return [each async for page in pages for each in cast(pb.Objects, page).objects]
 
+    async def transfers(
+        self, address: str, *, limit: int, timeout_s: float = CALL_TIMEOUT_S
+    ) -> list[pb.Transfer]:
+        """Read the `limit` largest stripes that come in to a node, largest first."""
+        request = pb.ListTransfersRequest(limit=limit)
+        pages = self._stream(address, "ListTransfers", request, timeout_s)
+        return [each async for page in pages for each in cast(pb.Transfers, page).transfers]
+
     async def drain(self, address: str, *, timeout_s: float) -> pb.DrainReply:
         """Have the node move what it alone holds; answered when it has, or at `timeout_s`."""
         request = pb.DrainRequest(timeout_ms=int(timeout_s * 1000))

@@ -220,6 +220,38 @@ class Object(_message.Message):
     sole: bool
     def __init__(self, object_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., pinned: _Optional[bool] = ..., orphaned: _Optional[bool] = ..., mappings: _Optional[int] = ..., waiters: _Optional[int] = ..., sole: _Optional[bool] = ...) -> None: ...
 
+class ListTransfersRequest(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
+class Transfers(_message.Message):
+    __slots__ = ("transfers",)
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    transfers: _containers.RepeatedCompositeFieldContainer[Transfer]
+    def __init__(self, transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ...) -> None: ...
+
+class Transfer(_message.Message):
+    __slots__ = ("object_id", "target_id", "kind", "sender", "stripe", "stripe_count", "landed_bytes", "size_bytes")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    STRIPE_FIELD_NUMBER: _ClassVar[int]
+    STRIPE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LANDED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    object_id: bytes
+    target_id: bytes
+    kind: str
+    sender: int
+    stripe: int
+    stripe_count: int
+    landed_bytes: int
+    size_bytes: int
+    def __init__(self, object_id: _Optional[bytes] = ..., target_id: _Optional[bytes] = ..., kind: _Optional[str] = ..., sender: _Optional[int] = ..., stripe: _Optional[int] = ..., stripe_count: _Optional[int] = ..., landed_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
 class DrainRequest(_message.Message):
     __slots__ = ("timeout_ms",)
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]

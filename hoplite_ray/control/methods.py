@@ -33,6 +33,7 @@ METHODS: dict[str, Method] = {
     "Describe": Method(pb.DescribeRequest, pb.Description),
     "Probe": Method(pb.ProbeRequest, pb.Probes),
     "ListObjects": Method(pb.ListObjectsRequest, pb.Objects, streams=True),
+    "ListTransfers": Method(pb.ListTransfersRequest, pb.Transfers, streams=True),
     "Drain": Method(pb.DrainRequest, pb.DrainReply),
 }
 

@@ -182,6 +182,10 @@ class ControlService:
         async for page in self._administration.objects(request.limit):
             yield page
 
+    async def _ListTransfers(self, request: pb.ListTransfersRequest) -> AsyncIterator[pb.Transfers]:
+        async for page in self._administration.transfers(request.limit):
+            yield page
+
     async def _Drain(self, request: pb.DrainRequest) -> pb.DrainReply:
         _ = self._joined
         self.drain()

@@ -230,7 +230,7 @@ struct PyNode {
     Node& self = started();
     const auto rows = [&] {
       const nb::gil_scoped_release released;
-      return self.objects(limit);
+      return self.list({limit, 0}).objects;
     }();
     nb::list listed;
     for (const ObjectRow& row : rows) {
@@ -244,6 +244,28 @@ struct PyNode {
       one["sole"] = row.sole;
       one["mappings"] = row.mappings;
       one["waiters"] = row.waiters;
+      listed.append(std::move(one));
+    }
+    return listed;
+  }
+
+  nb::list transfers(std::uint64_t limit) {
+    Node& self = started();
+    const auto rows = [&] {
+      const nb::gil_scoped_release released;
+      return self.list({0, limit}).transfers;
+    }();
+    nb::list listed;
+    for (const TransferRow& row : rows) {
+      nb::dict one;
+      one["object_id"] = nb::bytes(row.object.bytes.data(), row.object.bytes.size());
+      one["target_id"] = nb::bytes(row.target.bytes.data(), row.target.bytes.size());
+      one["kind"] = row.kind;
+      one["sender"] = row.sender.value;
+      one["stripe"] = row.stripe.value;
+      one["stripe_count"] = row.stripe_count;
+      one["landed_bytes"] = row.landed_bytes;
+      one["size_bytes"] = row.size_bytes;
       listed.append(std::move(one));
     }
     return listed;
@@ -295,6 +317,9 @@ void bind_node(nb::module_& m) {
       .def("objects", &PyNode::objects, "limit"_a = 1000,
            nb::sig("def objects(self, limit: int = 1000) -> list[dict[str, typing.Any]]"),
            "Return what is here, the largest first.")
+      .def("transfers", &PyNode::transfers, "limit"_a = 1000,
+           nb::sig("def transfers(self, limit: int = 1000) -> list[dict[str, typing.Any]]"),
+           "Return what comes in, stripe by stripe, the largest first.")
       .def("stop", &PyNode::stop, "Say goodbye to all peers and join the thread. Idempotent.");
 }
 

@@ -49,7 +49,7 @@ TEST(CommandQueue, TakesInOrderAndNoMoreThanAsked) {
 TEST(CommandQueue, PastTheirLimitTheOldestViewGoesAndNothingElse) {
   const Poller poller = open_poller();
   CommandQueue queue(poller);
-  queue.push({ClientId{0}, RequestId{7}, ListCommand{1}});
+  queue.push({ClientId{0}, RequestId{7}, ListCommand{1, 0}});
   for (std::uint64_t epoch = 0; epoch <= CommandQueue::kViewsMax; ++epoch)
     queue.push(view_of(epoch));
   const auto taken = queue.take(1000);

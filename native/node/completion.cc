@@ -102,22 +102,22 @@ RequestId Completion::new_list() {
   return list;
 }
 
-void Completion::answer(RequestId list, std::vector<ObjectRow> rows) {
+void Completion::answer(RequestId list, Listing listing) {
   {
     const std::lock_guard guard(mutex_);
     const auto it = lists_.find(list);
-    if (it != lists_.end()) it->second = std::move(rows);
+    if (it != lists_.end()) it->second = std::move(listing);
   }
   has_list_.notify_all();
 }
 
-std::vector<ObjectRow> Completion::take_list(RequestId list) {
+Listing Completion::take_list(RequestId list) {
   std::unique_lock guard(mutex_);
   const auto it = lists_.find(list);
   has_list_.wait(guard, [&] { return is_closed_ || it->second; });
-  std::vector<ObjectRow> rows = std::move(it->second).value_or(std::vector<ObjectRow>{});
+  Listing listing = std::move(it->second).value_or(Listing{});
   lists_.erase(it);
-  return rows;
+  return listing;
 }
 
 std::optional<NodeEvent> Completion::next_event(Duration timeout) {

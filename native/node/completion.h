@@ -43,7 +43,7 @@ class Completion {
   // Reactor only.
   void publish(const NodeStats& stats);
   void say(const NodeEvent& event);
-  void answer(RequestId list, std::vector<ObjectRow> rows);
+  void answer(RequestId list, Listing listing);
 
   // Any thread.
   void close();  // wakes those who wait for an event
@@ -51,7 +51,7 @@ class Completion {
   [[nodiscard]] NodeStats stats() const;
   [[nodiscard]] RequestId new_list();
   // Waits for the answer to it; nothing after close(). REQUIRES: new_list()'s, taken once.
-  [[nodiscard]] std::vector<ObjectRow> take_list(RequestId list);
+  [[nodiscard]] Listing take_list(RequestId list);
 
  private:
   mutable std::mutex mutex_;
@@ -61,7 +61,7 @@ class Completion {
   bool is_closed_ = false;
   NodeStats stats_;
   std::uint64_t last_list_ = 0;
-  std::map<RequestId, std::optional<std::vector<ObjectRow>>> lists_;  // asked for
+  std::map<RequestId, std::optional<Listing>> lists_;  // asked for
 };
 
 }  // namespace hoplite

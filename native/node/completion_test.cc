@@ -71,10 +71,10 @@ TEST(Completion, HandsEachListToWhoAskedForIt) {
   const RequestId second = completion.new_list();
   ObjectRow row;
   row.size_bytes = 7;
-  completion.answer(second, {row});
+  completion.answer(second, {{row}, {}});
   completion.answer(first, {});
-  EXPECT_TRUE(completion.take_list(first).empty());
-  const auto rows = completion.take_list(second);
+  EXPECT_TRUE(completion.take_list(first).objects.empty());
+  const auto rows = completion.take_list(second).objects;
   ASSERT_EQ(rows.size(), 1U);
   EXPECT_EQ(rows[0].size_bytes, 7U);
 }
@@ -82,7 +82,7 @@ TEST(Completion, HandsEachListToWhoAskedForIt) {
 TEST(Completion, ClosingEndsTheWaitForAList) {
   Completion completion;
   const RequestId list = completion.new_list();
-  std::thread waiting([&] { EXPECT_TRUE(completion.take_list(list).empty()); });
+  std::thread waiting([&] { EXPECT_TRUE(completion.take_list(list).objects.empty()); });
   completion.close();
   waiting.join();
 }

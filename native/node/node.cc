@@ -111,9 +111,9 @@ std::map<std::string, std::uint64_t> Node::stats() const { return by_name(comple
 
 void Node::drain() { commands_.push({ClientId{0}, RequestId{0}, DrainCommand{}}); }
 
-std::vector<ObjectRow> Node::objects(std::uint64_t limit) {
+Listing Node::list(const ListCommand& asked) {
   const RequestId list = completion_.new_list();
-  commands_.push({ClientId{0}, list, ListCommand{limit}});
+  commands_.push({ClientId{0}, list, asked});
   return completion_.take_list(list);
 }
 
@@ -247,7 +247,7 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
                  [&](const ReportDrained&) {
                    completion_.say({NodeEventKind::kDrained, node_id(), incarnation()});
                  },
-                 [&](ListObjects& a) { completion_.answer(a.request, std::move(a.rows)); },
+                 [&](TellListing& a) { completion_.answer(a.request, std::move(a.listing)); },
              },
              action);
 }

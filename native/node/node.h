@@ -48,7 +48,7 @@ class Node {
   // Hands over what only this node keeps; the event kDrained follows, and again after later puts.
   void drain();
   // What is here, the largest first; empty after stop().
-  [[nodiscard]] std::vector<ObjectRow> objects(std::uint64_t limit);
+  [[nodiscard]] Listing list(const ListCommand& asked);
   // Says GOODBYE to all peers, joins the thread, closes the clients' socket. Idempotent.
   void stop();
 

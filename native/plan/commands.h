@@ -69,8 +69,9 @@ struct OrphanCommand {  // its owner has died: readable, and evicted before ever
   Incarnation upto;  // as DeleteCommand's
 };
 struct DrainCommand {};  // from the control plane: hand over what only this node keeps
-struct ListCommand {     // from the control plane: which objects are here, the largest first
-  std::uint64_t limit = 0;
+struct ListCommand {     // from the control plane: what is here and comes in, the largest first
+  std::uint64_t objects_max = 0;
+  std::uint64_t transfers_max = 0;
 };
 using CommandBody =
     std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand, DeleteCommand, ReduceCommand,
@@ -92,6 +93,19 @@ struct ObjectRow {  // one object as ListCommand's answer shows it
   bool pinned = false, orphaned = false;
   bool sole = false;  // as far as this node knows no other one keeps it
   std::uint64_t mappings = 0, waiters = 0;
+};
+struct TransferRow {  // one stripe that comes in, for `target`: the object itself, or a reduce's
+  ObjectId object;
+  ObjectId target;
+  const char* kind = "";  // "copy" or "member"
+  NodeId sender;
+  StripeIndex stripe;
+  std::uint16_t stripe_count = 1;
+  std::uint64_t landed_bytes = 0, size_bytes = 0;  // of this stripe of what is asked for
+};
+struct Listing {
+  std::vector<ObjectRow> objects;
+  std::vector<TransferRow> transfers;
 };
 
 struct Reserved {  // write the object here, then say WroteCommand

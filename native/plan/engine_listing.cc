@@ -18,6 +18,26 @@ std::uint64_t clients_of(const std::map<ClientId, std::uint32_t>& pins) {
   return pins.size() - pins.count(ClientId{0});
 }
 
+TransferRow row(const Pull& pull) {
+  const PullGoal& goal = pull.goal();
+  const ObjectMeta& meta = goal.meta;
+  const std::uint32_t blocks = meta.block_count();
+  const std::uint64_t block_bytes = meta.block_bytes;
+  std::uint64_t size_bytes = block_bytes * stripe_blocks(blocks, goal.stripe_count, goal.stripe);
+  if (blocks > 0 && (blocks - 1) % goal.stripe_count == goal.stripe.value) {
+    size_bytes -= blocks * block_bytes - meta.size_bytes;  // its last block is a short one
+  }
+  const std::uint64_t landed_bytes = block_bytes * (pull.ready() + pull.beyond().size());
+  return {goal.object,
+          pull.fold ? pull.fold->target : goal.object,
+          pull.fold ? "member" : "copy",
+          goal.sender,
+          goal.stripe,
+          goal.stripe_count,
+          std::min(landed_bytes, size_bytes),
+          size_bytes};
+}
+
 }  // namespace
 
 // What keeps the object in the arena. REQUIRES: extent, and it can't be evicted.
@@ -115,20 +135,43 @@ ObjectRow EngineTables::row(const ObjectId& id, const LocalObject& object) const
   return row;
 }
 
-void Engine::State::on(const Command& command, const ListCommand& list) {
+std::vector<ObjectRow> EngineTables::largest_objects(std::uint64_t rows_max) const {
+  if (rows_max == 0) return {};
   std::vector<std::pair<std::uint64_t, const LocalObjects::value_type*>> found;
   found.reserve(objects_.size());
   for (const auto& entry : objects_) found.emplace_back(entry.second.meta.size_bytes, &entry);
-  const auto end = found.begin() +
-                   static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(found.size(), list.limit));
+  const auto end =
+      found.begin() + static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(found.size(), rows_max));
   std::partial_sort(found.begin(), end, found.end(), [](const auto& a, const auto& b) {
     return std::tie(b.first, a.second->first) < std::tie(a.first, b.second->first);
   });
-  ListObjects answer{command.request, {}};
+  std::vector<ObjectRow> rows;
   for (auto it = found.begin(); it != end; ++it) {
-    answer.rows.push_back(row(it->second->first, it->second->second));
+    rows.push_back(row(it->second->first, it->second->second));
   }
-  actions_.emplace_back(std::move(answer));
+  return rows;
+}
+
+// Equal ones in the order of their objects and stripes. Only receivers tell: each transfer is told
+// of once, and by the node that outlives its sender.
+std::vector<TransferRow> EngineTables::largest_transfers(std::uint64_t rows_max) const {
+  std::vector<TransferRow> rows;
+  if (rows_max == 0) return rows;
+  rows.reserve(pulls_.size());
+  for (const auto& [transfer, pull] : pulls_) rows.push_back(hoplite::row(pull));
+  const auto end =
+      rows.begin() + static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(rows.size(), rows_max));
+  std::partial_sort(rows.begin(), end, rows.end(), [](const auto& a, const auto& b) {
+    return std::tie(b.size_bytes, a.object, a.stripe, a.sender) <
+           std::tie(a.size_bytes, b.object, b.stripe, b.sender);
+  });
+  rows.erase(end, rows.end());
+  return rows;
+}
+
+void Engine::State::on(const Command& command, const ListCommand& list) {
+  actions_.emplace_back(TellListing{
+      command.request, {largest_objects(list.objects_max), largest_transfers(list.transfers_max)}});
 }
 
 }  // namespace hoplite

@@ -85,6 +85,8 @@ struct EngineTables {
   [[nodiscard]] std::string full_text(const ObjectId& id, std::uint64_t size_bytes) const;
   [[nodiscard]] std::string reason(const ObjectId& id, const LocalObject& object) const;
   [[nodiscard]] ObjectRow row(const ObjectId& id, const LocalObject& object) const;
+  [[nodiscard]] std::vector<ObjectRow> largest_objects(std::uint64_t rows_max) const;
+  [[nodiscard]] std::vector<TransferRow> largest_transfers(std::uint64_t rows_max) const;
 
   EngineConfig config_;
   Instant now_;

@@ -345,7 +345,7 @@ class Nodes {
   }
   void perform(std::size_t, Disconnect&) {}
   void perform(std::size_t, ReportDeath&) {}
-  void perform(std::size_t, ListObjects&) {}
+  void perform(std::size_t, TellListing&) {}
   void perform(std::size_t, ReportDrained&) {}
 
   // The client writes block by block, and says so after each.

@@ -108,13 +108,13 @@ struct ReportDeath {  // to the control plane, which proposes a view without it
   NodeId node;
   Incarnation incarnation;
 };
-struct ListObjects {  // answers ListCommand
+struct TellListing {  // answers ListCommand
   RequestId request;
-  std::vector<ObjectRow> rows;
+  Listing listing;
 };
 struct ReportDrained {};  // nothing is kept only here any more; again after later puts
 using Action =
     std::variant<SendMessage, SendBlock, OpenReceive, CloseReceive, Fold, Finish, WriteInline,
-                 ReplyToClient, Connect, Disconnect, ReportDeath, ListObjects, ReportDrained>;
+                 ReplyToClient, Connect, Disconnect, ReportDeath, TellListing, ReportDrained>;
 
 }  // namespace hoplite

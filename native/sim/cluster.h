@@ -141,7 +141,7 @@ class Cluster final : private NetworkUser {
   std::vector<std::unique_ptr<Node>> nodes_;
   SetViewCommand view_;
   std::deque<Request> requests_;
-  std::vector<ObjectRow> listed_;
+  Listing listed_;
   std::map<RequestId, Request*> waiting_;
   std::uint64_t next_request_ = 1, events_ = 0, canary_deeds_ = 0;
   std::deque<ByteVector> overheard_;  // to be said again by liars

@@ -183,9 +183,9 @@ void Cluster::drain(std::size_t index) {
 
 std::vector<ObjectRow> Cluster::objects(std::size_t index, std::uint64_t limit) {
   in_turn(index, nodes_[index]->life, [this, limit](Node& node) {
-    node.engine->handle_command({ClientId{0}, RequestId{0}, ListCommand{limit}}, clock_of(node));
+    node.engine->handle_command({ClientId{0}, RequestId{0}, ListCommand{limit, 0}}, clock_of(node));
   });
-  return std::exchange(listed_, {});
+  return std::exchange(listed_, {}).objects;
 }
 
 // ---- answers ----

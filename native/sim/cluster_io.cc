@@ -106,7 +106,7 @@ void Cluster::perform(Node& node, const Action& action) {
                             {Stream::Kind::kReport, node.id.value, 0});
           },
           [&](const ReportDrained&) { ++node.drained; },
-          [&](const ListObjects& a) { listed_ = a.rows; },
+          [&](const TellListing& a) { listed_ = a.listing; },
       },
       action);
 }

@@ -221,7 +221,12 @@ std::string describe(const Action& action) {
           [](const Disconnect& a) { return Line("disconnect").add("from", a.node).str(); },
           [](const ReportDeath& a) { return Line("report death").add("of", a.node).str(); },
           [](const ReportDrained&) { return std::string("drained"); },
-          [](const ListObjects& a) { return Line("list").add("rows", a.rows.size()).str(); },
+          [](const TellListing& a) {
+            Line line("list");
+            return line.add("objects", a.listing.objects.size())
+                .add("transfers", a.listing.transfers.size())
+                .str();
+          },
       },
       action);
 }
@@ -272,7 +277,9 @@ std::string describe(const Command& command) {
           [&](const SetViewCommand& c) { line.add("view").add("epoch", c.epoch); },
           [&](const OrphanCommand& c) { line.add("orphan").add(c.object).add("upto", c.upto); },
           [&](const DrainCommand&) { line.add("drain"); },
-          [&](const ListCommand& c) { line.add("list").add("limit", c.limit); },
+          [&](const ListCommand& c) {
+            line.add("list").add("objects", c.objects_max).add("transfers", c.transfers_max);
+          },
       },
       command.body);
   return line.str();

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hoplite_ray.control import control_pb2 as pb
-from hoplite_ray.control.administration import OBJECTS_MAX
+from hoplite_ray.control.administration import ROWS_MAX
 from hoplite_ray.control.client import ControlClient, RefusedError, UnreachableError
 from hoplite_ray.errors import ControlError
 from hoplite_ray.store import new_id
@@ -71,10 +71,10 @@ def test_objects_are_listed_while_they_come_and_go(cluster: MakeNodes) -> None:
 def test_more_objects_than_one_message_takes(cluster: MakeNodes) -> None:
     nodes = cluster(1)
     put = {nodes.put(0, np.full(1, number, np.int64)) for number in range(2500)}
-    assert set(objects(nodes, 0, limit=OBJECTS_MAX)) == put
+    assert set(objects(nodes, 0, limit=ROWS_MAX)) == put
     assert len(objects(nodes, 0, limit=1999)) == 1999
-    with pytest.raises(ControlError, match=f"limit {OBJECTS_MAX + 1} is out of range"):
-        objects(nodes, 0, limit=OBJECTS_MAX + 1)
+    with pytest.raises(ControlError, match=f"limit {ROWS_MAX + 1} is out of range"):
+        objects(nodes, 0, limit=ROWS_MAX + 1)
 
 
 def test_objects_of_all_nodes_in_one_list(cluster: MakeNodes) -> None:

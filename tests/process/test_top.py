@@ -1,0 +1,150 @@
+"""`hoplite-ray top` over real nodes, one of them frozen so that its transfers last."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from signal import SIGINT
+from typing import Any
+
+import pytest
+
+from hoplite_ray.control import control_pb2 as pb
+from hoplite_ray.control.client import ControlClient
+from tests.process.command import at, hoplite_ray, stopped
+from tests.process.nodes import MIB, MakeNodes, Nodes, numbers
+
+_PATIENT = {"liveness_suspect_ms": 300, "liveness_dead_ms": 3_600_000}
+_SIZE = 2 * MIB
+_QUICK = ("--timeout-s", "4", "--interval-s", "0.1")
+
+
+def transfers(nodes: Nodes, rank: int) -> list[pb.Transfer]:
+    """What comes in to one node, as soon as something does."""
+    node = nodes.processes[rank]
+
+    async def poll(calls: ControlClient) -> list[pb.Transfer]:
+        while not (told := await calls.transfers(node.control, limit=100)):
+            pass
+        return told
+
+    return nodes.call(rank, poll)
+
+
+@pytest.fixture
+def nodes(cluster: MakeNodes) -> Nodes:
+    """Two nodes that take no silence for a death."""
+    return cluster(2, arena_bytes=64 * MIB, options=_PATIENT)
+
+
+@contextmanager
+def stuck(nodes: Nodes) -> Iterator[list[Any]]:
+    """Gets on node 1 of objects that node 0 has, which is frozen.
+
+    Of sixteen objects some have their home on node 1, which names node 0 as the sender at once.
+    """
+    object_ids = [nodes.put(0, numbers(_SIZE, seed)) for seed in range(16)]
+    with stopped(nodes.processes[0]):
+        gets = [nodes[1]._client.get(object_id, True) for object_id in object_ids]
+        yield gets  # and kept: a request that nobody holds is taken back
+
+
+def test_transfers_under_way_are_told_by_their_receiver(nodes: Nodes) -> None:
+    first = nodes.processes[0]
+    with stuck(nodes) as gets:
+        told = transfers(nodes, 1)
+        for each in told:
+            assert (each.kind, each.sender, each.object_id) == (
+                "copy",
+                first.node_id,
+                each.target_id,
+            )
+            assert each.landed_bytes <= each.size_bytes <= _SIZE
+    for get in gets:
+        assert get.wait(10)
+
+    async def ask(calls: ControlClient) -> list[pb.Transfer]:
+        return await calls.transfers(nodes.processes[1].control, limit=100)
+
+    assert nodes.call(1, ask) == []
+
+
+def test_top_draws_what_is_under_way_though_a_node_is_frozen(nodes: Nodes) -> None:
+    first, second = nodes.processes
+    with stuck(nodes):
+        transfers(nodes, 1)
+        said = hoplite_ray("top", "--once", *_QUICK, *at(second))
+        told = hoplite_ray("top", "--json", *_QUICK, *at(second))
+    assert (said.status, told.status) == (1, 1)
+    states = {node["node_id"]: node["state"] for node in told.told["nodes"]}
+    assert states == {f"{first.node_id:x}": "silent", f"{second.node_id:x}": "serving"}
+    rows = told.told["transfers"]
+    assert {(row["sender"], row["receiver"]) for row in rows} == {
+        (f"{first.node_id:x}", f"{second.node_id:x}")
+    }
+    assert {row["bytes_per_s"] for row in rows} == {0.0}
+    lines = said.out.splitlines()
+    under = next(i for i, line in enumerate(lines) if line.endswith("stripe 1"))
+    assert lines[under + 1] == f"{first.node_id:x}"
+    assert lines[under + 2].startswith(f"  └─ {second.node_id:x}")
+
+
+def test_top_of_nodes_at_rest(nodes: Nodes) -> None:
+    said = hoplite_ray("top", *_QUICK, *at(nodes.processes[0]))  # no terminal: once
+    assert said.status == 0
+    assert said.out.splitlines()[0].endswith("2 of 2 nodes answer, 0 transfers")
+    assert " B/s" in said.out or "KiB/s" in said.out
+
+
+def test_top_in_a_terminal_goes_on_when_a_node_dies_until_it_is_interrupted(nodes: Nodes) -> None:
+    first, second = nodes.processes
+    leader, terminal = pty.openpty()
+    command = [sys.executable, "-m", "hoplite_ray.cli", "top", *_QUICK, *at(first)]
+    running = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE)
+    os.close(terminal)
+    try:
+        shown(leader, b"2 of 2 nodes answer")
+        second.kill()
+        shown(leader, b"1 of ")
+        running.send_signal(SIGINT)
+        while True:  # what it still draws must be read
+            try:
+                os.read(leader, 65536)
+            except OSError:  # it has hung up
+                break
+        _, errors = running.communicate()
+        assert (running.returncode, errors) == (0, b"")
+    finally:
+        running.kill()
+        running.wait()
+        os.close(leader)
+
+
+def shown(leader: int, text: bytes) -> None:
+    """Read what is drawn until `text` is; the test's limit ends it else."""
+    seen = b""
+    while text not in seen:
+        seen += os.read(leader, 65536)
+
+
+def test_top_says_which_package_the_live_picture_lacks(nodes: Nodes, tmp_path: Any) -> None:
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('not here')\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    leader, terminal = pty.openpty()
+    command = [sys.executable, "-m", "hoplite_ray.cli", "top", *_QUICK, *at(nodes.processes[0])]
+    done = subprocess.run(
+        command,
+        stdout=terminal,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    os.close(terminal)
+    os.close(leader)
+    assert done.returncode == 1
+    assert "pip install 'hoplite_ray[top]'" in done.stderr
