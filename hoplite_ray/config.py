@@ -19,8 +19,9 @@ _RANGES: dict[str, tuple[int, int]] = {
     "reduce_stripes": (0, 64),
 }
 # And of those that take a word, all words; a node's native half takes their places in the list.
-_WORDS: dict[str, tuple[str, ...]] = {"when_full": ("wait", "fail")}
-_NAMES = (*_RANGES, *_WORDS)
+_WORDS: dict[str, tuple[str, ...]] = {"when_full": ("wait", "fail", "spill")}
+_PLACES = ("spill_directory",)
+_NAMES = (*_RANGES, *_PLACES, *_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,17 @@ class Config:
     reduce_degree:      members per node of a reduce's tree; 0: by size and sources; 1: a chain;
                         4096: always one level.
     reduce_stripes:     owners per reduce; 0: one per node but the caller's.
+    spill_directory:    a directory on each node's disk; None: the node's own, which is one of Ray's
+                        session under Ray.
     when_full:          what a put does for which the arena has no room: "wait" (the default) until
-                        there is some, or "fail" at once.
+                        there is some, "fail" at once, or "spill" other objects to disk.
     """
 
     arena_bytes: int | None = None
     broadcast_stripes: int | None = None
     reduce_degree: int | None = None
     reduce_stripes: int | None = None
+    spill_directory: str | None = None
     when_full: str | None = None
 
     def __post_init__(self) -> None:
@@ -100,6 +104,8 @@ def native_value(name: str, value: object) -> int:
 def _allowed(name: str) -> str:
     if name in _WORDS:
         return f"it takes {' or '.join(map(repr, _WORDS[name]))}"
+    if name in _PLACES:
+        return "it takes the absolute path of a directory"
     low, high = _RANGES[name]
     return f"it takes an int from {low} to {high}"
 
@@ -111,6 +117,8 @@ def _is_integer(text: str) -> bool:
 def _is_allowed(name: str, value: object) -> bool:
     if name in _WORDS:
         return value in _WORDS[name]
+    if name in _PLACES:
+        return isinstance(value, str) and value.startswith("/")
     low, high = _RANGES[name]
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 

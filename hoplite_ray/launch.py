@@ -43,6 +43,7 @@ class NodeProcess:
         secret_file: Path | None = None,
         arena_bytes: int | None = None,
         options: Mapping[str, int | str] | None = None,
+        spill_directory: Path | None = None,
         before: Sequence[str] = (),
     ) -> NodeProcess:
         """Start a node and return when it is a member.
@@ -67,6 +68,8 @@ class NodeProcess:
             command += ["--secret-file", str(secret_file)]
         if arena_bytes is not None:
             command += ["--arena-bytes", str(arena_bytes)]
+        if spill_directory is not None:
+            command += ["--spill-directory", str(spill_directory)]
         for name, value in (options or {}).items():
             command += ["--option", f"{name}={value}"]
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

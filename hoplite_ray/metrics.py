@@ -43,6 +43,12 @@ PANELS: dict[str, tuple[Metric, ...]] = {
         Metric("arena_bytes_pinned", "gauge", "bytes", "of that not to be evicted now"),
         Metric("arena_bytes_orphaned", "gauge", "bytes", "of that of processes that are dead"),
     ),
+    "Disk": (
+        Metric("spill_bytes", "gauge", "bytes", "of objects in the file of spilled ones"),
+        Metric("spill_bytes_written", "counter", "Bps", "to it"),
+        Metric("spill_bytes_read", "counter", "Bps", "from it"),
+        Metric("spill_errors", "counter", "ops", "of its disk"),
+    ),
     "Bytes between nodes": (
         Metric("link_bytes_sent", "counter", "Bps", "to other nodes, headers and all"),
         Metric("link_bytes_received", "counter", "Bps", "from other nodes"),

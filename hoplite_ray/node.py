@@ -134,6 +134,7 @@ class Life:
             socket_path=str(options.socket),
             listen=list(options.listen),
             arena_bytes=options.arena_bytes,
+            spill_directory=str(options.spill_directory),
             secret=options.secret,
             options=options.overrides,
         )

@@ -36,6 +36,7 @@ class NodeOptions:
     incarnation: int
     secret: bytes
     arena_bytes: int
+    spill_directory: Path
     overrides: dict[str, int]
     join: tuple[str, ...] = ()
     gcs_address: str | None = None
@@ -82,6 +83,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--incarnation", type=int, help="default: one more than an earlier life here, or 1")
     add("--secret-file", type=Path, help="of the cluster; default: DIR/secret, made if missing")
     add("--arena-bytes", type=int, help="shared memory for objects; default: 20 %% of memory")
+    add("--spill-directory", type=Path, help="of spilled objects; default: --directory")
     add("--option", action="append", default=[], help="NAME=VALUE of the native node; see docs")
     add("--trace", action="store_true", help="print the life of every object on standard error")
     add("--watch-pid", type=int, help="end when this process does")
@@ -108,7 +110,10 @@ def checked(asked: argparse.Namespace, directory: Path) -> NodeOptions:
     config = Config.from_environment()
     if asked.arena_bytes is not None:
         config = replace(config, arena_bytes=asked.arena_bytes)
-    overrides = {name: value for name, value in config.explicit().items() if name != "arena_bytes"}
+    if asked.spill_directory is not None:
+        config = replace(config, spill_directory=str(asked.spill_directory.absolute()))
+    own = ("arena_bytes", "spill_directory")
+    overrides = {name: value for name, value in config.explicit().items() if name not in own}
     overrides |= dict(map(_override, asked.option))
     if asked.trace:
         overrides["trace"] = 1
@@ -121,6 +126,7 @@ def checked(asked: argparse.Namespace, directory: Path) -> NodeOptions:
         incarnation=asked.incarnation or (earlier[1] if asked.node_id in (None, earlier[0]) else 1),
         secret=_secret(asked.secret_file, directory),
         arena_bytes=arena_bytes(config, Memory.read()),
+        spill_directory=Path(config.spill_directory or directory),
         overrides={name: native_value(name, value) for name, value in overrides.items()},
         join=tuple(asked.join),
         gcs_address=asked.gcs_address,

@@ -18,6 +18,10 @@ class NodeStats:
     arena_bytes_used: int
     arena_bytes_pinned: int
     arena_bytes_orphaned: int
+    spill_bytes: int  # in the file of spilled objects
+    spill_bytes_written: int
+    spill_bytes_read: int
+    spill_errors: int  # writes and reads that failed
     objects: int
     waiters: int
     directory_entries: int

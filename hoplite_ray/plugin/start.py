@@ -143,7 +143,9 @@ def _start(place: NodePlace, values: seams.KeyValues, options: Config) -> Runnin
         *("--arena-bytes", str(_arena_bytes(options, Memory.read()))),
     ]
     for name, value in options.explicit().items():
-        if name != "arena_bytes":
+        if name == "spill_directory":
+            command += ["--spill-directory", str(value)]
+        elif name != "arena_bytes":
             command += ["--option", f"{name}={value}"]
     return _run(place, command)
 

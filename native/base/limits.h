@@ -77,6 +77,11 @@ static_assert(kCombinedBytesMax >= 2 * kBlockBytesMax, "two blocks can be combin
 // senders say everything again after the next view (claims are idempotent).
 inline constexpr std::size_t kParkedMessagesMax = 4096;
 
+// What is written to the file of spilled objects, or read from it, at a time: a millisecond of a
+// fast disk and a tenth of a second of a slow one, which is how long another object's read waits.
+inline constexpr std::uint64_t kSpillStepBytes = 4_MiB;
+inline constexpr std::uint64_t kSpillFileBytesMax = 1ULL << 62;  // the disk is full before
+
 // Timers. A deletion is remembered for longer than any message can be under way.
 inline constexpr Duration kTombstoneLife = 60_s;
 // How often a receiver says how far it is (windows of 50 ms tell a slow node from a burst

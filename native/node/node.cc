@@ -71,8 +71,14 @@ Result<Node::Parts> Node::open_parts(const NodeOptions& options, const NodeConfi
   if (!arena) return arena.error();
   Parts parts{.poller = std::make_unique<Poller>(std::move(*poller)),
               .arena = std::make_unique<Arena>(std::move(*arena)),
+              .spiller = nullptr,
               .links = nullptr,
               .port = nullptr};
+  if (config.engine.when_full == WhenFull::kSpill) {
+    auto spiller = Spiller::start(options.spill_directory, *parts.arena, *parts.poller);
+    if (!spiller) return spiller.error();
+    parts.spiller = std::move(*spiller);
+  }
   const Identity identity{options.node, options.incarnation, options.secret};
   auto links = Links::open(identity, config.limits, options.listen, *parts.poller, *parts.arena,
                            kFirstLinkToken);
@@ -122,6 +128,7 @@ void Node::stop() {
     commands_.stop();
     thread_.join();
     completion_.close();
+    parts_.spiller.reset();
     parts_.port.reset();
     parts_.links.reset();
   });
@@ -185,6 +192,9 @@ void Node::decide(Instant now) {
     object_trace_.hear(event);
     engine_.handle_io(event, now);
   }
+  if (parts_.spiller != nullptr) {
+    for (const SpillDone& done : parts_.spiller->take_done()) engine_.handle_io(done, now);
+  }
   engine_.handle_timeout(now);
 }
 
@@ -207,7 +217,7 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
   static constexpr std::array<const char*, std::variant_size_v<Action>> kNames{
       "send message", "send block",   "open receive",    "close receive", "fold",
       "finish",       "write inline", "reply to client", "connect",       "disconnect",
-      "report death", "list objects", "report drained"};
+      "report death", "list objects", "report drained",  "spill"};
   trace_.note(now, kNames[action.index()], turns_.turns);
   object_trace_.perform(action);
   Links& links = *parts_.links;
@@ -247,6 +257,7 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
                  [&](const ReportDrained&) {
                    completion_.say({NodeEventKind::kDrained, node_id(), incarnation()});
                  },
+                 [&](const SpillJob& a) { parts_.spiller->give(a); },
                  [&](TellListing& a) { completion_.answer(a.request, std::move(a.listing)); },
              },
              action);

@@ -80,7 +80,7 @@ constexpr Option kOptions[] = {
     {"tombstone_life_ms", 0, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.tombstone_life = ms(v); }},
     {"trace", 0, 1, [](NodeConfig& c, std::int64_t v) { c.trace = v; }},
-    {"when_full", 0, 1,
+    {"when_full", 0, 2,
      [](NodeConfig& c, std::int64_t v) { c.engine.when_full = static_cast<WhenFull>(v); }},
 };
 

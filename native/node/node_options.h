@@ -19,7 +19,8 @@ struct NodeOptions {
   std::string socket_path;          // of the clients' Unix socket, in a directory of mode 0700
   std::vector<std::string> listen;  // one "address:port" per rail; port 0: any
   std::uint64_t arena_bytes = 0;
-  std::string secret;  // of the cluster; never leaves the process
+  std::string spill_directory;  // where the option when_full says that objects are spilled
+  std::string secret;           // of the cluster; never leaves the process
   // EngineConfig fields and the node's own limits by name, durations as *_ms; see option_names().
   std::map<std::string, std::int64_t> overrides;
 };

@@ -82,6 +82,10 @@ void Engine::State::settle() {
       const ObjectId dirty = *dirty_folds_.begin();
       dirty_folds_.erase(dirty_folds_.begin());
       drive_fold(dirty);
+    } else if (!spills_.ended.empty() && dirty_folds_.empty()) {
+      const Spilling ended = spills_.ended.back();
+      spills_.ended.pop_back();
+      unpin(ended.object, ended.incarnation, ClientId{0}, false);
     } else {
       break;
     }
@@ -171,9 +175,7 @@ void Engine::State::claim(const ObjectId& id) {
   note_sole(id);
   const NodeId home = view_.home_of(id);
   const auto it = objects_.find(id);
-  if (it != objects_.end() && is_free_to_go(id, it->second) != inventory_.is_evictable(id)) {
-    note_use(id);
-  }
+  if (it != objects_.end() && rank_of(id, it->second) != inventory_.rank(id)) note_use(id);
   Claim said;
   said.object = id;
   std::optional<Extent> payload;
@@ -241,10 +243,18 @@ void Engine::State::admit() {
       on_admitted(*admitted);
     } else if (const auto* refused = std::get_if<Refused>(&*next)) {
       on_refused(refused->object, refused->size_bytes);
+    } else if (const auto* spilled = std::get_if<Spill>(&*next)) {
+      spill(spilled->object);
     } else {
       ++stats_.evictions;
       const ObjectId id = std::get<Evict>(*next).object;
-      void_bytes(id, objects_.at(id));
+      LocalObject& object = objects_.at(id);
+      if (object.pinned) {  // the file has it
+        inventory_.release(*object.extent, now_);
+        object.extent.reset();
+        continue;
+      }
+      void_bytes(id, object);
       objects_.erase(id);
       committed_.erase(id);
       claim(id);
@@ -308,15 +318,21 @@ void Engine::State::check_invariants() const {
   for (const auto& [id, object] : objects_) {
     if (object.extent) add(*object.extent);
     HOPLITE_CHECK(!(object.extent && inventory_.is_waiting(id)));
-    HOPLITE_CHECK(inventory_.is_evictable(id) == is_free_to_go(id, object));
+    HOPLITE_CHECK(inventory_.rank(id) == rank_of(id, object));
+    HOPLITE_CHECK(!object.spilled || (object.committed && !object.writing));
+    HOPLITE_CHECK(!object.spilling ||
+                  (object.extent && spills_.under_way.contains(*object.spilling)));
+    if (object.spilled) counted.spill_bytes += object.spilled->size_bytes;
     HOPLITE_CHECK(sole_.contains(id) == is_sole(object));
     counted.waiters += object.waiters.size();
-    if (object.orphaned) counted.arena_bytes_orphaned += object.extent->size_bytes;
+    counted.arena_bytes_orphaned += object.orphaned_bytes();
     for (const LocalStripe& stripe : object.stripes) {
       HOPLITE_CHECK((stripe.state == StripeState::kReceiving) == pulls_.contains(stripe.transfer));
     }
   }
   HOPLITE_CHECK(counted.waiters == stats_.waiters);
+  HOPLITE_CHECK(counted.spill_bytes == stats_.spill_bytes);
+  spills_.ranges.check_invariants();
   HOPLITE_CHECK(counted.arena_bytes_orphaned == stats_.arena_bytes_orphaned);
   for (const ObjectId& id : sole_) HOPLITE_CHECK(objects_.contains(id));
   for (const auto& [name, retired] : retired_) {

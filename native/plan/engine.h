@@ -17,6 +17,8 @@ struct EngineStats {
   std::uint64_t objects = 0, arena_bytes_used = 0, arena_bytes_pinned = 0;
   std::uint64_t arena_bytes_orphaned = 0, waiters = 0;
   std::uint64_t draining = 0, sole_copies = 0;
+  // In the file of spilled objects now; moved there and back; what went wrong there.
+  std::uint64_t spill_bytes = 0, spill_bytes_written = 0, spill_bytes_read = 0, spill_errors = 0;
   std::uint64_t directory_entries = 0, view_epoch = 0, members = 0;
   std::uint64_t blocks_sent = 0, blocks_received = 0, blocks_folded = 0, bytes_sent = 0;
   std::uint64_t blocks_combined = 0;    // of several sources, sent as one

@@ -23,8 +23,7 @@ void Engine::State::on(const Command& command, const PutCommand& put) {
                                "object " + name + " was deleted; put it under another id"});
   }
   LocalObject& object = objects_[put.object];
-  const bool has_bytes = object.extent || object.writing || object.inbound;
-  if (has_bytes && object.incarnation >= put.incarnation) {
+  if (object.has_bytes() && object.incarnation >= put.incarnation) {
     return reply(waiter, Error{Code::kDuplicateObject,
                                "object " + name + " exists already; objects are immutable"});
   }
@@ -84,6 +83,7 @@ void Engine::State::on(const Command& command, const GetCommand& get) {
   ++stats_.waiters;
   object.exists = object.exists || get.exists;
   if (!wanted || existed != object.exists) claim(get.object);
+  fetch_spilled(get.object);
 }
 
 void Engine::State::on(const Command& command, const ReleaseCommand& release) {
@@ -127,8 +127,7 @@ void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
                                    std::to_string(reduce.share.source_bytes)});
   }
   const auto there = objects_.find(reduce.target);
-  const bool has_bytes = there != objects_.end() &&
-                         (there->second.extent || there->second.writing || there->second.inbound);
+  const bool has_bytes = there != objects_.end() && there->second.has_bytes();
   if (has_bytes || calls_.contains(reduce.target) || tombstones_.contains(reduce.target)) {
     return reply(waiter, Error{Code::kDuplicateObject, name + ": its target is in use already"});
   }

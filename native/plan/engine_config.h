@@ -6,8 +6,9 @@
 
 namespace hoplite {
 
-// What becomes of a put for which the arena has no room: it waits for room, or fails at once.
-enum class WhenFull : std::uint8_t { kWait, kFail };
+// What becomes of a put for which the arena has no room: it waits for room, fails at once,
+// or waits while other objects are written to a file.
+enum class WhenFull : std::uint8_t { kWait, kFail, kSpill };
 
 struct EngineConfig {
   NodeId node;

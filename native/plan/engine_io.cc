@@ -93,8 +93,7 @@ void Engine::State::on(NodeId from, const Message& message, const Claim& claim) 
   if (carries && !directory_.is_deleted(claim.object)) {
     // The home keeps a copy of small objects, so that a get is one push away (decision 18).
     LocalObject& object = objects_[claim.object];
-    const bool has_bytes = object.extent || object.inbound || object.writing;
-    if (!has_bytes || object.incarnation < claim.incarnation) {
+    if (!object.has_bytes() || object.incarnation < claim.incarnation) {
       end_fold(claim.object);  // the whole result is here
       end_put(claim.object, object, "put again by a later attempt");
       object.incarnation = claim.incarnation;
@@ -209,10 +208,9 @@ void Engine::State::on(NodeId, const Message&, const Push& push) {
   if (!is_wanted) claim(push.object);
   if (it == objects_.end()) return;
   LocalObject& object = it->second;
-  const bool has_bytes = object.extent || object.inbound || object.writing;
   const bool is_newer = std::pair(object.incarnation, object.target_epoch) <
                         std::pair(push.incarnation, push.target_epoch);
-  if (is_wanted && (!has_bytes || is_newer)) {
+  if (is_wanted && (!object.has_bytes() || is_newer)) {
     // It may also hold a range that an earlier grant waits for.
     end_fold(push.object);  // the whole result is here
     end_put(push.object, object, "put again by a later attempt");
@@ -256,11 +254,21 @@ void Engine::State::on(NodeId, const Message&, const PushTo& push) {
   send(push.receivers[0], std::move(next), {}, it->second.extent);
 }
 
-void Engine::State::on(NodeId, const Message&, const Lost& lost) {
-  locates_.erase(lost.object);
-  note_arrival(lost.object, nullptr);
-  reduces_.handle_source_lost(lost.object, view_);
-  member_lost(lost.object);
+// The home says so, of an object or of a reduce that has failed; or, that its arena is full, a
+// holder that can't read it back from its file.
+void Engine::State::on(NodeId from, const Message&, const Lost& lost) {
+  const bool is_pulled = std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& each) {
+    const PullGoal& goal = each.second.goal();
+    return goal.sender == from && goal.object == lost.object;
+  });
+  if (lost.code == Code::kStoreFull && (is_pulled || from != view_.home_of(lost.object))) {
+    give_up_folds_of(lost.object, lost.text);
+  } else {
+    locates_.erase(lost.object);
+    note_arrival(lost.object, nullptr);
+    reduces_.handle_source_lost(lost.object, view_);
+    member_lost(lost.object);
+  }
   const auto it = objects_.find(lost.object);
   if (it == objects_.end()) return;
   LocalObject& object = it->second;
@@ -268,8 +276,9 @@ void Engine::State::on(NodeId, const Message&, const Lost& lost) {
     fail_waiters(object, lost.code, lost.text);
     return drop_object(lost.object, object.incarnation, false);
   }
-  if (object.is_complete() || object.writing || object.inbound) return claim(lost.object);
-  fail_waiters(object, lost.code, lost.text);
+  if (object.is_whole() || object.writing || object.inbound) return claim(lost.object);
+  const std::string why = object.fault.empty() ? "" : "; it was here, but: " + object.fault;
+  fail_waiters(object, lost.code, lost.text + why);
   object.whole_wanted = object.exists = object.adopting = false;
   if (!object.pinned && !folds_.contains(lost.object)) void_bytes(lost.object, object);
   forget_if_empty(lost.object);
@@ -288,12 +297,23 @@ void Engine::State::on(NodeId from, const Message& message, const PullStart& sta
   const LocalObject* object = it == objects_.end() ? nullptr : &it->second;
   // It was leased to them before the home heard that it is gone from here, though wanted again.
   const bool is_gone =
-      gone_.covers(start.object, start.incarnation) && (object == nullptr || !object->extent);
+      gone_.covers(start.object, start.incarnation) && (object == nullptr || !object->is_here());
   const bool is_past = start.of_branch && tombstones_.contains(start.object);
-  if (is_gone || is_past || !sender_.handle_start(from, message.transfer, start, objects_)) {
+  // Several at once may never be in the arena together: each is then asked for by itself.
+  const auto is_filed = [&](const ObjectId& id) {
+    const auto at = objects_.find(id);
+    return at != objects_.end() && at->second.spilled && !at->second.is_complete();
+  };
+  const bool is_apart = !start.beside.empty() &&
+                        (is_filed(start.object) ||
+                         std::any_of(start.beside.begin(), start.beside.end(),
+                                     [&](const Beside& other) { return is_filed(other.object); }));
+  if (is_gone || is_past || is_apart ||
+      !sender_.handle_start(from, message.transfer, start, objects_)) {
     send(from, PullRefused{}, message.transfer);
   }
   note_use(start.object);
+  if (sender_.serves(start.object)) fetch_spilled(start.object);
   for (const Beside& other : start.beside) note_use(other.object);
 }
 

@@ -37,8 +37,8 @@ void Engine::State::on(const Command&, const DrainCommand&) {
 }
 
 bool EngineTables::is_sole(const LocalObject& object) const {
-  return draining_ && object.extent && !object.elsewhere &&
-         (object.pinned || object.writing || object.orphaned || object.is_complete());
+  return draining_ && object.is_here() && !object.elsewhere &&
+         (object.pinned || object.writing || object.orphaned || object.is_whole());
 }
 
 void Engine::State::note_sole(const ObjectId& id) {
@@ -56,16 +56,17 @@ void Engine::State::on(NodeId, const Message&, const Standing& standing) {
   const auto it = objects_.find(standing.object);
   if (it == objects_.end()) return;
   LocalObject& object = it->second;
-  if (object.incarnation != standing.incarnation || !object.extent || object.writing ||
+  if (object.incarnation != standing.incarnation || !object.is_here() || object.writing ||
       !object.committed) {
     return;
   }
   const bool elsewhere = standing.elsewhere && draining_;
   if (object.orphaned == standing.orphaned && object.elsewhere == elsewhere) return;
   const bool moved = object.elsewhere != elsewhere;
-  if (object.orphaned) stats_.arena_bytes_orphaned -= object.extent->size_bytes;
-  if (standing.orphaned) stats_.arena_bytes_orphaned += object.extent->size_bytes;
+  stats_.arena_bytes_orphaned -= object.orphaned_bytes();
   object.orphaned = standing.orphaned;
+  stats_.arena_bytes_orphaned += object.orphaned_bytes();
+  if (object.orphaned && !object.extent) spills_.orphans.insert(standing.object);
   object.elsewhere = elsewhere;
   if (moved) object.pinned = !elsewhere;
   if (object.orphaned) object.pinned = false;
@@ -107,7 +108,7 @@ void Engine::State::on(NodeId, const Message&, const Adopt& adopt) {
     object.meta = adopt.meta;
     object.pinned = false;
   }
-  if (object.is_complete() && object.committed) {
+  if (object.is_whole() && object.committed) {
     object.pinned = object.adopted = !object.orphaned;
     note_use(id);
     return claim(id);

@@ -54,11 +54,13 @@ std::string EngineTables::reason(const ObjectId& id, const LocalObject& object) 
   } else if (!object.is_complete() && !object.orphaned) {
     reasons.emplace_back("being received");
   }
+  if (object.spilling) reasons.emplace_back(object.spilled ? "being read back" : "being spilled");
   if (object.orphaned) reasons.emplace_back("orphaned");
   if (const auto clients = clients_of(object.pins); clients > 0) {
     reasons.push_back("mapped by " + count_of(clients, "client"));
   }
-  if (object.pins.contains(ClientId{0}) || sender_.serves(id)) reasons.emplace_back("being sent");
+  const bool is_sent = object.pins.contains(ClientId{0}) && !object.spilling;
+  if (is_sent || sender_.serves(id)) reasons.emplace_back("being sent");
   std::string text;
   for (const std::string& each : reasons) text += (text.empty() ? "" : ", ") + each;
   return text;
@@ -85,7 +87,7 @@ std::string EngineTables::full_text(const ObjectId& id, std::uint64_t size_bytes
   };
   std::vector<Holder> holders;
   for (const auto& [other, object] : objects_) {
-    if (!object.extent || inventory_.is_evictable(other)) continue;
+    if (!object.extent || is_free_to_go(other, object)) continue;
     holders.push_back({object.extent->size_bytes, other, ""});
   }
   for (const auto& [name, retired] : retired_) {
@@ -113,6 +115,7 @@ std::string EngineTables::full_text(const ObjectId& id, std::uint64_t size_bytes
             (holder.reason.empty() ? reason(holder.object, live->second) : holder.reason) + ")";
   }
   if (holders.size() > named) text += "; ...";
+  if (!spills_.error.empty()) text += ". Spilling failed: " + spills_.error;
   return text + ". Delete objects, drop references, or start the nodes with a larger arena_bytes";
 }
 
@@ -124,10 +127,11 @@ ObjectRow EngineTables::row(const ObjectId& id, const LocalObject& object) const
   row.state = object.writing         ? "writing"
               : object.is_complete() ? "whole"
               : object.extent        ? "partial"
+              : object.spilled       ? "spilled"
                                      : "wanted";
   row.pinned = object.pinned;
   row.orphaned = object.orphaned;
-  row.sole = object.extent && !object.elsewhere && (object.pinned || object.writing);
+  row.sole = object.is_here() && !object.elsewhere && (object.pinned || object.writing);
   for (const auto& [client, count] : object.pins) {
     if (client != ClientId{0}) row.mappings += count;
   }

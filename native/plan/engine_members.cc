@@ -184,15 +184,17 @@ Here Engine::State::fold_local(const ObjectId& target, Folding& folding,
     return Here::kNothing;
   }
   const bool fits =
-      source.extent && (source.committed || source.is_branch) &&
+      source.is_here() && (source.committed || source.is_branch) &&
       own.share.fits(source.meta, own.meta) &&
       (member.source.incarnation.value == 0 || member.source.incarnation == source.incarnation);
-  const bool produced = source.writing || source.is_complete() || source.is_branch;
-  if (member.whole && !source.is_complete() && !source.whole_wanted && !source.writing) {
+  const bool produced = source.writing || source.is_whole() || source.is_branch;
+  if (member.whole && !source.is_whole() && !source.whole_wanted && !source.writing) {
     source.whole_wanted = true;
     claim(member.source.object);
   }
   if (!fits || (!produced && !member.whole)) return elsewhere;
+  fetch_spilled(member.source.object);
+  if (!source.extent) return Here::kSome;  // it comes from the file, or waits for its range
   member.source.incarnation = source.incarnation;
   const LocalObject& into = objects_.at(target);
   Here here = Here::kAll;

@@ -38,7 +38,11 @@ void Engine::State::on_admitted(const Admitted& admitted) {
   if (it == objects_.end()) return inventory_.release(extent, now_);
   LocalObject& object = it->second;
   object.extent = extent;
-  if (object.inbound) {
+  if (object.spilled) {
+    stats_.arena_bytes_orphaned += object.orphaned_bytes();
+    object.written_bytes = 0;
+    begin_spill({id, object.incarnation, SpillWay::kRead, extent, *object.spilled, 0}, object);
+  } else if (object.inbound) {
     Bytes payload = std::move(*object.inbound);
     object.inbound.reset();
     if (!payload.empty()) actions_.emplace_back(WriteInline{extent, std::move(payload)});
@@ -69,7 +73,11 @@ void Engine::State::on_refused(const ObjectId& id, std::uint64_t size_bytes) {
     name = slot->second;
     slot_keys_.erase(slot);
   }
-  const std::string text = full_text(name, size_bytes);
+  give_up(name, full_text(name, size_bytes));
+}
+
+// There is no room, here or where it would come from.
+void Engine::State::give_up(const ObjectId& name, const std::string& text) {
   if (folds_.contains(name)) {
     ReduceReport news;
     news.code = Code::kStoreFull;
@@ -80,6 +88,16 @@ void Engine::State::on_refused(const ObjectId& id, std::uint64_t size_bytes) {
   const auto it = objects_.find(name);
   if (it == objects_.end()) return;
   LocalObject& object = it->second;
+  if (object
+          .spilled) {  // it can't be read back, which all hear that wait for it, here or elsewhere
+    fail_waiters(object, Code::kStoreFull, text);
+    object.whole_wanted = false;
+    const auto refused = sender_.drop(name);
+    const std::string where = " (on node " + std::to_string(config_.node.value) + ")";
+    for (const auto& each : refused) send(each.to, Lost{name, Code::kStoreFull, text + where});
+    refuse(refused, name);
+    return give_up_folds_of(name, text);
+  }
   if (object.put_request) reply(*object.put_request, Error{Code::kStoreFull, text});
   object.put_request.reset();
   object.writing = false;
@@ -137,9 +155,8 @@ void Engine::State::note_use(const ObjectId& id) {
   const auto it = objects_.find(id);
   if (it == objects_.end()) return;
   const LocalObject& object = it->second;
-  if (is_free_to_go(id, object)) {
-    const Rank rank = object.orphaned ? Rank::kOrphan : Rank::kCopy;
-    inventory_.mark_evictable(id, *object.extent, rank);
+  if (const auto rank = rank_of(id, object)) {
+    inventory_.mark_evictable(id, *object.extent, *rank);
   } else {
     inventory_.mark_needed(id);
   }
@@ -153,8 +170,15 @@ void Engine::State::void_bytes(const ObjectId& id, LocalObject& object) {
   }
   object.stripes.clear();
   object.written_bytes = 0;
-  if (object.orphaned) stats_.arena_bytes_orphaned -= object.extent->size_bytes;
+  stats_.arena_bytes_orphaned -= object.orphaned_bytes();
   object.orphaned = object.elsewhere = object.adopted = false;
+  object.spilling.reset();
+  if (object.spilled) {
+    stats_.spill_bytes -= object.spilled->size_bytes;
+    free_file_range(id, *object.spilled);
+    if (!object.extent) gone_.note(id, object.incarnation, now_);
+    object.spilled.reset();
+  }
   sole_.erase(id);
   inventory_.cancel(id, now_);
   inventory_.mark_needed(id);
@@ -177,8 +201,8 @@ void Engine::State::forget_if_empty(const ObjectId& id) {
   const auto it = objects_.find(id);
   if (it == objects_.end()) return;
   const LocalObject& object = it->second;
-  if (object.extent || object.is_wanted() || object.inbound || object.writing ||
-      inventory_.is_waiting(id) || folds_.contains(id)) {
+  if (object.has_bytes() || object.is_wanted() || inventory_.is_waiting(id) ||
+      folds_.contains(id)) {
     return;
   }
   objects_.erase(it);
@@ -192,7 +216,7 @@ void Engine::State::abandon(const ObjectId& id) {
   const auto it = objects_.find(id);
   if (it == objects_.end()) return;
   LocalObject& object = it->second;
-  if (object.is_wanted() || object.is_complete() || object.writing || object.inbound) return;
+  if (object.is_wanted() || object.is_whole() || object.writing || object.inbound) return;
   if (folds_.contains(id)) {  // its own stripes stay: who waits for others asks the home again
     refuse(sender_.drop(id), id);
     return;

@@ -28,10 +28,10 @@ void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
   }
   LocalObject& object = objects_[own.target];
   if (object.target_epoch > own.target_epoch || object.writing || object.inbound ||
-      (object.target_epoch.value == 0 && object.extent)) {
+      (object.target_epoch.value == 0 && object.is_here())) {
     return;
   }
-  if (object.target_epoch.value > 0 && object.committed && object.extent) {
+  if (object.target_epoch.value > 0 && object.committed && object.is_here()) {
     // It may be mapped already: what is committed stays, and the home hears of it.
     return report_committed(own.target);
   }
@@ -248,7 +248,7 @@ void Engine::State::confirm(const ObjectId& target, const ReduceSource& source) 
 // Of a source that is here.
 const ObjectMeta* EngineTables::meta_here(const ReduceSource& source) const {
   const auto it = objects_.find(source.object);
-  if (it == objects_.end() || !it->second.extent || !it->second.committed) return nullptr;
+  if (it == objects_.end() || !it->second.is_here() || !it->second.committed) return nullptr;
   const bool is_it = source.incarnation.value == 0 || source.incarnation == it->second.incarnation;
   return is_it ? &it->second.meta : nullptr;
 }

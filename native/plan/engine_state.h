@@ -12,7 +12,6 @@ class Engine::State : private EngineTables {
   void begin(Instant now) { now_ = now; }
   void settle();
   void handle_timeout();
-
   // engine_commands.cc
   void on(const Command& command, const PutCommand& put);
   void on(const Command& command, const WroteCommand& wrote);
@@ -27,7 +26,6 @@ class Engine::State : private EngineTables {
   void on(const Command& command, const ListCommand& list);
   void on(const Command& command, const OrphanCommand& orphan);
   void on(const Command& command, const DrainCommand& drain);
-
   // engine_io.cc
   void on(const MessageIn& event);
   void on(const BlockLanded& event);
@@ -35,7 +33,7 @@ class Engine::State : private EngineTables {
   void on(const LinkUp& event);
   void on(const LinkDown& event);
   void on(const PeerDead& event);
-
+  void on(const SpillDone& event);  // engine_spill.cc
   std::optional<Action> poll_action();
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
   [[nodiscard]] EngineStats stats() const;
@@ -67,7 +65,6 @@ class Engine::State : private EngineTables {
   void on(NodeId from, const Message& message, const Credit& credit);
   void on(NodeId from, const Message& message, const PullStop& stop);
   void on(NodeId from, const Message& message, const PullRefused& refused);
-
   // what goes out (engine.cc)
   void send(NodeId to, PeerMessage body, TransferId transfer = {},
             std::optional<Extent> payload = {});
@@ -94,9 +91,16 @@ class Engine::State : private EngineTables {
   void note_sole(const ObjectId& id);
   void on_admitted(const Admitted& admitted);
   void on_refused(const ObjectId& id, std::uint64_t size_bytes);
+  void give_up(const ObjectId& name, const std::string& text);
   bool ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line);
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
   bool reserve_at_once(const ObjectId& id, std::uint64_t size_bytes);  // engine_keeping.cc
+  // what is in the file (engine_spill.cc)
+  void spill(const ObjectId& id);
+  void begin_spill(const Spilling& spilling, LocalObject& object);
+  void fetch_spilled(const ObjectId& id);
+  void give_up_folds_of(const ObjectId& source, const std::string& text);
+  void free_file_range(const ObjectId& id, Extent file);
   // transfers (engine_transfers.cc)
   void start_pull(const ObjectId& id, LocalObject& object, StripeIndex stripe, NodeId sender);
   void open_pull(TransferId transfer, Pull pull, const OpenReceive& receive);

@@ -21,6 +21,7 @@
 #include "plan/recent.h"
 #include "plan/reduce_tree.h"
 #include "plan/sender.h"
+#include "plan/spilling.h"
 #include "plan/workspace.h"
 
 namespace hoplite {
@@ -75,6 +76,8 @@ struct EngineTables {
   EngineTables(const EngineConfig& config, std::uint64_t seed);
 
   [[nodiscard]] bool is_free_to_go(const ObjectId& id, const LocalObject& object) const;
+  [[nodiscard]] bool may_spill(const ObjectId& id, const LocalObject& object) const;
+  [[nodiscard]] std::optional<Rank> rank_of(const ObjectId& id, const LocalObject& object) const;
   [[nodiscard]] bool is_sole(const LocalObject& object) const;
   // Of a source that is here; else nullptr.
   [[nodiscard]] const ObjectMeta* meta_here(const ReduceSource& source) const;
@@ -117,6 +120,7 @@ struct EngineTables {
   RecentObjects tombstones_;
   RecentObjects gone_;     // bytes that were here, and not granted to us again since
   RecentObjects orphans_;  // said to their homes; repeated to new ones
+  Spills spills_;
   bool draining_ = false;
   bool drained_ = false;     // and it was said
   std::set<ObjectId> sole_;  // while draining: what no other node keeps

@@ -347,6 +347,7 @@ class Nodes {
   void perform(std::size_t, ReportDeath&) {}
   void perform(std::size_t, TellListing&) {}
   void perform(std::size_t, ReportDrained&) {}
+  void perform(std::size_t, SpillJob&) { FAIL() << "nothing is to be spilled here"; }
 
   // The client writes block by block, and says so after each.
   void fill(std::size_t node, RequestId request, const Extent& extent) {

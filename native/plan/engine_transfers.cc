@@ -31,7 +31,7 @@ bool is_link_busy(std::uint64_t bytes, Duration elapsed, std::uint64_t& rate_mos
 void Engine::State::on(NodeId, const Message&, const Grant& grant) {
   const ObjectId& id = grant.object;
   const auto it = objects_.find(id);
-  if (it == objects_.end() || !it->second.is_wanted() || it->second.is_complete() ||
+  if (it == objects_.end() || !it->second.is_wanted() || it->second.is_whole() ||
       it->second.writing || it->second.inbound || tombstones_.covers(id, grant.incarnation)) {
     if (it != objects_.end()) note_lease(it->second, grant);
     return claim(id);

@@ -129,11 +129,17 @@ std::optional<Admission> Inventory::serve(Line line, Instant now) {
   }
   for (std::size_t i = is_fold ? zones_.size() : 1; i-- > 0;) {
     const Zone& zone = zones_[i];
-    const std::uint64_t could_be_free = zone.bytes - zone.used + zone.idle;
+    const std::uint64_t could_be_free = zone.bytes - zone.used + zone.idle + zone.may_spill;
     const bool may_do =
         head.need.workspace_bytes > 0 || could_be_free >= rounded(head.need.size_bytes);
     if (zone.idle_order.empty() || !may_do) continue;
-    const ObjectId victim = zone.idle_order.begin()->second;
+    const auto [order, victim] = *zone.idle_order.begin();
+    if (order.first == Rank::kPinned) {
+      if (is_spilling_ || now < spills_again_at_) continue;
+      mark_needed(victim);
+      is_spilling_ = true;
+      return Spill{victim};
+    }
     mark_needed(victim);
     is_evicting_ = true;
     return Evict{victim};
@@ -144,7 +150,8 @@ std::optional<Admission> Inventory::serve(Line line, Instant now) {
 Instant Inventory::refused_at(const Waiting& head) const {
   const Instant idle_since = std::max(last_progress_, head.asked);
   const Instant full_since = std::max(last_freed_, head.asked);
-  return std::min(idle_since + grace_, full_since + grace_ * kGracesMax);
+  const Instant latest = full_since + grace_ * kGracesMax;
+  return is_spilling_ ? latest : std::min(idle_since + grace_, latest);
 }
 
 std::optional<Admission> Inventory::refuse_oldest(Instant now) {
@@ -179,20 +186,34 @@ std::optional<Instant> Inventory::poll_timeout() const {
 
 // ---- eviction ----
 
+// A file that takes no more is asked again, but not before who waits for it has been told.
+void Inventory::handle_spilled(bool done, Instant now) {
+  is_spilling_ = false;
+  if (done) last_progress_ = last_freed_ = now;
+  if (!done) spills_again_at_ = now + grace_ * 2;
+}
+
+std::optional<Rank> Inventory::rank(const ObjectId& object) const {
+  const auto it = idle_.find(object);
+  return it == idle_.end() ? std::nullopt : std::optional(it->second.order.first);
+}
+
 void Inventory::mark_evictable(const ObjectId& object, Extent extent, Rank rank) {
   mark_needed(object);
   const IdleOrder order{rank, next_idle_++};
   Zone& zone = zone_of(extent);
   idle_.emplace(object, Idle{order, extent});
   zone.idle_order.emplace(order, object);
-  zone.idle += rounded(extent.size_bytes);
+  (rank == Rank::kPinned ? zone.may_spill : zone.idle) += rounded(extent.size_bytes);
 }
 
 void Inventory::mark_needed(const ObjectId& object) {
   const auto it = idle_.find(object);
   if (it == idle_.end()) return;
   Zone& zone = zone_of(it->second.extent);
-  zone.idle -= rounded(it->second.extent.size_bytes);
+  const IdleOrder order = it->second.order;
+  (order.first == Rank::kPinned ? zone.may_spill : zone.idle) -=
+      rounded(it->second.extent.size_bytes);
   zone.idle_order.erase(it->second.order);
   idle_.erase(it);
 }
@@ -267,7 +288,7 @@ void Inventory::check_invariants() const {
     const Zone& zone = zones_[i];
     zone.free.check_invariants();
     HOPLITE_CHECK(zone.free.free_bytes() + slack[i] + zone.used == zone.bytes);
-    HOPLITE_CHECK(zone.idle <= zone.used);
+    HOPLITE_CHECK(zone.idle + zone.may_spill <= zone.used);
   }
   std::size_t waiting = 0;
   for (const Queue& line : queues_) waiting += line.size();

@@ -10,10 +10,10 @@
 // What is passed does not starve: a head that has waited for a grace and sees memory being freed
 // holds those back that would take it. The oldest head fails after a grace in which nothing
 // happened that could free memory, and after ten in which nothing was freed. With WhenFull::kFail
-// no put waits.
+// no put waits; with kSpill pinned objects are spilled, one by one, where no copy is left.
 // Small objects share 256 KiB slabs in power-of-two sizes; larger ones own whole pages. Invariants:
-// extents never overlap; the headroom (the last 1/8) holds ranges of folds only.
-// SPDX-License-Identifier: Apache-2.0
+// extents never overlap; the headroom (the last 1/8) has only folds. SPDX-License-Identifier:
+// Apache-2.0
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ namespace hoplite {
 
 enum class Line : std::uint8_t { kFolds, kCopies, kPuts };
 inline constexpr std::size_t kLineCount = 3;
-enum class Rank : std::uint8_t { kOrphan, kCopy };  // in this order they are evicted
+enum class Rank : std::uint8_t { kOrphan, kCopy, kPinned };  // in this order they go
 
 struct Need {
   std::uint64_t size_bytes = 0;
@@ -46,11 +46,14 @@ struct Admitted {
 struct Evict {  // free this copy, then ask again
   ObjectId object;
 };
+struct Spill {  // write this one to the file, and mark it evictable then
+  ObjectId object;
+};
 struct Refused {  // nothing that runs can free what it asks for
   ObjectId object;
   std::uint64_t size_bytes = 0;
 };
-using Admission = std::variant<Admitted, Evict, Refused>;
+using Admission = std::variant<Admitted, Evict, Spill, Refused>;
 
 class Inventory {
  public:
@@ -70,7 +73,8 @@ class Inventory {
   }
   void give_back(Extent extent) { free(extent); }
   void note_progress(Instant now) { last_progress_ = now; }  // what runs may free memory soon
-  // A copy that nobody needs: orphans first, then the longest idle one are evicted.
+  void handle_spilled(bool done, Instant now);               // the one that was asked for
+  // A copy that nobody needs: orphans first, then the longest idle one; or what may be spilled.
   void mark_evictable(const ObjectId& object, Extent extent, Rank rank);
   void mark_needed(const ObjectId& object);
 
@@ -83,7 +87,7 @@ class Inventory {
   [[nodiscard]] std::uint64_t used_bytes() const { return common().used + headroom().used; }
   [[nodiscard]] std::uint64_t evictable_bytes() const { return common().idle + headroom().idle; }
   [[nodiscard]] bool is_waiting(const ObjectId& object) const { return lines_of_.contains(object); }
-  [[nodiscard]] bool is_evictable(const ObjectId& object) const { return idle_.contains(object); }
+  [[nodiscard]] std::optional<Rank> rank(const ObjectId& object) const;
   [[nodiscard]] std::size_t waiting_count() const { return lines_of_.size(); }
   void check_invariants() const;
 
@@ -102,7 +106,7 @@ class Inventory {
   using IdleOrder = std::pair<Rank, std::uint64_t>;
   struct Zone {
     Zone(std::uint64_t from, std::uint64_t size) : bytes(size), free(from, size) {}
-    std::uint64_t bytes, used = 0, idle = 0;
+    std::uint64_t bytes, used = 0, idle = 0, may_spill = 0;
     FreeRanges free;
     std::map<std::uint64_t, std::set<std::uint64_t>> open_slabs;  // slot size -> slabs with room
     std::map<IdleOrder, ObjectId> idle_order;
@@ -136,8 +140,8 @@ class Inventory {
   std::map<ObjectId, std::pair<Line, std::uint64_t>> lines_of_;  // -> ticket
   std::uint64_t next_ticket_ = 0;
   Instant last_progress_;  // something was freed, given, or landed, which may lead to a deletion
-  Instant last_freed_;     // by anything but an eviction
-  bool is_evicting_ = false;
+  Instant last_freed_, spills_again_at_;  // by anything but an eviction; after a fault
+  bool is_evicting_ = false, is_spilling_ = false;
   std::optional<Instant> lets_pass_at_;  // when somebody who is held back now no longer is
   std::map<ObjectId, Idle> idle_;
   std::uint64_t next_idle_ = 0;

@@ -245,7 +245,7 @@ TEST_F(InventoryTest, EvictsNothingForWhoWouldNotFitAnyway) {
   inventory_.mark_evictable(name(1), one, Rank::kCopy);
   request(3, 500_KiB);
   EXPECT_FALSE(inventory_.poll_admission(now_));
-  EXPECT_TRUE(inventory_.is_evictable(name(1)));
+  EXPECT_EQ(inventory_.rank(name(1)), Rank::kCopy);
   release(two);
   EXPECT_TRUE(poll<Admitted>());
 }

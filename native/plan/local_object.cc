@@ -6,14 +6,14 @@
 namespace hoplite {
 
 bool LocalObject::is_complete() const {
-  return extent && !writing && !stripes.empty() &&
+  return extent && !writing && !is_read_back() && !stripes.empty() &&
          std::all_of(stripes.begin(), stripes.end(),
                      [](const LocalStripe& s) { return s.state == StripeState::kComplete; });
 }
 
 bool LocalObject::has_block(BlockIndex block) const {
   if (!extent || stripes.empty()) return false;
-  if (writing) {
+  if (writing || is_read_back()) {
     const Extent range = block_extent(meta, block);
     return range.offset + range.size_bytes <= written_bytes;
   }
@@ -23,16 +23,16 @@ bool LocalObject::has_block(BlockIndex block) const {
   return stripe.state == StripeState::kComplete || n < stripe.ready || stripe.beyond.contains(n);
 }
 
-bool LocalObject::is_idle_copy() const {
+bool LocalObject::is_idle() const {
   const bool is_spare = orphaned || elsewhere;  // also in part, as an owner's stripes
-  return extent && !writing && committed && !pinned && pins.empty() && !is_wanted() &&
+  return extent && !writing && !spilling && committed && pins.empty() && !is_wanted() &&
          (is_complete() || is_spare);
 }
 
 bool LocalObject::has_range(Extent range) const {
   if (!spans(range) || (meta.block_bytes == 0 && range.size_bytes > 0)) return false;
   const std::uint64_t end = range.offset + range.size_bytes;
-  if (writing) return extent && end <= written_bytes;
+  if (writing || is_read_back()) return extent && end <= written_bytes;
   for (std::uint64_t at = range.offset; at < end; at += meta.block_bytes - at % meta.block_bytes) {
     if (!has_block(BlockIndex{static_cast<std::uint32_t>(at / meta.block_bytes)})) return false;
   }
@@ -45,15 +45,15 @@ Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_r
       .incarnation = object.incarnation,
       .target_epoch = object.target_epoch,
       .meta = object.meta,
-      .wants = object.is_wanted() && !object.is_complete() && !waits_for_range && !object.writing,
+      .wants = object.is_wanted() && !object.is_whole() && !waits_for_range && !object.writing,
       .exists = object.exists,
       .pinned = object.pinned || object.adopting,
       .orphaned = object.orphaned,
       .elsewhere = object.elsewhere,
       .committed = object.committed,
       .stripes = {}};
-  if (!object.extent) return claim;
-  if (object.writing || object.is_complete()) {
+  if (!object.is_here()) return claim;
+  if (object.writing || object.is_whole()) {
     const auto state = object.writing ? StripeState::kRoot : StripeState::kComplete;
     claim.stripes.push_back({StripeIndex{0}, state, object.stripes[0].lease, kNoNode, 0});
     return claim;

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "plan/messages.h"
@@ -43,15 +44,25 @@ struct LocalObject {
                               // owner of what all nodes will read
   bool writing = false;       // a client is still filling it
   ClientId writer;
-  std::uint64_t written_bytes = 0;
+  std::uint64_t written_bytes = 0;    // while it is written, or read back: how far
   std::optional<Waiter> put_request;  // answered when the range is reserved or the bytes are stored
   std::optional<Bytes> inbound;       // a small object's bytes that wait for their range
   std::optional<Extent> extent;
+  std::optional<Extent> spilled;     // all of it is in the file, whatever the arena has
+  std::optional<SpillId> spilling;   // being written there, or read back
+  std::string fault;                 // why it could not be read back
   std::vector<LocalStripe> stripes;  // empty: nothing is known of it
   std::vector<Waiter> waiters;
   std::map<ClientId, std::uint32_t> pins;  // mappings per client; client 0: blocks being sent
 
-  [[nodiscard]] bool is_complete() const;
+  [[nodiscard]] bool is_complete() const;  // in the arena
+  [[nodiscard]] bool is_whole() const { return spilled || is_complete(); }
+  [[nodiscard]] bool is_here() const { return extent || spilled; }  // or some of it
+  [[nodiscard]] bool has_bytes() const { return is_here() || writing || inbound; }
+  [[nodiscard]] bool is_read_back() const { return spilled && spilling; }
+  [[nodiscard]] std::uint64_t orphaned_bytes() const {  // of the arena
+    return orphaned && extent ? extent->size_bytes : 0;
+  }
   [[nodiscard]] bool is_wanted() const { return !waiters.empty() || whole_wanted || adopting; }
   [[nodiscard]] bool has_block(BlockIndex block) const;
   [[nodiscard]] bool spans(Extent range) const {
@@ -59,7 +70,9 @@ struct LocalObject {
   }
   // Is it a range of the object, and all of it here? Cost: O(blocks of it).
   [[nodiscard]] bool has_range(Extent range) const;
-  [[nodiscard]] bool is_idle_copy() const;  // evictable: nobody needs it
+  [[nodiscard]] bool is_idle() const;  // nobody reads or writes it
+  // Evictable: it may also be had from the file, or need not be here.
+  [[nodiscard]] bool is_idle_copy() const { return is_idle() && (!pinned || spilled); }
   // Where a range of it lies in the arena. REQUIRES: extent.
   [[nodiscard]] Extent in_arena(Extent range) const {
     return {extent->offset + range.offset, range.size_bytes};

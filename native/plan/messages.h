@@ -9,6 +9,7 @@
 
 #include "plan/commands.h"
 #include "plan/engine_config.h"
+#include "plan/spill_messages.h"
 #include "plan/transfer_messages.h"
 
 namespace hoplite {
@@ -42,7 +43,8 @@ struct PeerDead {  // we have parted from this life of the node for ever
   Incarnation incarnation;
   bool is_certain = true;  // its machine says that it's over; otherwise the view decides
 };
-using IoEvent = std::variant<MessageIn, BlockLanded, BlockSent, LinkUp, LinkDown, PeerDead>;
+using IoEvent =
+    std::variant<MessageIn, BlockLanded, BlockSent, LinkUp, LinkDown, PeerDead, SpillDone>;
 
 // ---- Action: what the engine wants done, in this order ----
 
@@ -113,8 +115,8 @@ struct TellListing {  // answers ListCommand
   Listing listing;
 };
 struct ReportDrained {};  // nothing is kept only here any more; again after later puts
-using Action =
-    std::variant<SendMessage, SendBlock, OpenReceive, CloseReceive, Fold, Finish, WriteInline,
-                 ReplyToClient, Connect, Disconnect, ReportDeath, TellListing, ReportDrained>;
+using Action = std::variant<SendMessage, SendBlock, OpenReceive, CloseReceive, Fold, Finish,
+                            WriteInline, ReplyToClient, Connect, Disconnect, ReportDeath,
+                            TellListing, ReportDrained, SpillJob>;
 
 }  // namespace hoplite

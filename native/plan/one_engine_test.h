@@ -13,8 +13,8 @@ namespace hoplite {
 class OneEngine : public ::testing::Test {
  protected:
   // Node 1 of `nodes`, whose links are up; its object has its home at `home`.
-  explicit OneEngine(std::size_t nodes, NodeId home)
-      : id_(Nodes(nodes).object_at(home.value - 1)), engine_(config(), 7) {
+  OneEngine(std::size_t nodes, NodeId home, WhenFull when_full = WhenFull::kWait)
+      : id_(Nodes(nodes).object_at(home.value - 1)), engine_(config(when_full), 7) {
     std::vector<Member> members;
     for (std::uint64_t node = 1; node <= nodes; ++node) {
       members.push_back({NodeId{node}, Incarnation{1}, {}});
@@ -25,8 +25,9 @@ class OneEngine : public ::testing::Test {
       hear(NodeId{node}, ResyncDone{});
     }
   }
-  static EngineConfig config() {
+  static EngineConfig config(WhenFull when_full) {
     EngineConfig config;
+    config.when_full = when_full;
     config.node = NodeId{1};
     config.arena_bytes = 1_MiB;
     return config;

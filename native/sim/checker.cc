@@ -61,6 +61,12 @@ void Checker::node_lost(std::size_t node, Incarnation life) {
   }
 }
 
+void Checker::copy_lost(const ObjectId& object, std::size_t node, Incarnation life) {
+  std::erase_if(objects_[object].copies, [&](const Copy& c) {
+    return (c.node == node && c.life == life) || draining_.contains({c.node, c.life});
+  });
+}
+
 void Checker::deleted(const Request& erase) {
   const Request*& newest = objects_[erase.object].erased[{erase.node, erase.node_life}];
   if (newest == nullptr || newest->incarnation < erase.incarnation) newest = &erase;

@@ -49,6 +49,8 @@ class Checker {
   // Every answer to a get of a target against what the reduce says went in.
   void check_reduces(const std::deque<Request>& requests);
   [[nodiscard]] const std::vector<std::string>& failures() const { return failures_; }
+  // One that its node could not read back from its disk.
+  void copy_lost(const ObjectId& object, std::size_t node, Incarnation life);
   // Peers lie: no answer is judged any more, only what no lie may bring about.
   void expect_lies() { are_lies_told_ = true; }
   // Small arenas make kStoreFull a right answer.

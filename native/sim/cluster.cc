@@ -69,6 +69,9 @@ void Cluster::start(Node& node) {
   node.engine = std::make_unique<Engine>(config, prng_.next());
   node.arena.assign(config.arena_bytes / config_.network.stands_for, std::byte{0xee});
   node.receives.clear();
+  node.disk.clear();
+  node.disk_used = 0;
+  node.disk_free_at = now();
   node.deferred.clear();
   node.timer.reset();
   node.told = Epoch{};
@@ -331,6 +334,8 @@ void Cluster::finish() {
     expect_zero(left.objects, "objects");
     expect_zero(left.arena_bytes_used, "arena bytes");
     expect_zero(left.arena_bytes_pinned, "pinned arena bytes");
+    expect_zero(left.spill_bytes, "spilled bytes");
+    expect_zero(node->disk_used, "bytes on disk");
     expect_zero(left.waiters, "waiters");
     expect_zero(left.directory_entries, "directory entries");
     expect_zero(node->receives.size(), "open receives");

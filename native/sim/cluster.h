@@ -65,8 +65,8 @@ class Cluster final : private NetworkUser {
   void report_death(std::size_t to, NodeId of, Incarnation life);          // true or not
   void part(std::size_t elder, std::size_t younger, Duration until_told);  // who then ends
   void set_rate(std::size_t node, std::uint64_t rate_bytes_per_s);
+  void fail_disks(std::uint32_t per_mille) { config_.disk_faults_per_mille = per_mille; }
   void calm() { network_.calm(); }
-
   // ---- time ----
   void run_for(Duration duration);
   bool run_until(const std::function<bool()>& holds, Duration limit);
@@ -89,7 +89,6 @@ class Cluster final : private NetworkUser {
 
  private:
   using Node = ClusterNode;
-
   // cluster.cc: lives of nodes, turns, views
   void start(Node& node);
   void add_node();
@@ -105,6 +104,8 @@ class Cluster final : private NetworkUser {
   // cluster_io.cc: deeds of an engine, and what the network brings
   void perform(Node& node, const Action& action);
   void send_message(Node& node, const SendMessage& action);
+  void give_to_disk(Node& node, const SpillJob& job);
+  std::string move_on_disk(Node& node, const SpillJob& job);
   void fold(Node& node, const Fold& action);
   void finish(Node& node, const Finish& action);
   void hear(NodeId id, const MessageIn& said, const MessageIn& handed, std::uint32_t hops = 0);
@@ -130,7 +131,6 @@ class Cluster final : private NetworkUser {
 
   Node& node_of(NodeId id) { return *nodes_[id.value - 1]; }
   [[nodiscard]] Instant clock_of(const Node& node) const { return now() + node.clock_ahead; }
-
   ClusterConfig config_;
   Timeline timeline_;
   Prng prng_;

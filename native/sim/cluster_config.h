@@ -40,6 +40,10 @@ struct ClusterConfig {
   std::uint32_t blocks_per_write = 4;
   // Turns of an engine between two checks of its invariants; 0: none, nor of who waits for whom.
   std::uint32_t check_every = 1;
+  // The disk of each node, for spilled objects.
+  std::uint64_t disk_bytes = 1ULL << 40;
+  std::uint64_t disk_bytes_per_s = 500'000'000;
+  std::uint32_t disk_faults_per_mille = 0;  // of its writes and reads
   std::uint32_t lies_per_mille = 0;  // frames that arrive as something else, as from a mad peer
   Canary canary = Canary::kNone;
   bool trace = false;  // every event to stderr

@@ -44,6 +44,9 @@ struct ClusterNode {
   // Blocks that it has asked for and nobody has sent, in all its lives: a sender that is stopped
   // may not have heard that one has ended.
   std::map<TransferId, std::int64_t> credits;
+  std::map<std::uint64_t, std::vector<std::byte>> disk;  // by offset, as it was written
+  std::uint64_t disk_used = 0;
+  Instant disk_free_at{};                      // of the jobs that it was given
   std::deque<std::function<void()>> deferred;  // while it is paused
   std::optional<Instant> timer;                // when the next handle_timeout is posted for
   std::uint64_t drained = 0;                   // how often its engine has said so

@@ -221,6 +221,14 @@ std::string describe(const Action& action) {
           [](const Disconnect& a) { return Line("disconnect").add("from", a.node).str(); },
           [](const ReportDeath& a) { return Line("report death").add("of", a.node).str(); },
           [](const ReportDrained&) { return std::string("drained"); },
+          [](const SpillJob& a) {
+            static constexpr const char* kWays[] = {"spill", "read back", "free"};
+            return Line(kWays[static_cast<std::size_t>(a.way)])
+                .add(a.object)
+                .add("at", a.arena)
+                .add("file", a.file)
+                .str();
+          },
           [](const TellListing& a) {
             Line line("list");
             return line.add("objects", a.listing.objects.size())
@@ -243,6 +251,9 @@ std::string describe(const IoEvent& event) {
           },
           [](const BlockSent& e) {
             return Line("sent").add("to", e.to).add("bytes", e.size_bytes).str();
+          },
+          [](const SpillDone& e) {
+            return Line("spill done").add("spill", e.spill).add(e.error).str();
           },
           [](const LinkUp& e) { return Line("link up").add("to", e.node).str(); },
           [](const LinkDown& e) { return Line("link down").add("to", e.node).str(); },

@@ -76,6 +76,7 @@ class Run {
                      std::to_string(steps_) + " steps, " + std::to_string(fault_percent_) +
                      " % faults of " + std::to_string(faults_.size()) + " kinds" +
                      (has_small_arena_ ? ", small arenas" : "") +
+                     (config_.engine.when_full == WhenFull::kSpill ? ", spilling" : "") +
                      (config_.lies_per_mille > 0 ? ", lies" : "");
     return result;
   }
@@ -127,6 +128,13 @@ class Run {
     if (bits % 4 == 0) config.engine.reduce_degree = static_cast<std::uint16_t>(1 + bits / 4 % 3);
     config.doubts_deaths = bits / 16 % 3 == 0;
     if (bits / 64 % 3 == 0) config.engine.carried_bytes_max = 100;
+    // Half of the runs with small arenas spill, a third of them to a disk that is small or faulty.
+    if (has_small_arena_ && bits / 256 % 2 == 0) {
+      config.engine.when_full = WhenFull::kSpill;
+      config.disk_bytes_per_s = 1'000'000ULL << (bits / 512 % 10);
+      if (bits / 8192 % 3 == 0) config.disk_bytes = config.engine.arena_bytes;
+      if (bits / 8192 % 3 == 1) config.disk_faults_per_mille = 50;
+    }
     config.canary = options.canary;
     config.trace = options.trace;
     return config;

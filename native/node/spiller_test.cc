@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/spiller.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/check.h"
+
+namespace hoplite {
+namespace {
+
+template <typename T>
+T opened(Result<T> result) {
+  HOPLITE_CHECK(result.has_value());
+  return std::move(*result);
+}
+
+struct SpillerTest : testing::Test {
+  SpillDone done() {
+    for (;;) {
+      auto all = spiller_->take_done();
+      if (all.empty()) {
+        (void)poller_.wait(std::nullopt);
+        continue;
+      }
+      EXPECT_EQ(all.size(), 1U);
+      return all.front();
+    }
+  }
+  void fill(Extent range, int value) {
+    std::ranges::fill(arena_.at(range), static_cast<std::byte>(value));
+  }
+  Poller poller_ = opened(Poller::open());
+  Arena arena_ = opened(Arena::open(1_MiB));
+  std::unique_ptr<Spiller> spiller_ =
+      opened(Spiller::start(std::filesystem::temp_directory_path(), arena_, poller_));
+};
+
+TEST_F(SpillerTest, ReadsBackWhatItWroteAndWakesTheReactorForEach) {
+  const Extent here{4096, 100'000};
+  const Extent file{0, 100'000};
+  fill(here, 7);
+  spiller_->give({SpillId{1}, {}, SpillWay::kWrite, here, file});
+  EXPECT_EQ(done().error, "");
+  fill(here, 0);
+  const Extent there{500'000, 100'000};
+  spiller_->give({SpillId{2}, {}, SpillWay::kRead, there, file});
+  spiller_->give({SpillId{}, {}, SpillWay::kFree, {}, file});  // after the read
+  const SpillDone read = done();
+  EXPECT_EQ(read.spill, SpillId{2});
+  EXPECT_EQ(read.error, "");
+  const auto bytes = arena_.at(there);
+  EXPECT_TRUE(std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{7}; }));
+}
+
+TEST_F(SpillerTest, SaysWhatTheDiskSays) {
+  spiller_->give({SpillId{1}, {}, SpillWay::kRead, {0, 10}, {1 << 20, 10}});
+  EXPECT_NE(done().error.find("errno 5"), std::string::npos);
+}
+
+TEST_F(SpillerTest, EndsWithJobsThatNobodyWaitsFor) {
+  for (std::uint64_t n = 0; n < 100; ++n) {
+    spiller_->give({SpillId{n}, {}, SpillWay::kWrite, {0, 1_MiB}, {n << 20, 1_MiB}});
+  }
+  spiller_.reset();
+}
+
+}  // namespace
+}  // namespace hoplite
