@@ -15,7 +15,7 @@ export VIRTUAL_ENV := $(venv)
 export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_AUTH_MODE ?= disabled
 
-.PHONY: demo test bench pictures fix fast simulate fuzz install tests-built clean
+.PHONY: demo test bench pictures docs fix fast simulate fuzz install tests-built clean
 
 # The main job: asynchronous SGD with a parameter server. Options by ARGS, as in ARGS=--plain.
 demo: $(ready)/package $(if $(findstring --torch,$(ARGS)),$(venv)/.torch)
@@ -36,6 +36,10 @@ bench: $(ready)/package
 # The pictures in docs/pictures from the lines in docs/measured, or in the files of ARGS.
 pictures: $(ready)/package $(venv)/.dev
 	python benchmarks/report.py $(ARGS)
+
+# The documentation as a site, in build/site.
+docs: $(ready)/package $(venv)/.dev
+	mkdocs build
 
 # 10,000 random lives of a cluster; each that fails prints its seed. And every order of events in
 # small worlds, as far as 300,000 states of each go; what fails prints its schedule.

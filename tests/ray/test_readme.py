@@ -1,4 +1,4 @@
-"""The programs of README and docs/direct.md run as they stand there, each in its own process."""
+"""The programs of README and docs run as they stand there, each in its own process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCKS = [
-    block
-    for page in ("README.md", "docs/direct.md")
-    for block in re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
-]
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
+
+
+BLOCKS = [*blocks("README.md"), *blocks("docs/direct.md")]
+TUTORIAL = "".join(blocks("docs/tutorial.md"))
+
+
+def said_to_print(program: str) -> str:
+    """A pattern of what the comments behind its prints say."""
+    lines = re.findall(r"^ *print\(.*\) +# (.*)$", program, re.M)
+    return "".join(re.escape(line) + "\n" for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -31,8 +40,9 @@ BLOCKS = [
             ),
         ),
         (BLOCKS[2], re.escape(f"{[1e6] * 4} 7 [0. 0. 0.]\n")),
+        (TUTORIAL, said_to_print(TUTORIAL)),
     ],
-    ids=["with Ray", "without Ray", "Ray Direct Transport"],
+    ids=["with Ray", "without Ray", "Ray Direct Transport", "tutorial"],
 )
 def test_program_of_a_page_runs(program: str, printed: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program)

@@ -1,0 +1,45 @@
+"""The documentation as a site: it builds without a warning, and has every public name."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hoplite_ray
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built pages."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_page_is_in_the_site(site: Path) -> None:
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")}
+    assert pages <= {page.stem for page in site.glob("*.html")}
+    contents = (site / "index.html").read_text()
+    assert all(f'href="{page}.html"' in contents for page in pages - {"index"})
+
+
+def test_every_public_name_is_in_the_reference(site: Path) -> None:
+    text = (site / "reference.html").read_text() + (site / "store.html").read_text()
+    described = {
+        found.rpartition(".")[2] for found in re.findall(r'id="(hoplite_ray[\w.]+)"', text)
+    }
+    assert {*hoplite_ray.__all__} <= described
+
+
+def test_headings_of_docstrings_begin_lines(site: Path) -> None:
+    text = (site / "reference.html").read_text()
+    assert "<br><b>Raises</b>: " in text
+    assert not re.search(r"\n(Returns|Raises|Cost):", text)
