@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from hoplite_ray.errors import (
+    CollectiveError,
     ControlError,
     DuplicateObjectError,
     GetTimeoutError,
@@ -38,7 +39,7 @@ from hoplite_ray.errors import (
     WrongTypeError,
 )
 from hoplite_ray.plugin.flag import install as _install
-from hoplite_ray.plugin.joining import install as _install_transports
+from hoplite_ray.plugin.joining import install as _install_joining
 
 if TYPE_CHECKING:
     from hoplite_ray.config import Config
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Array",
+    "CollectiveError",
     "Config",
     "ControlError",
     "DuplicateObjectError",
@@ -149,5 +151,5 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_install_transports()
+_install_joining()
 _install()  # ray.init asks for its hook by an environment variable, and only there

@@ -10,6 +10,7 @@
     ├── DuplicateObjectError                             a second put of a live id with other bytes
     ├── LayoutMismatchError      (also ValueError)       sources of a reduce differ in layout
     ├── ReduceError                                      too few sources are left; has `.fates`
+    ├── CollectiveError                                  a member of a group has failed
     ├── InvalidArgumentError     (also ValueError)       the request itself is wrong
     ├── WrongTypeError           (also TypeError)        an argument or a source is of no use
     ├── PeerLostError                                    another node died
@@ -67,6 +68,10 @@ class ReduceError(HopliteError):
 
     def __str__(self) -> str:
         return "\n  ".join([str(self.args[0]), *self.fates])
+
+
+class CollectiveError(HopliteError):
+    """A member of a ray.util.collective group has died or failed, so that the group has."""
 
 
 class InvalidArgumentError(HopliteError, ValueError):

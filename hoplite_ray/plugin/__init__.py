@@ -20,9 +20,12 @@ arguments   what users may pass
 api         put, array, empty, get, wait, delete
 combining   reduce, allreduce, reduce_scatter, gather, allgather, sources
 awaiting    the awaitable twins
-joining     Ray's table of tensor transports, when it is there and when it is filled
+joining     Ray's tables, when they are there: of tensor transports, of collective backends
 direct      Ray Direct Transport: what joins the table, and what is done in Ray's place
 transport   the tensor transports `hoplite` and `hoplite_numpy`
 publishing  the node's counters, to Ray's metrics
+collective  backend "HOPLITE" of ray.util.collective
+operation   one operation of such a group at one member
+roster      who is in a group: how members meet, and hear of a failure
 seams       private names of Ray, each behind one function; direct_seams those of its transports
 """

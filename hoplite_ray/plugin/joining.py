@@ -1,57 +1,62 @@
-"""Ray's table of tensor transports: ours join it when Ray fills it, at its first use in a process.
+"""Ray's tables of tensor transports and of collective backends: ours join them.
 
-Not before, for Ray imports torch to fill it; and not after, for a class may name its transport
-before ray.init. `import hoplite_ray` must not import ray: where Ray is not there yet, its import
-is waited for.
+The transports do when Ray fills the table, at its first use in a process: not before, for Ray
+imports torch to fill it; and not after, for a class may name its transport before ray.init. The
+backend does when ray.util.collective has been imported. `import hoplite_ray` must not import ray:
+where a table is not there yet, its import is waited for.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-_TABLE = "ray.experimental.rdt.util"
-
 
 def install() -> None:
-    """Have ours join, as soon as the table is there."""
-    table = sys.modules.get(_TABLE)
-    if table is None:
-        sys.meta_path.insert(0, _Import())
-    else:
-        _wait_for_first_use(table)
+    """Have ours join, as soon as the tables are there."""
+    for name, join in _TABLES.items():
+        table = sys.modules.get(name)
+        if table is None:
+            sys.meta_path.insert(0, _Import(name, join))
+        else:
+            join(table)
 
 
 class _Import(MetaPathFinder):
-    """Sees the table's module being imported, which the finders behind it do."""
+    """Sees a table's module being imported, which the finders behind it do."""
+
+    def __init__(self, name: str, join: Callable[[Any], None]) -> None:
+        self._name = name
+        self._join = join
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != _TABLE:
+        if fullname != self._name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loaded(spec.loader)
+            spec.loader = _Loaded(spec.loader, self._join)
         return spec
 
 
 class _Loaded(Loader):
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, join: Callable[[Any], None]) -> None:
         self._loader = loader
+        self._join = join
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        _wait_for_first_use(module)
+        self._join(module)
 
 
 def _wait_for_first_use(table: Any) -> None:
@@ -64,3 +69,15 @@ def _wait_for_first_use(table: Any) -> None:
         direct.join()
 
     table._ensure_default_transports_registered = filled
+
+
+def _register_backend(table: Any) -> None:
+    from hoplite_ray.plugin import collective
+
+    collective.register()
+
+
+_TABLES: dict[str, Callable[[Any], None]] = {
+    "ray.experimental.rdt.util": _wait_for_first_use,
+    "ray.util.collective.collective": _register_backend,
+}

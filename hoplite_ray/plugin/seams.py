@@ -64,6 +64,23 @@ def raylet_pid() -> int:
     return int(struct.unpack("3i", credentials)[0])
 
 
+def this_worker() -> str:
+    """The id of this process, another one for each life of an actor."""
+    return str(_worker().worker_id.hex())
+
+
+def is_worker_alive(worker: str, ray_node_id: str) -> bool:
+    """Whether that process lives, and the Ray node that it is on, as far as Ray has heard."""
+    from ray.core.generated.gcs_pb2 import WorkerTableData  # type: ignore[attr-defined]
+
+    accessor = ray._private.state.state._connect_and_get_accessor()
+    told = accessor.get_worker_info(ray.WorkerID(bytes.fromhex(worker)))
+    if told is None or not WorkerTableData.FromString(told).is_alive:
+        return False
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return any(node["NodeID"] == ray_node_id and node["Alive"] for node in nodes)
+
+
 def memory_threshold() -> float:
     """The share of memory above which Ray kills workers."""
     return float(os.environ.get("RAY_memory_usage_threshold", "0.95"))
@@ -215,6 +232,10 @@ class KeyValues:
     def add(self, key: str, value: bytes) -> bool:
         """Store `value`; False, and nothing stored, if the key has a value already."""
         return bool(self._call("put", key.encode(), value, False) == 1)
+
+    def write(self, key: str, value: bytes) -> None:
+        """Store `value`, whatever the key had."""
+        self._call("put", key.encode(), value, True)
 
     def read(self, key: str) -> bytes | None:
         value = self._call("get", key.encode())

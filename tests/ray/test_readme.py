@@ -17,7 +17,7 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
 
 
-BLOCKS = [*blocks("README.md"), *blocks("docs/direct.md")]
+BLOCKS = [*blocks("README.md"), *blocks("docs/direct.md"), *blocks("docs/collective.md")]
 TUTORIAL = "".join(blocks("docs/tutorial.md"))
 
 
@@ -40,9 +40,10 @@ def said_to_print(program: str) -> str:
             ),
         ),
         (BLOCKS[2], re.escape(f"{[1e6] * 4} 7 [0. 0. 0.]\n")),
+        (BLOCKS[3], re.escape("[6.0, 6.0, 6.0, 6.0]\n")),
         (TUTORIAL, said_to_print(TUTORIAL)),
     ],
-    ids=["with Ray", "without Ray", "Ray Direct Transport", "tutorial"],
+    ids=["with Ray", "without Ray", "Ray Direct Transport", "ray.util.collective", "tutorial"],
 )
 def test_program_of_a_page_runs(program: str, printed: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program)

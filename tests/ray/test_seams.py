@@ -195,3 +195,25 @@ def test_view_store_takes_each_epoch_once(cluster: RayCluster) -> None:
     assert one.read() == (19, b"19")
     kept = seams.KeyValues(address).keys("seam-view/")
     assert 1 < len(kept) < 19  # the newest few stay for readers that are late
+
+
+def test_a_worker_is_alive_until_its_process_or_its_node_is_dead(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    class Worker:
+        def who(self) -> tuple[str, str]:
+            return seams.this_worker(), ray.get_runtime_context().get_node_id()
+
+    worker = Worker.remote()
+    who, node = ray.get(worker.who.remote())
+    assert seams.is_worker_alive(who, node)
+    assert not seams.is_worker_alive(who, "0" * 56)
+    ray.kill(worker)
+    assert eventually(lambda: not seams.is_worker_alive(who, node))
+
+
+def test_a_key_is_written_over(cluster: RayCluster) -> None:
+    values = seams.KeyValues(ray.get_runtime_context().gcs_address)
+    values.write("written", b"once")
+    values.write("written", b"twice")
+    assert values.read("written") == b"twice"
+    values.remove("written")

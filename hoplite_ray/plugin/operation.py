@@ -1,0 +1,121 @@
+"""One operation of a ray.util.collective group at one member: its objects, and waiting for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from hoplite_ray.errors import GetTimeoutError, HopliteError
+from hoplite_ray.pending import Pending
+from hoplite_ray.plugin.roster import Roster
+from hoplite_ray.refs import ReduceOp
+
+_LOOK_S = 0.1  # between looks at the notice: a failure is heard within this
+_ACKNOWLEDGED = np.zeros(1, np.uint8)
+
+
+class Operation:
+    """See the module. Every wait ends with the operation's time, or with a member's failure."""
+
+    def __init__(
+        self, roster: Roster, what: str, key: tuple[object, ...], timeout_s: float
+    ) -> None:
+        self._roster = roster
+        self._what = what
+        self._key = key
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        self._store = roster.store
+        self._to_delete: list[bytes] = []
+
+    def id(self, what: str, *ranks: int) -> bytes:
+        """Id of one of its objects, which all members derive alike."""
+        return self._roster.id(self._key, what, ranks)
+
+    def put(self, value: Any, what: str, *ranks: int) -> None:
+        """Put an object, which goes when the operation ends."""
+        object_id = self.id(what, *ranks)
+        self._to_delete.append(object_id)
+        self._put(object_id, value)
+
+    def reduce(
+        self, sources: Mapping[int, bytes], what: str, op: ReduceOp, *, everywhere: bool = False
+    ) -> None:
+        """Combine what the members put into an object of rank 0's name, and wait until it is."""
+        target = self.id(what, 0)
+        self._to_delete.append(target)
+        self._roster.owned(target)
+        pending = self._store.begin_reduce(
+            target, source_count=len(sources), op=op, everywhere=everywhere
+        )
+        for rank, source in sources.items():
+            pending.await_source(rank, source)
+        self._results([pending], [])
+
+    def get(self, ids: Mapping[int, bytes]) -> list[Any]:
+        """The values of objects that these ranks put."""
+        pending = [self._store.begin_get(each) for each in ids.values()]
+        return [each.value for each in self._results(pending, list(ids))]
+
+    def acknowledge(self, of: int, to: int) -> bytes:
+        """Say to `to` that `of` needs nothing of it; the object is `to`'s to delete."""
+        object_id = self.id("acknowledged", of, to)
+        self._put(object_id, _ACKNOWLEDGED)
+        return object_id
+
+    def await_acknowledged(self, pairs: Mapping[int, tuple[int, int]]) -> None:
+        """Wait for what others have acknowledged, and delete that."""
+        ids = {rank: self.id("acknowledged", *pair) for rank, pair in pairs.items()}
+        self._to_delete += ids.values()
+        self.get(ids)
+
+    def clear(self) -> None:
+        """Delete what this member is to delete."""
+        for object_id in self._to_delete:
+            with suppress(HopliteError):  # its node is gone, and so is the object
+                self._roster.delete(object_id)
+
+    def _put(self, object_id: bytes, value: Any) -> None:
+        self._roster.owned(object_id)
+        pending = self._store.begin_put(object_id, value)
+        try:
+            while not pending.wait(_LOOK_S):  # for memory
+                self._look([pending], [])
+        except BaseException:
+            pending.cancel()
+            raise
+        pending.result()
+
+    def _results(self, pending: Sequence[Pending[Any]], ranks: Sequence[int]) -> list[Any]:
+        """The results of all of `pending`, each of which one of `ranks` has to make."""
+        try:
+            while pending:
+                ended = pending[0].wait_beside(pending, _LOOK_S)
+                if ended is None:
+                    self._look(pending, ranks)
+                    continue
+                if ended < len(pending):
+                    pending[ended].result()
+                break
+            return [each.result() for each in pending]
+        except BaseException:
+            for each in pending:
+                each.cancel()
+            raise
+
+    def _look(self, pending: Sequence[Pending[Any]], ranks: Sequence[int]) -> None:
+        """Raise if a member has failed or the time is up."""
+        self._roster.check()
+        if time.monotonic() < self._deadline:
+            return
+        late = [rank for rank, each in zip(ranks, pending, strict=False) if not each.wait(0)]
+        who = f"waiting for rank {', '.join(map(str, late))}" if late else "waiting for the others"
+        raise GetTimeoutError(
+            f"{self._what} of collective group {self._roster.name!r} has not ended after "
+            f"{self._timeout_s} s at rank {self._roster.rank}: {who}; see that all members call "
+            "the same operations in the same order, or raise its option timeout_ms"
+        )

@@ -1,0 +1,295 @@
+"""Who is in a ray.util.collective group: how its members meet, and how they hear of a failure.
+
+They meet once, in Ray's key-value store. Each writes an entry with a nonce of its own; rank 0 lists
+them, and the list is agreed once every entry says that it was seen: what a dead member of an
+earlier attempt has left there never does. The list's hash is the epoch from which all ids of
+operations are derived, so that a group made again under the same name shares no id with the last.
+
+Each member watches the next one, by Ray. Whoever sees a failure puts one object, the notice, which
+every member of the group awaits from the beginning: then all of them raise, and go on raising.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from urllib.parse import quote
+
+import numpy as np
+import ray
+
+from hoplite_ray.errors import (
+    CollectiveError,
+    GetTimeoutError,
+    HopliteError,
+    InvalidArgumentError,
+    NodeLostError,
+)
+from hoplite_ray.pending import Pending, Received
+from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.refs import OBJECT_ID_BYTES
+from hoplite_ray.store import Store
+
+_logger = logging.getLogger("hoplite_ray.collective")
+
+_MEET_EVERY_S = 0.02  # a read of Ray's table takes about 1 ms
+_WATCH_EVERY_S = 0.5  # Ray hears of a dead worker within milliseconds, of a dead raylet likewise
+_EXPLAIN_S = 5.0  # our nodes hear of a dead node before Ray does
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process, by an entry that it has written itself."""
+
+    nonce: str
+    world_size: int
+    worker: str
+    ray_node_id: str
+
+    @property
+    def is_alive(self) -> bool:
+        return seams.is_worker_alive(self.worker, self.ray_node_id)
+
+
+class Meeting:
+    """The joining of one member; see the module."""
+
+    def __init__(self, name: str, rank: int, world_size: int) -> None:
+        context = ray.get_runtime_context()
+        self._name = name
+        self._rank = rank
+        self._values = seams.KeyValues(context.gcs_address)
+        # As the named actors of create_collective_group, groups belong to a namespace.
+        self._prefix = f"collective/{quote(context.namespace, safe='')}/{quote(name, safe='')}"
+        self._me = Member(
+            secrets.token_hex(16), world_size, seams.this_worker(), context.get_node_id()
+        )
+
+    def members(self, timeout_s: float) -> list[Member]:
+        """Meet the others; all of them return the same list, by rank.
+
+        Raises: GetTimeoutError naming the ranks that have not come; InvalidArgumentError if members
+                differ in the number of members, or two have the same rank.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._say(seen="")
+            while True:
+                if self._rank == 0:
+                    self._list()
+                listed, is_agreed = self._listed()
+                if self._me in listed:
+                    if is_agreed:
+                        return listed
+                    self._say(seen=epoch_of(listed))
+                if time.monotonic() > deadline:
+                    raise self._too_late(timeout_s)
+                time.sleep(_MEET_EVERY_S)
+        finally:
+            if self._entry(self._rank)[0] in (None, self._me):
+                self._values.remove(self._key(self._rank))
+
+    def adjourn(self) -> None:
+        """Remove the list, which all members have read."""
+        self._values.remove(f"{self._prefix}/list")
+
+    def _list(self) -> None:
+        """List all entries as they are now, agreed or not."""
+        entries = [self._entry(rank) for rank in range(self._me.world_size)]
+        members = [member for member, _ in entries if member is not None]
+        if len(members) == len(entries):
+            is_agreed = all(seen == epoch_of(members) for _, seen in entries)
+            told = [is_agreed, [asdict(each) for each in members]]
+            self._values.write(f"{self._prefix}/list", json.dumps(told).encode())
+
+    def _listed(self) -> tuple[list[Member], bool]:
+        for rank in {0, self._rank}:
+            there, _ = self._entry(rank)
+            if there is None or there == self._me:
+                continue
+            if rank == self._rank:
+                raise InvalidArgumentError(
+                    f"rank {rank} of collective group {self._name!r} was taken by another process "
+                    "meanwhile; give each member a rank of its own"
+                )
+            if there.world_size != self._me.world_size:
+                raise InvalidArgumentError(
+                    f"collective group {self._name!r} has {there.world_size} members for rank 0 "
+                    f"and {self._me.world_size} for rank {self._rank}; give all the same world_size"
+                )
+        stored = self._values.read(f"{self._prefix}/list")
+        is_agreed, members = json.loads(stored) if stored else (False, [])
+        return [Member(**each) for each in members], is_agreed
+
+    def _too_late(self, timeout_s: float) -> GetTimeoutError:
+        ranks = range(self._me.world_size)
+        missing = [str(rank) for rank in ranks if self._entry(rank)[0] is None]
+        who = f"rank {', '.join(missing)} has not come" if missing else "not all have answered"
+        return GetTimeoutError(
+            f"collective group {self._name!r} has not met after {timeout_s} s, says rank "
+            f"{self._rank} of {self._me.world_size}: {who}; have every member call "
+            "init_collective_group, or its first operation after create_collective_group"
+        )
+
+    def _say(self, *, seen: str) -> None:
+        said = json.dumps([asdict(self._me), seen])
+        if self._values.read(self._key(self._rank)) != said.encode():
+            self._values.write(self._key(self._rank), said.encode())
+
+    def _entry(self, rank: int) -> tuple[Member | None, str]:
+        stored = self._values.read(self._key(rank))
+        if stored is None:
+            return None, ""
+        member, seen = json.loads(stored)
+        return Member(**member), seen
+
+    def _key(self, rank: int) -> str:
+        return f"{self._prefix}/{rank}"
+
+
+def epoch_of(members: list[Member]) -> str:
+    """What tells this life of a group from all others."""
+    told = json.dumps([asdict(each) for each in members])
+    return hashlib.blake2b(told.encode(), digest_size=32).hexdigest()
+
+
+class Roster:
+    """The members of one group that have met, until one of them fails. Any thread may use it."""
+
+    def __init__(self, name: str, rank: int, members: list[Member]) -> None:
+        self.name = name
+        self.rank = rank
+        self._members = members
+        self._epoch = bytes.fromhex(epoch_of(members))
+        self._here = attachment()
+        _ = self._here.steward  # which orphans what we have put if this process dies
+        self._notice_id = self.id("notice")
+        self._has_noticed = False
+        self._failure = ""
+        self._notice = self._await_notice()
+        self._closing = threading.Event()
+        if len(members) > 1:
+            threading.Thread(target=self._watch, name="hoplite collective", daemon=True).start()
+
+    @property
+    def store(self) -> Store:
+        return self._here.store
+
+    def owned(self, object_id: bytes) -> None:
+        """Write down that this process is about to make the object."""
+        self._here.journal.owned(object_id, 0)
+
+    def released(self, object_id: bytes) -> None:
+        """Write down that the object, which this process has made, is gone."""
+        self._here.journal.released(object_id)
+
+    def delete(self, object_id: bytes) -> None:
+        self._here.delete(object_id)
+        self.released(object_id)
+
+    def id(self, *what: object) -> bytes:
+        """Id of an object of this group, which every member derives alike."""
+        return hashlib.blake2b(
+            repr(what).encode(), key=self._epoch, digest_size=OBJECT_ID_BYTES
+        ).digest()
+
+    @property
+    def has_failed(self) -> bool:
+        try:
+            self.check()
+        except CollectiveError:
+            return True
+        return False
+
+    def check(self) -> None:
+        """Raise what a member has noticed.
+
+        Raises: CollectiveError.
+        """
+        if not self._failure and self._notice.wait(0):
+            try:
+                self._failure = bytes(self._notice.result().value).decode()
+            except NodeLostError:
+                self._notice = self._await_notice()  # of the node's next life
+        if not self._failure:
+            return
+        raise CollectiveError(
+            f"collective group {self.name!r} has failed: {self._failure}; destroy it in the "
+            "members that are left, and make it again"
+        )
+
+    @contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """Tell all members of what goes wrong in the body, which is `what`.
+
+        Raises: CollectiveError if it went wrong because of a dead member, whom it names.
+        """
+        try:
+            yield
+        except CollectiveError:
+            raise
+        except BaseException as error:
+            is_ours = isinstance(error, HopliteError) and not isinstance(
+                error, (ValueError, TimeoutError)
+            )
+            deadline = time.monotonic() + (_EXPLAIN_S if is_ours else 0)
+            while time.monotonic() < deadline and not self._dead():
+                time.sleep(_MEET_EVERY_S)
+            self._tell(self._dead() or f"{what} failed at rank {self.rank}: {error}")
+            if is_ours:
+                self._raise_noticed(error)
+            raise
+
+    def close(self) -> None:
+        """Watch no more; a notice of ours goes."""
+        self._closing.set()
+        self._notice.cancel()
+        if self._has_noticed:
+            self.delete(self._notice_id)
+
+    def _raise_noticed(self, error: BaseException) -> None:
+        self._notice.wait(_EXPLAIN_S)
+        try:
+            self.check()
+        except CollectiveError as noticed:
+            raise noticed from error
+
+    def _await_notice(self) -> Pending[Received]:
+        return self._here.store.begin_get(self._notice_id)
+
+    def _tell(self, text: str) -> None:
+        """Put the notice, unless somebody has."""
+        self.owned(self._notice_id)
+        self._has_noticed = True
+        with suppress(HopliteError):  # DuplicateObjectError as a rule
+            data = np.frombuffer(text.encode(), np.uint8)
+            self._here.store.put(self._notice_id, data, timeout_s=_EXPLAIN_S)
+
+    def _dead(self) -> str:
+        """Which members are dead; empty if none is."""
+        dead = [rank for rank, member in enumerate(self._members) if not member.is_alive]
+        return ", ".join(self._death_of(rank) for rank in dead)
+
+    def _death_of(self, rank: int) -> str:
+        return f"rank {rank} is dead (Ray node {self._members[rank].ray_node_id[:8]})"
+
+    def _watch(self) -> None:
+        """Look after the next member: one question in a while, however large the group is."""
+        following = (self.rank + 1) % len(self._members)
+        while not self._closing.wait(_WATCH_EVERY_S):
+            try:
+                if not self._members[following].is_alive:
+                    self._tell(self._death_of(following))
+                    return
+            except Exception as error:
+                if not ray.is_initialized():
+                    return
+                _logger.warning("collective group %r is not watched: %s", self.name, error)
