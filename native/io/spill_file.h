@@ -1,7 +1,7 @@
 // The file that spilled objects are in: without a name, so that nothing is left after SIGKILL, and
 // with holes where ranges were given back. Owns its descriptor; one thread uses it, and its calls
-// wait for the disk. Which range belongs to what is decided by plan/. SPDX-License-Identifier:
-// Apache-2.0
+// wait for the disk. Which range belongs to what is decided by plan/.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -24,6 +24,8 @@ from tests.ray.lifetimes import directories
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 from tests.ray.surface_values import needs_torch
 
+pytestmark = pytest.mark.timeout(90)  # processes of Ray start and die, and nodes of it
+
 SIZE = 3
 OPS = [ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX]
 _numbers = count()

@@ -11,6 +11,8 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from hoplite_ray.metrics import METRICS, PANELS, dashboard
 from tests.process.command import hoplite_ray
 from tests.ray.raycluster import eventually
@@ -40,6 +42,7 @@ def scraped(port: int) -> dict[str, float]:
     return {name: float(value) for name, _, value in lines}
 
 
+@pytest.mark.timeout(90)  # a Ray of its own starts and ends
 def test_prometheus_reads_every_metric_from_rays_agent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

@@ -21,6 +21,7 @@ print(json.dumps([answer_of(mistake, names) for mistake in begun.mistakes]), flu
 """
 
 
+@pytest.mark.timeout(90)  # a Ray of its own starts and ends
 @pytest.mark.parametrize(
     "heading",
     [

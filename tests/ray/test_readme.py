@@ -27,6 +27,7 @@ def said_to_print(program: str) -> str:
     return "".join(re.escape(line) + "\n" for line in lines)
 
 
+@pytest.mark.timeout(90)  # a Ray of its own starts and ends
 @pytest.mark.parametrize(
     ("program", "printed"),
     [

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import ray.util
 
 from tests.certificates import Authority
@@ -15,6 +16,7 @@ from tests.process.command import hoplite_ray
 PROGRAM = Path(__file__).with_name("over_tls.py")
 
 
+@pytest.mark.timeout(90)  # a Ray of its own starts and ends
 def test_a_cluster_with_tls_has_nodes_with_tls(tmp_path: Path) -> None:
     here = ray.util.get_node_ip_address()
     settings = Authority(tmp_path / "ours").certify("node", "127.0.0.1", here)
