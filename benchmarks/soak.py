@@ -13,6 +13,7 @@ Prints one line of JSON; the exit status is 1 if anything failed.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -231,6 +232,7 @@ class Soak:
     def _wait_for_none(self, counter: str) -> int:
         deadline_s = time.monotonic() + EMPTY_S
         while left := sum(getattr(each, counter) for each in told()):
+            gc.collect()  # errors that were caught may keep frames, and these refs
             if time.monotonic() > deadline_s:
                 self.failures.append(f"{counter} is still {left} after {EMPTY_S:.0f} s")
                 break
