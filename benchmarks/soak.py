@@ -5,7 +5,8 @@
 Tasks all over a local cluster make objects, readers on every node read them, reduces combine them,
 and handles are dropped, while workers, stewards, nodes (the oldest too, which proposes the views)
 and whole Ray nodes are killed. Every read has to end with the right bytes, or with an
-ObjectLostError of an object whose node had died since it was made. At the end all handles go:
+ObjectLostError of an object whose node, or its steward, had died since it was made: a dead
+steward's objects are evicted where there is need for room. At the end all handles go:
 nothing may stay pinned, and what stays to be evicted has to go as soon as there is need for room.
 Prints one line of JSON; the exit status is 1 if anything failed.
 """
@@ -187,11 +188,11 @@ class Soak:
         if what == "steward":
             with suppress(ValueError, ray.exceptions.RayError):
                 ray.kill(ray.get_actor(directory.name, namespace="hoplite_ray"), no_restart=False)
-            return
-        if what == "oldest":
-            directory, record = min(records, key=lambda each: _began(each[1]))
-        with suppress(ProcessLookupError):
-            os.kill(record["pid"], signal.SIGKILL)
+        else:
+            if what == "oldest":
+                directory, record = min(records, key=lambda each: _began(each[1]))
+            with suppress(ProcessLookupError):
+                os.kill(record["pid"], signal.SIGKILL)
         self.died_s[rank_of(directory)] = time.monotonic()
 
     def run(self, *, until_s: float, every_s: float) -> None:
@@ -289,7 +290,7 @@ def main() -> int:
     parser.add_argument("--toy", action="store_true", help="a size that proves only that it runs")
     asked = parser.parse_args()
     if asked.toy:
-        asked.minutes, asked.objects, asked.nodes, asked.every_s = 0.25, 150, 3, 3.0
+        asked.minutes, asked.objects, asked.nodes, asked.every_s = 0.25, 150, 3, 6.0
     seed = random.SystemRandom().getrandbits(31) if asked.seed is None else asked.seed
     all_bytes = asked.objects * 4 * float(np.average(FLOATS, weights=SHARES))
     arena_bytes = int(all_bytes * max(1 / OVERCOMMITTED, 1 / PINNED / asked.nodes))
