@@ -176,8 +176,8 @@ _changing = threading.Lock()
 def need_ray() -> None:
     """Refuse what Ray itself would answer by starting a cluster, or by hanging in a fork.
 
-    Raises: HopliteError if Ray is not running here; UnusableAfterForkError in the child of a
-            process that is attached.
+    Raises: HopliteError if Ray is not running here, or this is Ray Client; UnusableAfterForkError
+            in the child of a process that is attached.
     """
     if _current is not None and _current.pid != os.getpid():
         raise UnusableAfterForkError(
@@ -186,6 +186,11 @@ def need_ray() -> None:
         )
     if not ray.is_initialized():
         raise HopliteError("Ray is not running in this process: call ray.init() first")
+    if _current is None and seams.is_client():
+        raise HopliteError(
+            "this process is connected by Ray Client (ray://), and shares no memory with any node "
+            "of the cluster: run the program there, by 'ray job submit -- python PROGRAM'"
+        )
 
 
 def is_attached() -> bool:

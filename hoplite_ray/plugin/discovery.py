@@ -51,7 +51,7 @@ def discovered(asked: str | None) -> dict[str, Any]:
         "memory_threshold": seams.memory_threshold(),
         "secret": secret and secret.decode(),
         "view": view.hex() or None,
-        "options": json.loads(options) if options else {},
+        "options": json.loads(options)["options"] if options else {},
         "directories": {str(f): f.name.rpartition("-")[2] in alive for f in sorted(folders)},
     }
 

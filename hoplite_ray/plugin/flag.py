@@ -66,12 +66,14 @@ def expand(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def runtime_env(**options: object) -> dict[str, Any]:
-    """The runtime environment of the flag, for `ray job submit`, `uv run` and other launchers.
+    """The runtime environment of the flag, for launchers that ask no hook of Ray's.
+
+    `ray.init` asks one, also under `ray job submit` and `uv run`: these take the flag itself.
 
     Raises: ValueError for an unknown option or a wrong value.
     """
     global _is_given
-    _is_given = True  # `uv run` asks no hook
+    _is_given = True
     variables = {f"HOPLITE_RAY_{name.upper()}": str(value) for name, value in options.items()}
     return {**_environment(options, None), "env_vars": variables}
 
@@ -96,7 +98,8 @@ def refuse_raw(runtime_env: Mapping[str, Any]) -> None:
     if KEY in runtime_env:
         raise ValueError(
             f'runtime_env={{"{KEY}": ...}} was not consumed: import hoplite_ray before '
-            "ray.init, and give the flag to ray.init, not to a task or an actor"
+            "ray.init, and give the flag to ray.init, not to a task or an actor; "
+            "Ray Client (ray://) consumes none: use 'ray job submit'"
         )
 
 

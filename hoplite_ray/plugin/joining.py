@@ -1,5 +1,8 @@
 """Ray's tables of tensor transports and of collective backends: ours join them.
 
+Under `uv run` Ray asks a hook of its own instead of the one that `flag` has named: it is given what
+ours has made of the runtime environment.
+
 The transports do when Ray fills the table, at its first use in a process: not before, for Ray
 imports torch to fill it; and not after, for a class may name its transport before ray.init. The
 backend does when ray.util.collective has been imported. `import hoplite_ray` must not import ray:
@@ -15,6 +18,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+from hoplite_ray.plugin import flag
 
 
 def install() -> None:
@@ -77,7 +82,13 @@ def _register_backend(table: Any) -> None:
     collective.register()
 
 
+def _expand_first(module: Any) -> None:
+    hook = module.hook
+    module.hook = lambda runtime_env: hook(flag.expand(runtime_env))
+
+
 _TABLES: dict[str, Callable[[Any], None]] = {
     "ray.experimental.rdt.util": _wait_for_first_use,
     "ray.util.collective.collective": _register_backend,
+    "ray._private.runtime_env.uv_runtime_env_hook": _expand_first,
 }

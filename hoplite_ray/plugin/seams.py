@@ -43,6 +43,13 @@ def connection() -> bytes | None:
     return bytes(_worker().worker_id + _worker().current_node_id.binary())
 
 
+def is_client() -> bool:
+    """Whether this process is connected by Ray Client: it is on no Ray node of the cluster."""
+    from ray.util.client import ray as client
+
+    return bool(client.is_connected())  # type: ignore[no-untyped-call]
+
+
 def ray_directory() -> str:
     """The directory of this Ray session, the same for every process of one host."""
     return str(_worker().node.get_session_dir_path())
@@ -67,6 +74,13 @@ def raylet_pid() -> int:
 def this_worker() -> str:
     """The id of this process, another one for each life of an actor."""
     return str(_worker().worker_id.hex())
+
+
+def this_job() -> str:
+    """Names this process's job: its id, and the command line of its driver."""
+    job = ray.get_runtime_context().get_job_id()
+    jobs = ray._private.state.state.job_table()  # type: ignore[no-untyped-call]
+    return " ".join([job, *(f"({each['Entrypoint']})" for each in jobs if each["JobID"] == job)])
 
 
 def is_worker_alive(worker: str, ray_node_id: str) -> bool:

@@ -113,14 +113,19 @@ def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None
 def _agree(values: seams.KeyValues, asked: Config) -> Config:
     """Fix the cluster's options, or compare with what is fixed."""
     wanted = asked.explicit()
-    stored = values.put_if_absent("options", json.dumps(wanted, sort_keys=True).encode())
-    fixed = json.loads(stored)
+    stored = values.read("options")
+    if stored is None:
+        first = {"options": wanted, "job": seams.this_job(), "user": os.getuid()}
+        stored = values.put_if_absent("options", json.dumps(first).encode())
+    first = json.loads(stored)
+    fixed: dict[str, object] = first["options"]
     for name, value in wanted.items():
         if fixed.get(name) != value:
             present = f"{name}={fixed[name]}" if name in fixed else f"the default {name}"
             raise ValueError(
-                f"this job asks for {name}={value}, but this cluster's nodes run with {present}; "
-                f"the first job fixes the options: leave {name} out, or restart the Ray cluster"
+                f"this job asks for {name}={value}, but this cluster's nodes run with {present}, "
+                f"as the first job has fixed it: {first['job']} of user {first['user']}; "
+                f"leave {name} out, or restart the Ray cluster"
             )
     return Config.from_options(fixed)
 

@@ -32,10 +32,10 @@ class RayCluster:
     cluster: Cluster
 
     @classmethod
-    def start(cls, nodes: int = 3) -> RayCluster:
+    def start(cls, nodes: int = 3, **options: Any) -> RayCluster:
         present = filter(None, [os.environ.get("PYTHONPATH")])
         os.environ["PYTHONPATH"] = os.pathsep.join([*_PATHS, *present])
-        head = {**_NODE_OPTIONS, "include_dashboard": False, "resources": {"n0": 1}}
+        head = {**_NODE_OPTIONS, "include_dashboard": False, "resources": {"n0": 1}, **options}
         started = cls(_retried(lambda: Cluster(initialize_head=True, head_node_args=head)))
         for node in range(1, nodes):
             started.add_node(f"n{node}")

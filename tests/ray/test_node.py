@@ -155,7 +155,10 @@ def test_a_job_that_asks_for_other_options_is_told_both(cluster: RayCluster) -> 
     place = NodePlace.of_this_process()
     with pytest.raises(ValueError, match=rf"arena_bytes=1234567, but .* run with .*={ARENA_BYTES}"):
         ensure_node(place, Config(arena_bytes=1_234_567))
-    with pytest.raises(ValueError, match="run with the default broadcast_stripes"):
+    job = ray.get_runtime_context().get_job_id()
+    with pytest.raises(
+        ValueError, match=rf"default broadcast_stripes.*: {job} \(.*\) of user \d+;"
+    ):
         ensure_node(place, Config(broadcast_stripes=3))
     assert ensure_node(place, Config()).incarnation >= 1
 
