@@ -73,7 +73,7 @@ def drain(asked: argparse.Namespace) -> int:
         return await ask_each(
             cluster,
             [node],
-            lambda calls, node: calls.drain(node.control, timeout_s=asked.timeout_s),
+            lambda calls, node: calls.drain(node.control, node.key, timeout_s=asked.timeout_s),
         )
 
     [reply] = asyncio.run(ask())

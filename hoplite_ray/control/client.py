@@ -149,9 +149,13 @@ class ControlClient:
         pages = self._stream(address, "ListTransfers", request, timeout_s)
         return [each async for page in pages for each in cast(pb.Transfers, page).transfers]
 
-    async def drain(self, address: str, *, timeout_s: float) -> pb.DrainReply:
-        """Have the node move what it alone holds; answered when it has, or at `timeout_s`."""
-        request = pb.DrainRequest(timeout_ms=int(timeout_s * 1000))
+    async def drain(self, address: str, key: NodeKey, *, timeout_s: float) -> pb.DrainReply:
+        """Have this life of the node move what it alone holds.
+
+        Returns: when it has, or at `timeout_s`.
+        """
+        milliseconds = int(timeout_s * 1000)
+        request = pb.DrainRequest(timeout_ms=milliseconds, node_id=key[0], incarnation=key[1])
         reply = await self._unary(address, "Drain", request, timeout_s=timeout_s + CALL_TIMEOUT_S)
         return cast(pb.DrainReply, reply)
 

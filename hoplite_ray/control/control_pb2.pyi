@@ -253,10 +253,14 @@ class Transfer(_message.Message):
     def __init__(self, object_id: _Optional[bytes] = ..., target_id: _Optional[bytes] = ..., kind: _Optional[str] = ..., sender: _Optional[int] = ..., stripe: _Optional[int] = ..., stripe_count: _Optional[int] = ..., landed_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
-    __slots__ = ("timeout_ms",)
+    __slots__ = ("timeout_ms", "node_id", "incarnation")
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     timeout_ms: int
-    def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
+    node_id: int
+    incarnation: int
+    def __init__(self, timeout_ms: _Optional[int] = ..., node_id: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class DrainReply(_message.Message):
     __slots__ = ("drained", "sole_copies", "left")

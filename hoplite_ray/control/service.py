@@ -187,7 +187,12 @@ class ControlService:
             yield page
 
     async def _Drain(self, request: pb.DrainRequest) -> pb.DrainReply:
-        _ = self._joined
+        own, asked = self._joined.own.key, _key(request)
+        if asked != own:
+            raise ControlError(
+                f"Drain is for node {asked[0]:x}/{asked[1]}, and {own[0]:x}/{own[1]} answers here; "
+                "look who is there, and ask again"
+            )
         self.drain()
         return await self._administration.drain(request.timeout_ms / 1000)
 
@@ -218,7 +223,7 @@ class _UnprovenError(ControlError):
     pass
 
 
-def _key(request: pb.LeaveRequest | pb.DeathReport | pb.VoteRequest) -> NodeKey:
+def _key(request: pb.LeaveRequest | pb.DeathReport | pb.VoteRequest | pb.DrainRequest) -> NodeKey:
     return (request.node_id, request.incarnation)
 
 

@@ -51,6 +51,10 @@ class Nodes:
         self.stores.append(store)
         return store
 
+    def key(self, rank: int) -> tuple[int, int]:
+        """Which life of which node."""
+        return (self.processes[rank].node_id, self.processes[rank].incarnation)
+
     def put(self, rank: int, array: npt.NDArray[Any]) -> bytes:
         """Put on one node; returns the new id."""
         object_id = new_id()

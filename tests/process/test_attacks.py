@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
@@ -21,9 +19,8 @@ import pytest
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.auth import METADATA_KEY, proof
 from hoplite_ray.control.methods import full_name
-from hoplite_ray.control.service import _CONNECTIONS_MAX
 from tests.process.nodes import MIB, WAIT_S, Nodes, numbers
-from tests.process.wire import Peer, is_closed
+from tests.process.wire import Peer
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
 STATS = full_name("Stats")
@@ -66,24 +63,6 @@ def drip(stranger: socket.socket, said: bytes) -> None:
         except ConnectionError:
             return
     raise AssertionError("the node heard it all")
-
-
-def test_connections_to_the_control_port_have_a_limit(pair: Nodes) -> None:
-    node = pair.processes[0].process.pid
-    before, limits = len(os.listdir(f"/proc/{node}/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, limits[1]), limits[1]))
-    try:
-        with ExitStack() as flood:
-            silent = [flood.enter_context(dial(pair)) for _ in range(3000)]
-            assert len(os.listdir(f"/proc/{node}/fd")) <= before + _CONNECTIONS_MAX + 64
-            array = numbers(MIB)
-            np.testing.assert_array_equal(pair.get(1, pair.put(0, array)), array)
-            for each in silent:
-                while not is_closed(each):
-                    continue  # its half of the greeting
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    serves(pair)
 
 
 def test_a_greeting_byte_by_byte_is_cut_off(pair: Nodes) -> None:

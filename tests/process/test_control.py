@@ -121,7 +121,7 @@ def test_every_call_needs_the_secret(cluster: MakeNodes) -> None:
             calls.describe(control),
             calls.probe(control, timeout_s=1.0),
             calls.objects(control, limit=1),
-            calls.drain(control, timeout_s=1.0),
+            calls.drain(control, (1, 1), timeout_s=1.0),
             calls.view(control),
         ):
             with pytest.raises(RefusedError, match="does not know this cluster's secret"):

@@ -55,11 +55,11 @@ def test_a_node_alone_has_nowhere_to_drain_to(cluster: MakeNodes) -> None:
     nodes = cluster(1)
     object_id = nodes.put(0, numbers(MIB))
     control = nodes.processes[0].control
-    reply = nodes.call(0, lambda calls: calls.drain(control, timeout_s=0.5))
+    reply = nodes.call(0, lambda calls: calls.drain(control, nodes.key(0), timeout_s=0.5))
     assert (reply.drained, reply.sole_copies) == (False, 1)
     assert [each.object_id for each in reply.left] == [object_id]
     nodes.add()  # now there is
-    assert nodes.call(0, lambda calls: calls.drain(control, timeout_s=WAIT_S)).drained
+    assert nodes.call(0, lambda calls: calls.drain(control, nodes.key(0), timeout_s=WAIT_S)).drained
 
 
 def test_asking_again_and_hanging_up_change_nothing(cluster: MakeNodes) -> None:
@@ -68,7 +68,7 @@ def test_asking_again_and_hanging_up_change_nothing(cluster: MakeNodes) -> None:
     control = nodes.processes[0].control
 
     async def hang_up(calls: ControlClient) -> bool:
-        asked = asyncio.create_task(calls.drain(control, timeout_s=WAIT_S))
+        asked = asyncio.create_task(calls.drain(control, nodes.key(0), timeout_s=WAIT_S))
         while not (await calls.describe(control)).draining:
             assert not asked.done()
         asked.cancel()
@@ -79,7 +79,9 @@ def test_asking_again_and_hanging_up_change_nothing(cluster: MakeNodes) -> None:
     assert nodes.call(0, hang_up)
     nodes.add()
     for _ in range(2):
-        assert nodes.call(0, lambda calls: calls.drain(control, timeout_s=WAIT_S)).drained
+        assert nodes.call(
+            0, lambda calls: calls.drain(control, nodes.key(0), timeout_s=WAIT_S)
+        ).drained
 
 
 def test_what_is_put_on_a_draining_node_moves_too(cluster: MakeNodes) -> None:
@@ -87,7 +89,7 @@ def test_what_is_put_on_a_draining_node_moves_too(cluster: MakeNodes) -> None:
     control = nodes.processes[0].control
 
     async def drain(calls: ControlClient) -> bool:
-        return (await calls.drain(control, timeout_s=WAIT_S)).drained
+        return (await calls.drain(control, nodes.key(0), timeout_s=WAIT_S)).drained
 
     assert nodes.call(0, drain)
     put = put_some(nodes, 0)
@@ -102,7 +104,7 @@ def test_a_node_that_drains_does_so_in_its_next_life(cluster: MakeNodes, tmp_pat
     first, second, *liars = nodes.processes
 
     async def end_a_life(calls: ControlClient) -> bool:
-        assert (await calls.drain(second.control, timeout_s=WAIT_S)).drained
+        assert (await calls.drain(second.control, nodes.key(1), timeout_s=WAIT_S)).drained
         for liar in liars:
             await calls.report_death(first.control, (second.node_id, 1), reporter=liar.node_id)
         async for view in calls.watch(first.control, 0):

@@ -231,7 +231,7 @@ def test_a_drained_node_is_killed_and_nothing_is_lost(cluster: MakeNodes) -> Non
     node = nodes.processes[0]
 
     async def drain(calls: ControlClient) -> None:
-        reply = await calls.drain(node.control, timeout_s=WAIT_S)
+        reply = await calls.drain(node.control, nodes.key(0), timeout_s=WAIT_S)
         assert reply.drained, reply
 
     nodes.call(0, drain)

@@ -12,15 +12,25 @@ from contextlib import suppress
 from hoplite_ray.launch import NodeProcess
 from tests.process.nodes import WAIT_S, Nodes
 
-HELLO, PROOF, CLAIM, CREDIT, BLOCK = 1, 3, 32, 47, 16
+HELLO, PROOF, BLOCK, CLAIM, DELETE_THERE, PULL_START, CREDIT = 1, 3, 16, 32, 33, 46, 47
 ATTACH, GET, DELETE, REDUCE, WROTE, RELEASE, CANCEL = 1, 18, 20, 21, 17, 19, 23
 FETCHED, DONE, ERROR = 33, 35, 36
 
 
-def frame(kind: int, body: bytes = b"", *, version: int = 1, size: int | None = None) -> bytes:
-    """A frame between nodes, without payload."""
+def frame(
+    kind: int,
+    body: bytes = b"",
+    *,
+    version: int = 1,
+    size: int | None = None,
+    payload: bytes = b"",
+    epoch: int = 0,
+    transfer: int = 0,
+) -> bytes:
+    """A frame between nodes."""
     size = len(body) if size is None else size
-    return struct.pack("<IHBBIIQQQ", 0x46504F48, version, kind, 0, size, 0, 0, 0, 0) + body
+    fields = (0x46504F48, version, kind, 0, size, len(payload), epoch, transfer, 0)
+    return struct.pack("<IHBBIIQQQ", *fields) + body + payload
 
 
 def local(kind: int, body: bytes = b"", *, request: int = 0, payload: int = 0) -> bytes:
@@ -56,15 +66,15 @@ class Peer:
         ticket = hmac.digest(self.secret, b"hoplite ticket" + pair, hashlib.sha256)
         return hmac.digest(ticket, label + b"".join(said), hashlib.sha256)
 
-    def meet(self, and_then: bytes = b"") -> None:
-        """Say Hello, hear Welcome, say Proof and whatever follows."""
+    def meet(self, and_then: bytes = b"") -> bytes:
+        """Say Hello, hear Welcome, say Proof and whatever follows; returns what it said last."""
         self.socket.sendall(self.hello)
         welcome = hear(self.socket, 40 + 62)
         unproven = welcome[:-32] + bytes(32)
         assert welcome[-32:] == self.mac(b"hoplite welcome", self.hello, unproven)
-        self.socket.sendall(
-            frame(PROOF, self.mac(b"hoplite proof", self.hello, welcome)) + and_then
-        )
+        said = frame(PROOF, self.mac(b"hoplite proof", self.hello, welcome)) + and_then
+        self.socket.sendall(said)
+        return said
 
 
 def dial(nodes: Nodes, rank: int) -> socket.socket:
