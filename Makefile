@@ -47,9 +47,9 @@ simulate: tests-built
 	$(tree)/hoplite_sim --seed 1 --seeds 10000
 	$(tree)/hoplite_sim --explore small --states 300000
 
-# A minute of hostile bytes into every decoder.
+# Hostile bytes into every decoder, and hostile control messages, for a minute or MINUTES=60.
 fuzz: tests-built
-	.ci/run fuzz
+	.ci/run fuzz $(MINUTES)
 
 # Format everything and renew the stub of the extension module.
 fix: tests-built

@@ -43,7 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )  # else ray.init writes a token into the home folder
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     settings.register_profile("house", derandomize=True, deadline=None, print_blob=True)
-    settings.load_profile("house")
+    settings.register_profile("fuzz", deadline=None, print_blob=True)  # .ci/properties
+    settings.load_profile(config.getoption("--hypothesis-profile") or "house")
 
 
 def pytest_report_header() -> str:
