@@ -101,6 +101,12 @@ def native_value(name: str, value: object) -> int:
     return words.index(str(value)) if str(value) in words else int(str(value))
 
 
+def shown(name: str, value: int) -> int | str:
+    """Return an option's value as a user says it, from what the native node takes."""
+    words = _WORDS.get(name, ())
+    return words[value] if 0 <= value < len(words) else value
+
+
 def _allowed(name: str) -> str:
     if name in _WORDS:
         return f"it takes {' or '.join(map(repr, _WORDS[name]))}"

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hoplite_ray import _native
+from hoplite_ray.config import shown
 from hoplite_ray.control.administration import Administration
 from hoplite_ray.control.client import ControlClient, RefusedError
 from hoplite_ray.control.membership import Membership
@@ -297,7 +298,10 @@ def _record(options: NodeOptions, own: Member) -> dict[str, Any]:
         "rails": own.rails,
         "socket": str(options.socket),
         "pid": os.getpid(),
-        "options": {"arena_bytes": options.arena_bytes, **options.overrides},
+        "options": {
+            "arena_bytes": options.arena_bytes,
+            **{name: shown(name, value) for name, value in options.overrides.items()},
+        },
     }
 
 

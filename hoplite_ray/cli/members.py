@@ -12,7 +12,7 @@ from hoplite_ray.cli.finding import Finding, Level
 from hoplite_ray.cli.places import Cluster, Place
 from hoplite_ray.cli.survey import NodeReport, Survey
 from hoplite_ray.cli.tables import size
-from hoplite_ray.config import Memory
+from hoplite_ray.config import Memory, shown
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError
 
@@ -146,7 +146,7 @@ def _agreement(answering: list[NodeReport]) -> Iterator[Finding]:
 def _options(description: pb.Description) -> str:
     """Return what was set, but for `trace`, which an operator sets where he looks."""
     options = sorted(description.options.items())
-    return " ".join(f"{name}={value}" for name, value in options if name != "trace")
+    return " ".join(f"{name}={shown(name, value)}" for name, value in options if name != "trace")
 
 
 def _clock(node: NodeReport) -> Iterator[Finding]:

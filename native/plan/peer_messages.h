@@ -134,7 +134,7 @@ struct PushTo {  // the home to a holder: push your copy to these
   std::vector<NodeId> receivers;
   bool operator==(const PushTo&) const = default;
 };
-struct Lost {  // answers a Claim that wants, or a Locate
+struct Lost {  // answers a Claim that wants, or a Locate; of a holder: no room to read it back
   ObjectId object;
   Code code = Code::kObjectLost;
   std::string text;

@@ -41,12 +41,15 @@ def last_words(*arguments: str, **environment: str) -> str:
 
 
 def test_a_node_says_who_it_is(cluster: MakeNodes, tmp_path: Path) -> None:
-    nodes = cluster(1, directory=tmp_path / "node", options={"credit_bytes": 1 << 20})
+    nodes = cluster(
+        1, directory=tmp_path / "node", options={"credit_bytes": 1 << 20, "when_full": "fail"}
+    )
     node = nodes.processes[0]
     record = json.loads((node.directory / "node.json").read_text())
     assert record["pid"] == node.process.pid
     assert record["node_id"] == node.node_id == nodes[0].node_id
-    assert record["options"] == {"arena_bytes": 256 * MIB, "credit_bytes": 1 << 20}
+    options = {"arena_bytes": 256 * MIB, "credit_bytes": 1 << 20, "when_full": "fail"}
+    assert record["options"] == options
     assert stat.S_IMODE(node.directory.stat().st_mode) == 0o700
     assert stat.S_IMODE((node.directory / "secret").stat().st_mode) == 0o600
 

@@ -76,16 +76,18 @@ def test_nothing_is_left_after_a_kill(cluster: MakeNodes, tmp_path: Path) -> Non
     nodes = cluster(1, arena_bytes=ARENA, options=SPILLS, spill_directory=tmp_path)
     put_all(nodes)
     assert len(spill_files(nodes.processes[0].process.pid, tmp_path)) == 1
+    (file,) = spill_files(nodes.processes[0].process.pid, tmp_path)
+    assert file.stat().st_nlink == 0, "nor will any process find it"
     assert not list(tmp_path.iterdir()), "the file has no name"
     nodes.kill(0)
+    assert not list(tmp_path.iterdir())
+    nodes.add()
+    assert len(spill_files(nodes.processes[1].process.pid, tmp_path)) == 1, "its own"
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_is_named_and_loses_nothing(cluster: MakeNodes, tmp_path: Path) -> None:
-    options = {**SPILLS, "admission_grace_ms": 500}
-    nodes = cluster(1, arena_bytes=ARENA, options=options, spill_directory=tmp_path)
-    # Files of the node may be no longer than that from now on; its arena is one already.
-    limits = (2 * SIZE, 2 * SIZE)
-    resource.prlimit(nodes.processes[0].process.pid, resource.RLIMIT_FSIZE, limits)
+def fill(nodes: Nodes) -> tuple[list[bytes], str]:
+    """Put until the arena and the disk are full; returns what is there, and what the last heard."""
     ids: list[bytes] = []
 
     def put_on() -> None:
@@ -94,9 +96,41 @@ def test_a_full_disk_is_named_and_loses_nothing(cluster: MakeNodes, tmp_path: Pa
 
     with pytest.raises(StoreFullError) as full:
         put_on()
-    named = f"Spilling failed: writing {SIZE} bytes to {tmp_path}: File too large (errno 27)"
-    assert named in str(full.value)
+    return ids, str(full.value)
+
+
+def test_a_file_that_may_not_grow_is_named_and_loses_nothing(
+    cluster: MakeNodes, tmp_path: Path
+) -> None:
+    options = {**SPILLS, "admission_grace_ms": 500}
+    nodes = cluster(1, arena_bytes=ARENA, options=options, spill_directory=tmp_path)
+    # Files of the node may be no longer than that from now on; its arena is one already.
+    limits = (2 * SIZE, 2 * SIZE)
+    resource.prlimit(nodes.processes[0].process.pid, resource.RLIMIT_FSIZE, limits)
+    ids, said = fill(nodes)
+    assert f"Spilling failed: writing {SIZE} bytes to {tmp_path}: File too large (errno 27)" in said
     assert len(ids) >= 5, "two went to the disk"
+    nodes[0].delete(ids.pop(), timeout_s=WAIT_S)
+    check_all(nodes, 0, ids)
+
+
+def test_a_full_disk_is_named_and_loses_nothing(cluster: MakeNodes, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        return  # only root can mount one
+    script = f'mount -t tmpfs -o size={2 * SIZE + MIB} spill {tmp_path} && exec "$@"'
+    nodes = cluster(
+        1,
+        arena_bytes=ARENA,
+        options={**SPILLS, "admission_grace_ms": 500},
+        spill_directory=tmp_path,
+        before=["unshare", "--mount", "sh", "-c", script, "sh"],
+    )
+    ids, said = fill(nodes)
+    assert f"bytes to {tmp_path}: No space left on device (errno 28)" in said
+    assert len(ids) >= 5, "two went to the disk"
+    stats = nodes.stats(0)
+    assert stats.spill_bytes == 2 * SIZE
+    assert stats.spill_errors >= 1
     nodes[0].delete(ids.pop(), timeout_s=WAIT_S)
     check_all(nodes, 0, ids)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hoplite_ray.config import Config, Memory, arena_bytes, native_value
+from hoplite_ray.config import Config, Memory, arena_bytes, native_value, shown
 
 GIB = 1 << 30
 
@@ -51,6 +51,11 @@ def test_words_are_read_by_name() -> None:
     assert config.explicit() == {"when_full": "fail"}
     assert native_value("when_full", "fail") == 1
     assert native_value("reduce_stripes", 3) == 3
+    assert (shown("when_full", 1), shown("when_full", 9), shown("reduce_stripes", 3)) == (
+        "fail",
+        9,
+        3,
+    )
 
 
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,11 @@ def test_clocks(skew_s: float, error_s: float, level: str) -> None:
 DIFFERENT: dict[str, tuple[Callable[[pb.Description], object], str, str]] = {
     "releases": (lambda d: setattr(d, "wire_version", 2), "fail", "wire version 2 on 2"),
     "Pythons": (lambda d: setattr(d, "python", "3.12"), "warn", "3.11 on 1; 3.12 on 2"),
-    "options": (lambda d: d.options.update(a=1, trace=1), "fail", "all defaults on 1; a=1 on 2"),
+    "options": (
+        lambda d: d.options.update(a=1, trace=1, when_full=2),
+        "fail",
+        "all defaults on 1; a=1 when_full=spill on 2",
+    ),
     "congestion controls": (lambda d: setattr(d, "congestion_control", "bbr"), "warn", "bbr on 2"),
 }
 
