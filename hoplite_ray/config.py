@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -21,7 +22,9 @@ _RANGES: dict[str, tuple[int, int]] = {
 # And of those that take a word, all words; a node's native half takes their places in the list.
 _WORDS: dict[str, tuple[str, ...]] = {"when_full": ("wait", "fail", "spill")}
 _PLACES = ("spill_directory",)
-_NAMES = (*_RANGES, *_PLACES, *_WORDS)
+_NETWORKS = ("rails",)
+_NAMES = (*_RANGES, *_PLACES, *_WORDS, *_NETWORKS)
+_RAILS_MAX = 8  # kRailsMax there
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class Config:
                         session under Ray.
     when_full:          what a put does for which the arena has no room: "wait" (the default) until
                         there is some, "fail" at once, or "spill" other objects to disk.
+    rails:              under Ray, 1 to 8 networks in which each node has an address to send blocks
+                        from and to, as "10.1.0.0/16, 10.2.0.0/16"; None: Ray's own address of it.
     """
 
     arena_bytes: int | None = None
@@ -45,6 +50,7 @@ class Config:
     reduce_stripes: int | None = None
     spill_directory: str | None = None
     when_full: str | None = None
+    rails: str | None = None
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -92,6 +98,14 @@ class Config:
         return {name: value for name, value in values.items() if value is not None}
 
 
+def networks_of(rails: str) -> list[str]:
+    """The networks of the option `rails`, in its order; none if one of them is no network."""
+    try:
+        return [str(ipaddress.ip_network(each.strip())) for each in rails.split(",")]
+    except ValueError:
+        return []
+
+
 def native_value(name: str, value: object) -> int:
     """Return an option's value as the native node takes it, from a command line or a Config.
 
@@ -112,6 +126,8 @@ def _allowed(name: str) -> str:
         return f"it takes {' or '.join(map(repr, _WORDS[name]))}"
     if name in _PLACES:
         return "it takes the absolute path of a directory"
+    if name in _NETWORKS:
+        return f"it takes 1 to {_RAILS_MAX} networks, as '10.1.0.0/16, fd00::/64'"
     low, high = _RANGES[name]
     return f"it takes an int from {low} to {high}"
 
@@ -125,6 +141,8 @@ def _is_allowed(name: str, value: object) -> bool:
         return value in _WORDS[name]
     if name in _PLACES:
         return isinstance(value, str) and value.startswith("/")
+    if name in _NETWORKS:
+        return isinstance(value, str) and 1 <= len(networks_of(value)) <= _RAILS_MAX
     low, high = _RANGES[name]
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 

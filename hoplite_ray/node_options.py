@@ -112,7 +112,7 @@ def checked(asked: argparse.Namespace, directory: Path) -> NodeOptions:
         config = replace(config, arena_bytes=asked.arena_bytes)
     if asked.spill_directory is not None:
         config = replace(config, spill_directory=str(asked.spill_directory.absolute()))
-    own = ("arena_bytes", "spill_directory")
+    own = ("arena_bytes", "spill_directory", "rails")
     overrides = {name: value for name, value in config.explicit().items() if name not in own}
     overrides |= dict(map(_override, asked.option))
     if asked.trace:

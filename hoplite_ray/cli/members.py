@@ -44,6 +44,7 @@ def checks(
         yield _views(seen, healthy)
     if answering:
         yield from _agreement(answering)
+        yield _rails(cluster, answering)
     for node in answering:
         if node.skew_s or node.skew_error_s:
             yield from _clock(node)
@@ -141,6 +142,19 @@ def _agreement(answering: list[NodeReport]) -> Iterator[Finding]:
             continue
         parts = (f"{value or 'all defaults'} on {', '.join(on)}" for value, on in kinds.items())
         yield Finding(level, about, "; ".join(parts), next_step)
+
+
+def _rails(cluster: Cluster, answering: list[NodeReport]) -> Finding:
+    """Tell which addresses the nodes send blocks from and to, and why these."""
+    networks = cluster.ray.get("options", {}).get("rails")
+    why = "as each node's --listen"
+    if cluster.ray:
+        why = f"in {networks}, of the option rails" if networks else "Ray's own address of the node"
+    counts = {len(node.rails) for node in answering}
+    if len(counts) == 1:
+        return Finding("ok", "rails", f"{counts.pop()} of each node, {why}")
+    told = ", ".join(f"{node.node_id:x}: {len(node.rails)}" for node in answering)
+    return Finding("warn", "rails", f"not alike: {told}", "give all nodes as many --listen")
 
 
 def _options(description: pb.Description) -> str:

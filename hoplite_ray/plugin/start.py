@@ -32,7 +32,7 @@ import ray
 from hoplite_ray import _native
 from hoplite_ray.config import Config, Memory, arena_bytes
 from hoplite_ray.errors import HopliteError, NodeLostError
-from hoplite_ray.plugin import seams
+from hoplite_ray.plugin import rails, seams
 
 _START_S = 60.0  # a node is up in 0.3 s; a loaded machine has been seen to take 20
 _END_S = (
@@ -100,6 +100,8 @@ def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None
     place.journals.mkdir(parents=True, exist_ok=True, mode=0o700)
     place.directory.chmod(0o700)
     values = seams.KeyValues(ray.get_runtime_context().gcs_address)
+    if asked.rails is not None:  # a mistake must not become the cluster's
+        rails.chosen(asked.rails, seams.node_address(), seams.interfaces())
     fixed = _agree(values, asked)
     with _only_one(place.directory / "start.lock"):
         deadline = time.monotonic() + _END_S
@@ -136,10 +138,13 @@ def _start(place: NodePlace, values: seams.KeyValues, options: Config) -> Runnin
     secret = values.put_if_absent("secret", secrets.token_hex(32).encode())
     with open(os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(secret)
+    rays_address = seams.node_address()
+    chosen = rails.chosen(options.rails, rays_address, seams.interfaces())
     command = [
         *(sys.executable, "-m", "hoplite_ray.node"),
         *("--directory", str(place.directory)),
-        *("--listen", f"{seams.node_address()}:0"),
+        *(word for rail in chosen for word in ("--listen", rail.listen)),
+        *("--control", rails.with_port(rays_address, 0)),
         *("--node-id", str(node_number(place.ray_node_id))),
         *("--incarnation", str(incarnation)),
         *("--secret-file", str(secret_file)),
@@ -150,9 +155,15 @@ def _start(place: NodePlace, values: seams.KeyValues, options: Config) -> Runnin
     for name, value in options.explicit().items():
         if name == "spill_directory":
             command += ["--spill-directory", str(value)]
-        elif name != "arena_bytes":
+        elif name not in ("arena_bytes", "rails"):
             command += ["--option", f"{name}={value}"]
-    return _run(place, command)
+    node = _run(place, command)
+    with _log(place).open("a") as log:
+        now = time.strftime("%Y-%m-%d %H:%M:%S,000")
+        for rail in chosen:
+            said = f"rail at {rail.address} of {rail.why}"
+            log.write(f"{now} level=INFO logger=hoplite_ray.start {said}\n")
+    return node
 
 
 def node_name(ray_node_id: str) -> str:
