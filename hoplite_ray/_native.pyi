@@ -51,6 +51,11 @@ class NativeNode:
     def transfers(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Return what comes in, stripe by stripe, the largest first."""
 
+    def moments(self, object_id: bytes, digits: int) -> dict[str, Any]:
+        """
+        Return what the node remembers of objects whose ids begin with so many hex digits, and of the deaths of nodes.
+        """
+
     def stop(self) -> None:
         """Say goodbye to all peers and join the thread. Idempotent."""
 

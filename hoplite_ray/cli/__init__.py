@@ -3,6 +3,7 @@
     hoplite-ray status            the nodes: alive, how full their arenas are
     hoplite-ray objects           the objects of all nodes, largest first
     hoplite-ray top               what is under way: nodes, transfers, trees, live
+    hoplite-ray trace OBJECT      the life of one object over all nodes, from put to get
     hoplite-ray drain NODE        move what only that node has elsewhere, before it is ended
     hoplite-ray doctor            every check of this machine and its cluster, with the next step
     hoplite-ray dashboard         a Grafana dashboard of what the nodes tell Prometheus
@@ -20,7 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hoplite_ray.cli import commands, doctor, top
+from hoplite_ray.cli import commands, doctor, top, trace
+from hoplite_ray.cli.lives import ID_DIGITS
 from hoplite_ray.errors import HopliteError
 
 
@@ -51,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         ("status", commands.status, "the nodes: alive, how full their arenas are"),
         ("objects", commands.objects, "the objects of all nodes, largest first"),
         ("top", top.top, "what is under way: nodes, transfers, trees, live"),
+        ("trace", trace.trace, "the life of one object over all nodes"),
         ("drain", commands.drain, "move what only that node has elsewhere"),
         ("doctor", doctor.doctor, "every check of this machine and its cluster"),
     ):
@@ -77,6 +80,8 @@ def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
         add("--timeout-s", type=_seconds, default=60.0, help="how long to wait; default: 60")
     else:
         add("--timeout-s", type=_seconds, default=10.0, help="for everything; default: 10")
+    if name == "trace":
+        add("object", metavar="OBJECT", type=_digits, help="its id in hex, or the first digits")
     if name == "top":
         add("--once", action="store_true", help="look twice, print one plain page, and end")
         add("--interval-s", type=_seconds, default=1.0, help="between two looks; default: 1")
@@ -89,6 +94,16 @@ def _seconds(text: str) -> float:
         if 0 < (value := float(text)) < 86400:
             return value
     raise argparse.ArgumentTypeError(f"{text} is not from 0 to 86400 s")
+
+
+def _digits(text: str) -> str:
+    digits = text.strip().lower()
+    if 1 <= len(digits) <= ID_DIGITS and set(digits) <= set("0123456789abcdef"):
+        return digits
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no id of an object; give 1 to {ID_DIGITS} hex digits, as ObjectRef.hex() "
+        "and hoplite-ray objects have them"
+    )
 
 
 def _count(text: str) -> int:

@@ -16,6 +16,7 @@ from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.client import ControlClient
 from hoplite_ray.control.view import Member
 from hoplite_ray.errors import ControlError
+from hoplite_ray.refs import OBJECT_ID_BYTES
 
 ROWS_MAX = 100_000  # 10 MB on the wire, and the longest turn that a node may spend on telling
 _ROWS_PER_MESSAGE = 1000  # some 60 to 100 bytes each; gRPC refuses messages over 4 MiB
@@ -40,6 +41,10 @@ class Administered(Protocol):
 
     def transfers(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Return the largest stripes that come in."""
+        ...
+
+    def moments(self, object_id: bytes, digits: int) -> dict[str, Any]:
+        """Return what the node remembers of some objects."""
         ...
 
     def drain(self) -> None:
@@ -124,6 +129,20 @@ class Administration:
         _check_limit(limit)
         for page in _pages(await asyncio.to_thread(self._native.transfers, limit)):
             yield pb.Transfers(transfers=[pb.Transfer(**each) for each in page])
+
+    async def trace(self, object_id: bytes, digits: int) -> pb.Traced:
+        """Tell what the node remembers of objects whose ids begin with so many hex digits.
+
+        Raises:  ControlError if that is no beginning of an id.
+        """
+        if len(object_id) != OBJECT_ID_BYTES or not 1 <= digits <= 2 * OBJECT_ID_BYTES:
+            raise ControlError(
+                f"{digits} hex digits of {len(object_id)} bytes are no start of an id; "
+                f"give 1 to {2 * OBJECT_ID_BYTES} of {OBJECT_ID_BYTES} bytes"
+            )
+        told = await asyncio.to_thread(self._native.moments, object_id, digits)
+        moments = [pb.Moment(**each) for each in told.pop("moments")]
+        return pb.Traced(moments=moments, now_ns=time.monotonic_ns(), **told)
 
     def begin_to_drain(self) -> None:
         """Move what is held only here to other nodes, from now on. Idempotent."""

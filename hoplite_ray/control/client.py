@@ -149,6 +149,14 @@ class ControlClient:
         pages = self._stream(address, "ListTransfers", request, timeout_s)
         return [each async for page in pages for each in cast(pb.Transfers, page).transfers]
 
+    async def trace(
+        self, address: str, object_id: bytes, digits: int, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> pb.Traced:
+        """Ask what the node remembers of objects whose ids begin with so many hex digits."""
+        request = pb.TraceRequest(object_id=object_id, digits=digits)
+        reply = await self._unary(address, "Trace", request, timeout_s=timeout_s)
+        return cast(pb.Traced, reply)
+
     async def drain(self, address: str, key: NodeKey, *, timeout_s: float) -> pb.DrainReply:
         """Have this life of the node move what it alone holds.
 

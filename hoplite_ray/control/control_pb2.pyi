@@ -252,6 +252,54 @@ class Transfer(_message.Message):
     size_bytes: int
     def __init__(self, object_id: _Optional[bytes] = ..., target_id: _Optional[bytes] = ..., kind: _Optional[str] = ..., sender: _Optional[int] = ..., stripe: _Optional[int] = ..., stripe_count: _Optional[int] = ..., landed_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
+class TraceRequest(_message.Message):
+    __slots__ = ("object_id", "digits")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    DIGITS_FIELD_NUMBER: _ClassVar[int]
+    object_id: bytes
+    digits: int
+    def __init__(self, object_id: _Optional[bytes] = ..., digits: _Optional[int] = ...) -> None: ...
+
+class Traced(_message.Message):
+    __slots__ = ("moments", "now_ns", "kept_max", "forgotten", "oldest_ns")
+    MOMENTS_FIELD_NUMBER: _ClassVar[int]
+    NOW_NS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_MAX_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_NS_FIELD_NUMBER: _ClassVar[int]
+    moments: _containers.RepeatedCompositeFieldContainer[Moment]
+    now_ns: int
+    kept_max: int
+    forgotten: int
+    oldest_ns: int
+    def __init__(self, moments: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ..., now_ns: _Optional[int] = ..., kept_max: _Optional[int] = ..., forgotten: _Optional[int] = ..., oldest_ns: _Optional[int] = ...) -> None: ...
+
+class Moment(_message.Message):
+    __slots__ = ("object_id", "kind", "error", "stripe", "stripe_count", "process", "at_ns", "since_ns", "peer", "other", "size_bytes")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    STRIPE_FIELD_NUMBER: _ClassVar[int]
+    STRIPE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    AT_NS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_NS_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    OTHER_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    object_id: bytes
+    kind: str
+    error: str
+    stripe: int
+    stripe_count: int
+    process: int
+    at_ns: int
+    since_ns: int
+    peer: int
+    other: int
+    size_bytes: int
+    def __init__(self, object_id: _Optional[bytes] = ..., kind: _Optional[str] = ..., error: _Optional[str] = ..., stripe: _Optional[int] = ..., stripe_count: _Optional[int] = ..., process: _Optional[int] = ..., at_ns: _Optional[int] = ..., since_ns: _Optional[int] = ..., peer: _Optional[int] = ..., other: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
 class DrainRequest(_message.Message):
     __slots__ = ("timeout_ms", "node_id", "incarnation")
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]

@@ -34,6 +34,7 @@ METHODS: dict[str, Method] = {
     "Probe": Method(pb.ProbeRequest, pb.Probes),
     "ListObjects": Method(pb.ListObjectsRequest, pb.Objects, streams=True),
     "ListTransfers": Method(pb.ListTransfersRequest, pb.Transfers, streams=True),
+    "Trace": Method(pb.TraceRequest, pb.Traced),
     "Drain": Method(pb.DrainRequest, pb.DrainReply),
 }
 

@@ -186,6 +186,9 @@ class ControlService:
         async for page in self._administration.transfers(request.limit):
             yield page
 
+    async def _Trace(self, request: pb.TraceRequest) -> pb.Traced:
+        return await self._administration.trace(request.object_id, request.digits)
+
     async def _Drain(self, request: pb.DrainRequest) -> pb.DrainReply:
         own, asked = self._joined.own.key, _key(request)
         if asked != own:

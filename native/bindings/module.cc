@@ -20,6 +20,7 @@
 
 #include "bindings/convert.h"
 #include "bindings/handles.h"
+#include "bindings/rows.h"
 #include "client/client.h"
 #include "node/node.h"
 
@@ -233,19 +234,7 @@ struct PyNode {
       return self.list({limit, 0}).objects;
     }();
     nb::list listed;
-    for (const ObjectRow& row : rows) {
-      nb::dict one;
-      one["object_id"] = nb::bytes(row.object.bytes.data(), row.object.bytes.size());
-      one["incarnation"] = row.incarnation.value;
-      one["size_bytes"] = row.size_bytes;
-      one["state"] = row.state;
-      one["pinned"] = row.pinned;
-      one["orphaned"] = row.orphaned;
-      one["sole"] = row.sole;
-      one["mappings"] = row.mappings;
-      one["waiters"] = row.waiters;
-      listed.append(std::move(one));
-    }
+    for (const ObjectRow& row : rows) listed.append(to_dict(row));
     return listed;
   }
 
@@ -256,19 +245,25 @@ struct PyNode {
       return self.list({0, limit}).transfers;
     }();
     nb::list listed;
-    for (const TransferRow& row : rows) {
-      nb::dict one;
-      one["object_id"] = nb::bytes(row.object.bytes.data(), row.object.bytes.size());
-      one["target_id"] = nb::bytes(row.target.bytes.data(), row.target.bytes.size());
-      one["kind"] = row.kind;
-      one["sender"] = row.sender.value;
-      one["stripe"] = row.stripe.value;
-      one["stripe_count"] = row.stripe_count;
-      one["landed_bytes"] = row.landed_bytes;
-      one["size_bytes"] = row.size_bytes;
-      listed.append(std::move(one));
-    }
+    for (const TransferRow& row : rows) listed.append(to_dict(row));
     return listed;
+  }
+
+  nb::dict moments(const nb::bytes& object_id, int digits) {
+    Node& self = started();
+    const ObjectPrefix prefix = to_prefix(object_id, digits);
+    const auto told = [&] {
+      const nb::gil_scoped_release released;
+      return self.list({0, 0, prefix}).remembered;
+    }();
+    nb::list listed;
+    for (const Moment& moment : told.moments) listed.append(to_dict(moment));
+    nb::dict all;
+    all["moments"] = std::move(listed);
+    all["kept_max"] = told.kept_max;
+    all["forgotten"] = told.forgotten;
+    all["oldest_ns"] = told.oldest.ns;
+    return all;
   }
 
   void stop() {
@@ -322,6 +317,10 @@ void bind_node(nb::module_& m) {
       .def("transfers", &PyNode::transfers, "limit"_a = 1000,
            nb::sig("def transfers(self, limit: int = 1000) -> list[dict[str, typing.Any]]"),
            "Return what comes in, stripe by stripe, the largest first.")
+      .def("moments", &PyNode::moments, "object_id"_a, "digits"_a,
+           nb::sig("def moments(self, object_id: bytes, digits: int) -> dict[str, typing.Any]"),
+           "Return what the node remembers of objects whose ids begin with so many hex digits, and "
+           "of the deaths of nodes.")
       .def("stop", &PyNode::stop, "Say goodbye to all peers and join the thread. Idempotent.");
 }
 

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -56,10 +57,13 @@ Result<void> prepare_directory(const std::string& path) {
   return {};
 }
 
-bool is_same_user(int fd) {
+// The process at the other end, if it is of our user.
+std::optional<std::uint32_t> process_at(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;
-  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
+  if (peer.uid != ::geteuid()) return std::nullopt;
+  return static_cast<std::uint32_t>(peer.pid);
 }
 
 // Returns how many bytes of both the socket has taken.
@@ -127,6 +131,11 @@ LocalCounters LocalPort::counters() const {
   return counters;
 }
 
+std::uint32_t LocalPort::process_of(ClientId client) const {
+  const auto found = clients_.find(client.value);
+  return found == clients_.end() ? 0 : found->second.process;
+}
+
 void LocalPort::handle_ready(const Ready& ready) {
   if (ready.token == listener_token_) {
     accept_all();
@@ -150,12 +159,15 @@ void LocalPort::accept_all() {
     auto fd = listener_.accept();
     if (!fd) return;
     const std::uint64_t token = next_token_++;
-    if (!fd->is_open() || !is_same_user(fd->value()) || clients_.size() >= limits_.clients_max ||
+    const auto process = fd->is_open() ? process_at(fd->value()) : std::nullopt;
+    if (!process || clients_.size() >= limits_.clients_max ||
         !poller_->add(fd->value(), token, Interest::kRead)) {
       ++counters_.clients_refused;
       continue;
     }
-    clients_[token].fd = std::move(*fd);
+    Attachment& client = clients_[token];
+    client.fd = std::move(*fd);
+    client.process = *process;
   }
 }
 

@@ -56,10 +56,12 @@ class LocalPort {
   [[nodiscard]] std::vector<Command> take_commands(std::size_t count_max);
   [[nodiscard]] bool has_commands() const { return !commands_.empty(); }
   [[nodiscard]] LocalCounters counters() const;
+  [[nodiscard]] std::uint32_t process_of(ClientId client) const;  // 0: it has gone
 
  private:
   struct Attachment {
     UniqueFd fd;
+    std::uint32_t process = 0;
     bool is_attached = false;
     bool passes_descriptors = false;  // with the first bytes that go out
     std::vector<std::byte> input;     // the part of a frame that has come

@@ -71,7 +71,7 @@ TEST(Completion, HandsEachListToWhoAskedForIt) {
   const RequestId second = completion.new_list();
   ObjectRow row;
   row.size_bytes = 7;
-  completion.answer(second, {{row}, {}});
+  completion.answer(second, {{row}, {}, {}});
   completion.answer(first, {});
   EXPECT_TRUE(completion.take_list(first).objects.empty());
   const auto rows = completion.take_list(second).objects;

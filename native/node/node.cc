@@ -97,7 +97,7 @@ Node::Node(const NodeConfig& config, Parts parts)
       rails_(parts_.links->rails()),
       commands_(*parts_.poller),
       engine_(config.engine, mix64(config.engine.node.value) ^ config.engine.incarnation.value),
-      object_trace_(config.trace != 0) {
+      object_trace_(config.moments_max, config.trace != 0) {
   NodeStats first;
   first.arena_bytes = config.engine.arena_bytes;
   completion_.publish(first);
@@ -181,19 +181,22 @@ void Node::hear(const Ready& ready, Budget& budget, Instant now) {
 
 void Node::decide(Instant now) {
   for (const Command& command : commands_.take(kCommandsPerTurnMax)) {
-    object_trace_.hear(command);
+    object_trace_.hear(command, 0, now);
     engine_.handle_command(command, now);
   }
   for (const Command& command : parts_.port->take_commands(kCommandsPerTurnMax)) {
-    object_trace_.hear(command);
+    object_trace_.hear(command, parts_.port->process_of(command.client), now);
     engine_.handle_command(command, now);
   }
   for (const IoEvent& event : parts_.links->take_events()) {
-    object_trace_.hear(event);
+    object_trace_.hear(event, now);
     engine_.handle_io(event, now);
   }
   if (parts_.spiller != nullptr) {
-    for (const SpillDone& done : parts_.spiller->take_done()) engine_.handle_io(done, now);
+    for (const SpillDone& done : parts_.spiller->take_done()) {
+      object_trace_.hear(done, now);
+      engine_.handle_io(done, now);
+    }
   }
   engine_.handle_timeout(now);
 }
@@ -219,7 +222,7 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
       "finish",       "write inline", "reply to client", "connect",       "disconnect",
       "report death", "list objects", "report drained",  "spill"};
   trace_.note(now, kNames[action.index()], turns_.turns);
-  object_trace_.perform(action);
+  object_trace_.perform(action, now);
   Links& links = *parts_.links;
   const Arena& arena = *parts_.arena;
   std::visit(Visitor{
@@ -258,7 +261,10 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
                    completion_.say({NodeEventKind::kDrained, node_id(), incarnation()});
                  },
                  [&](const SpillJob& a) { parts_.spiller->give(a); },
-                 [&](TellListing& a) { completion_.answer(a.request, std::move(a.listing)); },
+                 [&](TellListing& a) {
+                   a.listing.remembered = object_trace_.remembered(a.traced);
+                   completion_.answer(a.request, std::move(a.listing));
+                 },
              },
              action);
 }

@@ -21,6 +21,8 @@ constexpr std::int64_t kMsMax = 3'600'000;
 constexpr std::int64_t kSilenceMsMin = 3 * (kPulseEvery.ns / 1'000'000);
 constexpr std::int64_t kBytesMax = std::numeric_limits<std::int64_t>::max();
 
+constexpr std::int64_t kMomentsMost = 1 << 20;  // 126 MB
+
 constexpr std::uint64_t count(std::int64_t value) { return static_cast<std::uint64_t>(value); }
 
 // Sorted by name.
@@ -59,6 +61,7 @@ constexpr Option kOptions[] = {
      [](NodeConfig& c, std::int64_t v) { c.limits.liveness.suspect = ms(v); }},
     {"lost_grace_ms", 0, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.lost_grace = ms(v); }},
+    {"moments_max", 0, kMomentsMost, [](NodeConfig& c, std::int64_t v) { c.moments_max = v; }},
     {"progress_window_ms", 1, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.progress_window = ms(v); }},
     {"push_retry_ms", 1, kMsMax,

@@ -29,7 +29,8 @@ struct NodeOptions {
 struct NodeConfig {
   EngineConfig engine;
   LinkLimits limits;
-  std::int64_t trace = 0;  // 1: ObjectTrace is on
+  std::int64_t moments_max = 16'384;  // that ObjectTrace keeps: 2 MB
+  std::int64_t trace = 0;             // 1: it prints them as well
 };
 
 // Returns the configuration, or kInvalidArgument that names the option and what is allowed.

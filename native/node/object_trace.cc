@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/object_trace.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -51,49 +53,266 @@ void print(const ObjectId& object, std::string_view prefix, std::string_view kin
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
-void print_message(const Message& message, std::string_view prefix) {
-  const ObjectId* object = object_in(message.body);
-  if (object != nullptr) print(*object, prefix, kMessages[message.body.index()]);
+constexpr std::size_t kAsked = 4096;      // 0.4 MB; a client gathers some hundred objects at once
+constexpr std::size_t kPeersKept = 256;   // nodes die less often than objects
+constexpr std::size_t kToldMax = 20'000;  // 2 MB of control message
+
+Moment moment_of(const ObjectId& object, MomentKind kind, Instant at, NodeId peer = kNoNode) {
+  Moment moment;
+  moment.object = object;
+  moment.kind = kind;
+  moment.at = moment.since = at;
+  moment.peer = peer;
+  return moment;
+}
+
+// What a command's answer will be, if it is no error.
+MomentKind awaited(const CommandBody& command) {
+  if (std::holds_alternative<GetCommand>(command)) return MomentKind::kGot;
+  if (std::holds_alternative<DeleteCommand>(command)) return MomentKind::kDelete;
+  if (std::holds_alternative<OrphanCommand>(command)) return MomentKind::kOrphaned;
+  if (std::holds_alternative<ReduceCommand>(command)) return MomentKind::kCommitted;
+  return MomentKind::kSealed;
+}
+
+// What the control messages that need no more than their sender are; nullopt: not told.
+std::optional<MomentKind> kind_of(const PeerMessage& message) {
+  if (const auto* claim = std::get_if<Claim>(&message)) {
+    if (claim->wants && claim->stripes.empty()) return MomentKind::kWanted;
+    return std::nullopt;
+  }
+  if (const auto* state = std::get_if<ReduceState>(&message)) {
+    if (state->phase == ReducePhase::kCommitted) return MomentKind::kCommitted;
+    return std::nullopt;
+  }
+  if (std::holds_alternative<Delete>(message)) return MomentKind::kDelete;
+  if (std::holds_alternative<Drop>(message)) return MomentKind::kDropped;
+  if (std::holds_alternative<Lost>(message)) return MomentKind::kLost;
+  if (std::holds_alternative<Orphan>(message)) return MomentKind::kOrphaned;
+  if (std::holds_alternative<Adopt>(message)) return MomentKind::kAdopted;
+  if (std::holds_alternative<ReduceOwn>(message)) return MomentKind::kFolding;
+  return std::nullopt;
 }
 
 }  // namespace
 
-void ObjectTrace::tell(const Command& command) {
+ObjectTrace::ObjectTrace(std::int64_t moments_max, bool prints)
+    : is_on_(moments_max > 0 || prints),
+      keeps_(moments_max > 0),
+      prints_(prints),
+      lives_(static_cast<std::size_t>(moments_max)),
+      gets_(keeps_ ? static_cast<std::size_t>(moments_max / 2 + 1) : 0),
+      peers_(keeps_ ? kPeersKept : 0),
+      asked_(is_on_ ? kAsked : 0) {}
+
+Remembered ObjectTrace::remembered(const ObjectPrefix& prefix) const {
+  Remembered told;
+  if (!keeps_ || prefix.digits == 0) return told;
+  const auto is_meant = [&prefix](const Moment& each) { return prefix.covers(each.object); };
+  lives_.tell(is_meant, told);
+  gets_.tell(is_meant, told);
+  for (const Asked& asked : asked_) {
+    if (asked.request == RequestId{0} || !is_meant(asked.moment)) continue;
+    told.moments.push_back(asked.moment);
+    told.moments.back().kind = MomentKind::kWaits;
+  }
+  for (const auto& [from, receive] : receives_) {
+    if (receive.bytes == 0 || !is_meant(receive.moment)) continue;
+    told.moments.push_back(receive.moment);
+    told.moments.back().since = receive.first;
+    told.moments.back().at = receive.last;
+    told.moments.back().bytes = receive.bytes;
+  }
+  if (told.moments.size() > kToldMax) {
+    told.forgotten += told.moments.size() - kToldMax;
+    std::nth_element(told.moments.begin(), told.moments.begin() + kToldMax, told.moments.end(),
+                     [](const Moment& a, const Moment& b) { return b.at < a.at; });
+    told.moments.resize(kToldMax);
+  }
+  const std::uint64_t forgotten = told.forgotten;  // a death that is forgotten hides no object
+  peers_.tell([](const Moment&) { return true; }, told);
+  told.forgotten = forgotten;
+  return told;
+}
+
+void ObjectTrace::note(const Command& command, std::uint32_t process, Instant now) {
+  if (std::holds_alternative<ClientLostCommand>(command.body)) {
+    for (Asked& asked : asked_) {
+      if (asked.client == command.client) asked.request = RequestId{0};
+    }
+  }
   const ObjectId* object = object_in(command.body);
   if (object == nullptr) return;
-  if (command.request != RequestId{0}) requests_[{command.client, command.request}] = *object;
-  print(*object, "", kCommands[command.body.index()]);
+  if (prints_) print(*object, "", kCommands[command.body.index()]);
+  Moment moment = moment_of(*object, awaited(command.body), now);
+  moment.process = process;
+  if (const auto* put = std::get_if<PutCommand>(&command.body)) moment.bytes = put->meta.size_bytes;
+  if (const auto* wrote = std::get_if<WroteCommand>(&command.body)) {
+    moment.bytes = wrote->upto_bytes;
+  }
+  if (std::holds_alternative<ReduceCommand>(command.body)) {
+    Moment begun = moment;
+    begun.kind = MomentKind::kReduce;
+    keep(begun);
+  }
+  if (moment.kind == MomentKind::kDelete || moment.kind == MomentKind::kOrphaned) keep(moment);
+  if (command.request == RequestId{0}) return;
+  asked(command.client, command.request) = {command.client, command.request, moment};
 }
 
-void ObjectTrace::tell(const IoEvent& event) {
-  if (const auto* in = std::get_if<MessageIn>(&event)) print_message(in->message, "in:");
-  const auto* landed = std::get_if<BlockLanded>(&event);
-  if (landed == nullptr) return;
-  const auto receive = receives_.find({landed->from, landed->transfer});
-  if (receive != receives_.end()) print(receive->second, "", "BlockLanded");
+void ObjectTrace::note(const IoEvent& event, Instant now) {
+  if (const auto* in = std::get_if<MessageIn>(&event)) note_in(*in, now);
+  if (const auto* landed = std::get_if<BlockLanded>(&event)) note_landed(*landed, now);
+  if (!keeps_) return;
+  if (const auto* down = std::get_if<LinkDown>(&event)) {
+    peers_.keep(moment_of({}, MomentKind::kLinkDown, now, down->node));
+  }
+  if (const auto* dead = std::get_if<PeerDead>(&event)) {
+    peers_.keep(moment_of({}, MomentKind::kDead, now, dead->node));
+  }
+  if (const auto* done = std::get_if<SpillDone>(&event)) {
+    auto spill = spills_.extract(done->spill);
+    if (spill.empty()) return;
+    Moment& moment = spill.mapped();
+    moment.kind = MomentKind::kSpilled;
+    moment.at = now;
+    if (!done->error.empty()) moment.code = Code::kSystem;
+    keep(moment);
+  }
 }
 
-void ObjectTrace::tell(const Action& action) {
-  if (const auto* send = std::get_if<SendMessage>(&action)) print_message(send->message, "out:");
-  if (const auto* block = std::get_if<SendBlock>(&action)) {
+void ObjectTrace::note(const Action& action, Instant now) {
+  if (const auto* send = std::get_if<SendMessage>(&action)) note_out(*send, now);
+  if (const auto* reply = std::get_if<ReplyToClient>(&action)) note_reply(*reply, now);
+  if (const auto* close = std::get_if<CloseReceive>(&action)) note_closed(*close, now);
+  if (const auto* job = std::get_if<SpillJob>(&action)) note_spill(*job, now);
+  if (const auto* block = std::get_if<SendBlock>(&action); block != nullptr && prints_) {
     print(block->header.object, "", "SendBlock");
   }
   if (const auto* open = std::get_if<OpenReceive>(&action)) {
-    receives_[{open->from, open->transfer}] = open->object;
-    print(open->object, "", "OpenReceive");
+    if (prints_) print(open->object, "", "OpenReceive");
+    Moment moment = moment_of(open->object, MomentKind::kReceiving, now, open->from);
+    moment.stripe = open->stripe;
+    moment.stripe_count = open->stripe_count;
+    keep(moment);
+    receives_[{open->from, open->transfer}] = {moment, open->meta};
   }
-  if (const auto* close = std::get_if<CloseReceive>(&action)) {
-    const auto receive = receives_.find({close->from, close->transfer});
+}
+
+void ObjectTrace::note_in(const MessageIn& in, Instant now) {
+  const PeerMessage& body = in.message.body;
+  if (std::holds_alternative<PullRefused>(body)) {
+    const auto receive = receives_.find({in.from, in.message.transfer});
     if (receive == receives_.end()) return;
-    print(receive->second, "", "CloseReceive");
-    receives_.erase(receive);
+    Moment moment = receive->second.moment;
+    moment.kind = MomentKind::kRefused;
+    moment.at = moment.since = now;
+    return keep(moment);
   }
-  if (const auto* reply = std::get_if<ReplyToClient>(&action)) {
-    const auto request = requests_.find({reply->client, reply->request});
-    if (request == requests_.end()) return;
-    print(request->second, "", "ReplyToClient");
-    requests_.erase(request);
+  const ObjectId* object = object_in(body);
+  if (object == nullptr) return;
+  if (prints_) print(*object, "in:", kMessages[body.index()]);
+  if (!in.payload.empty()) {
+    Moment moment = moment_of(*object, MomentKind::kPushed, now, in.from);
+    moment.bytes = in.payload.size();
+    keep(moment);
   }
+  if (const auto* start = std::get_if<PullStart>(&body)) {
+    Moment moment = moment_of(*object, MomentKind::kServing, now, in.from);
+    moment.stripe = start->stripe;
+    moment.stripe_count = start->stripe_count;
+    keep(moment);
+  }
+  if (const auto kind = kind_of(body)) keep(moment_of(*object, *kind, now, in.from));
+}
+
+void ObjectTrace::note_out(const SendMessage& out, Instant now) {
+  const PeerMessage& body = out.message.body;
+  const ObjectId* object = object_in(body);
+  if (object == nullptr) return;
+  if (prints_) print(*object, "out:", kMessages[body.index()]);
+  if (const auto* grant = std::get_if<Grant>(&body)) {
+    Moment moment = moment_of(*object, MomentKind::kGranted, now, out.to);
+    moment.stripe = grant->stripe;
+    moment.stripe_count = grant->stripe_count;
+    moment.other = grant->sender;
+    keep(moment);
+  }
+  if (out.payload && out.payload->size_bytes > 0) {
+    Moment moment = moment_of(*object, MomentKind::kPushing, now, out.to);
+    moment.bytes = out.payload->size_bytes;
+    keep(moment);
+  }
+}
+
+void ObjectTrace::note_landed(const BlockLanded& landed, Instant now) {
+  const auto found = receives_.find({landed.from, landed.transfer});
+  if (found == receives_.end()) return;
+  Receive& receive = found->second;
+  if (prints_) print(receive.moment.object, "", "BlockLanded");
+  const std::uint64_t bytes = block_extent(receive.meta, landed.block).size_bytes;
+  receive.last = now;
+  if (receive.bytes == 0) {
+    receive.first = now;
+    Moment first = receive.moment;
+    first.kind = MomentKind::kFirstBlock;
+    first.at = first.since = now;
+    first.bytes = bytes;
+    keep(first);
+  }
+  receive.bytes += bytes;
+}
+
+void ObjectTrace::note_closed(const CloseReceive& close, Instant now) {
+  const auto found = receives_.find({close.from, close.transfer});
+  if (found == receives_.end()) return;
+  const Receive& receive = found->second;
+  if (prints_) print(receive.moment.object, "", "CloseReceive");
+  Moment moment = receive.moment;
+  moment.kind = MomentKind::kReceived;
+  moment.bytes = receive.bytes;
+  moment.since = receive.bytes > 0 ? receive.first : now;
+  moment.at = receive.bytes > 0 ? receive.last : now;
+  keep(moment);
+  receives_.erase(found);
+}
+
+void ObjectTrace::note_reply(const ReplyToClient& reply, Instant now) {
+  Asked& asked = this->asked(reply.client, reply.request);
+  if (asked.client != reply.client || asked.request != reply.request) return;
+  if (prints_) print(asked.moment.object, "", "ReplyToClient");
+  Moment moment = asked.moment;
+  moment.at = now;
+  asked.request = RequestId{0};
+  if (const auto* fetched = std::get_if<Fetched>(&reply.reply)) {
+    moment.bytes = fetched->meta.size_bytes;
+  } else if (std::holds_alternative<Reserved>(reply.reply)) {
+    moment.kind = MomentKind::kReserved;
+  } else if (const auto* error = std::get_if<Error>(&reply.reply)) {
+    moment.kind = MomentKind::kFailed;
+    moment.code = error->code;
+  } else if (moment.kind == MomentKind::kDelete || moment.kind == MomentKind::kOrphaned) {
+    return;  // kept when it was asked
+  }
+  keep(moment);
+}
+
+void ObjectTrace::note_spill(const SpillJob& job, Instant now) {
+  if (!keeps_ || job.way == SpillWay::kFree) return;
+  const bool is_written = job.way == SpillWay::kWrite;
+  Moment moment =
+      moment_of(job.object, is_written ? MomentKind::kSpilling : MomentKind::kReading, now);
+  moment.bytes = job.file.size_bytes;
+  keep(moment);
+  spills_[job.spill] = moment;
+}
+
+void ObjectTrace::keep(const Moment& moment) {
+  if (keeps_) (moment.kind == MomentKind::kGot ? gets_ : lives_).keep(moment);
+}
+
+ObjectTrace::Asked& ObjectTrace::asked(ClientId client, RequestId request) {
+  return asked_[(client.value * 611 + request.value) % kAsked];
 }
 
 }  // namespace hoplite

@@ -1,38 +1,76 @@
-// The life of every object as lines on standard error, for people who follow one (option `trace`):
-// `trace <object in hex> <kind>` for each command, event and action that names an object. Costs one
-// branch each when off. Reactor thread only.
+// What this node remembers of each object's life, for `hoplite-ray trace`, in fixed memory: every
+// command, event and action that names an object becomes a Moment in a ring. Gets have a ring of
+// their own, so that many of them push out no puts and transfers. Cost: one branch each when off;
+// on, what benchmarks/overhead.py shows. With the option `trace` also lines on standard error,
+// `trace <object in hex> <kind>`, for examples/follow_a_block.py. Reactor thread only.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <utility>
+#include <vector>
 
+#include "node/moment_ring.h"
 #include "plan/messages.h"
 
 namespace hoplite {
 
 class ObjectTrace {
  public:
-  explicit ObjectTrace(bool is_on) : is_on_(is_on) {}
-  void hear(const Command& command) {
-    if (is_on_) tell(command);
+  // Keeps `moments_max` moments of puts and transfers and half as many gets.
+  ObjectTrace(std::int64_t moments_max, bool prints);
+
+  // `process` is the client's.
+  void hear(const Command& command, std::uint32_t process, Instant now) {
+    if (is_on_) note(command, process, now);
   }
-  void hear(const IoEvent& event) {
-    if (is_on_) tell(event);
+  void hear(const IoEvent& event, Instant now) {
+    if (is_on_) note(event, now);
   }
-  void perform(const Action& action) {
-    if (is_on_) tell(action);
+  void perform(const Action& action, Instant now) {
+    if (is_on_) note(action, now);
   }
+  [[nodiscard]] Remembered remembered(const ObjectPrefix& prefix) const;
 
  private:
-  void tell(const Command& command);
-  void tell(const IoEvent& event);
-  void tell(const Action& action);
+  struct Asked {  // by a client, and not answered yet
+    ClientId client;
+    RequestId request;
+    Moment moment;  // of its answer, if that is no error
+  };
+  struct Receive {
+    Moment moment;  // as kReceiving
+    ObjectMeta meta;
+    Instant first = {};
+    Instant last = {};
+    std::uint64_t bytes = 0;
+  };
+
+  void note(const Command& command, std::uint32_t process, Instant now);
+  void note(const IoEvent& event, Instant now);
+  void note(const Action& action, Instant now);
+  void note_in(const MessageIn& in, Instant now);
+  void note_out(const SendMessage& out, Instant now);
+  void note_landed(const BlockLanded& landed, Instant now);
+  void note_closed(const CloseReceive& close, Instant now);
+  void note_reply(const ReplyToClient& reply, Instant now);
+  void note_spill(const SpillJob& job, Instant now);
+  void keep(const Moment& moment);
+  [[nodiscard]] Asked& asked(ClientId client, RequestId request);
 
   bool is_on_;
-  // What a landed block and a reply do not name themselves.
-  std::map<std::pair<NodeId, TransferId>, ObjectId> receives_;
-  std::map<std::pair<ClientId, RequestId>, ObjectId> requests_;
+  bool keeps_;
+  bool prints_;
+  MomentRing lives_;
+  MomentRing gets_;
+  MomentRing peers_;  // deaths and lost links
+  // By client and request, and a later request may have its place: who has so many at once is not
+  // told of all of them.
+  std::vector<Asked> asked_;
+  std::map<std::pair<NodeId, TransferId>, Receive> receives_;  // open ones
+  std::map<SpillId, Moment> spills_;                           // under way
 };
 
 }  // namespace hoplite

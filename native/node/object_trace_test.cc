@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace hoplite {
 namespace {
@@ -20,40 +23,140 @@ std::string line(const std::string& byte, const std::string& kind) {
   return "trace " + hex + " " + kind + "\n";
 }
 
+constexpr Instant at(std::int64_t ms) { return Instant{} + Duration{ms * 1'000'000}; }
+
 void one_life(ObjectTrace& trace) {
-  trace.hear(Command{ClientId{1}, RequestId{2}, GetCommand{object_id(0xab)}});
+  trace.hear(Command{ClientId{1}, RequestId{2}, GetCommand{object_id(0xab)}}, 77, at(1));
   Grant body;
   body.object = object_id(0xab);
   Message grant;
   grant.body = body;
-  trace.hear(IoEvent{MessageIn{NodeId{2}, grant, {}}});
+  trace.hear(IoEvent{MessageIn{NodeId{2}, grant, {}}}, at(2));
   OpenReceive open;
   open.transfer = TransferId{7};
   open.from = NodeId{2};
   open.object = object_id(0xab);
-  trace.perform(Action{open});
-  trace.hear(IoEvent{BlockLanded{NodeId{2}, TransferId{7}, BlockIndex{0}}});
-  trace.hear(IoEvent{BlockLanded{NodeId{3}, TransferId{7}, BlockIndex{0}}});  // nobody's
-  trace.perform(Action{CloseReceive{TransferId{7}, NodeId{2}}});
-  trace.perform(Action{ReplyToClient{ClientId{1}, RequestId{2}, Done{}}});
-  trace.perform(Action{ReplyToClient{ClientId{1}, RequestId{3}, Done{}}});  // to another request
+  open.meta = {100, 64, {}, {}};
+  trace.perform(Action{open}, at(3));
+  trace.hear(IoEvent{BlockLanded{NodeId{2}, TransferId{7}, BlockIndex{0}}}, at(4));
+  trace.hear(IoEvent{BlockLanded{NodeId{3}, TransferId{7}, BlockIndex{0}}}, at(4));  // nobody's
+  trace.hear(IoEvent{BlockLanded{NodeId{2}, TransferId{7}, BlockIndex{1}}}, at(5));
+  trace.perform(Action{CloseReceive{TransferId{7}, NodeId{2}}}, at(6));
+  Fetched fetched;
+  fetched.meta = open.meta;
+  trace.perform(Action{ReplyToClient{ClientId{1}, RequestId{2}, fetched}}, at(7));
+  trace.perform(Action{ReplyToClient{ClientId{1}, RequestId{3}, Done{}}}, at(8));  // to another one
 }
 
-TEST(ObjectTrace, TellsTheLifeOfAnObject) {
-  ObjectTrace trace(true);
+std::vector<Moment> moments(const ObjectTrace& trace, std::uint8_t byte, std::uint8_t digits) {
+  auto told = trace.remembered({object_id(byte), digits}).moments;
+  std::stable_sort(told.begin(), told.end(),
+                   [](const Moment& a, const Moment& b) { return a.at < b.at; });
+  return told;
+}
+
+std::vector<MomentKind> kinds(const std::vector<Moment>& moments) {
+  std::vector<MomentKind> all;
+  for (const Moment& each : moments) all.push_back(each.kind);
+  return all;
+}
+
+TEST(ObjectTrace, PrintsTheLifeOfAnObject) {
+  ObjectTrace trace(0, true);
   testing::internal::CaptureStderr();
   one_life(trace);
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             line("ab", "GetCommand") + line("ab", "in:Grant") + line("ab", "OpenReceive") +
-                line("ab", "BlockLanded") + line("ab", "CloseReceive") +
+                line("ab", "BlockLanded") + line("ab", "BlockLanded") + line("ab", "CloseReceive") +
                 line("ab", "ReplyToClient"));
+  EXPECT_EQ(moments(trace, 0xab, 56).size(), 0U);
 }
 
-TEST(ObjectTrace, IsSilentWhenItIsOff) {
-  ObjectTrace trace(false);
+TEST(ObjectTrace, RemembersTheLifeOfAnObjectAndPrintsNothing) {
+  ObjectTrace trace(16, false);
   testing::internal::CaptureStderr();
   one_life(trace);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  const auto told = moments(trace, 0xab, 3);
+  ASSERT_EQ(kinds(told), (std::vector{MomentKind::kReceiving, MomentKind::kFirstBlock,
+                                      MomentKind::kReceived, MomentKind::kGot}));
+  EXPECT_EQ(told[1].bytes, 64U);
+  EXPECT_EQ(told[2].at, at(5));
+  EXPECT_EQ(told[2].since, at(4));
+  EXPECT_EQ(told[2].bytes, 100U);
+  EXPECT_EQ(told[3].since, at(1));
+  EXPECT_EQ(told[3].process, 77U);
+  EXPECT_EQ(moments(trace, 0xac, 1).size(), 4U);  // its first digit
+  EXPECT_EQ(moments(trace, 0xac, 2).size(), 0U);
+}
+
+TEST(ObjectTrace, KeepsTheNewestAndSaysSinceWhen) {
+  ObjectTrace trace(2, false);
+  for (std::uint8_t i = 1; i <= 5; ++i) {
+    trace.hear(Command{ClientId{1}, RequestId{0}, DeleteCommand{object_id(i), {}}}, 0, at(i));
+  }
+  EXPECT_EQ(moments(trace, 3, 56).size(), 0U);
+  EXPECT_EQ(moments(trace, 4, 56).size(), 1U);
+  const auto told = trace.remembered({object_id(5), 56});
+  EXPECT_EQ(told.forgotten, 3U);
+  EXPECT_EQ(told.oldest, at(4));
+}
+
+TEST(ObjectTrace, TellsWhoWaitsUntilTheClientHasGone) {
+  ObjectTrace trace(16, false);
+  trace.hear(Command{ClientId{1}, RequestId{2}, GetCommand{object_id(1)}}, 77, at(1));
+  EXPECT_EQ(kinds(moments(trace, 1, 56)), std::vector{MomentKind::kWaits});
+  trace.hear(Command{ClientId{1}, RequestId{0}, ClientLostCommand{}}, 0, at(2));
+  EXPECT_EQ(moments(trace, 1, 56).size(), 0U);
+}
+
+TEST(ObjectTrace, TellsHowFarAStripeIs) {
+  ObjectTrace trace(16, false);
+  OpenReceive open;
+  open.transfer = TransferId{7};
+  open.from = NodeId{2};
+  open.object = object_id(1);
+  open.meta = {100, 64, {}, {}};
+  trace.perform(Action{open}, at(1));
+  trace.hear(IoEvent{BlockLanded{NodeId{2}, TransferId{7}, BlockIndex{1}}}, at(3));
+  const auto told = moments(trace, 1, 56);
+  ASSERT_EQ(kinds(told),
+            (std::vector{MomentKind::kReceiving, MomentKind::kFirstBlock, MomentKind::kReceiving}));
+  EXPECT_EQ(told[0].bytes, 0U);
+  EXPECT_EQ(told[2].bytes, 36U);
+}
+
+TEST(ObjectTrace, GetsPushOutNoPuts) {
+  ObjectTrace trace(2, false);
+  const auto ask = [&trace](RequestId request, CommandBody body) {
+    trace.hear(Command{ClientId{1}, request, std::move(body)}, 77, at(1));
+  };
+  ask(RequestId{1}, PutCommand{object_id(1), Incarnation{1}, {5, 5, {}, {}}, {}});
+  trace.perform(Action{ReplyToClient{ClientId{1}, RequestId{1}, Done{}}}, at(2));
+  for (std::uint64_t i = 2; i < 100; ++i) {
+    ask(RequestId{i}, GetCommand{object_id(1)});
+    trace.perform(Action{ReplyToClient{ClientId{1}, RequestId{i}, Fetched{}}}, at(3));
+  }
+  const auto told = moments(trace, 1, 56);
+  ASSERT_GT(told.size(), 1U);
+  EXPECT_EQ(told[0].kind, MomentKind::kSealed);
+  EXPECT_EQ(told[0].bytes, 5U);
+}
+
+TEST(ObjectTrace, TellsOfDeathsWhateverIsAskedFor) {
+  ObjectTrace trace(16, false);
+  trace.hear(IoEvent{PeerDead{NodeId{9}, Incarnation{1}}}, at(1));
+  const auto told = moments(trace, 1, 56);
+  ASSERT_EQ(kinds(told), std::vector{MomentKind::kDead});
+  EXPECT_EQ(told[0].peer, NodeId{9});
+}
+
+TEST(ObjectTrace, IsSilentWhenItIsOff) {
+  ObjectTrace trace(0, false);
+  testing::internal::CaptureStderr();
+  one_life(trace);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(trace.remembered({object_id(0xab), 56}).kept_max, 0U);
 }
 
 }  // namespace

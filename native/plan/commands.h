@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "plan/moment.h"
 #include "plan/transfer_messages.h"
 #include "plan/types.h"
 
@@ -72,6 +73,7 @@ struct DrainCommand {};  // from the control plane: hand over what only this nod
 struct ListCommand {     // from the control plane: what is here and comes in, the largest first
   std::uint64_t objects_max = 0;
   std::uint64_t transfers_max = 0;
+  ObjectPrefix traced = {};  // and what the node remembers of these
 };
 using CommandBody =
     std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand, DeleteCommand, ReduceCommand,
@@ -106,6 +108,7 @@ struct TransferRow {  // one stripe that comes in, for `target`: the object itse
 struct Listing {
   std::vector<ObjectRow> objects;
   std::vector<TransferRow> transfers;
+  Remembered remembered;
 };
 
 struct Reserved {  // write the object here, then say WroteCommand

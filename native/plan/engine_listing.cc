@@ -174,8 +174,9 @@ std::vector<TransferRow> EngineTables::largest_transfers(std::uint64_t rows_max)
 }
 
 void Engine::State::on(const Command& command, const ListCommand& list) {
-  actions_.emplace_back(TellListing{
-      command.request, {largest_objects(list.objects_max), largest_transfers(list.transfers_max)}});
+  Listing listing{largest_objects(list.objects_max), largest_transfers(list.transfers_max),
+                  Remembered{}};
+  actions_.emplace_back(TellListing{command.request, std::move(listing), list.traced});
 }
 
 }  // namespace hoplite

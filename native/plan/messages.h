@@ -110,9 +110,10 @@ struct ReportDeath {  // to the control plane, which proposes a view without it
   NodeId node;
   Incarnation incarnation;
 };
-struct TellListing {  // answers ListCommand
+struct TellListing {  // answers ListCommand; what is remembered of `traced` is yet to be filled in
   RequestId request;
   Listing listing;
+  ObjectPrefix traced;
 };
 struct ReportDrained {};  // nothing is kept only here any more; again after later puts
 using Action = std::variant<SendMessage, SendBlock, OpenReceive, CloseReceive, Fold, Finish,

@@ -1,0 +1,43 @@
+// The newest moments of one sort, in a fixed number of places. Reactor thread only.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "plan/messages.h"
+
+namespace hoplite {
+
+class MomentRing {
+ public:
+  explicit MomentRing(std::size_t places) { kept_.reserve(places); }
+
+  void keep(const Moment& moment) {  // REQUIRES: places
+    if (kept_.size() < kept_.capacity()) {
+      kept_.push_back(moment);
+    } else {
+      kept_[next_] = moment;
+      ++forgotten_;
+    }
+    if (++next_ == kept_.capacity()) next_ = 0;
+  }
+
+  // Adds those that `is_meant` to `told`. Cost: O(places).
+  template <typename Predicate>
+  void tell(Predicate is_meant, Remembered& told) const {
+    std::copy_if(kept_.begin(), kept_.end(), std::back_inserter(told.moments), is_meant);
+    told.kept_max += kept_.capacity();
+    told.forgotten += forgotten_;
+    if (forgotten_ > 0) told.oldest = std::max(told.oldest, kept_[next_].at);
+  }
+
+ private:
+  std::vector<Moment> kept_;
+  std::size_t next_ = 0;  // once full: the oldest
+  std::uint64_t forgotten_ = 0;
+};
+
+}  // namespace hoplite

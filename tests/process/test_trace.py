@@ -1,0 +1,148 @@
+"""`hoplite-ray trace`: an object's life over real nodes, in order of time."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hoplite_ray.cli.trace import _KINDS
+from hoplite_ray.store import new_id
+from tests.process.command import hoplite_ray
+from tests.process.nodes import MIB, MakeNodes, Nodes, numbers
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def nodes(cluster: MakeNodes) -> Nodes:
+    """Three nodes that know each other."""
+    made = cluster(3, arena_bytes=32 * MIB)
+    made.view(0, size=3)
+    return made
+
+
+def traced(nodes: Nodes, digits: str) -> dict[str, Any]:
+    """What trace --json says."""
+    ran = hoplite_ray("trace", digits, "--json", "--directory", directory(nodes))
+    assert ran.status == 0, ran.err
+    return ran.told
+
+
+def directory(nodes: Nodes) -> str:
+    """The directory of a node that lives."""
+    return str(nodes.processes[0].directory)
+
+
+def name(nodes: Nodes, rank: int) -> str:
+    """The node as the command names it."""
+    return f"{nodes.processes[rank].node_id:x}"
+
+
+def moments(told: dict[str, Any], node: str, kind: str) -> list[dict[str, Any]]:
+    return [each for each in told["moments"] if (each["node_id"], each["kind"]) == (node, kind)]
+
+
+def test_from_put_to_get_to_deletion(nodes: Nodes) -> None:
+    object_id = nodes.put(0, numbers(3 * MIB))
+    for rank in (1, 2):
+        assert nodes.get(rank, object_id).nbytes == 3 * MIB
+    nodes[1].delete(object_id)
+    told = traced(nodes, object_id.hex()[:20])
+    assert told["object_id"] == object_id.hex()
+    times = [each["at_ms"] for each in told["moments"]]
+    assert times == sorted(times)
+    assert min(each["since_ms"] for each in told["moments"]) == 0
+
+    [sealed] = moments(told, name(nodes, 0), "sealed")
+    assert (sealed["process"], sealed["size_bytes"]) == (os.getpid(), 3 * MIB)
+    for rank in (1, 2):
+        received = moments(told, name(nodes, rank), "received")
+        assert sum(each["size_bytes"] for each in received) == 3 * MIB
+        [got] = moments(told, name(nodes, rank), "got")
+        assert (got["process"], got["size_bytes"]) == (os.getpid(), 3 * MIB)
+        slack_ms = 2 * max(told["clock_error_ms"].values())
+        assert sealed["since_ms"] - slack_ms < got["since_ms"] < got["at_ms"]
+        for one in received:
+            serving = moments(told, one["peer"], "serving")
+            assert any(each["peer"] == name(nodes, rank) for each in serving)
+    [deleted] = [each for each in told["moments"] if each["kind"] == "delete" and each["process"]]
+    assert deleted["node_id"] == name(nodes, 1)
+
+
+def test_a_small_object_is_told_of_too(nodes: Nodes) -> None:
+    object_id = nodes.put(0, numbers(100))
+    for rank in range(3):
+        nodes.get(rank, object_id)
+    told = traced(nodes, object_id.hex())
+    assert [each["size_bytes"] for each in moments(told, name(nodes, 0), "sealed")] == [100]
+    for rank in range(3):
+        assert len(moments(told, name(nodes, rank), "got")) == 1
+
+
+def test_who_waits_and_who_died(nodes: Nodes) -> None:
+    object_id = nodes.put(2, numbers(MIB))
+    assert nodes.get(0, object_id).nbytes == MIB
+    dead = name(nodes, 2)
+    nodes.kill(2)
+    nodes.view(0, size=2)
+    deaths = [each for each in traced(nodes, object_id.hex())["moments"] if each["kind"] == "dead"]
+    assert deaths
+    assert {each["peer"] for each in deaths} == {dead}
+
+    never = new_id()
+    waiting = nodes[0].begin_get(never)
+    assert not waiting.wait(0)
+    said = hoplite_ray("trace", never.hex(), "--directory", directory(nodes))
+    assert f"asked by process {os.getpid()}, waits since" in said.out
+    waiting.cancel()
+
+
+def test_for_people(nodes: Nodes) -> None:
+    object_id = nodes.put(0, numbers(3 * MIB))
+    nodes.get(1, object_id)
+    ran = hoplite_ray("trace", object_id.hex(), "--directory", directory(nodes))
+    assert ran.status == 0, ran.err
+    assert f"put by process {os.getpid()}: 3.0 MiB" in ran.out
+    assert re.search(r"received \S+ MiB of (stripe \d/\d )?from", ran.out)
+    assert "clocks of the nodes are compared to ±" in ran.out
+    lines = [line for line in ran.out.splitlines() if line.endswith("|")]
+    assert any("P" in line for line in lines)
+    assert any("G" in line for line in lines)
+
+
+def test_mistakes_say_what_to_do(nodes: Nodes) -> None:
+    at = ("--directory", directory(nodes))
+    unknown = hoplite_ray("trace", "ab" * 28, *at)
+    assert unknown.status == 1
+    assert "none of those that run has ever seen it" in unknown.err
+    assert hoplite_ray("trace", "what", *at).status == 2
+    first, second = (bytes([0xEE, number]) + new_id()[2:] for number in (1, 2))
+    for object_id in (first, second):
+        nodes[0].put(object_id, numbers(10))
+    several = hoplite_ray("trace", "ee", *at)
+    assert several.status == 1
+    assert f"2 objects begin with ee: {first.hex()}, {second.hex()}; give more" in several.err
+
+
+@pytest.mark.parametrize(
+    ("kept", "text"), [(0, "moments_max above 0"), (2, "it was never there, or is forgotten")]
+)
+def test_what_is_not_kept_is_not_told(cluster: MakeNodes, kept: int, text: str) -> None:
+    nodes = cluster(1, arena_bytes=32 * MIB, options={"moments_max": kept})
+    first = nodes.put(0, numbers(10))
+    for _ in range(3):
+        nodes.put(0, numbers(10))
+    ran = hoplite_ray("trace", first.hex(), "--directory", directory(nodes))
+    assert ran.status == 1
+    assert text in ran.err
+
+
+def test_every_kind_of_moment_has_words() -> None:
+    words = (ROOT / "native/bindings/rows.h").read_text().partition("kMomentWords = {")[2]
+    assert re.findall(r'"([a-z ]+)"', words.partition("};")[0]) == [
+        kind for kind in _KINDS if kind != "arriving"
+    ]
