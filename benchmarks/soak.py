@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import mmap
 import os
 import random
 import signal
@@ -24,7 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from meters import machine
 from ray.cluster_utils import Cluster
 
 import hoplite_ray as hop
+from hoplite_ray.plugin.anchors import StewardLife
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.stats import NodeStats
 
@@ -42,6 +44,7 @@ SHARES = (50, 35, 15)
 OVERCOMMITTED = 4  # all objects, against one arena: every reader's node wants them all
 PINNED = 0.5  # of an arena, by what tasks make there: that is not evicted
 LIMIT_S = 60.0  # of a get; one that reaches it counts as hung
+HEARD_S = 10.0  # from the others' view of a node's death to its own next life
 EMPTY_S = 60.0  # from the last handle's end to the last byte's
 READ_AT_ONCE = 20
 
@@ -99,6 +102,7 @@ class Soak:
     nodes: dict[int, Any] = field(default_factory=dict)  # Ray's, but for the head
     kept: list[Kept] = field(default_factory=list)
     died_s: dict[int, float] = field(default_factory=dict)  # by rank, the last time
+    lives: dict[Path, tuple[int, int]] = field(default_factory=dict)  # of nodes, the last seen
     seen: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
@@ -130,6 +134,7 @@ class Soak:
             answer = reader.read.remote([kept.ref for kept in batch], expected)
             asked.append((batch, answer))
         lost: set[int] = set()
+        ended = []
         for batch, answer in asked:
             try:
                 ends = ray.get(answer, timeout=2 * LIMIT_S)
@@ -139,19 +144,44 @@ class Soak:
             except ray.exceptions.RayError:  # it died, and begins again
                 self.seen["readers died"] += 1
                 continue
-            for kept, end in zip(batch, ends, strict=True):
-                if self._judge(kept, end):
-                    lost.add(id(kept))
+            ended += zip(batch, ends, strict=True)
+        self._hear_of_deaths([kept for kept, end in ended if end.startswith("lost")])
+        for kept, end in ended:
+            if self._judge(kept, end):
+                lost.add(id(kept))
         self.kept = [kept for kept in self.kept if id(kept) not in lost]
+
+    def _hear_of_deaths(self, lost: list[Kept]) -> None:
+        """Note deaths until they explain what was lost, for the others know of one first."""
+        deadline_s = time.monotonic() + HEARD_S
+        self.note_deaths()
+        while not all(map(self._may_be_lost, lost)) and time.monotonic() < deadline_s:
+            time.sleep(0.2)
+            self.note_deaths()
+
+    def _may_be_lost(self, kept: Kept) -> bool:
+        return self.died_s.get(kept.rank, 0.0) > kept.since_s
 
     def _judge(self, kept: Kept, end: str) -> bool:
         """Count one read; returns whether the object is lost."""
         kind = end.partition(":")[0]
         self.seen[kind] += 1
-        may_be_lost = self.died_s.get(kept.rank, 0.0) > kept.since_s
-        if kind != "right" and not (kind == "lost" and may_be_lost):
+        if kind != "right" and not (kind == "lost" and self._may_be_lost(kept)):
             self.failures.append(f"{kept.ref.hex()}, made on {kept.rank}: {end}")
         return kind == "lost"
+
+    def note_deaths(self) -> None:
+        """Find nodes that have a new life, also without us: one that gets no processor for 3 s
+        on a machine that is too small is held for dead by the others, as a frozen one is.
+        """
+        for directory, record in running():
+            life = (record["pid"], record["incarnation"])
+            before = self.lives.setdefault(directory, (life[0], 1))
+            if life != before:
+                self.lives[directory] = life
+                self.died_s[rank_of(directory)] = time.monotonic()
+            if life[0] == before[0] and life[1] > before[1]:
+                self.seen["held for dead"] += life[1] - before[1]
 
     def reduce(self) -> None:
         """Add up three objects of one size."""
@@ -186,8 +216,13 @@ class Soak:
         records = list(running())
         directory, record = self.random.choice(records)
         if what == "steward":
-            with suppress(ValueError, ray.exceptions.RayError):
-                ray.kill(ray.get_actor(directory.name, namespace="hoplite_ray"), no_restart=False)
+            with suppress(ValueError, FileNotFoundError, ray.exceptions.RayError):
+                steward = ray.get_actor(directory.name, namespace="hoplite_ray")
+                place = replace(attachment().place, directory=directory)
+                life = StewardLife.of(place)
+                ray.kill(steward, no_restart=False)
+                while StewardLife.of(place) == life:  # until then it still has what is made
+                    time.sleep(0.05)
         else:
             if what == "oldest":
                 directory, record = min(records, key=lambda each: _began(each[1]))
@@ -216,13 +251,15 @@ class Soak:
         """Drop everything; returns how many bytes stay in the arenas.
 
         What a dead steward had anchored is left as copies that nobody pins and anybody evicts:
-        they have to make room for one object of nearly a whole arena on each node.
+        they have to make room for one object on each node of all that puts may fill: an eighth of
+        an arena is for reduces alone (design decision 6).
         """
+        pages = -(-arena_bytes // mmap.PAGESIZE)
+        floats = (pages - pages // 8) * mmap.PAGESIZE // 4
         self.kept.clear()
         pinned = self._wait_for_none("arena_bytes_pinned")
         unpinned = sum(each.arena_bytes_used for each in told())
         for rank in range(self.ranks) if not self.failures else ():
-            floats = arena_bytes // 4 * 85 // 100
             ray.get(make.options(**self.on(rank, 0.4)).remote(0, floats), timeout=LIMIT_S)
         return {
             "left_pinned_bytes": pinned,
