@@ -258,7 +258,7 @@ class Soak:
         floats = (pages - pages // 8) * mmap.PAGESIZE // 4
         self.kept.clear()
         pinned = self._wait_for_none("arena_bytes_pinned")
-        unpinned = sum(each.arena_bytes_used for each in told())
+        unpinned = self._left("arena_bytes_used")
         for rank in range(self.ranks) if not self.failures else ():
             ray.get(make.options(**self.on(rank, 0.4)).remote(0, floats), timeout=LIMIT_S)
         return {
@@ -267,9 +267,16 @@ class Soak:
             "left_bytes": self._wait_for_none("arena_bytes_used"),
         }
 
+    def _left(self, counter: str) -> int:
+        """Of all nodes; -1 if one has not answered, as when it is just being restarted."""
+        try:
+            return sum(getattr(each, counter) for each in told())
+        except hop.HopliteError:
+            return -1
+
     def _wait_for_none(self, counter: str) -> int:
         deadline_s = time.monotonic() + EMPTY_S
-        while left := sum(getattr(each, counter) for each in told()):
+        while left := self._left(counter):
             gc.collect()  # errors that were caught may keep frames, and these refs
             if time.monotonic() > deadline_s:
                 self.failures.append(f"{counter} is still {left} after {EMPTY_S:.0f} s")
