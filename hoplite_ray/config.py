@@ -106,6 +106,18 @@ def networks_of(rails: str) -> list[str]:
         return []
 
 
+def progress_wanted(environment: Mapping[str, str] | None = None) -> bool | None:
+    """Return whether this process's long gets show how far they are; None: if somebody looks.
+
+    Raises:  ValueError if HOPLITE_RAY_PROGRESS is neither 0 nor 1.
+    """
+    environment = os.environ if environment is None else environment
+    text = environment.get("HOPLITE_RAY_PROGRESS")
+    if text in (None, "0", "1"):
+        return None if text is None else text == "1"
+    raise ValueError(f"HOPLITE_RAY_PROGRESS={text!r} is neither 0 nor 1; correct or unset it")
+
+
 def native_value(name: str, value: object) -> int:
     """Return an option's value as the native node takes it, from a command line or a Config.
 

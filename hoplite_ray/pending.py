@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from hoplite_ray import _native
+from hoplite_ray.config import progress_wanted
 from hoplite_ray.errors import GetTimeoutError, NodeLostError
+from hoplite_ray.progress import PATIENCE_S, ProgressLine, is_seen
 from hoplite_ray.refs import checked_id, checked_timeout, short_name
 
 T = TypeVar("T")
@@ -34,9 +36,11 @@ class Listener:
     thread may use it; callbacks run on its own.
     """
 
-    def __init__(self, client: _native.Client, shortage: Path) -> None:
+    def __init__(self, client: _native.Client, directory: Path) -> None:
+        """Take what is of the node in `directory`."""
         self._client = client
-        self._shortage = shortage
+        self._directory = directory
+        self._progress = progress_wanted()
         self._changing = threading.Lock()
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
         self._thread: threading.Thread | None = None
@@ -65,9 +69,17 @@ class Listener:
     def shortage(self) -> str:
         """Return why the node's view can't change, which many operations wait for; empty if not."""
         try:
-            return self._shortage.read_text()
+            return (self._directory / "shortage").read_text()
         except OSError:
             return ""
+
+    def progress(self, what: str, object_id: bytes) -> ProgressLine | None:
+        """Begin to show how far a get is; None if nobody looks."""
+        if not is_seen(self._progress):
+            return None
+        line = ProgressLine(what, object_id, self._directory)
+        line.start()
+        return line
 
     def join(self) -> None:
         """Wait for the thread's end, after the client was closed."""
@@ -99,24 +111,36 @@ class Pending(Generic[T]):
         what: str,
         hint: str,
         decode: Callable[[Any], T],
+        fetched: bytes | None = None,
     ) -> None:
+        """`fetched` is the object that comes, for people who wait for it."""
         self._listener = listener
         self._request = request
         self._what = what  # for error texts: "get of object 7f3a09c1..01000000"
         self._hint = hint  # why it may take so long, and what to do
         self._decode = decode
+        self._fetched = fetched
         self._began_s = time.monotonic()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the operation has ended, well or badly; False if it has not in `timeout_s`."""
         timeout_s = checked_timeout(timeout_s)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            left_s = _STEP_S if deadline_s is None else deadline_s - time.monotonic()
-            if self._request.wait(min(_STEP_S, max(0.0, left_s))):
-                return True
-            if left_s <= 0:
-                return False
+        shown_at_s = None if self._fetched is None else self._began_s + PATIENCE_S
+        line = None
+        try:
+            while True:
+                left_s = _STEP_S if deadline_s is None else deadline_s - time.monotonic()
+                if self._request.wait(min(_STEP_S, max(0.0, left_s))):
+                    return True
+                if left_s <= 0:
+                    return False
+                if self._fetched and shown_at_s and time.monotonic() > shown_at_s:
+                    shown_at_s = None
+                    line = self._listener.progress(self._what, self._fetched)
+        finally:
+            if line is not None:
+                line.stop()
 
     def wait_beside(self, all_of: Sequence[Pending[Any]], timeout_s: float) -> int | None:
         """Wait until all of the store's operations have ended, and return how many there are.

@@ -38,7 +38,7 @@ class Store(Collectives):
         self._client = client = _native.Client(socket)
         self._node = node
         self._pid = os.getpid()
-        self._listener = Listener(client, Path(socket).with_name("shortage"))
+        self._listener = Listener(client, Path(socket).parent)
         self._detach = weakref.finalize(self, detach, self._pid, client, self._listener)
 
     @classmethod
@@ -228,6 +228,7 @@ class Store(Collectives):
             what=f"get of object {short_name(object_id)}",
             hint="nobody has put it yet, or its bytes are still coming; raise timeout_s",
             decode=_received,
+            fetched=object_id,
         )
 
     def delete(self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None) -> None:

@@ -119,7 +119,8 @@ def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) 
 
     Each value is the caller's own: writing into it changes nothing else. A gather's result is the
     list of its values. Inside a task the wait gives the task's CPU back until the result exists.
-    Ctrl-C and ray.cancel end it. A `timeout_s` of 0 is too short for a question to the node.
+    Ctrl-C and ray.cancel end it. After a second a terminal or a notebook shows how far it is. A
+    `timeout_s` of 0 is too short for a question to the node.
     Raises: GetTimeoutError naming the object and its state; what the task raised; ObjectLostError.
     Cost:   nothing is copied above 64 KiB; memory is this node's arena until the value dies.
     """

@@ -1,0 +1,135 @@
+"""How far a long get is, on one line of standard error, for who looks at a terminal or a notebook.
+
+The line comes after a second, says what has come, how fast, and when it will be all, and goes when
+the get ends, however it does. A thread that lives as long as the line asks the process's own node
+for its transfers, over the control service; nothing is imported or started before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hoplite_ray.errors import HopliteError
+
+PATIENCE_S = 1.0  # before the line: shorter waits are over before it is read
+_LOOK_S = 0.25
+_RATE_SHARE = 0.3  # of the newest look in the rate that is shown
+_WIDTH_MAX = 110
+_place = threading.Lock()  # of the one line that a process shows at a time
+
+
+class ProgressLine:
+    """The line of one get. One thread makes, starts and stops it."""
+
+    def __init__(self, what: str, object_id: bytes, directory: Path) -> None:
+        self._what = what
+        self._object_id = object_id
+        self._directory = directory  # of the node
+        self._began_s = time.monotonic()
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Show it from now on, unless another one is shown."""
+        if _place.acquire(blocking=False):
+            self._thread = threading.Thread(
+                target=self._run, name="hoplite_ray progress", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Take it away; nothing of it is left."""
+        if self._thread is not None:
+            self._is_over.set()
+            self._thread.join()
+            self._thread = None
+            _place.release()
+
+    def _run(self) -> None:
+        with suppress(HopliteError, OSError, ValueError, KeyError):  # a line less; the get goes on
+            asyncio.run(self._show())
+
+    async def _show(self) -> None:
+        from hoplite_ray.control.client import ControlClient
+
+        control = json.loads((self._directory / "node.json").read_text())["control"]
+        calls = ControlClient((self._directory / "secret").read_bytes().strip())
+        so_far = Progress()
+        try:
+            while not self._is_over.is_set():
+                rows = await calls.transfers(control, limit=1000, timeout_s=1.0)
+                mine = [row for row in rows if row.target_id == self._object_id]
+                so_far.look(mine, time.monotonic() - self._began_s)
+                _write(f"{self._what}: {so_far}")
+                await asyncio.to_thread(self._is_over.wait, _LOOK_S)
+        finally:
+            _write("", end="\r")
+            await calls.close()
+
+
+class Progress:
+    """What looks at the stripes of one object that come in add up to."""
+
+    def __init__(self) -> None:
+        self._stripes: dict[int, tuple[int, int]] = {}  # landed and size, in bytes
+        self._count = 0
+        self._at_s = 0.0
+        self._landed_bytes = 0
+        self._bytes_per_s = 0.0
+
+    def look(self, rows: Iterable[Any], at_s: float) -> None:
+        """Take what is under way now; a stripe that was and is no more has come."""
+        rows = list(rows)
+        under_way = {row.stripe for row in rows}
+        for stripe, (_, size_bytes) in self._stripes.items():
+            if rows and stripe not in under_way:
+                self._stripes[stripe] = (size_bytes, size_bytes)
+        for row in rows:
+            self._stripes[row.stripe] = (row.landed_bytes, row.size_bytes)
+            self._count = row.stripe_count
+        landed_bytes = sum(landed for landed, _ in self._stripes.values())
+        if at_s > self._at_s and self._at_s:
+            now = max(landed_bytes - self._landed_bytes, 0) / (at_s - self._at_s)
+            self._bytes_per_s += _RATE_SHARE * (now - self._bytes_per_s)
+        self._at_s, self._landed_bytes = at_s, landed_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole object, as far as its stripes tell."""
+        return self._count * max((size for _, size in self._stripes.values()), default=0)
+
+    def __str__(self) -> str:
+        if not self._stripes:
+            return f"nothing has come after {self._at_s:.0f} s"
+        share = min(self._landed_bytes / max(self.size_bytes, 1), 1.0)
+        left = self.size_bytes - self._landed_bytes
+        until = f", {left / self._bytes_per_s:.0f} s left" if self._bytes_per_s > 1 else ""
+        bar = ("#" * int(share * 20)).ljust(20, "-")
+        mib, rate = self.size_bytes / 2**20, self._bytes_per_s / 2**20
+        return f"[{bar}] {share:.0%} of {mib:.1f} MiB, {rate:.1f} MiB/s{until}"
+
+
+def is_seen(wanted: bool | None) -> bool:
+    """Whether the user wants lines, or has said nothing and looks at a terminal or a notebook."""
+    return wanted if wanted is not None else sys.stderr.isatty() or _is_notebook()
+
+
+def _is_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def _write(text: str, end: str = "") -> None:
+    """Write it over the line that is there: by spaces, as notebooks know no other way."""
+    width = min(shutil.get_terminal_size().columns - 1, _WIDTH_MAX)
+    sys.stderr.write(f"\r{text[:width]:{width}}{end}")
+    sys.stderr.flush()

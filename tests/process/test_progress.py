@@ -1,0 +1,170 @@
+"""The line of a long get: seen by who looks at a terminal or a notebook, and gone at its end.
+
+The sender is stopped, so that a get takes as long as the test wants.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from hoplite_ray.progress import Progress
+from hoplite_ray.store import new_id
+from tests.process.command import stopped
+from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
+
+GET = """
+import threading, sys
+from hoplite_ray.store import Store
+store = Store.attach({socket!r})
+try:
+    print("got", store.get(bytes.fromhex({object_id!r})).nbytes)
+except KeyboardInterrupt:
+    print("interrupted")
+print("threads", [t.name for t in threading.enumerate() if "progress" in t.name], flush=True)
+"""
+
+
+@pytest.fixture
+def nodes(cluster: MakeNodes) -> Nodes:
+    """Two nodes that take nobody for dead while a test has stopped one."""
+    options = {"liveness_dead_ms": 60_000, "liveness_cut_ms": 60_000}
+    made = cluster(2, arena_bytes=64 * MIB, options=options)
+    made.view(0, size=2)
+    return made
+
+
+def program(nodes: Nodes, object_id: bytes) -> str:
+    return GET.format(socket=nodes.processes[1].socket, object_id=object_id.hex())
+
+
+class Terminal:
+    """A process on a terminal of its own, and all that it has written there."""
+
+    def __init__(self, source: str, **environment: str) -> None:
+        self._own, other = pty.openpty()
+        self.seen = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", source],
+            stdin=other,
+            stdout=other,
+            stderr=other,
+            env={**os.environ, **environment},
+            preexec_fn=lambda: _lead(other),
+        )
+        os.close(other)
+
+    def press(self, keys: str) -> None:
+        os.write(self._own, keys.encode())
+
+    def until(self, pattern: str) -> re.Match[str]:
+        """Read on until it is there."""
+        while not (found := re.search(pattern, self.seen)):
+            ready, _, _ = select.select([self._own], [], [], WAIT_S)
+            assert ready, self.seen
+            self.seen += os.read(self._own, 4096).decode()
+        return found
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._own)
+
+
+def _lead(terminal: int) -> None:
+    """Make it the controlling terminal, so that its Ctrl-C is a signal to this process."""
+    os.setsid()
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+
+@contextmanager
+def terminal(source: str, **environment: str) -> Iterator[Terminal]:
+    made = Terminal(source, **environment)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def test_a_terminal_shows_a_long_get_and_is_clean_afterwards(nodes: Nodes) -> None:
+    object_id = nodes.put(0, numbers(8 * MIB))
+    with terminal(program(nodes, object_id)) as window:
+        with stopped(nodes.processes[0]):
+            window.until(r"get of object \S+: nothing has come after \d+ s")
+        window.until(rf"got {8 * MIB}\r\n")
+        window.until(r"threads \[\]")
+        assert window.seen.partition("got ")[0].endswith(" \r")
+
+
+def test_ctrl_c_leaves_nothing_behind(nodes: Nodes) -> None:
+    with terminal(program(nodes, new_id())) as window:
+        window.until(r"nothing has come after \d+ s")
+        window.press("\x03")
+        window.until(r"interrupted\r\n")
+        window.until(r"threads \[\]")
+        assert window.seen.partition("interrupted")[0].endswith(" \r")
+
+
+def test_it_is_shown_to_nobody_else_unless_asked_for(nodes: Nodes) -> None:
+    never = new_id()
+    source = (
+        program(nodes, never).replace(".get(", ".begin_get(").replace(").nbytes", ").wait(1.6)")
+    )
+    for wanted, is_shown in (({}, False), ({"HOPLITE_RAY_PROGRESS": "1"}, True)):
+        ran = subprocess.run(
+            [sys.executable, "-c", source],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, **wanted},
+        )
+        assert ("nothing has come" in ran.stderr) is is_shown, ran.stderr
+    with terminal(source, HOPLITE_RAY_PROGRESS="0") as window:
+        window.until("threads")
+        assert "nothing has come" not in window.seen
+
+
+def test_a_notebook_shows_it(nodes: Nodes) -> None:
+    source = program(nodes, new_id()).replace(".get(", ".begin_get(")
+    source = source.replace(").nbytes", ").wait(2)")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    NotebookClient(notebook, timeout=15).execute()
+    told = "".join(each.get("text", "") for each in notebook.cells[0].outputs)
+    assert "nothing has come" in told
+    assert "threads []" in told
+
+
+def test_a_word_that_is_none_is_refused_at_once(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPLITE_RAY_PROGRESS", "yes")
+    with pytest.raises(ValueError, match="HOPLITE_RAY_PROGRESS='yes' is neither 0 nor 1"):
+        nodes.add()
+
+
+def stripe(number: int, landed_mib: int) -> SimpleNamespace:
+    return SimpleNamespace(
+        stripe=number, stripe_count=2, landed_bytes=landed_mib * MIB, size_bytes=4 * MIB
+    )
+
+
+def test_stripes_add_up() -> None:
+    progress = Progress()
+    assert str(progress) == "nothing has come after 0 s"
+    progress.look([stripe(0, 1), stripe(1, 1)], 1.0)
+    assert "25% of 8.0 MiB, 0.0 MiB/s" in str(progress)
+    progress.look([stripe(1, 3)], 2.0)  # the other one has come
+    assert "88% of 8.0 MiB, 1.5 MiB/s, 1 s left" in str(progress)
