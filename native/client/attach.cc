@@ -62,6 +62,18 @@ Result<UniqueFd> connect_to(const std::string& path) {
   if (::connect(socket.value(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return system_error("attaching to " + path, Code::kNodeLost);
   }
+  // The node refuses other users as well, but a closed connection says nothing of the reason.
+  ucred node{};
+  socklen_t size = sizeof node;
+  if (::getsockopt(socket.value(), SOL_SOCKET, SO_PEERCRED, &node, &size) != 0) {
+    return system_error("SO_PEERCRED");
+  }
+  if (node.uid != ::geteuid()) {
+    return Error{Code::kUnauthenticated, "attaching to " + path + ": that node is of user " +
+                                             std::to_string(node.uid) + ", this process of user " +
+                                             std::to_string(::geteuid()) +
+                                             "; attach to a node of this user"};
+  }
   return socket;
 }
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,7 +20,10 @@ import pytest
 
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.auth import METADATA_KEY, proof
+from hoplite_ray.control.client import RefusedError
 from hoplite_ray.control.methods import full_name
+from hoplite_ray.errors import UnauthenticatedError
+from hoplite_ray.store import Store
 from tests.process.nodes import MIB, WAIT_S, Nodes, numbers
 from tests.process.wire import Peer
 
@@ -140,3 +145,45 @@ def test_other_users_reach_no_memory_and_no_secret(pair: Nodes) -> None:
         [sys.executable, "-c", AS_NOBODY, *paths], capture_output=True, text=True, check=True
     )
     assert done.stdout == "" and mapped.size == MIB
+
+
+NODE_OF_NOBODY = """
+import encodings.idna, os, sys
+from hoplite_ray import node
+
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+sys.exit(node.main(sys.argv[1:]))
+"""
+
+
+def test_two_users_have_nodes_of_their_own_on_one_machine(pair: Nodes) -> None:
+    if os.geteuid() != 0:
+        return  # only root can be both
+    with tempfile.TemporaryDirectory() as directory:
+        os.chown(directory, 65534, 65534)
+        arguments = [
+            "--directory",
+            directory,
+            "--listen",
+            "127.0.0.1:0",
+            "--arena-bytes",
+            "1048576",
+        ]
+        other = subprocess.Popen(
+            [sys.executable, "-c", NODE_OF_NOBODY, *arguments], stdout=subprocess.PIPE, text=True
+        )
+        with other:
+            try:
+                assert other.stdout is not None
+                record = json.loads(other.stdout.readline())
+                with pytest.raises(UnauthenticatedError, match="that node is of user 65534, this"):
+                    Store.attach(record["socket"])
+                with pytest.raises(RefusedError):
+                    pair.call(0, lambda calls: calls.view(record["control"]))
+                array = numbers(MIB)
+                np.testing.assert_array_equal(pair.get(1, pair.put(0, array)), array)
+            finally:
+                other.terminate()
+        assert other.returncode == 0
