@@ -22,10 +22,11 @@ inline constexpr std::uint64_t kControlFrameBytesMax = 512_KiB;
 static_assert(kControlFrameBytesMax >= kInlineBytesMax + kLayoutBytesMax + 4_KiB,
               "an inline object, its layout and a forwarding list fit into one frame");
 
-// Blocks are about size/512: pipelining over two hops then costs 1/512 per hop; 8 KiB keeps the
+// Blocks are about size/1024: pipelining over two hops then costs 1/1024 per hop, and each of a
+// reduce's 63 owners has as many as the others, or one of 17 more; 8 KiB keeps the
 // cost per block below that of its bytes, from 256 KiB on larger ones cost a core no less. 1 MiB
 // bounds a turn of the reactor.
-inline constexpr std::uint64_t kBlocksPerObjectAim = 512;
+inline constexpr std::uint64_t kBlocksPerObjectAim = 1024;
 inline constexpr std::uint64_t kBlockBytesMin = 8_KiB;
 inline constexpr std::uint64_t kBlockBytesAimMax = 256_KiB;
 inline constexpr std::uint64_t kBlockBytesMax = 1_MiB;

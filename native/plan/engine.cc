@@ -101,6 +101,13 @@ void Engine::State::settle() {
 void Engine::State::handle_timeout() {
   directory_.handle_timeout(now_);
   report_progress();
+  if (paces_due_ && *paces_due_ <= now_) {
+    paces_due_.reset();
+    for (auto& [target, folding] : folds_) {
+      for (auto& [stripe, pace] : folding.paces) pace.handle_window();
+      dirty_folds_.insert(target);
+    }
+  }
   while (!out_of_reach_.empty() && out_of_reach_.front().first <= now_) {
     const TransferId transfer = out_of_reach_.front().second;
     out_of_reach_.pop_front();
@@ -124,6 +131,7 @@ std::optional<Instant> Engine::State::poll_timeout() const {
   };
   consider(inventory_.poll_timeout());
   consider(progress_due_);
+  consider(paces_due_);
   if (!out_of_reach_.empty()) consider(out_of_reach_.front().first);
   for (const RecentObjects* recent : {&tombstones_, &gone_, &orphans_}) {
     consider(recent->poll_timeout());

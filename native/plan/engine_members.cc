@@ -83,7 +83,7 @@ void Engine::State::note_here(const ObjectId& source) {
 }
 
 // Those of which some is here, as far as this turn's folds go, and those with news; then those that
-// wait, in turn, as long as there are free slots.
+// wait, in turn, as long as there are free slots. Who is under way goes on if it isn't ahead.
 void Engine::State::drive_members(const ObjectId& target, Folding& folding) {
   auto& members = folding.accumulator.members();
   const std::set<std::uint32_t> news = std::exchange(folding.news, {});
@@ -102,6 +102,12 @@ void Engine::State::drive_members(const ObjectId& target, Folding& folding) {
     const std::uint32_t index = *next;
     look_at(target, folding, members.at(index));
     if (folding.waiting.contains(index)) pull_member(folding, index, pulls);
+  }
+  for (auto& [stripe, pace] : folding.paces) {
+    while (const auto given = pace.poll_credit()) {
+      send(pulls_.at(given->first).goal().sender, Credit{given->second}, given->first);
+    }
+    if (pace.is_holding() && !paces_due_) paces_due_ = now_ + config_.progress_window;
   }
 }
 
@@ -246,6 +252,7 @@ void Engine::State::pull_member(Folding& folding, std::uint32_t index, const Fol
     pull.fold = FoldGoal{own.target, together};
     pull.slots = {folding.workspace.slots().offset + slot * pulls.slot_bytes, pulls.slot_bytes};
     folding.pulls.emplace(transfer, slot);
+    folding.paces.try_emplace(stripe, pulls.lead).first->second.begin(transfer, *from);
     for (const std::uint32_t each : together) {
       members.at(each).pulled.insert(stripe);
       if (own.owned.size() == 1) folding.stop_waiting(members.at(each));

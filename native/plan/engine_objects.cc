@@ -7,7 +7,7 @@
 
 namespace hoplite {
 
-// The one block size all nodes cut an object by: a power of two near size/512, within the limits.
+// The one block size all nodes cut an object by: a power of two near size/1024, within the limits.
 ObjectMeta Engine::State::cut(ObjectMeta meta) const {
   std::uint64_t bytes = config_.block_bytes_min;
   while (bytes < config_.block_bytes_max && bytes * kBlocksPerObjectAim < meta.size_bytes)

@@ -108,7 +108,7 @@ class Engine::State : private EngineTables {
   void fail_pull(TransferId transfer);
   void report_progress();
   void land_in_object(TransferId transfer, Pull& pull, bool has_begun);
-  void land_in_fold(Pull& pull, const Pull::Landed& landed);
+  void land_in_fold(TransferId transfer, Pull& pull, const Pull::Landed& landed);
   // what an owner folds with (engine_fold.cc)
   bool reserve_fold(Folding& folding, const LocalObject& object);
   void place_workspace(const ObjectId& target, Extent range);

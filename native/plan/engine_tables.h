@@ -16,6 +16,7 @@
 #include "plan/engine.h"
 #include "plan/inventory.h"
 #include "plan/local_object.h"
+#include "plan/pace.h"
 #include "plan/pull.h"
 #include "plan/rails.h"
 #include "plan/recent.h"
@@ -65,6 +66,7 @@ struct Folding {
   std::set<std::pair<ObjectId, std::uint32_t>> asked = {};     // members that are being located
   std::set<std::size_t> free_slots = {};                       // below `slots`
   std::size_t slots = 0;                                       // how many were ever in use
+  std::map<StripeIndex, FoldPace> paces = {};                  // of the pulls
 
   // More members have come; `all`: what was known of the others has changed as well.
   void note_members(const ReduceOwn& own, bool all);
@@ -104,6 +106,7 @@ struct EngineTables {
   std::map<TransferId, Pull> pulls_;
   std::uint64_t last_transfer_;
   std::optional<Instant> progress_due_;  // while stripes come in
+  std::optional<Instant> paces_due_;     // while a fold holds credit back
   // Pulls from nodes that we don't reach, and when they fail: whoever named the sender may know
   // better by then, and names no two of them in turns for ever.
   std::deque<std::pair<Instant, TransferId>> out_of_reach_;

@@ -124,6 +124,7 @@ void Engine::State::end_pull(TransferId transfer, bool tell_sender) {
     if (const auto fold = folds_.find(pull.fold->target); fold != folds_.end()) {
       Folding& folding = fold->second;
       folding.free_slots.insert(folding.pulls.extract(transfer).mapped());
+      folding.paces.at(pull.goal().stripe).end(transfer);
       auto& members = folding.accumulator.members();
       for (const std::uint32_t index : pull.fold->members) {
         const auto member = members.find(index);
@@ -179,18 +180,11 @@ void Engine::State::on(const BlockLanded& event) {
   if (progress_due_) landed_all_ += pull.goal().meta.block_bytes;
   ++stats_.blocks_received;
   inventory_.note_progress(now_);
-  if (pull.fold) {
-    land_in_fold(pull, landed);
-  }
+  if (pull.fold) return land_in_fold(event.transfer, pull, landed);
   if (landed.credits > 0 && !pull.is_done()) {
     send(event.from, Credit{landed.credits}, event.transfer);
   }
-  if (!pull.fold) {
-    land_in_object(event.transfer, pull, was_beginning && !pull.is_beginning());
-  } else if (pull.is_done()) {
-    dirty_folds_.insert(pull.fold->target);
-    end_pull(event.transfer, false);
-  }
+  land_in_object(event.transfer, pull, was_beginning && !pull.is_beginning());
 }
 
 void Engine::State::land_in_object(TransferId transfer, Pull& pull, bool has_begun) {
@@ -255,13 +249,16 @@ void Engine::State::report_progress() {
 }
 
 // From the slot it landed in into the accumulator, before the credit that frees the slot goes out.
-void Engine::State::land_in_fold(Pull& pull, const Pull::Landed& landed) {
+void Engine::State::land_in_fold(TransferId transfer, Pull& pull, const Pull::Landed& landed) {
   Folding& folding = folds_.at(pull.fold->target);
   const LocalObject& target = objects_.at(pull.fold->target);
   const BlockIndex block = stripe_block(pull.goal().stripe_count, pull.goal().stripe, landed.n);
   const std::uint64_t slot = landed.n % pull.window();
   fold_block(target, folding, pull.fold->members, block,
              pull.slots.offset + slot * pull.goal().meta.block_bytes);
+  dirty_folds_.insert(pull.fold->target);
+  if (pull.is_done()) return end_pull(transfer, false);
+  folding.paces.at(pull.goal().stripe).advance(transfer, pull.ready(), landed.credits);
 }
 
 void Engine::State::on(const BlockSent& event) {

@@ -47,6 +47,7 @@ class Workspace {
 struct FoldPulls {
   std::size_t at_once = 1;
   std::uint32_t window = 1;  // blocks each may have under way
+  std::uint32_t lead = 1;    // blocks that it may be ahead of the others and go on
   std::uint64_t slot_bytes = 0;
 };
 // `bytes_max`: what there is for slots. It was asked for when stripes were perhaps shorter, under

@@ -108,10 +108,10 @@ TEST(FoldPulls, HaveOneBlockOfEachMemberUnderWayWhereThatIsMuch) {
   ReduceOwn plan = own({kEven});
   plan.meta.size_bytes = 32_MiB;
   plan.meta.block_bytes = 64_KiB;
-  plan.count = 63;
+  plan.count = 31;
   plan.stripe_count = 63;
   EXPECT_EQ(fold_pulls(plan, EngineConfig{}, 1_GiB).window, 2U);
-  plan.count = 64;
+  plan.count = 32;
   EXPECT_EQ(fold_pulls(plan, EngineConfig{}, 1_GiB).window, 1U);
   plan.everywhere = true;
   EXPECT_EQ(fold_pulls(plan, EngineConfig{}, 1_GiB).window, 3U) << "the readers wait for all";

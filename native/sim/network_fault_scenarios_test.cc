@@ -61,7 +61,7 @@ TEST_P(NetworkFaults, SenderThatIsNotHeardByItsOnlyReceiverIsWaitedFor) {
     cluster.run_for(1_s);
     EXPECT_TRUE(get.is_pending());
     expect_value(get, 2_s);
-    EXPECT_LT(cluster.stats(1).blocks_received, 1_MiB / 2_KiB + 10) << "it began again";
+    EXPECT_LT(cluster.stats(1).blocks_received, 1_MiB / 1_KiB + 10) << "it began again";
     TearDown();
   }
 }

@@ -129,11 +129,11 @@ TEST_P(ReduceTiming, AReduceOfSomeLeavesTheOtherNodesAlone) {
 TEST_P(ReduceTiming, ReduceOf32MiB) {
   expect_at_most({.size_bytes = 32_MiB, .nodes = 16, .stands_for = 32, .table = 1.12});
 }
-// One of the three, likewise. The model says 1.21.
+// One of the three: it takes as long as all others here.
 TEST_P(ReduceTiming, ReduceOf32MiBOverManyNodes) {
   const double took = run({.size_bytes = 32_MiB, .nodes = 64, .stands_for = 32}, object_named(1));
   std::printf("reduce of 32 MiB over 64 nodes: %.3f x size / rate\n", took);
-  EXPECT_LE(took, 1.36);
+  EXPECT_LE(took, 1.05 * 1.21);
 }
 TEST_P(ReduceTiming, ReduceOf1GiB) {
   expect_at_most({.size_bytes = 1_GiB, .nodes = 16, .stands_for = 512, .table = 1.02});
@@ -214,7 +214,7 @@ Case one_late(std::uint64_t size_bytes, std::size_t nodes, double room = 1.05) {
 }
 TEST_P(ReduceTiming, AllreduceWithOneParticipantLate) {
   expect_at_most(one_late(32_MiB, 8));
-  expect_at_most(one_late(32_MiB, 16, 1.10));
+  expect_at_most(one_late(32_MiB, 16));
   expect_at_most(one_late(1_GiB, 16, 1.08));
 }
 // It gives its stripe up when a sixteenth of the others' is folded, and all is folded anew: of 16
