@@ -16,7 +16,7 @@ class Owner : public OneEngine {
     asked_ = ask(GetCommand{id_, true});
     is_granted(TargetEpoch{1}, LeaseId{1});
   }
-  void owns(TargetEpoch epoch) {
+  ReduceOwn plan(TargetEpoch epoch) {
     ReduceOwn own;
     own.target = id_;
     own.target_epoch = epoch;
@@ -26,8 +26,9 @@ class Owner : public OneEngine {
     own.source_count = own.count = 1;
     own.members = {{0, source_, Incarnation{1}, false}};
     own.sealed = true;
-    hear(kHome, own);
+    return own;
   }
+  void owns(TargetEpoch epoch) { hear(kHome, plan(epoch)); }
   void is_granted(TargetEpoch epoch, LeaseId lease) {
     hear(kHome, Grant{id_, Incarnation{1}, epoch, meta(), 2, StripeIndex{1}, kHome, lease});
   }
@@ -49,6 +50,18 @@ TEST_F(Owner, FoldsAgainWhatAGrantOfANewerTargetEpochHasVoided) {
   is_granted(TargetEpoch{2}, LeaseId{2});  // it overtakes what says which blocks are void
   owns(TargetEpoch{2});
   EXPECT_EQ(deeds<Fold>().size(), blocks);
+}
+
+// A liar said so, and named no member: the one that was in was not looked at again.
+TEST_F(Owner, FoldsTheRestOfAStripeThatIsCutOtherwiseInTheSameEpoch) {
+  ask(PutCommand{source_, Incarnation{1}, floats_meta(meta().size_bytes), {}});
+  ask(WroteCommand{source_, Incarnation{1}, meta().size_bytes, false});
+  const std::size_t half = deeds<Fold>().size();
+  ReduceOwn own = plan(TargetEpoch{1});
+  own.stripe_count = 1;
+  own.members.clear();
+  hear(kHome, own);
+  EXPECT_EQ(half + deeds<Fold>().size(), meta().block_count());
 }
 
 // A get on the other node waited for ever.

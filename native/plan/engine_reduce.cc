@@ -15,7 +15,7 @@ bool is_other_plan(const ReduceOwn& a, const ReduceOwn& b) {
 
 // May a member that was folded wherever it had to be be lacking now?
 bool asks_for_more(const ReduceOwn& a, const ReduceOwn& b) {
-  return a.target_epoch != b.target_epoch || a.owned != b.owned;
+  return a.target_epoch != b.target_epoch || a.stripe_count != b.stripe_count || a.owned != b.owned;
 }
 
 }  // namespace

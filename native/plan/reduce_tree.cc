@@ -46,7 +46,8 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
   plan.wanted = true;
   plan.caller = from;
   plan.op = want.op;
-  plan.source_count = want.source_count;
+  // Who says fewer lies: there may be members beyond.
+  plan.source_count = std::max(plan.source_count, want.source_count);
   if (std::exchange(plan.count, want.count) != want.count) {  // it chooses anew
     plan.members.clear();
     plan.locating.clear();

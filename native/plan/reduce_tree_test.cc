@@ -178,6 +178,16 @@ TEST_F(ReduceTreeTest, TellsOwnersOnlyWhatIsNew) {
   EXPECT_EQ(told(kX), (Indices{0, 1}));
 }
 
+// A liar said so: no owner could read what it was told.
+TEST_F(ReduceTreeTest, HasNoFewerSourcesThanItsMembersCountTo) {
+  want(3, 1);
+  confirm(2);
+  locate(2);
+  want(1, 1);
+  die(kX);
+  EXPECT_EQ(own_.at(kY).source_count, 3U);
+}
+
 TEST_F(ReduceTreeTest, SaysWhoHoldsEachMember) {
   want(2, 2);
   confirm(0);
