@@ -59,6 +59,13 @@ for use in (
     answer(use)
 """
 
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 FLAG = {"hoplite": {"arena_bytes": 64 << 20}}
 SUM = "sum 600000.0"
 
@@ -69,7 +76,9 @@ def launched() -> Iterator[RayCluster]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("VIRTUAL_ENV", sys.prefix)
         environment.setenv("PATH", f"{sys.prefix}/bin", prepend=os.pathsep)
-        cluster = RayCluster.start(1, include_dashboard=True, dashboard_port=0)
+        # Each node's agent takes jobs at one fixed port, which another cluster here may have.
+        agent = {"dashboard_agent_listen_port": free_port()}
+        cluster = RayCluster.start(1, include_dashboard=True, dashboard_port=0, **agent)
         try:
             yield cluster
         finally:
@@ -140,9 +149,7 @@ def test_uv_run_hands_the_flag_to_every_worker(launched: RayCluster, program: Pa
 
 @pytest.mark.timeout(90)
 def test_ray_client_is_refused_at_the_first_use(launched: RayCluster) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = begun(
         *(sys.executable, "-m", "ray.util.client.server", "--mode", "specific-server"),
         *("--address", launched.cluster.address, "--host", "127.0.0.1", "--port", str(port)),

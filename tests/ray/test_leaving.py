@@ -133,7 +133,8 @@ def status_of(cluster: RayCluster, ray_node_id: str) -> int:
 
 
 def drain(cluster: RayCluster, ray_node_id: str, reason: str, deadline_s: int = 60) -> None:
-    command = [f"{sys.prefix}/bin/ray", "drain-node", "--address", cluster.cluster.address, "--node-id", ray_node_id]
+    command = [f"{sys.prefix}/bin/ray", "drain-node", "--address", cluster.cluster.address]
+    command += ["--node-id", ray_node_id]
     command += ["--reason", f"DRAIN_NODE_REASON_{reason}", "--reason-message", "tested"]
     command += ["--deadline-remaining-seconds", str(deadline_s)]
     subprocess.run(command, check=True, capture_output=True)
