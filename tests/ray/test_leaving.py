@@ -118,6 +118,12 @@ def joined(cluster: RayCluster, name: str) -> Iterator[tuple[Any, Any]]:
     finally:
         if node in cluster.cluster.worker_nodes:
             cluster.crash_node(node)
+        # Until Ray believes it, it places the next test's actors there.
+        assert eventually(lambda: node.node_id not in living(), within_s=60)
+
+
+def living() -> set[str]:
+    return {each["NodeID"] for each in ray.nodes() if each["Alive"]}
 
 
 def stats_at(directory: str) -> NodeStats:
