@@ -10,9 +10,6 @@ import fcntl
 import os
 import queue
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -24,58 +21,36 @@ from hoplite_ray.plugin.start import NodePlace
 _ANCHORS_PER_CALL = 32
 _ANCHORS_LOW = 8
 _LIFE_DIGITS = 9
-_ENDS = b"-"
 _TAKE_S = 60.0  # the first call starts the steward's process, which takes seconds on a busy machine
 
 
 class StewardLife:
-    """Which life of the steward this is, as long as this is it: it holds the file's flock.
-
-    The file has the life's number, and a mark while the life is about to end.
-    """
+    """Which life of the steward this is, as long as this is it: it holds the file's flock."""
 
     def __init__(self, place: NodePlace) -> None:
         file = place.directory / "steward"
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         self.number = int(os.pread(self._descriptor, _LIFE_DIGITS, 0) or b"0") + 1
-        os.pwrite(self._descriptor, b"%0*d " % (_LIFE_DIGITS, self.number), 0)
-
-    @contextmanager
-    def ending(self) -> Iterator[None]:
-        """Nobody relies on this life in the body, which may end it."""
-        os.pwrite(self._descriptor, _ENDS, _LIFE_DIGITS)
-        try:
-            yield
-        finally:
-            os.pwrite(self._descriptor, b" ", _LIFE_DIGITS)
+        os.pwrite(self._descriptor, b"%0*d" % (_LIFE_DIGITS, self.number), 0)
 
     @staticmethod
     def of(place: NodePlace) -> int:
-        """The number of the present life; 0 without one. Waits for one that may be about to end."""
-        while (text := StewardLife._read(place)).endswith(_ENDS):
-            time.sleep(0.02)
-        return int(text)
-
-    @staticmethod
-    def _read(place: NodePlace) -> bytes:
-        try:
-            descriptor = os.open(place.directory / "steward", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return b"0"
+        """The number of the present life; 0 between two lives."""
+        descriptor = os.open(place.directory / "steward", os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return os.pread(descriptor, _LIFE_DIGITS + 1, 0) or b"0"
+            return int(os.pread(descriptor, _LIFE_DIGITS, 0) or b"0")
         finally:
             os.close(descriptor)
-        return b"0"
+        return 0
 
 
 class AnchorSupply:
     """The anchors in store of one process. Any thread may take."""
 
-    def __init__(self, place: NodePlace, steward: Callable[[], Any]) -> None:
+    def __init__(self, place: NodePlace, steward: Any) -> None:
         self._place = place
         self._steward = steward
         self._ready: queue.SimpleQueue[tuple[int, Ref] | Exception] = queue.SimpleQueue()
@@ -103,7 +78,7 @@ class AnchorSupply:
 
     def _refill(self) -> None:
         try:
-            life, anchors = ray.get(self._steward().anchors.remote(_ANCHORS_PER_CALL))
+            life, anchors = ray.get(self._steward.anchors.remote(_ANCHORS_PER_CALL))
             for anchor in anchors:
                 self._ready.put((life, anchor))
         except Exception as error:

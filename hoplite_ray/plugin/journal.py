@@ -208,11 +208,6 @@ class Journals:
             for object_id in left.unheard:
                 self._unheard.pop(object_id, None)
 
-    def keep_something(self) -> bool:
-        """Whether there is anything that a live process owns, or a live anchor holds."""
-        with self._lock:
-            return any(self._read[name].owned for name in self._read_all()) or bool(self._bound)
-
     def is_dead(self, process: str) -> bool:
         """Whether the process of that journal has died, also if that was reported long ago."""
         with self._lock:

@@ -2,9 +2,9 @@
 
 It owns the anchors of arrays, runs the pending reduces and gathers of its node's processes as
 coroutines, and finds what the dead have left: their pending calls end, and what they had put is
-orphaned. It gives the node's counters to Ray's metrics. It uses no CPU, and leaves when nothing
-needs it (leaving.py). Ray restarts it when it dies: pending calls then begin again, and what its
-last life's anchors held is orphaned, for nobody hears any more when the handles of that go.
+orphaned. It gives the node's counters to Ray's metrics. It uses no CPU, and Ray restarts it when it
+dies: pending calls then begin again, and what its last life's anchors held is orphaned, for nobody
+hears any more when the handles of that go.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from hoplite_ray.plugin.array import Array
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.collecting import Gathered, run_gather
 from hoplite_ray.plugin.journal import Journals
-from hoplite_ray.plugin.leaving import Departure
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.publishing import publish_always
 from hoplite_ray.plugin.reducing import Combination, ReduceRun
@@ -66,7 +65,6 @@ class Steward:
         self._journals = Journals(here.journal, here.place.journals, self._anchors.__contains__)
         self._reaper = Reaper(self._anchor_gone)
         self._pending: dict[bytes, _Pending] = {}
-        self._departure = Departure(here.place, self._life, self._is_needed)
         self._collect = False  # whether errors have left cycles behind that may keep refs
         for name, run in (("steward", self._reap), ("metrics", self._publish)):
             threading.Thread(target=run, name=f"hoplite-{name}", daemon=True).start()
@@ -162,16 +160,12 @@ class Steward:
                 for object_id, incarnation in (left.orphans | left.unheard).items():
                     self._here.orphan(object_id, upto=incarnation)
                 self._journals.release(left)
-                self._departure.look()
             except (HopliteError, OSError) as error:  # said again, so tried again
                 _logger.warning("orphans are left for later: %s", error)
             if self._collect:
                 self._collect = False
                 gc.collect()
             time.sleep(_REAP_EVERY_S)
-
-    def _is_needed(self) -> bool:
-        return bool(self._pending) or self._journals.keep_something()
 
     def _publish(self) -> None:
         publish_always(self._here.place)
