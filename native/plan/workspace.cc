@@ -37,9 +37,9 @@ std::uint64_t cell_bytes(const ObjectMeta& meta, BlockIndex block) {
 // simulator, with four 2.02, with eight 1.96, as with sixteen, and 1.88 is the bound.
 constexpr std::uint64_t kFoldWindowsEverywhere = 8;
 // Where one block of each member is so many windows, a second one would only queue in front of the
-// owner, and with it what it is told and asked: of 64 nodes half of the first blocks of a stripe
-// were there after three quarters of the time, and a reduce of 32 MiB took 1.74 x size / rate; with
-// one 1.34. (1 GiB over 16 nodes: 1.08 and 1.05; an allreduce of it 1.96 and 2.01.)
+// owner, and with it what it is told and asked: a reduce of 32 MiB over 64 nodes took 1.69 x size /
+// rate, with one 1.31. (An allreduce of 1 GiB over 16 nodes, whose readers wait for all owners,
+// took 1.96 and 2.01.)
 constexpr std::uint64_t kFoldWindowsOfOneEach = 1;
 // Without a limit the slowest of 63 members was 5 blocks behind at 12 of 17, and a reduce of 32 MiB
 // took 1.31; with a lead of 1, 2 and 3 blocks 1.15, 1.16 and 1.27, one of 1 GiB over 16 nodes 1.07,
