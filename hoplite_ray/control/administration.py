@@ -15,8 +15,7 @@ from hoplite_ray import _native
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.client import ControlClient
 from hoplite_ray.control.view import Member
-from hoplite_ray.errors import ControlError
-from hoplite_ray.refs import OBJECT_ID_BYTES
+from hoplite_ray.errors import ControlError, InvalidArgumentError
 
 ROWS_MAX = 100_000  # 10 MB on the wire, and the longest turn that a node may spend on telling
 _ROWS_PER_MESSAGE = 1000  # some 60 to 100 bytes each; gRPC refuses messages over 4 MiB
@@ -135,12 +134,10 @@ class Administration:
 
         Raises:  ControlError if that is no beginning of an id.
         """
-        if len(object_id) != OBJECT_ID_BYTES or not 1 <= digits <= 2 * OBJECT_ID_BYTES:
-            raise ControlError(
-                f"{digits} hex digits of {len(object_id)} bytes are no start of an id; "
-                f"give 1 to {2 * OBJECT_ID_BYTES} of {OBJECT_ID_BYTES} bytes"
-            )
-        told = await asyncio.to_thread(self._native.moments, object_id, digits)
+        try:
+            told = await asyncio.to_thread(self._native.moments, object_id, digits)
+        except InvalidArgumentError as error:
+            raise ControlError(str(error)) from error
         moments = [pb.Moment(**each) for each in told.pop("moments")]
         return pb.Traced(moments=moments, now_ns=time.monotonic_ns(), **told)
 
