@@ -85,9 +85,9 @@ inline constexpr std::uint64_t kSpillFileBytesMax = 1ULL << 62;  // the disk is 
 
 // Timers. A deletion is remembered for longer than any message can be under way.
 inline constexpr Duration kTombstoneLife = 60_s;
-// How often a receiver says how far it is (windows of 50 ms tell a slow node from a burst
+// How often a receiver says how far it is (windows of 25 ms tell a slow node from a burst
 // on 10 Gbit/s), and of how many objects at most in one window; with more each has its turn later.
-inline constexpr Duration kProgressWindow = 50_ms;
+inline constexpr Duration kProgressWindow = 25_ms;
 inline constexpr std::size_t kProgressPerWindowMax = 64;
 // A small object's push is repeated directly after this without an acknowledgement.
 inline constexpr Duration kPushRetry = 20_ms;
