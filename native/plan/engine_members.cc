@@ -70,7 +70,7 @@ void Folding::stop_waiting(const Accumulator::Member& member) {
   waiting_at.erase({member.sender, member.source.index});
 }
 
-// Bytes of it have come here: folds go on, also those that still ask who has it.
+// What is here of it has changed: folds go on, also those that still ask who has it.
 void Engine::State::note_here(const ObjectId& source) {
   for (auto& [target, folding] : folds_) {
     dirty_folds_.insert(target);

@@ -257,6 +257,7 @@ void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool delet
   object.pinned = object.adopting = object.is_branch = false;
   if (deleted) object.whole_wanted = false;
   committed_.erase(id);
+  note_here(id);
   if (object.is_wanted()) claim(id);
   if (was_put || !object.is_wanted()) forget_if_empty(id);
 }

@@ -16,9 +16,9 @@ class Spilling : public OneEngine {
     id.bytes[0] = n;
     return id;
   }
-  void put(std::uint8_t n) {
-    ask(PutCommand{name(n), Incarnation{1}, floats_meta(kSize), {}});
-    ask(WroteCommand{name(n), Incarnation{1}, kSize});
+  void put(std::uint8_t n, std::uint64_t bytes = kSize) {
+    ask(PutCommand{name(n), Incarnation{1}, floats_meta(bytes), {}});
+    ask(WroteCommand{name(n), Incarnation{1}, bytes});
   }
   void answer(const SpillJob& job, const std::string& error = "") {
     engine_.handle_io(SpillDone{job.spill, error}, now_);
@@ -42,8 +42,8 @@ class Spilling : public OneEngine {
     return found;
   }
   // Three objects, of which the first is in the file alone.
-  void fill() {
-    put(1);
+  void fill(std::uint64_t first_bytes = kSize) {
+    put(1, first_bytes);
     put(2);
     ask(PutCommand{name(3), Incarnation{1}, floats_meta(kSize), {}});
     answer(job(SpillWay::kWrite, 1));
@@ -142,6 +142,39 @@ TEST_F(Spilling, LosesWhatItCanNotReadBackAndSaysWhy) {
   ASSERT_EQ(errors.size(), 1U);
   EXPECT_EQ(errors[0].code, Code::kObjectLost);
   EXPECT_NE(errors[0].text.find("it was here, but: reading from /disk"), std::string::npos);
+}
+
+// Alone on its node, an owner of a reduce folds a source from the file; nobody else has it.
+class FoldingFromTheFile : public Spilling {
+ protected:
+  SpillJob begin() {
+    fill(128_KiB);
+    ask(DeleteCommand{name(2), {}});
+    ask(DeleteCommand{name(3), {}});
+    deeds<SpillJob>();
+    ask(ReduceCommand{name(9), ReduceOp::kSum, 1, 1});
+    ask(ReduceSourceCommand{name(9), ReduceSource{0, name(1), {}}});
+    return job(SpillWay::kRead, 1);
+  }
+  // What the reduce is told.
+  Code failure() {
+    engine_.handle_timeout(now_ + kLostGrace * 2);
+    const auto errors = replies<Error>();
+    EXPECT_EQ(errors.size(), 1U);
+    return errors.empty() ? Code::kOk : errors[0].code;
+  }
+};
+
+TEST_F(FoldingFromTheFile, IsToldWhatCanNotBeReadBack) {
+  answer(begin(), "reading from /disk: Input/output error (errno 5)");
+  EXPECT_EQ(failure(), Code::kReduceFailed);
+}
+
+TEST_F(FoldingFromTheFile, IsToldWhatIsDeletedMeanwhile) {
+  const SpillJob read = begin();
+  ask(DeleteCommand{name(1), {}});
+  answer(read);
+  EXPECT_EQ(failure(), Code::kReduceFailed);
 }
 
 }  // namespace
