@@ -3,6 +3,7 @@
     hoplite-ray status            the nodes: alive, how full their arenas are
     hoplite-ray objects           the objects of all nodes, largest first
     hoplite-ray top               what is under way: nodes, transfers, trees, live
+    hoplite-ray web               the same as a page for a browser on this machine
     hoplite-ray trace OBJECT      the life of one object over all nodes, from put to get
     hoplite-ray drain NODE        move what only that node has elsewhere, before it is ended
     hoplite-ray doctor            every check of this machine and its cluster, with the next step
@@ -21,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hoplite_ray.cli import commands, doctor, top, trace
+from hoplite_ray.cli import commands, doctor, top, trace, web
 from hoplite_ray.cli.lives import ID_DIGITS
 from hoplite_ray.errors import HopliteError
 
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         ("status", commands.status, "the nodes: alive, how full their arenas are"),
         ("objects", commands.objects, "the objects of all nodes, largest first"),
         ("top", top.top, "what is under way: nodes, transfers, trees, live"),
+        ("web", web.web, "what is under way, as a page for a browser on this machine"),
         ("trace", trace.trace, "the life of one object over all nodes"),
         ("drain", commands.drain, "move what only that node has elsewhere"),
         ("doctor", doctor.doctor, "every check of this machine and its cluster"),
@@ -72,7 +74,10 @@ def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
     where("--address", help="of a Ray cluster; default: RAY_ADDRESS, or the one that runs here")
     where("--control", help="ADDRESS:PORT of a node's control service; with --secret-file")
     add("--secret-file", type=Path, help="the cluster's secret, for --control")
-    add("--json", action="store_true", help="one JSON document on standard output")
+    if name == "web":
+        add("--port", type=_port, default=0, help="of this machine's loopback; default: a free one")
+    else:
+        add("--json", action="store_true", help="one JSON document on standard output")
     if name == "drain":
         add(
             "node", metavar="NODE", help="its id, or the first digits of it, or its control address"
@@ -84,6 +89,7 @@ def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
         add("object", metavar="OBJECT", type=_digits, help="its id in hex, or the first digits")
     if name == "top":
         add("--once", action="store_true", help="look twice, print one plain page, and end")
+    if name in ("top", "web"):
         add("--interval-s", type=_seconds, default=1.0, help="between two looks; default: 1")
     if name in ("objects", "top"):
         add("--limit", type=_count, default=20, help="how many; default: 20")
@@ -94,6 +100,13 @@ def _seconds(text: str) -> float:
         if 0 < (value := float(text)) < 86400:
             return value
     raise argparse.ArgumentTypeError(f"{text} is not from 0 to 86400 s")
+
+
+def _port(text: str) -> int:
+    with suppress(ValueError):
+        if 0 <= (value := int(text)) <= 65535:
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not from 0 to 65535")
 
 
 def _digits(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hoplite_ray.cli.places import Cluster
@@ -29,10 +29,11 @@ class Look:
     @classmethod
     def take(cls, cluster: Cluster, *, timeout_s: float) -> Look:
         """Ask every node; those that don't answer are in the survey, with the reason."""
-        return asyncio.run(_look(cluster, timeout_s))
+        return asyncio.run(look_at(cluster, timeout_s=timeout_s))
 
 
-async def _look(cluster: Cluster, timeout_s: float) -> Look:
+async def look_at(cluster: Cluster, *, timeout_s: float) -> Look:
+    """Do what Look.take does, for those who have a loop already."""
     look = Look(await survey(cluster, timeout_s=timeout_s / 2))
     nodes = [node for node in look.seen.nodes if node.answers]
     told = await ask_each(
@@ -51,6 +52,15 @@ async def _look(cluster: Cluster, timeout_s: float) -> Look:
             key = (row.target_id, row.object_id, row.sender, node.node_id, row.stripe)
             look.transfers[key] = row
     return look
+
+
+def followed(cluster: Cluster, now: Look) -> Cluster:
+    """Return whom to ask for the next look: they may be none of those asked first."""
+    members = now.seen.view.members
+    if not members:
+        return cluster
+    controls = tuple(member.control for member in members)
+    return replace(cluster, view=now.seen.view, controls=controls)
 
 
 def nodes_of(before: Look, now: Look) -> list[dict[str, Any]]:

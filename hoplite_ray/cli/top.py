@@ -7,10 +7,9 @@ import json
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
-from hoplite_ray.cli.flows import Look, nodes_of, transfers_of, trees_of
+from hoplite_ray.cli.flows import Look, followed, nodes_of, transfers_of, trees_of
 from hoplite_ray.cli.places import Cluster, find
 from hoplite_ray.cli.tables import columns, size
 from hoplite_ray.errors import HopliteError
@@ -58,10 +57,7 @@ def _watch(cluster: Cluster, before: Look, asked: argparse.Namespace) -> None:
             now = Look.take(cluster, timeout_s=asked.timeout_s / 2)
             page = _page(cluster, before, now, asked.limit)
             live.update(Text(page, no_wrap=True, overflow="crop"), refresh=True)
-            before = now
-            if now.seen.view.members:  # whoever is asked next may be none of those asked first
-                controls = tuple(member.control for member in now.seen.view.members)
-                cluster = replace(cluster, view=now.seen.view, controls=controls)
+            before, cluster = now, followed(cluster, now)
 
 
 def _document(before: Look, now: Look) -> str:
