@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,12 +31,23 @@ _OPTIONS = (
     "--disable-component-update",
     "--remote-debugging-pipe",
 )
+_START_S = 30.0
 _END_S = 5.0
 
 
+@cache
 def why_impossible() -> str | None:
-    """Say why there is no browser; None if there is one."""
-    return None if shutil.which("chromium") else "no browser: apt-get install chromium"
+    """Say why there is no browser; None if there is one, which has shown an empty page."""
+    if not shutil.which("chromium"):
+        return "no browser: apt-get install chromium"
+    with tempfile.TemporaryDirectory(prefix="hoplite-", ignore_cleanup_errors=True) as profile:
+        command = ["chromium", *_OPTIONS, f"--user-data-dir={profile}", "--dump-dom", "about:blank"]
+        command.remove("--remote-debugging-pipe")
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=_START_S)
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"no browser: chromium is installed and does not start ({error})"
+    return None
 
 
 class Browser:
