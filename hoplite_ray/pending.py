@@ -126,7 +126,7 @@ class Pending(Generic[T]):
         """Wait until the operation has ended, well or badly; False if it has not in `timeout_s`."""
         timeout_s = checked_timeout(timeout_s)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        shown_at_s = None if self._fetched is None else self._began_s + PATIENCE_S
+        shown_at_s = None if self._fetched is None else time.monotonic() + self._until_shown_s()
         line = None
         try:
             while True:
@@ -196,7 +196,22 @@ class Pending(Generic[T]):
                 loop.call_soon_threadsafe(ended.set)
 
         self._listener.on_end(self._request, tell)
-        await ended.wait()
+        if self._fetched is None:
+            await ended.wait()
+            return
+        with suppress(TimeoutError):  # this one's: a caller's own limit cancels the task
+            async with asyncio.timeout_at(loop.time() + self._until_shown_s()):
+                await ended.wait()
+                return
+        line = self._listener.progress(self._what, self._fetched)
+        try:
+            await ended.wait()
+        finally:
+            if line is not None:
+                await asyncio.to_thread(line.stop)  # it may be asking its node
+
+    def _until_shown_s(self) -> float:
+        return max(0.0, self._began_s + PATIENCE_S - time.monotonic())
 
     def too_late(self) -> GetTimeoutError:
         """Take the operation back; returns what to raise, with the time that it has had."""

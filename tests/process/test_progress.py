@@ -118,6 +118,45 @@ def test_ctrl_c_leaves_nothing_behind(nodes: Nodes) -> None:
         assert window.seen.partition("interrupted")[0].endswith(" \r")
 
 
+AWAITED = """
+import asyncio, threading
+from hoplite_ray.store import Store
+store = Store.attach({socket!r})
+async def cancelled():
+    get = asyncio.create_task(store.get_async(bytes.fromhex({object_id!r})))
+    await asyncio.sleep(2)
+    get.cancel()
+    try:
+        await get
+    except asyncio.CancelledError:
+        print("cancelled")
+{run}
+print("threads", [t.name for t in threading.enumerate() if "progress" in t.name], flush=True)
+"""
+
+
+def awaited(nodes: Nodes, run: str) -> str:
+    socket = nodes.processes[1].socket
+    return AWAITED.format(socket=socket, object_id=new_id().hex(), run=run)
+
+
+def test_what_is_awaited_is_shown_as_well_and_goes_with_its_task(nodes: Nodes) -> None:
+    with terminal(awaited(nodes, "asyncio.run(cancelled())")) as window:
+        window.until(r"nothing has come after \d+ s")
+        window.until(r"cancelled\r\n")
+        window.until(r"threads \[\]")
+        assert window.seen.partition("cancelled")[0].endswith(" \r")
+
+
+def test_a_notebook_shows_what_it_awaits(nodes: Nodes) -> None:
+    cells = [nbformat.v4.new_code_cell(awaited(nodes, "await cancelled()"))]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=15).execute()
+    told = "".join(each.get("text", "") for each in notebook.cells[0].outputs)
+    assert "nothing has come" in told
+    assert "cancelled\nthreads []" in told
+
+
 def test_it_is_shown_to_nobody_else_unless_asked_for(nodes: Nodes) -> None:
     never = new_id()
     source = (
