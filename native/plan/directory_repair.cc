@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint8_t kSilentPeriods = 2;
 constexpr std::uint8_t kSlowPeriods = 3;  // three strikes
 // Blocks that an average edge gets in a period: fewer tell a slow edge from a late block by chance.
-constexpr std::int64_t kBlocksPerPeriod = 4;
+constexpr std::int64_t kBlocksPerPeriod = 8;
 // An edge that was moved rests for so many periods, twice as many each time: large blocks on a slow
 // link arrive before it is moved again.
 constexpr std::int64_t kRestPeriods = 4;

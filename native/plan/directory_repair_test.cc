@@ -36,28 +36,28 @@ class DirectoryRepair : public DirectoryTest {
 };
 
 TEST_F(DirectoryRepair, LeavesHealthyReceiversAlone) {
-  for (int window = 0; window < 100; ++window) pass({10, 10, 10});
+  for (int window = 0; window < 100; ++window) pass({20, 20, 20});
   expect_silence();
 }
 
 TEST_F(DirectoryRepair, LeavesThoseAloneWhoWaitForTheProducer) {
-  pass({10, 10, 10});
+  pass({20, 20, 20});
   for (int window = 0; window < 100; ++window) pass({0, 0, 0});
   expect_silence();
 }
 
 TEST_F(DirectoryRepair, MovesAnEdgeThatIsSilentWhileItsSenderHasMoreAndNoneBelowIt) {
-  pass({10, 10, 10});
-  pass({10, 0, 0});
+  pass({20, 20, 20});
+  pass({20, 0, 0});
   expect_silence();
-  pass({10, 0, 0});
+  pass({20, 0, 0});
   const Grant moved = only<Grant>(kC);
   EXPECT_EQ(moved.sender, kA) << "D gets its bytes from C, B is the silent one";
   EXPECT_GT(moved.lease, c_.lease);
 }
 
 TEST_F(DirectoryRepair, MovesTheReceiverOfASenderThatSaysNothingAnyMore) {
-  pass({10, 10, 10});
+  pass({20, 20, 20});
   for (int window = 0; window < 4; ++window) {
     now_ = now_ + kProgressWindow;
     is_at(kC, c_, at_.c);
@@ -67,24 +67,24 @@ TEST_F(DirectoryRepair, MovesTheReceiverOfASenderThatSaysNothingAnyMore) {
 }
 
 TEST_F(DirectoryRepair, LeavesAnEdgeAloneWhoseReceiverIsAtWorkForOtherObjects) {
-  pass({10, 10, 10});
+  pass({20, 20, 20});
   for (int window = 0; window < 20; ++window) {
     now_ = now_ + kProgressWindow;
-    is_at(kB, b_, at_.b += 10);
+    is_at(kB, b_, at_.b += 20);
     is_busy_elsewhere(kC);
     is_busy_elsewhere(kD);
   }
   expect_silence();
-  pass({10, 0, 10});
-  pass({10, 0, 10});
+  pass({20, 0, 20});
+  pass({20, 0, 20});
   EXPECT_EQ(only<Grant>(kC).sender, kA) << "judged again, from then on";
 }
 
 TEST_F(DirectoryRepair, LetsAMovedEdgeRestLongerEachTime) {
-  pass({10, 10, 10});
+  pass({20, 20, 20});
   std::vector<int> moved_in;
   for (int window = 0; window < 100; ++window) {
-    pass({10, 0, 0});
+    pass({20, 0, 0});
     for (const Grant& grant : of<Grant>(take(), kC)) {
       moved_in.push_back(window);
       c_ = grant;
@@ -97,11 +97,11 @@ TEST_F(DirectoryRepair, LetsAMovedEdgeRestLongerEachTime) {
 }
 
 TEST_F(DirectoryRepair, MakesASlowNodeALeafAfterThreePeriods) {
-  pass({10, 10, 10});
-  pass({10, 3, 3});
-  pass({10, 3, 3});
+  pass({20, 20, 20});
+  pass({20, 6, 6});
+  pass({20, 6, 6});
   expect_silence();
-  pass({10, 3, 3});
+  pass({20, 6, 6});
   const Grant moved = only<Grant>(kD);
   EXPECT_EQ(moved.sender, kB) << "the origin has sent its copy";
   d_ = moved;
@@ -110,35 +110,35 @@ TEST_F(DirectoryRepair, MakesASlowNodeALeafAfterThreePeriods) {
 }
 
 TEST_F(DirectoryRepair, TakesNoStrikeFromAPeriodInWhichItIsFastEnough) {
-  pass({10, 10, 10});
+  pass({20, 20, 20});
   for (int round = 0; round < 20; ++round) {
-    pass({10, 3, 3});
-    pass({10, 3, 3});
-    pass({10, 9, 9});
+    pass({20, 6, 6});
+    pass({20, 6, 6});
+    pass({20, 18, 18});
   }
   expect_silence();
 }
 
 TEST_F(DirectoryRepair, HasNoEarForProgressUnderAnOlderLease) {
-  pass({10, 10, 10});
-  pass({10, 0, 0});
-  pass({10, 0, 0});
+  pass({20, 20, 20});
+  pass({20, 0, 0});
+  pass({20, 0, 0});
   const Grant moved = only<Grant>(kC);
   const Grant old = std::exchange(c_, moved);
   for (int window = 0; window < 20; ++window) {
-    pass({10, 10, 10});
+    pass({20, 20, 20});
     is_at(kC, old, 0);
   }
   expect_silence();
 }
 
 TEST_F(DirectoryRepair, AdoptsACompleteCopyWhenTheSenderIsSlow) {
-  pass({10, 10, 10});
-  pass({10, 3, 3});
-  pass({10, 3, 3});
+  pass({20, 20, 20});
+  pass({20, 6, 6});
+  pass({20, 6, 6});
   has(kHome);
   take();
-  pass({10, 3, 3});
+  pass({20, 6, 6});
   const auto sent = take();
   ASSERT_EQ(of<Grant>(sent, kC).size(), 1U);
   EXPECT_EQ(of<Grant>(sent, kC)[0].sender, kHome);
