@@ -260,9 +260,9 @@ void Engine::State::plan_call(const ObjectId& target, const ObjectMeta* meta) {
   ReduceWant& want = call.want;
   call.is_planned = true;
   const NodeId home = view_.home_of(target);
+  if (meta != nullptr) want.meta = *meta;
   if (meta != nullptr && meta->size_bytes <= config_.inline_bytes_max) {
     want.is_callers = true;
-    want.meta = *meta;
     if (home != config_.node) send(home, want);
   }
   for (const ReduceSource& source : std::exchange(call.unplanned, {})) {
@@ -332,6 +332,8 @@ void Engine::State::note_arrival(const ObjectId& source, const Located* located)
     for (ReduceSource& each : arrived) {
       each.failed = located == nullptr;
       each.incarnation = located == nullptr ? Incarnation{} : located->incarnation;
+      const bool is_alike = located != nullptr && located->meta == call.want.meta;
+      if (is_alike) each.holder = located->sender;  // its planner need not ask again
       confirm(target, each);
     }
   }

@@ -56,7 +56,11 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
   plan.everywhere = want.everywhere;
   plan.deterministic = want.deterministic;
   plan.share = want.share;
-  if (want.share.is_share()) plan.meta = want.meta;
+  if (want.share.is_share()) {
+    plan.meta = want.meta;
+  } else if (want.meta.block_bytes > 0 && !plan.source_meta) {
+    plan.source_meta = want.meta;
+  }
   if (want.is_callers) {
     plan.is_callers = true;
     plan.source_meta = plan.meta = want.meta;
@@ -132,7 +136,7 @@ void ReduceTree::handle_located(const Located& located, const Membership& view) 
 // Returns whether the reduce goes on with it. The first one located says what the result looks
 // like.
 bool ReduceTree::take_in(const ObjectId& target, Plan& plan, const Located& located,
-                         const std::vector<ReduceSource>& members) {
+                         const Site& members) {
   const auto refused =
       std::find_if(located.meta.parts.begin(), located.meta.parts.end(),
                    [op = plan.op](const Part& part) { return !can_reduce(part.dtype, op); });
@@ -303,6 +307,7 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
   }
   choose_members(plan);
   locate_members(target, plan);
+  if (!take_in_found(target, plan, view)) return;
   if (plan.located.empty()) return;
   if (plan.owners.empty() && !plan.locating.empty() && !is_carried(plan)) return;
   if (plan.owners.empty() && plan.share.is_share() && plan.located.size() < plan.count &&
@@ -394,6 +399,24 @@ void ReduceTree::locate_members(const ObjectId& target, Plan& plan) {
     if (same.empty()) locates_.emplace_back(target, member);
     same.push_back(member);
   }
+}
+
+// When the last one is here: those that their caller has found need not be asked for. Before, the
+// answers take no time that anybody waits for, and come together. Returns whether the reduce goes
+// on.
+bool ReduceTree::take_in_found(const ObjectId& target, Plan& plan, const Membership& view) {
+  const auto is_found = [&](const auto& asked) {
+    return plan.source_meta && view.is_live(asked.second.front().holder);
+  };
+  const bool are_all = plan.members.size() == plan.count &&
+                       std::all_of(plan.locating.begin(), plan.locating.end(), is_found);
+  if (!are_all) return true;
+  for (const auto& [object, members] : std::exchange(plan.locating, {})) {
+    const ReduceSource& one = members.front();
+    const Located located{object, one.incarnation, *plan.source_meta, one.holder};
+    if (!take_in(target, plan, located, members)) return false;
+  }
+  return true;
 }
 
 void ReduceTree::tell_owners(const ObjectId& target, Plan& plan) {

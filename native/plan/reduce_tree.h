@@ -75,7 +75,7 @@ class ReduceTree {
     std::map<std::uint32_t, std::string> lost;  // index -> why
     TargetEpoch target_epoch;
     Share share;
-    std::optional<ObjectMeta> source_meta;  // of the first one located: all others have it, too
+    std::optional<ObjectMeta> source_meta;  // of the first one found: all others have it, too
     std::optional<ObjectMeta> meta;         // of the result
     std::map<ObjectId, std::vector<ReduceSource>> locating;  // asked for, and not answered yet
     std::vector<ReduceSource> located;  // members with their holders, in the order of the answers
@@ -100,9 +100,9 @@ class ReduceTree {
   void raise_epoch(const ObjectId& target, Plan& plan);
   static void choose_members(Plan& plan);
   void locate_members(const ObjectId& target, Plan& plan);
+  bool take_in_found(const ObjectId& target, Plan& plan, const Membership& view);
   void tell_owners(const ObjectId& target, Plan& plan);
-  bool take_in(const ObjectId& target, Plan& plan, const Located& located,
-               const std::vector<ReduceSource>& members);
+  bool take_in(const ObjectId& target, Plan& plan, const Located& located, const Site& members);
   void fail(const ObjectId& target, Plan& plan, Code code, std::string why);
   void end(const ObjectId& target, Plan& plan, Code code, std::string text);
   void publish(const ObjectId& target, Plan& plan);

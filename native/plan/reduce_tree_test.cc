@@ -42,8 +42,8 @@ class ReduceTreeTest : public ::testing::Test {
     want_.count = count;
     say();
   }
-  void confirm(std::uint32_t index, bool failed = false) {
-    want_.confirmed.push_back({index, source(index), {}, failed});
+  void confirm(std::uint32_t index, bool failed = false, NodeId holder = kNoNode) {
+    want_.confirmed.push_back({index, source(index), {}, failed, holder});
     say();
   }
   void say() {
@@ -194,6 +194,24 @@ TEST_F(ReduceTreeTest, SaysWhoHoldsEachMember) {
   locate(0);
   EXPECT_EQ(own_[kY].members[0].holder, kX);
   EXPECT_EQ(own_[kY].members[0].incarnation, Incarnation{1});
+}
+
+TEST_F(ReduceTreeTest, WaitsForNoAnswerOnceItsCallerHasFoundThemAll) {
+  want_.meta = kMeta;
+  want(2, 2);
+  confirm(0, false, kX);
+  EXPECT_TRUE(own_.empty()) << "who owns depends on who is there";
+  confirm(1, false, kY);
+  EXPECT_EQ(located_, Indices{0});
+  EXPECT_EQ(told(kY), (Indices{0, 1}));
+}
+
+TEST_F(ReduceTreeTest, AsksForWhatItsCallerHasFoundOnADeadNode) {
+  die(kY);
+  want_.meta = kMeta;
+  want(1, 1);
+  confirm(0, false, kY);
+  EXPECT_TRUE(own_.empty());
 }
 
 TEST_F(ReduceTreeTest, TellsManyMembersThatComeTogetherInFewMessages) {

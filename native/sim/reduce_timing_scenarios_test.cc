@@ -101,6 +101,18 @@ TEST_P(ReduceTiming, ReduceOf1MiB) {
   expect_at_most({.size_bytes = 1_MiB, .nodes = 8, .table = 1.48});
   expect_at_most({.size_bytes = 1_MiB, .nodes = 16, .table = 1.69});
 }
+// Whom its caller has found is not asked for again: the two messages before Want take as long as
+// the two after it of a source that is confirmed.
+TEST_P(ReduceTiming, SourcesThatAreAwaitedTakeNoLongerThanThoseThatAreConfirmed) {
+  expect_at_most({.size_bytes = 1_MiB, .nodes = 8, .table = 1.48, .room = 0.98, .awaited = true});
+  expect_at_most({.size_bytes = 1_MiB, .nodes = 16, .table = 1.69, .room = 0.92, .awaited = true});
+  expect_at_most({.size_bytes = 1_MiB,
+                  .nodes = 8,
+                  .everywhere = true,
+                  .table = 1.90,
+                  .hops_before = 5,
+                  .awaited = true});
+}
 // A parameter server's round: it reads the sum of the first gradients, and their nodes fold it;
 // the others' links are free for the parameters that they get meanwhile. (Those are four stripes,
 // of which one of three receivers gets two over its one connection: 4/3.)
