@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 from ray import serve
 
+from tests.conftest import processes_of_run
 from tests.ray.programs import PROGRAMS, Hoplite, Plain
 from tests.ray.raycluster import RayCluster
 
@@ -30,9 +34,35 @@ def test_a_program_computes_what_it_does_over_plain_ray(
     for folder in folders:
         folder.mkdir()
     plain, ours = (
-        PROGRAMS[name](lib, folder) for lib, folder in zip((Plain, Hoplite), folders, strict=True)
+        ran(name, lib, folder) for lib, folder in zip((Plain, Hoplite), folders, strict=True)
     )
     assert as_text(ours) == as_text(plain)
+
+
+def ran(name: str, lib: Any, folder: Path) -> Any:
+    """What the program computes; what ends it otherwise says over what it ran, and who was where.
+
+    The time limit of pytest ends no ray.get, which swallows what a signal's handler raises.
+    """
+    try:
+        return PROGRAMS[name](lib, folder)
+    except BaseException as error:
+        error.add_note(
+            f"{name} ran over {lib.__name__}, while its processes were here:\n{stacks()}"
+        )
+        raise
+
+
+def stacks() -> str:
+    """Where all threads of this run's Ray workers and of this process are."""
+    named = [(os.getpid(), "pytest"), *processes_of_run()]
+    return "\n".join(
+        subprocess.run(
+            [f"{sys.prefix}/bin/py-spy", "dump", "--pid", str(pid)], capture_output=True, text=True
+        ).stdout
+        for pid, command in named
+        if command.startswith(("pytest", "ray::"))
+    )
 
 
 def as_text(value: Any) -> Any:
