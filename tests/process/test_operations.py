@@ -27,7 +27,7 @@ COMMANDS = {
 }
 _HEADING = re.compile(r"^ *[A-Z]+(?: +[A-Z]+)+$", re.M)
 _ID = re.compile(r"\b[0-9a-f]{8,}\b")
-_TOPIC = re.compile(r"^(?:ok|fail) +([a-z][a-zA-Z -]*?)(?: [0-9a-f]{8,}/\d+ at \S+)?: ", re.M)
+_TOPIC = re.compile(r"^(?:ok|warn|fail) +([a-z][a-zA-Z -]*?)(?: [0-9a-f]{8,}/\d+ at \S+)?: ", re.M)
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +83,13 @@ def test_a_table_has_the_columns_of_the_page(three: Nodes, verb: str) -> None:
 def test_top_has_the_tables_of_the_page(three: Nodes) -> None:
     line, told = command("top")
     first, second, _ = three.processes
-    object_id = three.put(0, numbers(2 * MIB))
+    # Those whose home is frozen as well are fed by nobody that is known; of twelve not all are.
+    object_ids = [three.put(0, numbers(MIB, seed)) for seed in range(12)]
     with stopped(first):
-        get = three[1].begin_get(object_id)
+        gets = [three[1].begin_get(object_id) for object_id in object_ids]
         said = run(line.replace("--timeout-s 60", "--timeout-s 4"), second)
-    get.result(10)
+    for get in gets:
+        get.result(10)
     assert headings(said) == headings(told) != []
 
 
@@ -95,7 +97,7 @@ def test_the_doctor_looks_at_what_the_page_says(three: Nodes) -> None:
     line, told = command("doctor")
     with stopped(three.processes[1]):
         said = run(line, *three.processes[:2])
-    assert set(_TOPIC.findall(said)) == set(_TOPIC.findall(told))
+    assert set(_TOPIC.findall(told)) <= set(_TOPIC.findall(said))
 
 
 def test_trace_tells_a_life_as_the_page_does(three: Nodes) -> None:
