@@ -119,12 +119,19 @@ def test_ctrl_c_leaves_nothing_behind(nodes: Nodes) -> None:
 
 
 AWAITED = """
-import asyncio, threading
+import asyncio, sys, threading
 from hoplite_ray.store import Store
+shown, write = threading.Event(), sys.stderr.write
+def watched(text):
+    written = write(text)
+    if "nothing has come" in text:
+        shown.set()
+    return written
+sys.stderr.write = watched
 store = Store.attach({socket!r})
 async def cancelled():
     get = asyncio.create_task(store.get_async(bytes.fromhex({object_id!r})))
-    await asyncio.sleep(2)
+    await asyncio.to_thread(shown.wait)
     get.cancel()
     try:
         await get

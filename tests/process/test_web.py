@@ -112,6 +112,7 @@ def test_the_page_is_told_of_trees_and_of_a_relay_that_was_killed(cluster: MakeN
 
 @pytest.mark.timeout(90)  # a browser takes seconds to start, where there are two cores
 def test_a_browser_shows_trees_and_a_relay_that_was_killed(cluster: MakeNodes) -> None:
+    # .ci/browser may find no package, and not every machine runs one; .ci/run prints each skip.
     why = browser.why_impossible()
     if why is not None:
         pytest.skip(why)

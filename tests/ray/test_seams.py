@@ -43,6 +43,12 @@ def test_cluster_address_and_raylets_are_known_without_joining(cluster: RayClust
     assert told[ray.get_runtime_context().get_node_id()] == (seams.ray_directory(), True)
 
 
+def test_a_process_knows_its_job_and_that_it_is_no_ray_client(cluster: RayCluster) -> None:
+    job = ray.get_runtime_context().get_job_id()
+    assert seams.this_job().startswith(f"{job} (")
+    assert not seams.is_client()  # and one that is: test_launchers.py
+
+
 def test_task_id_and_attempt_name_a_task_and_return_id_its_ref(cluster: RayCluster) -> None:
     @ray.remote(max_retries=2)
     def dies_once() -> tuple[bytes | None, int]:
