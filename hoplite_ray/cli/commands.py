@@ -108,13 +108,7 @@ def dashboard(asked: argparse.Namespace) -> int:
 def look(asked: argparse.Namespace, *, timeout_s: float | None = None) -> tuple[Cluster, Survey]:
     """Find the cluster and ask its nodes, in the time that was given."""
     timeout_s = asked.timeout_s if timeout_s is None else timeout_s
-    cluster = find(
-        directories=asked.directory,
-        address=asked.address,
-        control=asked.control,
-        secret_file=asked.secret_file,
-        timeout_s=timeout_s * _RAY_SHARE,
-    )
+    cluster = find(asked, timeout_s=timeout_s * _RAY_SHARE)
     return cluster, asyncio.run(survey(cluster, timeout_s=timeout_s * 0.3))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import os
@@ -69,24 +70,17 @@ class Cluster:
     ray: dict[str, Any] = field(default_factory=dict)
 
 
-def find(
-    *,
-    directories: Sequence[Path],
-    address: str | None,
-    control: str | None,
-    secret_file: Path | None,
-    timeout_s: float,
-) -> Cluster:
-    """Return the cluster that was named, or the Ray cluster that this machine is part of.
+def find(asked: argparse.Namespace, *, timeout_s: float) -> Cluster:
+    """Return the cluster that the command names, or the Ray cluster that this machine is part of.
 
     Raises:  NoClusterError saying where it was looked for, and the next step; ControlError if
              there is one that does not answer.
     """
-    if control is not None:
-        return _by_control(control, secret_file)
-    if directories:
-        return _by_directories(directories)
-    return _by_ray(address, timeout_s)
+    if asked.control is not None:
+        return _by_control(asked.control, asked.secret_file)
+    if asked.directory:
+        return _by_directories(asked.directory)
+    return _by_ray(asked.address, timeout_s)
 
 
 def _by_control(control: str, secret_file: Path | None) -> Cluster:

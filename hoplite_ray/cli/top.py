@@ -23,13 +23,7 @@ class NoRichError(HopliteError):
 
 def top(asked: argparse.Namespace) -> int:
     """Show what is under way until Ctrl-C; once with --once, --json, or where nobody looks."""
-    cluster = find(
-        directories=asked.directory,
-        address=asked.address,
-        control=asked.control,
-        secret_file=asked.secret_file,
-        timeout_s=asked.timeout_s / 2,
-    )
+    cluster = find(asked, timeout_s=asked.timeout_s / 2)
     before = Look.take(cluster, timeout_s=asked.timeout_s / 2)
     if asked.once or asked.json or not sys.stdout.isatty():
         time.sleep(asked.interval_s)

@@ -59,13 +59,7 @@ def web(asked: argparse.Namespace) -> int:
             "the page needs the package aiohttp: pip install 'hoplite_ray[web]'; "
             "hoplite-ray top does without it"
         ) from None
-    cluster = find(
-        directories=asked.directory,
-        address=asked.address,
-        control=asked.control,
-        secret_file=asked.secret_file,
-        timeout_s=asked.timeout_s / 2,
-    )
+    cluster = find(asked, timeout_s=asked.timeout_s / 2)
     watch = Watch(cluster, interval_s=asked.interval_s, timeout_s=asked.timeout_s / 2)
     with suppress(KeyboardInterrupt):
         asyncio.run(_serve(watch, asked.port))
