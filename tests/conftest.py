@@ -22,6 +22,7 @@ TIMEOUT_S = {"cluster": 90, "ray": 90}
 # The only reasons for which a test may be skipped.
 SKIPS_ALLOWED = (
     re.compile(r"needs root for network namespaces"),
+    re.compile(r"needs root to be two users"),
     re.compile(r"no GPU"),
     re.compile(r"no browser: "),
     re.compile(r"torch is not installed"),

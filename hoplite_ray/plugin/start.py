@@ -31,7 +31,7 @@ import ray
 
 from hoplite_ray import _native
 from hoplite_ray.config import Config, Memory, arena_bytes
-from hoplite_ray.errors import HopliteError, NodeLostError
+from hoplite_ray.errors import HopliteError, NodeLostError, UnauthenticatedError
 from hoplite_ray.plugin import rails, seams
 
 _START_S = 60.0  # a node is up in 0.3 s; a loaded machine has been seen to take 20
@@ -94,11 +94,14 @@ def began_s() -> float:
 def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None) -> RunningNode:
     """Return the running node of `place`, started here if nobody has; `lost` is known to be dead.
 
-    Raises: ValueError if `asked` differs from the cluster's options; NodeLostError if the node
-            does not start, with its own last words.
+    Raises: ValueError if `asked` differs from the cluster's options; UnauthenticatedError if
+            another user has made the directory; NodeLostError if the node does not start, with
+            its own last words.
     """
-    place.journals.mkdir(parents=True, exist_ok=True, mode=0o700)
+    place.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _refuse_others(place.directory)
     place.directory.chmod(0o700)
+    place.journals.mkdir(exist_ok=True, mode=0o700)
     values = seams.KeyValues(ray.get_runtime_context().gcs_address)
     if asked.rails is not None:  # a mistake must not become the cluster's
         rails.chosen(asked.rails, seams.node_address(), seams.interfaces())
@@ -110,6 +113,16 @@ def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None
                 break  # it runs after all, or is stuck: attaching again tells
             time.sleep(0.01)
         return node or replace(_start(place, values, fixed), is_new=True)
+
+
+def _refuse_others(directory: Path) -> None:
+    """Every user of the machine may write where Ray has us put our directory."""
+    owner = directory.lstat().st_uid
+    if owner != os.getuid():
+        raise UnauthenticatedError(
+            f"{directory} was made by user {owner}, this process is of user {os.getuid()}: remove "
+            "it, and start Ray with a --temp-dir in a directory that is closed to others"
+        )
 
 
 def _agree(values: seams.KeyValues, asked: Config) -> Config:
