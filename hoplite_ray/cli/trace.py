@@ -26,12 +26,12 @@ _KINDS: dict[str, tuple[str, str]] = {
     "failed": (".!", "asked by process {process}, failed after {for}: {error}"),
     "waits": (".?", "asked by process {process}, waits since {for}"),
     "wanted": ("", "hears as its home: {peer} wants it"),
-    "granted": ("", "grants as its home{again}: {peer} receives {stripe}from {other}"),
+    "granted": ("", "grants as its home{again}: {peer} receives {stripe} from {other}"),
     "receiving": ("", "asks {peer}{again} for {stripe}"),
-    "arriving": ("=", "so far {size} of {stripe}from {peer}, over {for}"),
-    "first": ("", "first block of {stripe}from {peer}"),
-    "received": ("=|", "received {size} of {stripe}from {peer}, over {for}"),
-    "serving": ("", "sends {stripe}to {peer}"),
+    "arriving": ("=", "so far {size} of {stripe} from {peer}, over {for}"),
+    "first": ("", "first block of {stripe} from {peer}"),
+    "received": ("=|", "received {size} of {stripe} from {peer}, over {for}"),
+    "serving": ("", "sends {stripe} to {peer}"),
     "refused": ("!", "{peer} can't send {stripe}"),
     "pushing": ("", "sends all of it to {peer}: {size}"),
     "pushed": ("|", "received all of it from {peer}: {size}"),
@@ -45,7 +45,7 @@ _KINDS: dict[str, tuple[str, str]] = {
     "spilled": ("~s", "disk done: {size} in {for}{error}"),
     "reduce": ("R", "process {process} wants it made out of others"),
     "folding": ("", "folds stripes of it, planned by {peer}"),
-    "committed": ("C", "its sources are final, says {who}"),
+    "committed": ("C", "its sources are final, {said}"),
     "link down": ("x", "lost its link to {peer}"),
     "dead": ("X", "parted from {peer}: that life of it is over"),
 }
@@ -139,7 +139,7 @@ def _table(moments: Sequence[Moment], began_s: float) -> str:
 
 def _words(moment: Moment) -> str:
     process = str(moment.process)
-    stripe = f"stripe {moment.stripe + 1}/{moment.stripe_count} "
+    stripe = f"stripe {moment.stripe + 1}/{moment.stripe_count}"
     return (
         _KINDS[moment.kind][1]
         .format_map(
@@ -148,9 +148,10 @@ def _words(moment: Moment) -> str:
                 "peer": f"{moment.peer:x}",
                 "other": f"{moment.other:x}",
                 "who": f"process {process}" if moment.process else f"{moment.peer:x}",
+                "said": f"process {process} is told" if moment.process else f"says {moment.peer:x}",
                 "size": size(moment.size_bytes),
                 "for": _length(moment.at_s - moment.since_s),
-                "stripe": stripe if moment.stripe_count > 1 else "",
+                "stripe": stripe if moment.stripe_count > 1 else "it",
                 "again": " again" if moment.again else "",
                 "error": moment.error,
             }

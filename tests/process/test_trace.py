@@ -7,12 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hoplite_ray.cli.trace import _KINDS
 from hoplite_ray.store import new_id
-from tests.process.command import hoplite_ray
-from tests.process.nodes import MIB, MakeNodes, Nodes, numbers
+from tests.process.command import at, hoplite_ray
+from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,13 +102,92 @@ def test_who_waits_and_who_died(nodes: Nodes) -> None:
     waiting.cancel()
 
 
+def test_what_went_to_the_disk_and_came_back(cluster: MakeNodes) -> None:
+    nodes = cluster(2, arena_bytes=16 * MIB, options={"when_full": "spill"})
+    object_ids = [nodes.put(0, numbers(4 * MIB, seed)) for seed in range(8)]
+    nodes.wait_for(0, lambda stats: stats.spill_bytes >= 4 * 4 * MIB)
+    first = object_ids[0]
+    assert nodes.get(1, first).nbytes == 4 * MIB
+    told = traced(nodes, first.hex())
+    disk = ("spilling", "reading", "spilled")
+    moved = [each for each in told["moments"] if each["kind"] in disk]
+    assert {each["node_id"] for each in moved} == {name(nodes, 0)}
+    assert {(each["size_bytes"], each["error"]) for each in moved} == {(4 * MIB, "")}
+    kinds = [each["kind"] for each in moved]
+    assert kinds[:2] == ["spilling", "spilled"]
+    assert kinds[-2:] == ["reading", "spilled"]
+    assert moved[1]["since_ms"] == moved[0]["at_ms"] < moved[1]["at_ms"]
+    [serving] = moments(told, name(nodes, 0), "serving")
+    assert moved[1]["at_ms"] < serving["at_ms"]
+    said = hoplite_ray("trace", first.hex(), "--directory", directory(nodes)).out
+    for words in ("begins to write 4.0 MiB to its", "begins to read 4.0 MiB back from its"):
+        assert f"{words} disk" in said
+    assert re.search(r"disk done: 4\.0 MiB in \S+ ms\n", said)
+
+
+@pytest.mark.parametrize("size_bytes", [40, 4 * MIB])
+def test_a_reduce_from_its_asking_to_its_commit(nodes: Nodes, size_bytes: int) -> None:
+    sources = [nodes.put(rank, np.ones(size_bytes // 4, np.float32)) for rank in range(3)]
+    target = new_id()
+    nodes[2].reduce(target, sources, timeout_s=WAIT_S)
+    assert nodes.get(1, target)[0] == 3
+    told = traced(nodes, target.hex())
+    [asked] = moments(told, name(nodes, 2), "reduce")
+    [ended] = [each for each in moments(told, name(nodes, 2), "committed") if each["process"]]
+    assert asked["process"] == ended["process"] == os.getpid()
+    assert asked["at_ms"] < ended["at_ms"]
+    [got] = moments(told, name(nodes, 1), "got")
+    assert got["size_bytes"] == size_bytes
+    folding = [each for each in told["moments"] if each["kind"] == "folding"]
+    for each in folding:
+        assert moments(told, each["node_id"], "committed"), "who folds hears that it is final"
+    said = hoplite_ray("trace", target.hex(), "--directory", directory(nodes)).out
+    assert f"process {os.getpid()} wants it made out of others" in said
+    assert f"its sources are final, process {os.getpid()} is told" in said
+    if size_bytes > MIB:  # a small one is folded by who asks
+        assert {each["node_id"] for each in folding} - {name(nodes, 2)}
+        assert re.search(r"folds stripes of it, planned by [0-9a-f]+\n", said)
+
+
+def test_whose_owner_died_and_who_keeps_it_then(nodes: Nodes) -> None:
+    orphan = nodes.put(0, numbers(MIB))
+    nodes[1].orphan(orphan, timeout_s=WAIT_S)
+    nodes.wait_for(0, lambda stats: stats.arena_bytes_orphaned >= MIB)
+    told = traced(nodes, orphan.hex())
+    said_by, *heard = [each for each in told["moments"] if each["kind"] == "orphaned"]
+    assert (said_by["node_id"], said_by["process"]) == (name(nodes, 1), os.getpid())
+    assert {each["process"] for each in heard} <= {0}
+    said = hoplite_ray("trace", orphan.hex(), "--directory", directory(nodes)).out
+    assert f"hears from process {os.getpid()}: its owner has died" in said
+
+    # Who is his own home hears of no other node that he is to keep it; of twelve not all are.
+    kept = [nodes.put(0, numbers(MIB, seed)) for seed in range(12)]
+    drained = hoplite_ray("drain", name(nodes, 0), *at(nodes.processes[1]))
+    assert drained.status == 0, drained
+    asked = [each for object_id in kept for each in adoptions(nodes, object_id)]
+    assert asked
+    for each in asked:
+        assert each["node_id"] != name(nodes, 0), "which leaves"
+        assert each["peer"] != each["node_id"]
+
+
+def adoptions(nodes: Nodes, object_id: bytes) -> list[dict[str, Any]]:
+    """Who was asked to keep it, and has it."""
+    told = traced(nodes, object_id.hex())
+    asked = [each for each in told["moments"] if each["kind"] == "adopted"]
+    for each in asked:
+        received = moments(told, each["node_id"], "received")
+        assert sum(one["size_bytes"] for one in received) == MIB
+    return asked
+
+
 def test_for_people(nodes: Nodes) -> None:
     object_id = nodes.put(0, numbers(3 * MIB))
     nodes.get(1, object_id)
     ran = hoplite_ray("trace", object_id.hex(), "--directory", directory(nodes))
     assert ran.status == 0, ran.err
     assert f"put by process {os.getpid()}: 3.0 MiB" in ran.out
-    assert re.search(r"received \S+ MiB of (stripe \d/\d )?from", ran.out)
+    assert re.search(r"received \S+ MiB of (it|stripe \d/\d) from", ran.out)
     assert "clocks of the nodes are compared to ±" in ran.out
     lines = [line for line in ran.out.splitlines() if line.endswith("|")]
     assert any("P" in line for line in lines)
