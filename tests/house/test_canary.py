@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import skip_is_allowed
 from tests.house import (
+    blocks,
     dead_files,
     exports,
     faults,
@@ -212,6 +213,16 @@ CASES: list[tuple[Checker, Files, Files]] = [
         readme.code,
         {"README.md": "```python\nx = (\n```\n"},
         {"README.md": "```python\nx = await y\n```\n"},
+    ),
+    (
+        blocks.claimed,
+        {"docs/a.md": "```sh\nrm x\n```\n"},
+        {"docs/a.md": "```text\nx\n```\n"},
+    ),
+    (
+        blocks.claimed,
+        {"docs/security.md": "```sh\nls\n```\n", "tests/process/test_tls.py": ""},
+        {"docs/security.md": "```sh\nls\n```\n", "tests/process/test_tls.py": "# security.md"},
     ),
     (
         readme.paths,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.house import (
+    blocks,
     dead_files,
     exports,
     faults,
@@ -45,6 +46,7 @@ CHECKERS: dict[str, Checker] = {
     "README set-up": readme.set_up,
     "README code": readme.code,
     "README paths": readme.paths,
+    "code blocks": blocks.claimed,
     "design decisions": readme.decisions,
     "table of faults": faults.table,
 }

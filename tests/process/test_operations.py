@@ -152,4 +152,6 @@ def test_all_commands_of_the_page_are_run_here() -> None:
         "doctor",
         "dashboard",
     }
-    assert len(COMMANDS) == PAGE.read_text().count("\n$ ")
+    page = PAGE.read_text()
+    unmarked = re.findall(r"^```(\w*)$", page, re.M)[::2].count("")
+    assert len(COMMANDS) == page.count("\n$ ") == unmarked

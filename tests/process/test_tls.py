@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +20,7 @@ from tests.process.command import at, hoplite_ray
 from tests.process.nodes import MIB, MakeNodes, Nodes, numbers
 
 HERE = "127.0.0.1"
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 
 
 @pytest.fixture
@@ -53,6 +59,35 @@ def test_nodes_meet_and_are_asked_over_tls(nodes: Nodes) -> None:
         assert ran.status == 0, ran.out + ran.err
     nodes.processes[1].stop()
     nodes.view(0, size=1)
+
+
+def test_the_lines_of_the_page_start_a_node_with_tls(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/security.md, with files, an address and a directory of this machine."""
+    (lines,) = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    settings = authority.certify("node", HERE)
+    assert set(re.findall(r"^export (\w+)=", lines, re.M)) == settings.keys()
+    for name, value in settings.items():
+        lines = re.sub(rf"(?<=^export {name}=)\S+", value, lines, flags=re.M)
+    command = lines.rstrip().splitlines()[-1].partition("#")[0].strip()
+    here = command.replace("DIR", str(tmp_path)).replace("192.0.2.1", HERE)
+    assert here != command
+    monkeypatch.setenv("HOPLITE_RAY_ARENA_BYTES", str(MIB))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    shell = ["bash", "-ec", lines.replace(command, f"exec {here}")]
+    with subprocess.Popen(shell, stdout=subprocess.PIPE, text=True) as node:
+        try:
+            assert node.stdout is not None
+            control = json.loads(node.stdout.readline())["control"]
+            use(monkeypatch, settings)
+            at_it = ("--directory", str(tmp_path))
+            assert f"at {control}" in hoplite_ray("doctor", *at_it).out
+            use(monkeypatch, {})
+            assert "set it here as well" in hoplite_ray("status", *at_it).out
+        finally:
+            node.terminate()
+    assert node.returncode == 0
 
 
 def test_callers_without_tls_are_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import time
+from pathlib import Path
 
 import bounds
+import collectives
 import pytest
 import records
 from cases import Case, goals, size_bytes, sweep
@@ -42,6 +46,17 @@ def test_the_lines_of_the_goals_keep_their_numbers() -> None:
         )
     assert [case.number for case in cases if case.is_wanted(["14", "late"])] == [9, 14]
     assert all(case.is_wanted([]) for case in cases)
+
+
+def test_the_commands_of_the_page_say_what_to_play(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+    (block,) = re.findall(r"^```sh\n(.*?)^```", page, re.M | re.S)
+    for command in block.splitlines():
+        sudo, python, program, *arguments = shlex.split(command, comments=True)
+        assert [sudo, python] == ["sudo", ".venv/bin/python"]
+        assert program == "benchmarks/collectives.py"
+        monkeypatch.setattr("sys.argv", [program, *arguments])
+        assert collectives.chosen(collectives.parse_options())
 
 
 def test_a_sweep_plays_every_collective_at_every_size_and_every_variant_of_the_largest() -> None:

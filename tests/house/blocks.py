@@ -1,0 +1,48 @@
+"""Every code block of a page is executed by a test, or says by its language that it is to be read.
+
+Which file holds each page's blocks of a language to what they do. Blocks of `text` are pictures,
+grammars and words of a terminal, and claim nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tests.house.tree import Tree
+
+TEXT = "text"
+PROGRAMS = "tests/ray/test_readme.py"
+CLAIMS = {
+    ("README.md", "sh"): "tests/house/readme.py",
+    ("README.md", "python"): PROGRAMS,
+    ("docs/benchmarks.md", "sh"): "tests/unit/test_collectives_table.py",
+    ("docs/collective.md", "python"): PROGRAMS,
+    ("docs/direct.md", "python"): PROGRAMS,
+    ("docs/mistakes.md", "python"): "tests/mistakes.py",
+    ("docs/operations.md", ""): "tests/process/test_operations.py",
+    ("docs/security.md", "sh"): "tests/process/test_tls.py",
+    ("docs/tutorial.md", "python"): PROGRAMS,
+    ("docs/wire.md", "hex"): "native/wire/wire_doc_test.cc",
+}
+_FENCE = re.compile(r"^ *```(\w*)", re.M)
+
+
+def claimed(tree: Tree) -> list[str]:
+    found = []
+    for page in ["README.md", *tree.matching(r"docs/.*\.md")]:
+        if not tree.exists(page):
+            continue
+        languages = _FENCE.findall(tree.read(page))[::2]
+        of_page = {language: by for (which, language), by in CLAIMS.items() if which == page}
+        for language in sorted({*languages} - {*of_page, TEXT}):
+            blocks = f"its blocks of {language}" if language else "blocks without a language"
+            found.append(
+                f"{page}: {blocks} are claimed by no test: execute them, and say so in "
+                f"tests/house/blocks.py, or let them be of {TEXT}"
+            )
+        for language, by in of_page.items():
+            if language not in languages:
+                found.append(f"{page}: has no block of {language!r} for {by}")
+            elif not tree.exists(by) or page.rpartition("/")[2] not in tree.read(by):
+                found.append(f"{by}: does not read {page}, whose blocks of {language!r} it claims")
+    return found
