@@ -6,8 +6,8 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from hoplite_ray import _native
 from hoplite_ray.config import progress_wanted
 from hoplite_ray.errors import GetTimeoutError, NodeLostError
-from hoplite_ray.progress import PATIENCE_S, ProgressLine, is_seen
+from hoplite_ray.progress import PATIENCE_S, LateLine, ProgressLine, is_seen
 from hoplite_ray.refs import checked_id, checked_timeout, short_name
 
 T = TypeVar("T")
@@ -73,11 +73,13 @@ class Listener:
         except OSError:
             return ""
 
-    def progress(self, what: str, object_id: bytes) -> ProgressLine | None:
-        """Begin to show how far a get is; None if nobody looks."""
+    def progress(
+        self, what: str, object_ids: Sequence[bytes], ended: Callable[[], int] = lambda: 0
+    ) -> ProgressLine | None:
+        """Begin to show how far gets are, `ended` of which have; None if nobody looks."""
         if not is_seen(self._progress):
             return None
-        line = ProgressLine(what, object_id, self._directory)
+        line = ProgressLine(what, object_ids, ended, self._directory)
         line.start()
         return line
 
@@ -126,8 +128,7 @@ class Pending(Generic[T]):
         """Wait until the operation has ended, well or badly; False if it has not in `timeout_s`."""
         timeout_s = checked_timeout(timeout_s)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        shown_at_s = None if self._fetched is None else time.monotonic() + self._until_shown_s()
-        line = None
+        line = LateLine(self._line, self._began_s + PATIENCE_S)
         try:
             while True:
                 left_s = _STEP_S if deadline_s is None else deadline_s - time.monotonic()
@@ -135,12 +136,9 @@ class Pending(Generic[T]):
                     return True
                 if left_s <= 0:
                     return False
-                if self._fetched and shown_at_s and time.monotonic() > shown_at_s:
-                    shown_at_s = None
-                    line = self._listener.progress(self._what, self._fetched)
+                line.look()
         finally:
-            if line is not None:
-                line.stop()
+            line.stop()
 
     def wait_beside(self, all_of: Sequence[Pending[Any]], timeout_s: float) -> int | None:
         """Wait until all of the store's operations have ended, and return how many there are.
@@ -169,6 +167,10 @@ class Pending(Generic[T]):
 
         Raises:  as `result`; a task that is cancelled takes the operation back.
         """
+        async with _shown(self._line, self._began_s + PATIENCE_S):
+            return await self._result_async(timeout_s)
+
+    async def _result_async(self, timeout_s: float | None) -> T:
         try:
             async with asyncio.timeout(checked_timeout(timeout_s)):
                 await self._ended()
@@ -196,22 +198,12 @@ class Pending(Generic[T]):
                 loop.call_soon_threadsafe(ended.set)
 
         self._listener.on_end(self._request, tell)
-        if self._fetched is None:
-            await ended.wait()
-            return
-        with suppress(TimeoutError):  # this one's: a caller's own limit cancels the task
-            async with asyncio.timeout_at(loop.time() + self._until_shown_s()):
-                await ended.wait()
-                return
-        line = self._listener.progress(self._what, self._fetched)
-        try:
-            await ended.wait()
-        finally:
-            if line is not None:
-                await asyncio.to_thread(line.stop)  # it may be asking its node
+        await ended.wait()
 
-    def _until_shown_s(self) -> float:
-        return max(0.0, self._began_s + PATIENCE_S - time.monotonic())
+    def _line(self) -> ProgressLine | None:
+        if self._fetched is None:
+            return None
+        return self._listener.progress(self._what, [self._fetched])
 
     def too_late(self) -> GetTimeoutError:
         """Take the operation back; returns what to raise, with the time that it has had."""
@@ -323,6 +315,7 @@ def results(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> li
     """
     timeout_s = checked_timeout(timeout_s)
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    line = LateLine(lambda: _line_of(pending), time.monotonic() + PATIENCE_S)
     try:
         while pending:
             left_s = _STEP_S if deadline_s is None else deadline_s - time.monotonic()
@@ -333,23 +326,50 @@ def results(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> li
                 break
             if left_s <= 0:
                 raise next(each for each in pending if not each.wait(0)).too_late()
+            line.look()
         return [each.result() for each in pending]
     except BaseException:
         for each in pending:
             each.cancel()
         raise
+    finally:
+        line.stop()
 
 
 async def results_async(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> list[T]:
     """Await what `results` returns."""
-    tasks = [asyncio.ensure_future(each.result_async(timeout_s)) for each in pending]
+    tasks = [asyncio.ensure_future(each._result_async(timeout_s)) for each in pending]
     try:
-        return list(await asyncio.gather(*tasks))
+        async with _shown(lambda: _line_of(pending), time.monotonic() + PATIENCE_S):
+            return list(await asyncio.gather(*tasks))
     except BaseException:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+def _line_of(pending: Sequence[Pending[Any]]) -> ProgressLine | None:
+    """One line for all of them, which come at once."""
+    fetched = [each._fetched for each in pending if each._fetched is not None]
+    what = f"get of {len(pending)} objects"
+    return pending[0]._listener.progress(
+        what, fetched, lambda: sum(each.wait(0) for each in pending)
+    )
+
+
+@asynccontextmanager
+async def _shown(begin: Callable[[], ProgressLine | None], at_s: float) -> AsyncIterator[None]:
+    """While something is awaited: the line that a thread's own wait has."""
+    loop = asyncio.get_running_loop()
+    line = LateLine(begin, at_s)
+    look = loop.call_later(max(0.0, at_s - time.monotonic()) + _STEP_S, line.look)
+    try:
+        yield
+    finally:
+        look.cancel()
+        if line.is_shown:
+            await asyncio.to_thread(line.stop)  # it may be asking its node
 
 
 def detach(pid: int, client: _native.Client, listener: Listener) -> None:

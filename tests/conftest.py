@@ -40,6 +40,8 @@ _bad_skips: list[str] = []
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[RUN_MARK] = RUN_ID
+    # A shell's background jobs ignore Ctrl-C, and so would the processes of tests that send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault(
         "RAY_AUTH_MODE", "disabled"
     )  # else ray.init writes a token into the home folder

@@ -5,26 +5,21 @@ The sender is stopped, so that a get takes as long as the test wants.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
-import re
-import select
 import subprocess
 import sys
-import termios
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import nbformat
 import pytest
+from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
 from hoplite_ray.progress import Progress
 from hoplite_ray.store import new_id
 from tests.process.command import stopped
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
+from tests.process.terminal import terminal
 
 GET = """
 import threading, sys
@@ -51,59 +46,11 @@ def program(nodes: Nodes, object_id: bytes) -> str:
     return GET.format(socket=nodes.processes[1].socket, object_id=object_id.hex())
 
 
-class Terminal:
-    """A process on a terminal of its own, and all that it has written there."""
-
-    def __init__(self, source: str, **environment: str) -> None:
-        self._own, other = pty.openpty()
-        self.seen = ""
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", source],
-            stdin=other,
-            stdout=other,
-            stderr=other,
-            env={**os.environ, **environment},
-            preexec_fn=lambda: _lead(other),
-        )
-        os.close(other)
-
-    def press(self, keys: str) -> None:
-        os.write(self._own, keys.encode())
-
-    def until(self, pattern: str) -> re.Match[str]:
-        """Read on until it is there."""
-        while not (found := re.search(pattern, self.seen)):
-            ready, _, _ = select.select([self._own], [], [], WAIT_S)
-            assert ready, self.seen
-            self.seen += os.read(self._own, 4096).decode()
-        return found
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._own)
-
-
-def _lead(terminal: int) -> None:
-    """Make it the controlling terminal, so that its Ctrl-C is a signal to this process."""
-    os.setsid()
-    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
-
-
-@contextmanager
-def terminal(source: str, **environment: str) -> Iterator[Terminal]:
-    made = Terminal(source, **environment)
-    try:
-        yield made
-    finally:
-        made.end()
-
-
 def test_a_terminal_shows_a_long_get_and_is_clean_afterwards(nodes: Nodes) -> None:
     object_id = nodes.put(0, numbers(8 * MIB))
     with terminal(program(nodes, object_id)) as window:
         with stopped(nodes.processes[0]):
-            window.until(r"get of object \S+: nothing has come after \d+ s")
+            window.until(r"get of object \S+: (nothing has come after \d+ s|\[-+\] 0% of 8)")
         window.until(rf"got {8 * MIB}\r\n")
         window.until(r"threads \[\]")
         assert window.seen.partition("got ")[0].endswith(" \r")
@@ -116,6 +63,42 @@ def test_ctrl_c_leaves_nothing_behind(nodes: Nodes) -> None:
         window.until(r"interrupted\r\n")
         window.until(r"threads \[\]")
         assert window.seen.partition("interrupted")[0].endswith(" \r")
+
+
+AGAIN = """
+print(sys.stdin.readline().strip(), store.get(bytes.fromhex({object_id!r})).nbytes)
+"""
+
+
+def test_after_ctrl_c_the_same_get_works(nodes: Nodes) -> None:
+    object_id = new_id()
+    source = program(nodes, object_id) + AGAIN.format(object_id=object_id.hex())
+    with terminal(source) as window:
+        window.until(r"nothing has come after \d+ s")
+        window.press("\x03")
+        window.until(r"threads \[\]")
+        nodes[0].put(object_id, numbers(8 * MIB))
+        window.press("again\n")
+        window.until(rf"again {8 * MIB}\r\n")
+
+
+@pytest.mark.parametrize(
+    "gather",
+    ["store.gather({ids})", "asyncio.run(store.gather_async({ids}))"],
+    ids=["sync", "async"],
+)
+def test_a_gather_says_how_many_have_come(nodes: Nodes, gather: str) -> None:
+    ids = [nodes.put(rank, numbers(8 * MIB, seed)) for seed, rank in enumerate((0, 1, 0))]
+    gather = gather.format(ids=[each.hex() for each in ids]).replace("[", "map(bytes.fromhex, [")
+    gather = "len(" + gather.replace("]", "])") + ")"
+    source = "import asyncio\n" + program(nodes, ids[0])
+    source = source.replace(f"store.get(bytes.fromhex({ids[0].hex()!r})).nbytes", gather)
+    with terminal(source) as window:
+        with stopped(nodes.processes[0]):
+            window.until(r"get of 3 objects: 1 of 3 have come( after \d+ s|; \[-+\] 0% of)")
+        window.until(r"got 3\r\n")
+        window.until(r"threads \[\]")
+        assert window.seen.partition("got ")[0].endswith(" \r")
 
 
 AWAITED = """
@@ -201,9 +184,37 @@ def test_a_word_that_is_none_is_refused_at_once(
         nodes.add()
 
 
-def stripe(number: int, landed_mib: int) -> SimpleNamespace:
+def test_a_cell_that_waits_is_interrupted_and_the_next_one_gets(nodes: Nodes) -> None:
+    object_id = new_id()
+    kernel = KernelManager(kernel_name="python3")
+    kernel.start_kernel()
+    try:
+        client = kernel.blocking_client()
+        client.start_channels()
+        client.wait_for_ready(timeout=WAIT_S)
+        client.execute(program(nodes, object_id))
+        told = ""
+        while "nothing has come" not in told:
+            told += client.get_iopub_msg(timeout=WAIT_S)["content"].get("text", "")
+        kernel.interrupt_kernel()
+        assert client.get_shell_msg(timeout=WAIT_S)["content"]["status"] == "ok"  # it is caught
+        nodes[0].put(object_id, numbers(8 * MIB))
+        client.execute(program(nodes, object_id))
+        while f"got {8 * MIB}\n" not in told:
+            told += client.get_iopub_msg(timeout=WAIT_S)["content"].get("text", "")
+        assert "interrupted\nthreads []\n" in told
+        client.stop_channels()
+    finally:
+        kernel.shutdown_kernel(now=True)
+
+
+def stripe(number: int, landed_mib: int, target_id: bytes = b"a") -> SimpleNamespace:
     return SimpleNamespace(
-        stripe=number, stripe_count=2, landed_bytes=landed_mib * MIB, size_bytes=4 * MIB
+        target_id=target_id,
+        stripe=number,
+        stripe_count=2,
+        landed_bytes=landed_mib * MIB,
+        size_bytes=4 * MIB,
     )
 
 
@@ -214,3 +225,13 @@ def test_stripes_add_up() -> None:
     assert "25% of 8.0 MiB, 0.0 MiB/s" in str(progress)
     progress.look([stripe(1, 3)], 2.0)  # the other one has come
     assert "88% of 8.0 MiB, 1.5 MiB/s, 1 s left" in str(progress)
+    assert progress.text(4).startswith("[###-] 88% of")
+    assert progress.text(3).startswith("88% of")
+
+
+def test_objects_add_up() -> None:
+    progress = Progress(3)
+    progress.look([], 1.0, ended=1)
+    assert str(progress) == "1 of 3 have come after 1 s"
+    progress.look([stripe(0, 2), stripe(1, 2), stripe(0, 4, b"b")], 2.0, ended=1)
+    assert "1 of 3 have come; [##########----------] 50% of 16.0 MiB, 2.4 MiB/s" in str(progress)
