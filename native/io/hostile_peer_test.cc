@@ -29,9 +29,12 @@ class HostilePeer : public ::testing::Test {
         links_(must(Links::open({NodeId{2}, Incarnation{1}, "secret"}, {}, {"127.0.0.1:0"}, poller_,
                                 arena_, 1))) {}
 
-  UniqueFd knock() {
+  UniqueFd knock(const std::string& from = "127.0.0.1") {
     const SocketAddress address = must(parse_address(links_.rails()[0]));
+    const SocketAddress own = must(parse_address(from + ":0"));
     UniqueFd fd(::socket(AF_INET, SOCK_STREAM, 0));
+    HOPLITE_CHECK(::bind(fd.value(), reinterpret_cast<const sockaddr*>(&own.storage), own.size) ==
+                  0);
     HOPLITE_CHECK(::connect(fd.value(), reinterpret_cast<const sockaddr*>(&address.storage),
                             address.size) == 0);
     return fd;
@@ -54,6 +57,15 @@ class HostilePeer : public ::testing::Test {
       if (got == 0 || (got < 0 && errno == ECONNRESET)) return true;
     }
     return false;
+  }
+  bool is_answered(const UniqueFd& fd) {  // by a Welcome, so there was a place for it
+    Bytes hello;
+    encode(LinkFrame{hello_for(NodeId{2})}, hello);
+    say(fd, hello);
+    pollfd answered{fd.value(), POLLIN, 0};
+    for (int i = 0; i < 2000 && ::poll(&answered, 1, 0) == 0; ++i) turn();
+    char byte = 0;
+    return ::recv(fd.value(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
   }
   static Hello hello_for(NodeId to) {
     Hello hello;
@@ -149,16 +161,34 @@ TEST_F(HostilePeer, AFloodOfSilentConnectionsHasALimit) {
   const std::size_t limit = LinkLimits{}.meeting_max;
   for (std::size_t i = 0; i < limit; ++i) flood.push_back(knock());
   for (int i = 0; i < 100; ++i) turn();
+  EXPECT_EQ(links_.counters().connections_refused, 0U);
+  flood.push_back(knock());
+  EXPECT_TRUE(is_closed(flood[0]));
+  EXPECT_EQ(links_.counters().connections_refused, 1U);
+  EXPECT_TRUE(is_answered(knock()));
+  EXPECT_TRUE(is_closed(flood[1]));
+}
+
+TEST_F(HostilePeer, AFloodFromOneAddressKeepsNoOtherOneOut) {
+  std::vector<UniqueFd> flood;
+  std::vector<UniqueFd> others;
+  for (std::size_t i = 0; i < 2 * LinkLimits{}.meeting_max; ++i) {
+    flood.push_back(knock("127.0.0.2"));
+    if (i % 16 == 0) others.push_back(knock("127.0.0.3"));  // 32: as many as it keeps
+    turn();
+  }
+  for (const UniqueFd& fd : others) EXPECT_TRUE(is_answered(fd));
+  EXPECT_TRUE(is_answered(knock("127.0.0.4")));
+}
+
+TEST_F(HostilePeer, WhoComesWhenEveryAddressHasFewIsSentAway) {
+  std::vector<UniqueFd> crowd;
+  for (std::size_t i = 0; i < LinkLimits{}.meeting_max; ++i) {
+    crowd.push_back(knock("127.0.0." + std::to_string(10 + i % 8)));
+  }
+  for (int i = 0; i < 100; ++i) turn();
   EXPECT_TRUE(is_closed(knock()));
-  flood.erase(flood.begin(), flood.begin() + 10);
-  for (int i = 0; i < 100; ++i) turn();
-  const UniqueFd fd = knock();
-  Bytes hello;
-  encode(LinkFrame{hello_for(NodeId{2})}, hello);
-  say(fd, hello);
-  for (int i = 0; i < 100; ++i) turn();
-  pollfd answered{fd.value(), POLLIN, 0};
-  EXPECT_EQ(::poll(&answered, 1, 0), 1);  // a Welcome: there is room again
+  for (const UniqueFd& fd : crowd) EXPECT_TRUE(is_answered(fd));
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct LinkLimits {
   Duration handshake_max = 2_s;  // of one connection, from accept or dial to its last proof
   Duration redial_first = 5_ms;  // a killed process refuses after some milliseconds
   Duration redial_max = 250_ms;
-  std::size_t meeting_max = 256;            // connections whose peer has not proven itself yet
+  std::size_t meeting_max = 256;            // accepted, of peers who have not proven themselves
   std::uint64_t queued_bytes_max = 64_MiB;  // a peer that reads nothing loses its link
   // What several senders of blocks together may have on the wire of one of our rails: a switch's
   // port queues about a MiB, and at 10 Gbit/s this covers round trips of 0.6 ms (design decision

@@ -31,6 +31,7 @@ Links::Links(Identity identity, const LinkLimits& limits, Poller& poller, const 
       counters_(std::make_unique<LinkCounters>()),
       liveness_token_(first_token),
       next_token_(first_token + 1),
+      newcomers_(limits.meeting_max),
       next_timer_(kNever) {}
 
 Result<Links> Links::open(Identity identity, const LinkLimits& limits,
@@ -402,7 +403,7 @@ void Links::set_timer(Instant at) { next_timer_ = std::min(next_timer_, at); }
 void Links::close(std::uint64_t token) {
   const auto found = connections_.find(token);
   if (found == connections_.end()) return;
-  if (found->second.phase != Phase::kOpen) --meeting_count_;
+  newcomers_.remove(token);
   connections_.erase(found);
 }
 

@@ -22,10 +22,10 @@
 #include "io/link_limits.h"
 #include "io/listener.h"
 #include "io/liveness.h"
+#include "io/newcomers.h"
 #include "io/poller.h"
 #include "io/refusal_log.h"
 #include "io/tcp_rail.h"
-#include "io/tcp_socket.h"
 
 namespace hoplite {
 
@@ -142,7 +142,7 @@ class Links {
   std::vector<IoEvent> events_;
   std::uint64_t liveness_token_, next_token_;
   bool has_lost_link_ = false;
-  std::size_t meeting_count_ = 0;
+  Newcomers newcomers_;
   Instant next_timer_;
   RefusalLog refusals_;
 };

@@ -33,7 +33,6 @@ std::uint64_t Links::add(UniqueFd fd, Phase phase, Interest interest, Instant no
                         .is_dirty = false};
   set_timer(connection.deadline);
   connections_.emplace(token, std::move(connection));
-  ++meeting_count_;
   return token;
 }
 
@@ -41,15 +40,22 @@ void Links::accept_all(Listener& listener, Instant now) {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     auto accepted = listener.accept();
     if (!accepted) return;
-    if (!accepted->is_open() || meeting_count_ >= limits_.meeting_max) {
+    if (!accepted->is_open()) {
       ++counters_->connections_refused;
-      refuse({Code::kUnauthenticated, accepted->is_open()
-                                          ? "too many connections that have not proven themselves"
-                                          : "a connection was sent away: no descriptor is left"},
-             now);
+      refuse({Code::kUnauthenticated, "a connection was sent away: no descriptor is left"}, now);
       continue;
     }
-    add(std::move(*accepted), Phase::kMeeting, Interest::kRead, now);
+    const auto from = remote_address(accepted->value());
+    if (!from) continue;  // it is gone already
+    if (newcomers_.is_full()) {
+      ++counters_->connections_refused;
+      refuse({Code::kUnauthenticated, "too many connections that have not proven themselves"}, now);
+      const auto displaced = newcomers_.displaced();
+      if (!displaced) continue;
+      close(*displaced);
+    }
+    const std::uint64_t token = add(std::move(*accepted), Phase::kMeeting, Interest::kRead, now);
+    if (token != 0) newcomers_.add(token, *from);
   }
 }
 
@@ -197,7 +203,7 @@ void Links::adopt(std::uint64_t token, Connection& connection, Instant now) {
     return;
   }
   connection.phase = Phase::kOpen;
-  --meeting_count_;
+  newcomers_.remove(token);
   if (auto set = set_rail_options(connection.wire.fd(), connection.kind); !set) {
     lose(token, set.error(), now);
     return;

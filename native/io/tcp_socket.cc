@@ -93,6 +93,13 @@ Result<SocketAddress> local_address(int fd) {
   return address;
 }
 
+Result<SocketAddress> remote_address(int fd) {
+  SocketAddress address;
+  address.size = sizeof address.storage;
+  if (::getpeername(fd, raw(address), &address.size) != 0) return system_error("getpeername");
+  return address;
+}
+
 Dial dial(const SocketAddress& to, const SocketAddress& source) {
   UniqueFd fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.is_open()) return {};

@@ -27,6 +27,7 @@ struct SocketAddress {
 
 [[nodiscard]] Result<UniqueFd> listen_on(const SocketAddress& address);
 [[nodiscard]] Result<SocketAddress> local_address(int fd);
+[[nodiscard]] Result<SocketAddress> remote_address(int fd);
 
 enum class DialState : std::uint8_t { kPending, kOpen, kRefused, kFailed };
 struct Dial {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -76,3 +78,60 @@ def test_ten_thousand_silent_connections_leave_room_for_work(
                 continue  # its half of the greeting
     serves(nodes)
     nodes.call(0, lambda calls: calls.stats(node.control))
+
+
+class Flood:
+    """Strangers at one address who say nothing, and come again as soon as they are sent away."""
+
+    def __init__(self, port: str, count: int) -> None:
+        host, number = port.rsplit(":", 1)
+        self._to = (host, int(number))
+        self.come = 0
+        self._is_over = threading.Event()
+        self._silent = [self._knock() for _ in range(count)]
+        self._thread = threading.Thread(target=self._stay)
+
+    def __enter__(self) -> Flood:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *how: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        for each in self._silent:
+            each.close()
+
+    def _knock(self) -> socket.socket:
+        self.come += 1
+        return socket.create_connection(self._to, WAIT_S)
+
+    def _stay(self) -> None:
+        looks = select.poll()
+        at = {each.fileno(): each for each in self._silent}
+        for descriptor in at:
+            looks.register(descriptor, select.POLLIN)
+        while not self._is_over.is_set():
+            for descriptor, _ in looks.poll(100):
+                looks.unregister(descriptor)
+                at.pop(descriptor).close()
+                again = self._knock()
+                at[again.fileno()] = again
+                looks.register(again, select.POLLIN)
+        self._silent = list(at.values())
+
+
+def test_a_node_that_joins_finds_a_place_among_the_strangers_of_one_address(
+    cluster: MakeNodes,
+) -> None:
+    nodes = cluster(3)
+    flooded = max(range(3), key=lambda rank: nodes.processes[rank].node_id)
+    array = numbers(MIB)
+    object_id = nodes.put(flooded, array)
+    with Flood(nodes.processes[flooded].rails[0], TAKEN_MAX["data"] + 10) as strangers:
+        joined = nodes.add(listen=["127.0.0.9:0"])
+        while nodes.processes[-1].node_id > nodes.processes[flooded].node_id:  # it would be dialled
+            joined = nodes.add(listen=["127.0.0.9:0"])
+        np.testing.assert_array_equal(joined.get(object_id, timeout_s=WAIT_S), array)
+        assert strangers.come > TAKEN_MAX["data"]
+    counters = nodes.call(flooded, lambda calls: calls.stats(nodes.processes[flooded].control))
+    assert counters["link_connections_refused"] > 0
