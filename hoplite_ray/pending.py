@@ -6,8 +6,8 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -167,7 +167,9 @@ class Pending(Generic[T]):
 
         Raises:  as `result`; a task that is cancelled takes the operation back.
         """
-        async with _shown(self._line, self._began_s + PATIENCE_S):
+        if self._fetched is None:
+            return await self._result_async(timeout_s)
+        async with _Shown(self._line, self._began_s + PATIENCE_S):
             return await self._result_async(timeout_s)
 
     async def _result_async(self, timeout_s: float | None) -> T:
@@ -340,7 +342,7 @@ async def results_async(pending: Sequence[Pending[T]], timeout_s: float | None =
     """Await what `results` returns."""
     tasks = [asyncio.ensure_future(each._result_async(timeout_s)) for each in pending]
     try:
-        async with _shown(lambda: _line_of(pending), time.monotonic() + PATIENCE_S):
+        async with _Shown(lambda: _line_of(pending), time.monotonic() + PATIENCE_S):
             return list(await asyncio.gather(*tasks))
     except BaseException:
         for task in tasks:
@@ -358,18 +360,25 @@ def _line_of(pending: Sequence[Pending[Any]]) -> ProgressLine | None:
     )
 
 
-@asynccontextmanager
-async def _shown(begin: Callable[[], ProgressLine | None], at_s: float) -> AsyncIterator[None]:
+class _Shown:
     """While something is awaited: the line that a thread's own wait has."""
-    loop = asyncio.get_running_loop()
-    line = LateLine(begin, at_s)
-    look = loop.call_later(max(0.0, at_s - time.monotonic()) + _STEP_S, line.look)
-    try:
-        yield
-    finally:
-        look.cancel()
-        if line.is_shown:
-            await asyncio.to_thread(line.stop)  # it may be asking its node
+
+    def __init__(self, begin: Callable[[], ProgressLine | None], at_s: float) -> None:
+        self._begin = begin
+        self._at_s = at_s
+        self._line: ProgressLine | None = None
+
+    async def __aenter__(self) -> None:
+        until_s = max(0.0, self._at_s - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(until_s, self._show)
+
+    async def __aexit__(self, *how: object) -> None:
+        self._timer.cancel()
+        if self._line is not None:
+            await asyncio.to_thread(self._line.stop)  # it may be asking its node
+
+    def _show(self) -> None:
+        self._line = self._begin()
 
 
 def detach(pid: int, client: _native.Client, listener: Listener) -> None:

@@ -92,10 +92,6 @@ class LateLine:
         self._at_s = at_s
         self._line: ProgressLine | None = None
 
-    @property
-    def is_shown(self) -> bool:
-        return self._line is not None
-
     def look(self) -> None:
         """The wait goes on."""
         if self._begin is not None and time.monotonic() > self._at_s:
