@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
+from hoplite_ray import _native
 from hoplite_ray.errors import UnauthenticatedError
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.start import NodePlace, ensure_node
@@ -74,15 +76,24 @@ print(json.dumps(answers))
 
 @dataclass(frozen=True, slots=True)
 class OtherUser:
-    """A user without rights of root's, and the directory that his own Ray node works in."""
+    """A user without rights of root's: his directory, in which his Ray node works as well."""
 
     home: Path
 
+    def install(self) -> None:
+        """Give him the package as a wheel would, for who builds it is another one."""
+        package = self.home / "lib" / "hoplite_ray"
+        shutil.copytree(ROOT / "hoplite_ray", package, ignore=shutil.ignore_patterns("__py*__"))
+        shutil.copy(_native.__file__, package)
+
     def begin(self, *command: str) -> subprocess.Popen[str]:
-        """The command as that user, who may see the interpreter and the package."""
+        """The command as that user, who may see the interpreter and the tests."""
         script = _opened(sys.base_prefix, sys.prefix, str(ROOT))
         as_other = ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups"]
-        words = [*as_other, "env", f"HOME={self.home}", sys.executable, *command]
+        paths = os.pathsep.join([str(self.home / "lib"), os.environ["PYTHONPATH"]])
+        built = ROOT / "build" / "editable"  # an import would renew it, which is not his to do
+        own = [f"HOME={self.home}", f"PYTHONPATH={paths}", f"SKBUILD_EDITABLE_SKIP={built}"]
+        words = [*as_other, "env", *own, sys.executable, *command]
         script.append(" ".join(["exec", *map(quote, words)]))
         return subprocess.Popen(
             ["unshare", "-m", "sh", "-e", "-c", "\n".join(script)],
@@ -118,6 +129,7 @@ def other(cluster: RayCluster) -> Iterator[OtherUser]:
     with tempfile.TemporaryDirectory(prefix="user-") as directory:  # short, for Ray's sockets
         os.chown(directory, OTHER, OTHER)
         user = OtherUser(Path(directory))
+        user.install()
         started = user.begin(
             *("-c", RAY, "start", "--block", "--address", cluster.cluster.address),
             *("--temp-dir", f"{directory}/ray", "--num-cpus=1", "--resources", '{"other": 1}'),
