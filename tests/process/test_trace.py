@@ -117,7 +117,7 @@ def test_what_went_to_the_disk_and_came_back(cluster: MakeNodes) -> None:
     assert kinds[:2] == ["spilling", "spilled"]
     assert kinds[-2:] == ["reading", "spilled"]
     assert moved[1]["since_ms"] == moved[0]["at_ms"] < moved[1]["at_ms"]
-    [serving] = moments(told, name(nodes, 0), "serving")
+    serving, *_ = moments(told, name(nodes, 0), "serving")
     assert moved[1]["at_ms"] < serving["at_ms"]
     said = hoplite_ray("trace", first.hex(), "--directory", directory(nodes)).out
     for words in ("begins to write 4.0 MiB to its", "begins to read 4.0 MiB back from its"):
@@ -154,11 +154,11 @@ def test_whose_owner_died_and_who_keeps_it_then(nodes: Nodes) -> None:
     nodes[1].orphan(orphan, timeout_s=WAIT_S)
     nodes.wait_for(0, lambda stats: stats.arena_bytes_orphaned >= MIB)
     told = traced(nodes, orphan.hex())
-    said_by, *heard = [each for each in told["moments"] if each["kind"] == "orphaned"]
-    assert (said_by["node_id"], said_by["process"]) == (name(nodes, 1), os.getpid())
-    assert {each["process"] for each in heard} <= {0}
-    said = hoplite_ray("trace", orphan.hex(), "--directory", directory(nodes)).out
-    assert f"hears from process {os.getpid()}: its owner has died" in said
+    # Who of the nodes hears it first is within the error of their clocks.
+    [said] = [each for each in told["moments"] if each["kind"] == "orphaned" and each["process"]]
+    assert (said["node_id"], said["process"]) == (name(nodes, 1), os.getpid())
+    page = hoplite_ray("trace", orphan.hex(), "--directory", directory(nodes)).out
+    assert f"hears from process {os.getpid()}: its owner has died" in page
 
     # Who is his own home hears of no other node that he is to keep it; of twelve not all are.
     kept = [nodes.put(0, numbers(MIB, seed)) for seed in range(12)]
