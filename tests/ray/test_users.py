@@ -88,7 +88,7 @@ class OtherUser:
 
     def begin(self, *command: str) -> subprocess.Popen[str]:
         """The command as that user, who may see the interpreter and the tests."""
-        script = _opened(sys.base_prefix, sys.prefix, str(ROOT))
+        script = _opened(self.home, sys.base_prefix, sys.prefix, str(ROOT))
         as_other = ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups"]
         paths = os.pathsep.join([str(self.home / "lib"), os.environ["PYTHONPATH"]])
         built = ROOT / "build" / "editable"  # an import would renew it, which is not his to do
@@ -104,7 +104,7 @@ class OtherUser:
         )
 
 
-def _opened(*needed: str) -> list[str]:
+def _opened(aside: Path, *needed: str) -> list[str]:
     """Shell lines that let everybody reach these paths, and nothing beside them, in a namespace."""
     paths = {Path(each).resolve() for each in needed}
     closed = {
@@ -115,11 +115,11 @@ def _opened(*needed: str) -> list[str]:
     lines = []
     for above in closed:
         inside = [path for path in paths if path.is_relative_to(above)]
-        aside = {path: f"$aside/{number}" for number, path in enumerate(inside)}
-        lines.append("aside=$(mktemp -d)")
-        lines += [f"mkdir {at}; mount --bind {path} {at}" for path, at in aside.items()]
+        kept = {path: f"$aside/{number}" for number, path in enumerate(inside)}
+        lines.append(f"aside=$(mktemp -d -p {aside})")
+        lines += [f"mkdir {at}; mount --bind {path} {at}" for path, at in kept.items()]
         lines.append(f"mount -t tmpfs -o mode=755 none {above}")
-        lines += [f"mkdir -p {path}; mount --move {at} {path}" for path, at in aside.items()]
+        lines += [f"mkdir -p {path}; mount --move {at} {path}" for path, at in kept.items()]
     return lines
 
 
