@@ -272,6 +272,10 @@ void Directory::bury(const ObjectId& object, Entry& entry, Incarnation upto, std
 void Directory::handle_locate(NodeId from, const Locate& locate, Instant now) {
   entries_[locate.object].locates.insert_or_assign(from, Query{locate, now});
   service(locate.object, now);
+  if (locate.exists || !is_up_to_date()) return;
+  const auto it = entries_.find(locate.object);
+  if (it == entries_.end() || !it->second.locates.contains(from)) return;
+  send(from, Located{locate.object, Incarnation{0}, {}, kNoNode});  // and again when it is there
 }
 
 void Directory::handle_resync_done(NodeId from, Instant now) {

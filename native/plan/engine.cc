@@ -108,6 +108,13 @@ void Engine::State::handle_timeout() {
       dirty_folds_.insert(target);
     }
   }
+  if (answers_due_ && *answers_due_ <= now_) {
+    answers_due_.reset();
+    for (auto& [target, call] : calls_) {
+      call.unanswered.clear();
+      begin_call(target);
+    }
+  }
   while (!out_of_reach_.empty() && out_of_reach_.front().first <= now_) {
     const TransferId transfer = out_of_reach_.front().second;
     out_of_reach_.pop_front();
@@ -132,6 +139,7 @@ std::optional<Instant> Engine::State::poll_timeout() const {
   consider(inventory_.poll_timeout());
   consider(progress_due_);
   consider(paces_due_);
+  consider(answers_due_);
   if (!out_of_reach_.empty()) consider(out_of_reach_.front().first);
   for (const RecentObjects* recent : {&tombstones_, &gone_, &orphans_}) {
     consider(recent->poll_timeout());

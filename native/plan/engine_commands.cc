@@ -153,7 +153,11 @@ void Engine::State::on(const Command&, const ReduceSourceCommand& command) {
   const ObjectId& object = command.source.object;
   const Locate question{object, command.source.incarnation, kNoNode, false,
                         carried_bytes_max(it->second.want.source_count, config_.carried_bytes_max)};
-  if (locates_.try_emplace(object, question).second) send(view_.home_of(object), question);
+  if (!locates_.try_emplace(object, question).second) return;
+  send(view_.home_of(object), question);
+  if (it->second.is_planned) return;
+  it->second.unanswered.insert(object);
+  if (!answers_due_) answers_due_ = now_ + config_.progress_window;
 }
 
 void Engine::State::on(const Command& command, const CancelCommand&) {

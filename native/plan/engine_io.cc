@@ -159,6 +159,12 @@ void Engine::State::on(NodeId from, const Message&, const ResyncDone& done) {
 // ---- from the home ----
 
 void Engine::State::on(NodeId, const Message&, const Located& located) {
+  if (located.incarnation.value == 0) {  // its home has nothing to say of it yet
+    for (auto& [target, call] : calls_) {
+      if (call.unanswered.erase(located.object) > 0) begin_call(target);
+    }
+    return;
+  }
   locates_.erase(located.object);
   if (!payload_in_.empty() && payload_in_.size() == located.meta.size_bytes) {
     carried_ = Carried{located.object, located.incarnation, std::move(payload_in_)};

@@ -235,10 +235,10 @@ void Engine::State::confirm(const ObjectId& target, const ReduceSource& source) 
   Call& call = calls_.at(target);
   if (call.is_planned) return forward(target, source);
   const ObjectMeta* meta = source.failed ? nullptr : meta_here(source);
-  const bool is_first = call.unplanned.empty();
+  if (meta != nullptr) call.want.meta = *meta;
   call.unplanned.push_back(source);
-  if (meta != nullptr || (source.failed && is_first)) return plan_call(target, meta);
-  if (!is_first) return;
+  const bool asks = call.unplanned.size() == 1 && !source.failed && call.want.meta.block_bytes == 0;
+  if (!asks) return begin_call(target);
   Locate& question = locates_[source.object];
   question = {source.object, source.incarnation, kNoNode, true,
               carried_bytes_max(call.want.source_count, config_.carried_bytes_max)};
@@ -254,14 +254,22 @@ const ObjectMeta* EngineTables::meta_here(const ReduceSource& source) const {
 }
 
 // A small result is folded on its caller's node, and goes with it: so it is planned there as well,
-// and its home only has to hear how it ends. Who plans depends on the first source.
-void Engine::State::plan_call(const ObjectId& target, const ObjectMeta* meta) {
+// with the first source, and its home only has to hear how it ends. A large one is planned once for
+// all sources that are there, for what is planned for some of them costs the others: so each home
+// says at once if it has none, and no home is waited for longer than a window.
+// `is_lost`: the first one, and nobody can say what it was.
+void Engine::State::begin_call(const ObjectId& target, bool is_lost) {
   Call& call = calls_.at(target);
   ReduceWant& want = call.want;
+  if (call.is_planned || call.unplanned.empty()) return;
+  const bool is_known = want.meta.block_bytes > 0;
+  const bool is_small = is_known && want.meta.size_bytes <= config_.inline_bytes_max;
+  if (!is_known && !is_lost && !call.unplanned.front().failed) return;  // it is being asked for
+  if (!is_small && !is_lost && !call.unanswered.empty()) return;
   call.is_planned = true;
+  call.unanswered.clear();
   const NodeId home = view_.home_of(target);
-  if (meta != nullptr) want.meta = *meta;
-  if (meta != nullptr && meta->size_bytes <= config_.inline_bytes_max) {
+  if (is_small) {
     want.is_callers = true;
     if (home != config_.node) send(home, want);
   }
@@ -322,9 +330,11 @@ void Engine::State::note_arrival(const ObjectId& source, const Located* located)
   }
   for (const ObjectId& target : asking) {
     Call& call = calls_.at(target);
-    if (!call.is_planned && located != nullptr) plan_call(target, &located->meta);
+    call.unanswered.erase(source);
+    const bool is_first = call.want.meta.block_bytes == 0;
+    if (located != nullptr && !call.is_planned && is_first) call.want.meta = located->meta;
     const bool is_asked = !call.unplanned.empty() && call.unplanned.front().object == source;
-    if (is_asked) plan_call(target, nullptr);
+    if (is_asked && located == nullptr) begin_call(target, true);
     const auto [first, last] = call.awaited.equal_range(source);
     std::vector<ReduceSource> arrived;
     for (auto it = first; it != last; ++it) arrived.push_back(it->second);
@@ -334,8 +344,10 @@ void Engine::State::note_arrival(const ObjectId& source, const Located* located)
       each.incarnation = located == nullptr ? Incarnation{} : located->incarnation;
       const bool is_alike = located != nullptr && located->meta == call.want.meta;
       if (is_alike) each.holder = located->sender;  // its planner need not ask again
-      confirm(target, each);
+      if (call.is_planned) forward(target, each);
+      if (!call.is_planned) call.unplanned.push_back(each);
     }
+    begin_call(target);
   }
 }
 

@@ -138,7 +138,7 @@ class Engine::State : private EngineTables {
   void end_fold(const ObjectId& target);
   void drop_branches();
   void confirm(const ObjectId& target, const ReduceSource& source);
-  void plan_call(const ObjectId& target, const ObjectMeta* meta);
+  void begin_call(const ObjectId& target, bool is_lost = false);
   void forward(const ObjectId& target, const ReduceSource& source);
   void note_arrival(const ObjectId& source, const Located* located);
   void tell_state(const ReduceState& state);

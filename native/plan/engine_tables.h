@@ -40,9 +40,10 @@ struct Call {  // the caller's side of a reduce
   Waiter waiter;
   ReduceWant want;                                // everything confirmed so far
   std::multimap<ObjectId, ReduceSource> awaited;  // to be confirmed once some node has them
-  bool is_planned = false;                        // it is known who plans it
-  std::deque<ReduceSource> unplanned = {};        // confirmed before; the first one is asked for
-  std::optional<ReduceState> failed = {};         // planned here, and its home is to say so
+  std::set<ObjectId> unanswered = {};  // of `awaited`, of which not even their homes have spoken
+  bool is_planned = false;             // it is known who plans it
+  std::deque<ReduceSource> unplanned = {};  // confirmed before; the first one may be asked for
+  std::optional<ReduceState> failed = {};   // planned here, and its home is to say so
 };
 struct Carried {  // a source that came with its location
   ObjectId object;
@@ -107,6 +108,7 @@ struct EngineTables {
   std::uint64_t last_transfer_;
   std::optional<Instant> progress_due_;  // while stripes come in
   std::optional<Instant> paces_due_;     // while a fold holds credit back
+  std::optional<Instant> answers_due_;   // while a reduce waits to hear which sources are there
   // Pulls from nodes that we don't reach, and when they fail: whoever named the sender may know
   // better by then, and names no two of them in turns for ever.
   std::deque<std::pair<Instant, TransferId>> out_of_reach_;

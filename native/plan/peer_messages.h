@@ -52,9 +52,9 @@ struct Delete {  // everywhere, and refuse what comes late
 struct Locate {  // asynchronous location query: answered by Located or Lost, once there is an
                  // answer
   ObjectId object;
-  Incarnation incarnation;      // 0: any
-  NodeId failed;                // this holder could not serve; none: kNoNode
-  bool exists = true;           // it was put: "nobody has it" is a loss, not a wait
+  Incarnation incarnation;  // 0: any
+  NodeId failed;            // this holder could not serve; none: kNoNode
+  bool exists = true;       // it was put: "nobody has it" is a loss, not a wait, of which one hears
   std::uint32_t bytes_max = 0;  // answer with its bytes, if the home has so many of them
   bool operator==(const Locate&) const = default;
 };
@@ -115,7 +115,7 @@ struct Grant {  // a lease: receive `stripe` from `sender`
 };
 struct Located {  // its bytes follow as the payload where they were asked for and are there
   ObjectId object;
-  Incarnation incarnation;
+  Incarnation incarnation;  // 0: it isn't there yet; another answer follows when it is
   ObjectMeta meta;
   NodeId sender;
   bool operator==(const Located&) const = default;
