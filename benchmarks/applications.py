@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -291,12 +291,17 @@ def differences(ended_s: Iterable[float]) -> list[float]:
     return [after - before for before, after in pairwise(ended_s)]
 
 
-def play(address: str, nodes: int, arena_bytes: int, turns: Sequence[Sequence[Any]]) -> None:
+def play(
+    address: str,
+    nodes: int,
+    options: Mapping[str, int],
+    turns: Sequence[Sequence[Any]],
+) -> None:
     """Play all turns, (application, parameters, peer, rounds) each, and print them as they end."""
     host = address.partition(":")[0]
     ray.init(
         address,
-        runtime_env={"hoplite": {"arena_bytes": arena_bytes}},
+        runtime_env={"hoplite": dict(options)},
         log_to_driver=False,
         _node_ip_address=host,
     )

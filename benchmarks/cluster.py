@@ -14,7 +14,7 @@ __all__ = ["Cluster", "Network", "why_impossible"]
 
 
 class Cluster:
-    """A network with a node at the end of each link. A context manager."""
+    """A network with a node at the end of each link, which knows its rate. A context manager."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Cluster:
         self.network = Network(count, rate_mbit=rate_mbit, second_rail_mbit=second_rail_mbit)
         self.nodes: list[NodeProcess] = []
         self._arena_bytes = arena_bytes
-        self._options = options
+        self._options = {"link_mbit": self.network.slowest_mbit, **(options or {})}
 
     def __enter__(self) -> Self:
         try:

@@ -108,6 +108,11 @@ class Network:
         return f"{self.count} x {' and '.join(texts)} Mbit/s"
 
     @property
+    def slowest_mbit(self) -> int:
+        """The rate of the slowest link of the first rail: what nodes are told of their links."""
+        return int(min(self.rates_mbit[0]))
+
+    @property
     def rails(self) -> range:
         """The numbers of the rails, of which each node has a link."""
         return range(len(self.rates_mbit))

@@ -206,7 +206,8 @@ def played(
     for case in dict.fromkeys((line.application, line.parameters) for line in table):
         peers = [line.peer for line in table if (line.application, line.parameters) == case]
         turns += [(*case, peer, options.rounds) for _ in range(options.turns) for peer in peers]
-    arguments = json.dumps([cluster.address, network.count, store_bytes, turns])
+    flag = {"arena_bytes": store_bytes, "link_mbit": network.slowest_mbit}
+    arguments = json.dumps([cluster.address, network.count, flag, turns])
     command = "import applications, json, sys; applications.play(*json.loads(sys.argv[1]))"
     driver = subprocess.Popen(
         [*network.within(0), sys.executable, "-c", command, arguments],

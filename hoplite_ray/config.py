@@ -16,6 +16,7 @@ _ENVIRONMENT_PREFIX = "HOPLITE_RAY_"
 _RANGES: dict[str, tuple[int, int]] = {
     "arena_bytes": (_ARENA_BYTES_MIN, 1 << 48),
     "broadcast_stripes": (0, 64),
+    "link_mbit": (1, 10_000_000),
     "reduce_degree": (0, 4096),
     "reduce_stripes": (0, 64),
 }
@@ -33,6 +34,7 @@ class Config:
 
     arena_bytes:        shared memory for objects on each node; None: 20 % of the node's memory.
     broadcast_stripes:  broadcast trees per object; 0: by size and receivers; 1: Hoplite's chain.
+    link_mbit:          what a node's link carries, Mbit/s; None: 10,000. Reduces are shaped by it.
     reduce_degree:      members per node of a reduce's tree; 0: by size and sources; 1: a chain;
                         4096: always one level.
     reduce_stripes:     owners per reduce; 0: one per node but the caller's.
@@ -46,6 +48,7 @@ class Config:
 
     arena_bytes: int | None = None
     broadcast_stripes: int | None = None
+    link_mbit: int | None = None
     reduce_degree: int | None = None
     reduce_stripes: int | None = None
     spill_directory: str | None = None

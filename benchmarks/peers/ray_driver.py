@@ -19,9 +19,9 @@ import hoplite_ray as hop
 RAY, TREE, HOPLITE = "ray", "ray tree", "hoplite"
 
 
-def play(address: str, nodes: str, arena_bytes: str) -> None:
+def play(address: str, nodes: str, arena_bytes: str, link_mbit: str) -> None:
     """Be the driver of a cluster whose nodes have the resources n0, n1, ..."""
-    flag = {"arena_bytes": int(arena_bytes)}
+    flag = {"arena_bytes": int(arena_bytes), "link_mbit": int(link_mbit)}
     ray.init(address, runtime_env={"hoplite": flag}, log_to_driver=False)
     serve(_Driver(int(nodes)))
 

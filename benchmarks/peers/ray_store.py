@@ -86,7 +86,7 @@ def start(network: Network, links: Links, stack: ExitStack, *, store_bytes: int)
     driver = Rank.start(
         network.within(0),
         "peers.ray_driver.play",
-        *(cluster.address, str(network.count), str(store_bytes)),
+        *(cluster.address, str(network.count), str(store_bytes), str(network.slowest_mbit)),
         environment=cluster.environment,
     )
     stack.callback(driver.close)

@@ -53,6 +53,9 @@ inline constexpr std::size_t kViewMembersMax = 1024;
 inline constexpr std::size_t kForwardListMax = 8;  // decision 18: pushes above it are forwarded
 inline constexpr std::size_t kRailsMax = 8;
 
+// What a node's link carries, if nobody says it (the option link_mbit).
+inline constexpr std::uint64_t kLinkBytesPerS = 1'250'000'000;
+
 // Flow control: blocks a receiver lets be under way per transfer. Two blocks hide one round trip on
 // the links this is measured on; the bandwidth-delay product of 10 Gbit/s x 1 ms is 1.2 MB.
 inline constexpr std::uint32_t kCreditBlocksMin = 2;

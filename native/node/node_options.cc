@@ -21,6 +21,7 @@ constexpr std::int64_t kMsMax = 3'600'000;
 constexpr std::int64_t kSilenceMsMin = 3 * (kPulseEvery.ns / 1'000'000);
 constexpr std::int64_t kBytesMax = std::numeric_limits<std::int64_t>::max();
 
+constexpr std::int64_t kLinkMbitMax = 10'000'000;
 constexpr std::int64_t kMomentsMost = 1 << 20;  // 126 MB
 
 constexpr std::uint64_t count(std::int64_t value) { return static_cast<std::uint64_t>(value); }
@@ -53,6 +54,8 @@ constexpr Option kOptions[] = {
      [](NodeConfig& c, std::int64_t v) { c.engine.inline_bytes_max = count(v); }},
     {"link_down_max_ms", 1, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.limits.link_down_max = ms(v); }},
+    {"link_mbit", 1, kLinkMbitMax,
+     [](NodeConfig& c, std::int64_t v) { c.engine.link_bytes_per_s = count(v) * 125'000; }},
     {"liveness_cut_ms", 250, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.limits.liveness.cut = ms(v); }},
     {"liveness_dead_ms", kSilenceMsMin, kMsMax,

@@ -21,6 +21,7 @@ struct EngineConfig {
   std::uint16_t broadcast_stripes = 0;  // 0: by size and receivers; 1: Hoplite's chain
   std::uint16_t reduce_stripes = 0;     // owners per reduce; 0: one per node but the caller's
   std::uint16_t reduce_degree = 0;      // members per node of its tree; 0: by size and sources
+  std::uint64_t link_bytes_per_s = kLinkBytesPerS;
   WhenFull when_full = WhenFull::kWait;
   std::uint32_t credit_blocks_min = kCreditBlocksMin;
   std::uint64_t credit_bytes = kCreditBytes;

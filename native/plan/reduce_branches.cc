@@ -60,14 +60,52 @@ void ReduceTree::place_located(const ObjectId& target, Plan& plan, const Members
 // From how many of so many nodes one pulls.
 std::uint32_t ReduceTree::degree_for(const Plan& plan, std::uint32_t nodes) const {
   if (!may_branch(plan.deterministic, plan.share, *plan.meta)) return std::max(nodes, 1U);
+  if (plan.is_unary) return 1;
   if (config_.reduce_degree > 0) return config_.reduce_degree;
-  // Stripes use every node's links, and each branch would be a copy more of a large object.
+  // Whose links would have to take a copy of a large object from each of several?
   const std::uint64_t size = plan.meta->size_bytes;
   const bool comes = size <= carried_bytes_max(plan.count, config_.carried_bytes_max);
   if (!plan.is_callers || comes) return std::max(nodes, 1U);
-  return std::max(
-      choose_degree({.nodes = nodes, .size_bytes = size, .block_bytes = config_.block_bytes_min}),
-      1U);
+  return std::max(choose_degree({.nodes = nodes,
+                                 .size_bytes = size,
+                                 .block_bytes = config_.block_bytes_min,
+                                 .link_bytes_per_s = config_.link_bytes_per_s}),
+                  1U);
+}
+
+// A large object whose sources are all there goes along a chain of their nodes, where that is
+// shorter than stripes: each node then receives and sends one copy, over two connections instead of
+// all. What comes later would be a chain more at the root, so stripes are for all else.
+bool ReduceTree::is_unary(const Plan& plan, const Membership& view) const {
+  const bool may_be =
+      !plan.everywhere && !plan.is_callers && !plan.is_cut_off && config_.reduce_degree <= 1 &&
+      config_.reduce_stripes == 0 && plan.meta->size_bytes > config_.inline_bytes_max &&
+      may_branch(plan.deterministic, plan.share, *plan.meta) && plan.located.size() == plan.count &&
+      view.is_live(plan.caller) && !view.is_draining(plan.caller);
+  if (!may_be) return false;
+  std::set<NodeId> nodes;
+  for (const ReduceSource& source : plan.located) {
+    if (source.holder == kNoNode) return false;  // all of it would have to come to the root
+    if (source.holder != plan.caller) nodes.insert(source.holder);
+  }
+  if (config_.reduce_degree == 1) return true;
+  return is_unary_shorter({.nodes = static_cast<std::uint32_t>(nodes.size()),
+                           .size_bytes = plan.meta->size_bytes,
+                           .block_bytes = plan.meta->block_bytes,
+                           .link_bytes_per_s = config_.link_bytes_per_s});
+}
+
+// Its root has no room, or two of its nodes can't reach each other: stripes, then.
+void ReduceTree::give_up_unary(const ObjectId& target, Plan& plan) {
+  for (const NodeId owner : plan.owners) {
+    parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});
+  }
+  cancel_branches(plan);
+  plan.is_unary = false;
+  plan.is_cut_off = true;
+  plan.owners.clear();
+  plan.inputs.clear();
+  plan.placed = SourceSet{};
 }
 
 // What the root, or a branch, pulls from to have all that is at these sites.
@@ -216,6 +254,7 @@ void ReduceTree::lose_input(const ObjectId& target, Plan& plan, std::uint32_t in
 // Its reader can't have it, or it something that it pulls. The two nodes may be cut off from each
 // other for long, and planned again it would be the same again: the owners pull all of it.
 void ReduceTree::lose_branch(const ObjectId& target, Plan& plan, const ObjectId& branch) {
+  if (plan.is_unary) return give_up_unary(target, plan);
   plan.is_cut_off = true;
   undo_limb(target, plan, ObjectId{plan.branches.at(branch).limb});
 }

@@ -9,11 +9,12 @@
 namespace hoplite {
 namespace {
 
-// The model's links have 10 Gbit/s, and a message takes a core 5 us at each end.
+// In the model a message takes a core 5 us at each end.
 constexpr std::int64_t kHopNs = 30'000;
 constexpr std::int64_t kMessageNs = 5'000;
-constexpr std::int64_t copy_ns(std::uint64_t bytes) {
-  return static_cast<std::int64_t>(bytes) * 4 / 5;
+std::int64_t copy_ns(const ReduceCase& reduce, std::uint64_t bytes) {
+  return static_cast<std::int64_t>(static_cast<double>(bytes) * 1e9 /
+                                   static_cast<double>(reduce.link_bytes_per_s));
 }
 // Locate, Located, ReduceOwn, PullStart: one after the other before the first block leaves, and the
 // first two of them at the root for each source, however deep the tree is.
@@ -28,13 +29,22 @@ std::int64_t tree_ns(const ReduceCase& reduce, std::uint32_t degree) {
       std::max<std::uint64_t>(degree >= reduce.nodes ? reduce.size_bytes : reduce.block_bytes, 1);
   const auto blocks =
       std::max<std::int64_t>(static_cast<std::int64_t>((reduce.size_bytes + block - 1) / block), 1);
-  const std::int64_t of_each = copy_ns(reduce.size_bytes) + blocks * kMessageNs;
+  const std::int64_t of_each = copy_ns(reduce, reduce.size_bytes) + blocks * kMessageNs;
   const std::int64_t pulled = std::min(degree, reduce.nodes) * of_each;
   const std::int64_t depth = tree_depth(reduce.nodes, degree);
   return depth * kHopNs + pulled + (depth - 1) * pulled / blocks;
 }
 
 }  // namespace
+
+// Both need a copy's time. A chain needs a hop and a block's time for each node beside it. Stripes
+// need two hops, and a block's time for each node twice: a row of blocks, one of each member, is
+// whole when its last one has come, at its owner and at the reader.
+bool is_unary_shorter(const ReduceCase& reduce) {
+  const std::int64_t nodes = reduce.nodes;
+  const std::int64_t block = copy_ns(reduce, reduce.block_bytes);
+  return nodes * (kHopNs + block) < 2 * kHopNs + 2 * nodes * block;
+}
 
 std::uint32_t carried_bytes_max(std::uint32_t sources, std::uint64_t each_max) {
   const std::uint64_t share = kCarriedTogetherBytesMax / std::max(sources, 1U);

@@ -1,9 +1,12 @@
-// How deep the reduce tree of a small object is: what one level of it and what a tree of degree d
-// take, and the least of them (Hoplite, section 4.2; design decision 5). Policy only, no state.
+// The shape of a reduce: how deep the tree of a small object is, by what one level of it and what a
+// tree of degree d take (Hoplite, section 4.2), and whether a large one goes along a chain or is
+// striped (design decision 5). Policy only, no state.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
+
+#include "base/limits.h"
 
 namespace hoplite {
 
@@ -11,11 +14,16 @@ struct ReduceCase {
   std::uint32_t nodes = 0;  // that have sources, beside the root
   std::uint64_t size_bytes = 0;
   std::uint64_t block_bytes = 0;  // what goes up a tree at a time; a single level has one block
+  std::uint64_t link_bytes_per_s = kLinkBytesPerS;
 };
 
 // How many others a node of the tree pulls from: `nodes` for one level, else 1 or more.
 // Cost: O(sqrt(nodes) x log(nodes)).
 [[nodiscard]] std::uint32_t choose_degree(const ReduceCase& reduce);
+
+// Does a chain of all of them, that ends at the root, take less time than stripes that all of them
+// fold at once and send there?
+[[nodiscard]] bool is_unary_shorter(const ReduceCase& reduce);
 
 // Of how many bytes at most each of so many sources comes with the answer to where it is.
 [[nodiscard]] std::uint32_t carried_bytes_max(std::uint32_t sources, std::uint64_t each_max);

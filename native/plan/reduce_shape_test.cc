@@ -27,6 +27,26 @@ TEST(ReduceShape, ManyNodesAreATreeThatPullsFromFewAtATime) {
   EXPECT_LE(choose_degree(on_nodes(4095, 8_KiB)), 8U);
 }
 
+TEST(ReduceShape, AUnaryTreeIsShorterWhereABlockTakesLongerThanAHop) {
+  const auto is_unary = [](std::uint32_t nodes, std::uint64_t block_bytes, std::uint64_t rate) {
+    return is_unary_shorter({nodes, 1024 * block_bytes, block_bytes, rate});
+  };
+  constexpr std::uint64_t kOfTenGbit = 1'250'000'000, kOfHalf = 62'500'000;
+  EXPECT_FALSE(is_unary(7, 8_KiB, kOfTenGbit));
+  EXPECT_TRUE(is_unary(7, 8_KiB, kOfHalf));
+  EXPECT_TRUE(is_unary(63, 8_KiB, kOfHalf));
+  EXPECT_TRUE(is_unary(7, 32_KiB, kOfTenGbit));
+  EXPECT_FALSE(is_unary(63, 32_KiB, kOfTenGbit));
+  EXPECT_TRUE(is_unary(1, 8_KiB, kOfTenGbit)) << "one that sends what it has";
+}
+
+TEST(ReduceShape, SlowLinksMakeAChainOfFewNodes) {
+  ReduceCase few = on_nodes(7, 32_KiB);
+  EXPECT_EQ(choose_degree(few), 7U);
+  few.link_bytes_per_s = 62'500'000;
+  EXPECT_EQ(choose_degree(few), 1U);
+}
+
 TEST(ReduceShape, DepthIsThatOfAnEvenTree) {
   EXPECT_EQ(tree_depth(0, 2), 0U);
   EXPECT_EQ(tree_depth(2, 2), 1U);

@@ -111,6 +111,10 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
     return;
   }
   if (plan.has_ended() || plan.owners.empty()) return;
+  if (plan.is_unary && report.code == Code::kStoreFull) {
+    give_up_unary(report.target, plan);
+    return advance(report.target, plan, view);
+  }
   if (report.code != Code::kOk) return fail(report.target, plan, report.code, report.text);
   if (report.target_epoch == plan.target_epoch) {  // else it is said again of this one
     for (const std::uint32_t index : report.lost) lose_input(report.target, plan, index);
@@ -357,6 +361,11 @@ std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& v
 }
 
 void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Membership& view) {
+  if (plan.owners.empty() && is_unary(plan, view)) {
+    plan.is_unary = true;
+    plan.owners = {plan.caller};
+    return raise_epoch(target, plan);
+  }
   const std::vector<NodeId> able = able_nodes(plan, view);
   if (plan.owners.empty()) {
     const bool is_one = plan.share.is_share() || plan.meta->size_bytes <= config_.inline_bytes_max;
@@ -436,7 +445,8 @@ void ReduceTree::tell_owners(const ObjectId& target, Plan& plan) {
                   .deterministic = plan.deterministic,
                   .everywhere = plan.everywhere,
                   .members = {},
-                  .sealed = plan.placed.count() == plan.count};
+                  .sealed = plan.placed.count() == plan.count,
+                  .is_unary = plan.is_unary};
     for (std::size_t i = 0; i < plan.owners.size(); ++i) {
       if (plan.owners[i] == owner) own.owned.emplace_back(static_cast<std::uint16_t>(i));
     }
@@ -501,6 +511,10 @@ NodeId ReduceTree::Plan::located_at(std::uint32_t index) const {
   const auto source = std::find_if(located.begin(), located.end(),
                                    [&](const ReduceSource& each) { return each.index == index; });
   return source == located.end() ? kNoNode : source->holder;
+}
+
+bool ReduceTree::is_ours(const Plan& plan) const {
+  return !plan.is_callers || plan.caller == config_.node;
 }
 
 std::optional<Parcel> ReduceTree::poll_parcel() {

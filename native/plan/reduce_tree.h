@@ -85,6 +85,7 @@ class ReduceTree {
     std::map<ObjectId, Branch> branches;
     std::map<ObjectId, std::vector<std::uint32_t>> limbs;  // -> the sources in them
     bool is_callers = false;             // planned by its caller's node, and small
+    bool is_unary = false;               // large, and in one branch below its caller's node
     bool is_cut_off = false;             // one was lost on its way: no more branches
     std::vector<NodeId> owners;          // by stripe; empty: not planned
     std::map<NodeId, std::size_t> told;  // how many of `inputs` each owner knows, in this epoch
@@ -117,6 +118,8 @@ class ReduceTree {
                                          const Membership& view);
   void undo_limb(const ObjectId& target, Plan& plan, const ObjectId& limb);
   void undo_limbs_at(const ObjectId& target, Plan& plan, NodeId node);
+  [[nodiscard]] bool is_unary(const Plan& plan, const Membership& view) const;
+  void give_up_unary(const ObjectId& target, Plan& plan);
   void lose_input(const ObjectId& target, Plan& plan, std::uint32_t index);
   void lose_branch(const ObjectId& target, Plan& plan, const ObjectId& branch);
   void handle_branch_report(const ReduceReport& report, const Membership& view);
@@ -128,11 +131,8 @@ class ReduceTree {
   [[nodiscard]] bool is_carried(const Plan& plan) const;
   [[nodiscard]] Share share_of(const Plan& plan) const;
   [[nodiscard]] ObjectMeta cut_of(const Plan& plan) const;
-
   // Does this node plan it, or does its caller's?
-  [[nodiscard]] bool is_ours(const Plan& plan) const {
-    return !plan.is_callers || plan.caller == config_.node;
-  }
+  [[nodiscard]] bool is_ours(const Plan& plan) const;
   [[nodiscard]] std::vector<NodeId> able_nodes(const Plan& plan, const Membership& view) const;
 
   EngineConfig config_;

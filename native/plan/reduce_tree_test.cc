@@ -32,7 +32,6 @@ class ReduceTreeTest : public ::testing::Test {
     tree_.handle_recovered(view_);
   }
 
-  // ---- verbs ----
   static ObjectId source(std::uint32_t index) {
     return ObjectId{{1, static_cast<std::uint8_t>(index)}};
   }
@@ -128,6 +127,7 @@ class ReduceTreeTest : public ::testing::Test {
     EngineConfig config;
     config.node = kHome;
     config.inline_bytes_max = 256;
+    config.reduce_degree = kReduceSourcesMax;  // no branches, and no chain
     return config;
   }
   ReduceTree tree_{config()};

@@ -24,9 +24,9 @@ struct ReduceOwn {  // to an owner: fold these members into these stripes
   std::uint32_t count = 0;
   bool deterministic = false;
   bool everywhere = false;  // all nodes will read it: owners have more to do than one reader takes
-  std::vector<ReduceSource> members;  // more of them; in a new epoch all that are known
-  bool sealed = false;                // no further member will come in this epoch
-  bool is_branch = false;             // of another reduce: it goes when the view changes
+  std::vector<ReduceSource> members;         // more of them; in a new epoch all that are known
+  bool sealed = false;                       // no further member will come in this epoch
+  bool is_branch = false, is_unary = false;  // of another reduce, in one view; the root of a chain
   bool operator==(const ReduceOwn&) const = default;
 };
 enum class ReducePhase : std::uint8_t { kRunning = 0, kCommitted = 1, kFailed = 2 };

@@ -51,6 +51,8 @@ constexpr std::uint32_t kFoldLead = 2, kFoldLeadEverywhere = 4;
 // asked for queue behind it (in front of 8 links of 500 Mbit/s a reduce of 1 MiB took 1.82 x
 // size / rate, in halves 1.75, in thirds 1.63, in quarters 1.57 with a fifth more of the cores).
 constexpr std::uint32_t kFoldParts = 3;
+// What the root of a chain pulls: its end, and perhaps a spare that came later.
+constexpr std::uint32_t kUnaryMembers = 2;
 
 }  // namespace
 
@@ -60,7 +62,8 @@ FoldPulls fold_pulls(const ReduceOwn& own, const EngineConfig& config, std::uint
   const std::uint64_t block_bytes = own.meta.block_bytes;
   const auto affordable = kFoldSlotsBytesMax / (config.credit_blocks_min * block_bytes);
   FoldPulls pulls;
-  pulls.at_once = std::min<std::size_t>(own.count, std::max<std::uint64_t>(affordable, 2));
+  const std::uint32_t members = own.is_unary ? kUnaryMembers : own.count;
+  pulls.at_once = std::min<std::size_t>(members, std::max<std::uint64_t>(affordable, 2));
   const std::uint64_t windows = own.everywhere ? kFoldWindowsEverywhere : 1;
   const std::uint64_t share = windows * config.credit_bytes / (pulls.at_once * block_bytes);
   pulls.window = static_cast<std::uint32_t>(std::min<std::uint64_t>(share, kFoldWindowMax));

@@ -126,6 +126,8 @@ class Run {
     // of them small sources are pulled, not carried.
     const std::uint64_t bits = mix64(config.seed);
     if (bits % 4 == 0) config.engine.reduce_degree = static_cast<std::uint16_t>(1 + bits / 4 % 3);
+    // Half of them think of links so slow that what is large goes along chains.
+    if (bits / 4096 % 2 == 0) config.engine.link_bytes_per_s = 1'000'000;
     config.doubts_deaths = bits / 16 % 3 == 0;
     if (bits / 64 % 3 == 0) config.engine.carried_bytes_max = 100;
     // Half of the runs with small arenas spill, a third of them to a disk that is small or faulty.

@@ -1,5 +1,5 @@
-// Reduces whose tree has more than one level: right values, and whatever dies or comes late, at any
-// time, no branch is left behind. SPDX-License-Identifier: Apache-2.0
+// Reduces whose tree has more than one level, and chains: right values, and whatever dies or comes
+// late, at any time, no branch is left behind. SPDX-License-Identifier: Apache-2.0
 #include "plan/membership.h"
 #include "sim/scenario.h"
 
@@ -7,6 +7,8 @@ namespace hoplite::sim {
 namespace {
 
 const ObjectId kTarget = object_named(1);
+// As the home chooses, on links that it knows to be slow: a large object goes along a chain.
+constexpr std::uint16_t kChain = 0;
 
 class ReduceDepth : public Scenario {
  protected:
@@ -27,6 +29,8 @@ class ReduceDepth : public Scenario {
     Cluster& cluster = start(is.sources + 1 + is.spare_nodes, [&](ClusterConfig& c) {
       c.network.rate_bytes_per_s = 10'000'000;
       c.engine.reduce_degree = is.degree;
+      if (is.degree == kChain) c.engine.reduce_stripes = 0;
+      c.engine.link_bytes_per_s = c.network.rate_bytes_per_s;
     });
     for (std::uint32_t i = 0; i < is.sources; ++i) {
       put_now(i + 1, source(i), {.size_bytes = is.size_bytes, .dtype = is.dtype});
@@ -39,12 +43,19 @@ class ReduceDepth : public Scenario {
   void confirm(std::uint32_t first, std::uint32_t last) {
     for (std::uint32_t i = first; i <= last; ++i) cluster_->confirm(*reduce_, i, source(i));
   }
-  [[nodiscard]] std::size_t home() const {
+  [[nodiscard]] std::size_t home(const ObjectId& object = kTarget) const {
     std::size_t best = 0;
     for (std::size_t node = 1; node < cluster_->size(); ++node) {
-      if (weight_of(kTarget, NodeId{node + 1}) > weight_of(kTarget, NodeId{best + 1})) best = node;
+      if (weight_of(object, NodeId{node + 1}) > weight_of(object, NodeId{best + 1})) best = node;
     }
     return best;
+  }
+  [[nodiscard]] std::uint64_t blocks_folded() const {
+    std::uint64_t sum = 0;
+    for (std::size_t node = 0; node < cluster_->size(); ++node) {
+      sum += cluster_->stats(node).blocks_folded;
+    }
+    return sum;
   }
   struct Counts {
     std::uint64_t committed = 0, branched = 0, branches = 0, degree = 0;
@@ -136,17 +147,19 @@ TEST_P(ReduceDepth, AFixedOrderHasNoBranches) {
 }
 
 TEST_P(ReduceDepth, ASourceDiesAtAnyTimeAndASpareTakesItsPlace) {
-  for (std::size_t victim = 1; victim <= 6; ++victim) {
-    for (std::int64_t step = 0; step < 10; ++step) {
-      Cluster& cluster = start_reduce({.sources = 7, .count = 6});
-      confirm(0, 6);
-      cluster.run_for(Duration{step * 700'000});
-      cluster.crash(victim);
-      const std::string when = std::to_string(victim) + " at " + std::to_string(step);
-      EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s)) << when;
-      EXPECT_TRUE(reduce_->has_value()) << when << " " << reduce_->error->text;
-      expect_no_branches(when);
-      TearDown();
+  for (const std::uint16_t degree : {kChain, std::uint16_t{2}}) {
+    for (std::size_t victim = 1; victim <= 6; ++victim) {
+      for (std::int64_t step = 0; step < 10; ++step) {
+        Cluster& cluster = start_reduce({.sources = 7, .count = 6, .degree = degree});
+        confirm(0, 6);
+        cluster.run_for(Duration{step * 700'000});
+        cluster.crash(victim);
+        const std::string when = std::to_string(victim) + " at " + std::to_string(step);
+        EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s)) << when;
+        EXPECT_TRUE(reduce_->has_value()) << when << " " << reduce_->error->text;
+        expect_no_branches(when);
+        TearDown();
+      }
     }
   }
 }
@@ -166,12 +179,14 @@ TEST_P(ReduceDepth, ASourceDiesAndWithoutASpareItSaysSo) {
 }
 
 TEST_P(ReduceDepth, WhoHasABranchDiesAtAnyTimeAndItIsMadeAgainFromItsSources) {
-  for (const std::uint64_t size_bytes : {200U, 20'000U}) {
+  for (const Shape& is :
+       {Shape{.size_bytes = 200, .is_kept_twice = true}, Shape{.is_kept_twice = true},
+        Shape{.degree = kChain, .is_kept_twice = true}}) {
     for (std::size_t victim = 1; victim <= 6; ++victim) {
       for (std::int64_t step = 0; step < 10; ++step) {
-        Cluster& cluster = start_reduce({.size_bytes = size_bytes, .is_kept_twice = true});
+        Cluster& cluster = start_reduce(is);
         confirm(0, 5);
-        cluster.run_for(Duration{size_bytes > 200 ? 900'000 : 60'000} * step);
+        cluster.run_for(Duration{is.size_bytes > 200 ? 900'000 : 60'000} * step);
         const std::string when = std::to_string(victim) + " at " + std::to_string(step);
         cluster.crash(victim);
         EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s)) << when;
@@ -184,13 +199,14 @@ TEST_P(ReduceDepth, WhoHasABranchDiesAtAnyTimeAndItIsMadeAgainFromItsSources) {
 }
 
 TEST_P(ReduceDepth, TheHomeDiesAtAnyTimeAndTheNextOneGrowsTheTreeAnew) {
-  for (const std::uint64_t size_bytes : {200U, 20'000U}) {
+  for (const Shape& is : {Shape{.size_bytes = 200, .is_kept_twice = true, .spare_nodes = 3},
+                          Shape{.is_kept_twice = true, .spare_nodes = 3},
+                          Shape{.degree = kChain, .is_kept_twice = true, .spare_nodes = 3}}) {
     for (std::int64_t step = 0; step < 20; ++step) {
-      Cluster& cluster =
-          start_reduce({.size_bytes = size_bytes, .is_kept_twice = true, .spare_nodes = 3});
+      Cluster& cluster = start_reduce(is);
       if (home() == 0) GTEST_SKIP() << "the caller is the home";
       confirm(0, 5);
-      cluster.run_for(Duration{size_bytes > 200 ? 500'000 : 50'000} * step);
+      cluster.run_for(Duration{is.size_bytes > 200 ? 500'000 : 50'000} * step);
       cluster.crash(home());
       EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s)) << step;
       EXPECT_TRUE(reduce_->has_value()) << step << " " << reduce_->error->text;
@@ -201,46 +217,52 @@ TEST_P(ReduceDepth, TheHomeDiesAtAnyTimeAndTheNextOneGrowsTheTreeAnew) {
 }
 
 TEST_P(ReduceDepth, ANodeJoinsAtAnyTimeAndNothingIsLost) {
-  for (std::int64_t step = 0; step < 20; ++step) {
-    Cluster& cluster = start_reduce({});
-    confirm(0, 5);
-    cluster.run_for(Duration{step * 500'000});
-    cluster.join();
-    expect_value(*reduce_, 5_s);
-    expect_value(cluster.get(0, kTarget), 5_s);
-    expect_no_branches(std::to_string(step));
-    TearDown();
+  for (const std::uint16_t degree : {kChain, std::uint16_t{2}}) {
+    for (std::int64_t step = 0; step < 20; ++step) {
+      Cluster& cluster = start_reduce({.degree = degree});
+      confirm(0, 5);
+      cluster.run_for(Duration{step * 500'000});
+      cluster.join();
+      expect_value(*reduce_, 5_s);
+      expect_value(cluster.get(0, kTarget), 5_s);
+      expect_no_branches(std::to_string(step));
+      TearDown();
+    }
   }
 }
 
 TEST_P(ReduceDepth, TheTargetIsDeletedAtAnyTimeAndNothingIsLeft) {
-  for (std::int64_t step = 0; step < 20; ++step) {
-    Cluster& cluster = start_reduce({});
-    confirm(0, 5);
-    cluster.run_for(Duration{step * 500'000});
-    expect_value(cluster.erase(3, kTarget));
-    EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s));
-    expect_no_branches(std::to_string(step));
-    TearDown();
+  for (const std::uint16_t degree : {kChain, std::uint16_t{2}}) {
+    for (std::int64_t step = 0; step < 20; ++step) {
+      Cluster& cluster = start_reduce({.degree = degree});
+      confirm(0, 5);
+      cluster.run_for(Duration{step * 500'000});
+      expect_value(cluster.erase(3, kTarget));
+      EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s));
+      expect_no_branches(std::to_string(step));
+      TearDown();
+    }
   }
 }
 
 TEST_P(ReduceDepth, TheCallerGivesUpAtAnyTimeAndNothingIsLeft) {
-  for (std::int64_t step = 0; step < 10; ++step) {
-    Cluster& cluster = start_reduce({});
-    confirm(0, 5);
-    cluster.run_for(Duration{step * 900'000});
-    cluster.cancel(*reduce_);
-    EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s));
-    expect_no_branches(std::to_string(step));
-    TearDown();
+  for (const std::uint16_t degree : {kChain, std::uint16_t{2}}) {
+    for (std::int64_t step = 0; step < 10; ++step) {
+      Cluster& cluster = start_reduce({.degree = degree});
+      confirm(0, 5);
+      cluster.run_for(Duration{step * 900'000});
+      cluster.cancel(*reduce_);
+      EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s));
+      expect_no_branches(std::to_string(step));
+      TearDown();
+    }
   }
 }
 
 TEST_P(ReduceDepth, LinksBreakAtAnyTimeAndTheSumIsRight) {
   for (std::size_t a = 0; a <= 6; ++a) {
     for (std::int64_t step = 0; step < 5; ++step) {
-      Cluster& cluster = start_reduce({});
+      Cluster& cluster = start_reduce({.degree = a % 2 == 0 ? kChain : std::uint16_t{2}});
       confirm(0, 5);
       cluster.run_for(Duration{step * 1'500'000});
       for (std::size_t b = 0; b <= 6; ++b) {
@@ -252,6 +274,130 @@ TEST_P(ReduceDepth, LinksBreakAtAnyTimeAndTheSumIsRight) {
       TearDown();
     }
   }
+}
+
+TEST_P(ReduceDepth, ALargeOneWhoseSourcesAreAllThereGoesAlongAChain) {
+  start_reduce({.degree = kChain});
+  confirm(0, 5);
+  expect_value(*reduce_);
+  expect_value(cluster_->get(0, kTarget));
+  EXPECT_EQ(counts().branches, 5U) << "below the caller's node, the last one sends what it has";
+  expect_no_branches("");
+}
+
+// What is planned for some of them costs the others.
+TEST_P(ReduceDepth, AwaitedSourcesThatAreThereAreOneChainInWhateverOrderTheyAreFound) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Cluster& cluster = start(7, [seed](ClusterConfig& c) {
+      c.seed = seed;
+      c.network.jitter_max = 3_ms;
+      c.network.rate_bytes_per_s = c.engine.link_bytes_per_s = 10'000'000;
+      c.engine.reduce_stripes = 0;
+    });
+    for (std::uint32_t i = 0; i < 6; ++i) {
+      put_now(i + 1, source(i), {.size_bytes = 20'000, .dtype = DType::kFloat32});
+    }
+    reduce_ = &cluster.reduce(0, kTarget, {.source_count = 6, .count = 6});
+    for (std::uint32_t i = 0; i < 6; ++i) cluster.announce(*reduce_, i, source(i));
+    expect_value(*reduce_);
+    EXPECT_EQ(counts().branches, 5U) << seed;
+    TearDown();
+  }
+}
+
+TEST_P(ReduceDepth, ASourceThatIsNotThereYetHoldsTheOthersUpForNoWindow) {
+  Cluster& cluster = start_reduce({.sources = 5, .count = 5, .degree = kChain});
+  Request& waits = cluster.reduce(0, object_named(2), {.source_count = 6, .count = 6});
+  for (std::uint32_t i = 0; i < 6; ++i) cluster.announce(waits, i, source(i));
+  cluster.run_for(10_ms);
+  EXPECT_GT(blocks_folded(), 0U);
+  put_now(1, source(5), {.size_bytes = 20'000, .dtype = DType::kFloat32});
+  expect_value(waits);
+  cluster.cancel(*reduce_);
+}
+
+TEST_P(ReduceDepth, AHomeThatDoesNotAnswerIsWaitedForAWindow) {
+  constexpr std::size_t kMute = 6;
+  Cluster& cluster = start(7, [](ClusterConfig& c) {
+    c.network.rate_bytes_per_s = c.engine.link_bytes_per_s = 10'000'000;
+    c.engine.reduce_stripes = 0;
+  });
+  const auto named = [&](std::uint32_t number, bool is_of_mute) {
+    ObjectId id = object_named(number);
+    while ((home(id) == kMute) != is_of_mute) ++id.bytes[0];
+    return id;
+  };
+  std::vector<ObjectId> sources;
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    sources.push_back(named(200 + i, false));
+    put_now(i + 1, sources[i], {.size_bytes = 20'000, .dtype = DType::kFloat32});
+  }
+  sources.push_back(named(300, true));
+  cluster.part(0, kMute, 100_ms);
+  reduce_ = &cluster.reduce(0, named(1, false), {.source_count = 6, .count = 5});
+  for (std::uint32_t i = 0; i < 6; ++i) cluster.announce(*reduce_, i, sources[i]);
+  cluster.run_for(20_ms);
+  EXPECT_EQ(blocks_folded(), 0U);
+  expect_value(*reduce_, 60_ms);
+}
+
+TEST_P(ReduceDepth, ConfirmedSourcesAreTakenBesideOneThatIsAwaited) {
+  const ObjectId nobodys = object_named(500);
+  for (const bool is_lost : {false, true}) {
+    Cluster& cluster = start_reduce({.sources = 2, .count = 2, .degree = kChain});
+    Request& of_one = cluster.reduce(0, object_named(2), {.source_count = 3, .count = 1});
+    cluster.announce(of_one, 0, object_named(501));
+    cluster.confirm(of_one, 1, is_lost ? nobodys : source(0));
+    if (is_lost) cluster.confirm(of_one, 2, source(1));
+    expect_value(of_one, 3_s);
+    cluster.cancel(*reduce_);
+    TearDown();
+  }
+}
+
+TEST_P(ReduceDepth, ALargeOneThatHasToWaitForASourceIsStriped) {
+  Cluster& cluster = start_reduce({.degree = kChain});
+  confirm(0, 4);
+  cluster.run_for(5_ms);
+  confirm(5, 5);
+  expect_value(*reduce_);
+  EXPECT_EQ(counts().branches, 0U);
+}
+
+TEST_P(ReduceDepth, TwoNodesOfAChainAreCutOffForLongAndItIsStriped) {
+  for (std::uint32_t a = 0; a <= 6; ++a) {
+    for (std::uint32_t b = a + 1; b <= 6; ++b) {
+      for (int step = 0; step < 4; ++step) {
+        Cluster& cluster = start_reduce({.degree = kChain, .is_kept_twice = true});
+        confirm(0, 5);
+        const bool is_homes = home() == a || home() == b;
+        cluster.run_for(Duration{300'000 + step * 1'000'000});
+        if (!is_homes) cluster.part(a, b, 30_s);
+        const std::string who = std::to_string(a) + " and " + std::to_string(b);
+        EXPECT_TRUE(cluster.run_until_answered(*reduce_, 5_s)) << who << " at " << step;
+        expect_value(*reduce_, 1_s);
+        cluster.run_for(30_s);  // until what is deleted can be dropped everywhere
+        TearDown();
+      }
+    }
+  }
+}
+
+TEST_P(ReduceDepth, AChainWhoseCallerHasNoRoomIsStriped) {
+  Cluster& cluster = start(7, [](ClusterConfig& c) {
+    c.network.rate_bytes_per_s = c.engine.link_bytes_per_s = 10'000'000;
+    c.engine.reduce_stripes = 0;
+    c.engine.arena_bytes = 1_MiB;
+    c.engine.admission_grace = 10_ms;
+  });
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    put_now(i + 1, source(i), {.size_bytes = 300'000, .dtype = DType::kFloat32});
+  }
+  for (int i = 0; i < 3; ++i) put_now(0, object_named(50 + i), {.size_bytes = 300'000});
+  reduce_ = &cluster.reduce(0, kTarget, {.source_count = 6, .count = 6});
+  confirm(0, 5);
+  expect_value(*reduce_, 5_s);
+  expect_value(cluster.get(3, kTarget), 5_s);
 }
 
 // Those of many sources that are there at the same time become a tree; those that come one by one

@@ -91,6 +91,7 @@ std::vector<PeerMessage> one_of_each() {
                 true,
                 {kSource},
                 true,
+                true,
                 true},
       ReduceState{id,
                   target_epoch,

@@ -55,6 +55,7 @@ void fields(A& a, Of<A, ReduceOwn> m) {
   each(a, m.members, kReduceSourcesMax, kReduceSourceBytes, [&](auto& s) { fields(a, s); });
   a.flag(m.sealed);
   a.flag(m.is_branch);
+  a.flag(m.is_unary);
   a.require(m.stripe_count >= 1 && m.stripe_count <= kStripesMax);
   for (const StripeIndex stripe : m.owned) a.require(stripe.value < m.stripe_count);
   a.require(m.source_count <= kReduceSourcesMax && m.count <= m.source_count);

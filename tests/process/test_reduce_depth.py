@@ -46,8 +46,33 @@ def test_a_tree_of_two_over_four_nodes(cluster: MakeNodes, op: ReduceOp, element
         nodes.wait_for(rank, lambda stats: stats.arena_bytes_used == stats.objects == 0)
 
 
-def test_a_node_dies_and_its_source_is_replaced(cluster: MakeNodes) -> None:
-    nodes = cluster(4, options={"reduce_degree": 2})
+@pytest.mark.parametrize("op", ["sum", "mean", "max"])
+def test_a_chain_over_four_nodes(cluster: MakeNodes, op: ReduceOp) -> None:
+    nodes = cluster(4, options={"link_mbit": 100})
+    arrays = [source(index, 500_000) for index in range(4)]
+    ids = [nodes.put(index, array) for index, array in enumerate(arrays)]
+    expected = np.max(arrays, 0) if op == "max" else np.sum(arrays, 0, np.float64)
+    if op == "mean":
+        expected /= len(arrays)
+    targets: list[bytes] = []
+    while total(nodes, "reduces_branched") == 0:  # the homes hear of puts in a moment
+        targets.append(new_id())
+        nodes[0].reduce(targets[-1], ids, op=op, timeout_s=WAIT_S)
+        for rank in range(4):
+            np.testing.assert_array_equal(nodes.get(rank, targets[-1]), expected.astype(np.float32))
+    branches = total(nodes, "reduce_branches")
+    assert branches == 2 * total(nodes, "reduces_branched"), "the last node sends what it has"
+    for each in (*ids, *targets):
+        nodes[0].delete(each, timeout_s=WAIT_S)
+    for rank in range(4):
+        nodes.wait_for(rank, lambda stats: stats.arena_bytes_used == stats.objects == 0)
+
+
+@pytest.mark.parametrize("options", [{"reduce_degree": 2}, {"link_mbit": 1}])
+def test_a_node_dies_and_its_source_is_replaced(
+    cluster: MakeNodes, options: dict[str, int]
+) -> None:
+    nodes = cluster(4, options=options)
     arrays = [source(index, 10_000) for index in range(6)]
     ids = [nodes.put(index % 3 + 1, array) for index, array in enumerate(arrays)]
     target = new_id()

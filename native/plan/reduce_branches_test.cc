@@ -1,0 +1,107 @@
+// A large reduce along a chain, as its home plans it. SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "plan/reduce_tree.h"
+
+namespace hoplite {
+namespace {
+
+constexpr NodeId kHome{1}, kCaller{2}, kX{3}, kY{4};
+constexpr Incarnation kFirst{1};
+const ObjectMeta kMeta{4096, 1024, {{DType::kFloat32, 4096}}, "float32"};
+
+// Sources 0, 1 and 2 are there, on kHome, kX and kY, and links are slow.
+class ReduceBranchesTest : public ::testing::Test {
+ protected:
+  ReduceBranchesTest() {
+    EXPECT_TRUE(view_.handle_view(
+        Epoch{1},
+        {{kHome, kFirst, {}}, {kCaller, kFirst, {}}, {kX, kFirst, {}}, {kY, kFirst, {}}}));
+    while (view_.home_of(target_) != kHome) ++target_.bytes[0];
+    EngineConfig config;
+    config.node = kHome;
+    config.inline_bytes_max = 256;
+    config.link_bytes_per_s = 1'000'000;
+    tree_ = ReduceTree(config);
+    tree_.handle_view(view_);
+    tree_.handle_recovered(view_);
+    ReduceWant want;
+    want.target = target_;
+    want.meta = kMeta;
+    want.source_count = want.count = 3;
+    want.confirmed = {{0, source(0), {}, false, kHome},
+                      {1, source(1), {}, false, kX},
+                      {2, source(2), {}, false, kY}};
+    tree_.handle_want(kCaller, want, view_);
+    look();
+  }
+  static ObjectId source(std::uint8_t index) { return ObjectId{{1, index}}; }
+  void look() {
+    tree_.check_invariants();
+    while (const auto parcel = tree_.poll_parcel()) {
+      if (const auto* own = std::get_if<ReduceOwn>(&parcel->body)) {
+        (own->is_branch ? branches_ : own_)[parcel->to] = *own;
+      } else if (const auto* state = std::get_if<ReduceState>(&parcel->body)) {
+        state_ = *state;
+      } else if (std::holds_alternative<Drop>(parcel->body)) {
+        dropped_.insert(parcel->to);
+      }
+    }
+  }
+  struct Said {
+    std::vector<StripeIndex> folded = {};
+    std::vector<std::uint32_t> lost = {};
+    Code code = Code::kOk;
+  };
+  void report(const Said& said) {
+    ReduceReport news;
+    news.folded = said.folded;
+    news.lost = said.lost;
+    news.code = said.code;
+    news.target = target_;
+    news.target_epoch = TargetEpoch{1};
+    news.meta = kMeta;
+    tree_.handle_report(kCaller, news, view_);
+    look();
+  }
+  void expect_stripes() {
+    EXPECT_EQ(dropped_, std::set<NodeId>{kCaller});
+    own_.erase(kCaller);
+    EXPECT_EQ(own_.size(), 3U) << "every node but the caller's";
+    EXPECT_EQ(own_[kX].members.size(), 3U);
+    EXPECT_EQ(own_[kX].target_epoch, TargetEpoch{2});
+  }
+
+  ObjectId target_;
+  Membership view_{kHome};
+  ReduceTree tree_{EngineConfig{}};
+  std::map<NodeId, ReduceOwn> own_, branches_;
+  std::set<NodeId> dropped_;
+  ReduceState state_;
+};
+
+TEST_F(ReduceBranchesTest, WhatIsThereGoesFromNodeToNodeToItsCaller) {
+  ASSERT_EQ(own_.size(), 1U);
+  ASSERT_EQ(own_[kCaller].members.size(), 1U) << "what the first of them combines";
+  EXPECT_TRUE(own_[kCaller].members[0].is_branch && own_[kCaller].sealed);
+  EXPECT_EQ(branches_.size(), 2U) << "the last one sends its source";
+  report({.folded = {StripeIndex{0}}});
+  EXPECT_EQ(state_.phase, ReducePhase::kCommitted);
+  EXPECT_EQ(state_.members.size(), 3U);
+}
+
+TEST_F(ReduceBranchesTest, WhatIsCutOffInItIsStriped) {
+  report({.lost = {0}});
+  expect_stripes();
+}
+
+TEST_F(ReduceBranchesTest, AReduceWhoseRootHasNoRoomIsStriped) {
+  report({.code = Code::kStoreFull});
+  expect_stripes();
+}
+
+}  // namespace
+}  // namespace hoplite
