@@ -92,6 +92,12 @@ constexpr Option kOptions[] = {
 
 std::string ms_text(Duration value) { return std::to_string(value.ns / 1'000'000); }
 
+// Whole, it goes to each reader over one link: what is small is so by the time that a copy takes.
+std::uint64_t inline_bytes_for(std::uint64_t link_bytes_per_s) {
+  const std::uint64_t alike = kInlineBytesMax * link_bytes_per_s / kLinkBytesPerS;
+  return std::clamp(alike, kCarriedBytesMax, kInlineBytesMax);
+}
+
 Error invalid(std::string text) { return {Code::kInvalidArgument, std::move(text)}; }
 
 }  // namespace
@@ -124,6 +130,9 @@ Result<NodeConfig> configure(const NodeOptions& options) {
                      std::to_string(found->least) + " to " + std::to_string(found->most));
     }
     found->set(config, value);
+  }
+  if (!options.overrides.contains("inline_bytes_max")) {
+    config.engine.inline_bytes_max = inline_bytes_for(config.engine.link_bytes_per_s);
   }
   if (config.engine.block_bytes_min > config.engine.block_bytes_max) {
     return invalid(

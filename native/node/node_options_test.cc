@@ -40,6 +40,19 @@ TEST(NodeOptions, EveryOptionHasAnEffect) {
   }
 }
 
+TEST(NodeOptions, WhatIsSmallIsSoByWhatALinkCarriesUnlessItIsSaid) {
+  const auto inline_bytes = [](const std::map<std::string, std::int64_t>& overrides) {
+    NodeOptions options = good();
+    options.overrides = overrides;
+    return configure(options)->engine.inline_bytes_max;
+  };
+  EXPECT_EQ(inline_bytes({}), 64_KiB);
+  EXPECT_EQ(inline_bytes({{"link_mbit", 100'000}}), 64_KiB);
+  EXPECT_EQ(inline_bytes({{"link_mbit", 5'000}}), 32_KiB);
+  EXPECT_EQ(inline_bytes({{"link_mbit", 500}}), 16_KiB);
+  EXPECT_EQ(inline_bytes({{"link_mbit", 500}, {"inline_bytes_max", 100}}), 100U);
+}
+
 TEST(NodeOptions, NamesAreSorted) {
   const auto names = option_names();
   EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));

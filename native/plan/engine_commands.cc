@@ -14,7 +14,8 @@ void Engine::State::on(const Command& command, const PutCommand& put) {
   const bool small = put.meta.size_bytes <= config_.inline_bytes_max;
   const char* fault = fault_of(put.meta);
   if (put.incarnation.value == 0) fault = "its incarnation is 0; they start at 1";
-  if (small && put.payload.size() != put.meta.size_bytes) fault = "its bytes didn't come with it";
+  const bool comes = put.payload.size() == put.meta.size_bytes;
+  if (!comes && (small || !put.payload.empty())) fault = "its bytes didn't come with it";
   if (fault != nullptr) {
     return reply(waiter, Error{Code::kInvalidArgument, "put of object " + name + ": " + fault});
   }
@@ -34,7 +35,7 @@ void Engine::State::on(const Command& command, const PutCommand& put) {
   object.committed = object.pinned = true;
   object.put_request = waiter;
   object.writer = command.client;
-  if (small) return store_small(put.object, object, put.payload);
+  if (comes) return store_small(put.object, object, put.payload);
   object.writing = true;
   if (ask_range(put.object, put.meta.size_bytes, Line::kPuts)) return;
   on_refused(put.object, put.meta.size_bytes);

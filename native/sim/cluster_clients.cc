@@ -72,7 +72,10 @@ Request& Cluster::put(std::size_t node, const ObjectId& object, const PutOptions
   body.meta.size_bytes = options.size_bytes;
   body.meta.parts = parts;
   body.meta.layout = "layout";
-  if (options.size_bytes <= config_.engine.inline_bytes_max) body.payload = put.bytes;
+  const std::uint64_t sent_max = config_.clients_send_up_to_64_kib && !put.maps
+                                     ? kInlineBytesMax
+                                     : config_.engine.inline_bytes_max;
+  if (options.size_bytes <= sent_max) body.payload = put.bytes;
   command(put, std::move(body));
   return put;
 }

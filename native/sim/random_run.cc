@@ -128,6 +128,7 @@ class Run {
     if (bits % 4 == 0) config.engine.reduce_degree = static_cast<std::uint16_t>(1 + bits / 4 % 3);
     // Half of them think of links so slow that what is large goes along chains.
     if (bits / 4096 % 2 == 0) config.engine.link_bytes_per_s = 1'000'000;
+    config.clients_send_up_to_64_kib = bits / 8192 % 2 == 0;
     config.doubts_deaths = bits / 16 % 3 == 0;
     if (bits / 64 % 3 == 0) config.engine.carried_bytes_max = 100;
     // Half of the runs with small arenas spill, a third of them to a disk that is small or faulty.

@@ -35,6 +35,24 @@ def test_what_was_put_on_one_is_got_on_all(three: Nodes, size_bytes: int) -> Non
     three[0].delete(object_id, timeout_s=WAIT_S)
 
 
+def test_less_is_small_on_slow_links(cluster: MakeNodes) -> None:
+    nodes = cluster(3, options={"link_mbit": 100})
+    for size_bytes in [16 * KIB, 16 * KIB + 4, 40 * KIB, 64 * KIB, 64 * KIB + 4]:
+        arrays = [np.full(size_bytes // 4, rank + 1, np.float32) for rank in range(3)]
+        ids = [nodes.put(rank, array) for rank, array in enumerate(arrays)]
+        summed, everywhere = new_id(), new_id()
+        nodes[0].reduce(summed, ids, op="sum", timeout_s=WAIT_S)
+        nodes[1].allreduce(everywhere, ids, op="sum", timeout_s=WAIT_S)
+        for rank in (1, 2, 0):
+            np.testing.assert_array_equal(nodes.get(rank, ids[0]), arrays[0])
+            np.testing.assert_array_equal(nodes.get(rank, summed), np.sum(arrays, 0))
+            np.testing.assert_array_equal(nodes.get(rank, everywhere), np.sum(arrays, 0))
+        for each in (*ids, summed, everywhere):
+            nodes[0].delete(each, timeout_s=WAIT_S)
+    for rank in range(3):
+        nodes.wait_for(rank, lambda stats: stats.arena_bytes_used == stats.objects == 0)
+
+
 @pytest.mark.parametrize("size_bytes", [100, 5 * MIB])
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_gets_in_any_order_before_and_after_the_put(
