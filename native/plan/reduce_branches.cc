@@ -51,6 +51,11 @@ void ReduceTree::place_located(const ObjectId& target, Plan& plan, const Members
     if (is_new) sites.emplace_back();
     sites[site->second].push_back(source);
   }
+  const auto callers = std::find_if(sites.begin(), sites.end(), [&](const Site& site) {
+    return site.front().holder == plan.caller;
+  });
+  // Who will receive the result only sends: the last one of a chain.
+  if (plan.is_unary && callers != sites.end()) std::rotate(callers, callers + 1, sites.end());
   if (sites.empty()) return;
   const std::uint32_t degree = degree_for(plan, static_cast<std::uint32_t>(sites.size()));
   const auto inputs = pull_from(target, plan, sites, degree, nullptr, view);
@@ -75,27 +80,31 @@ std::uint32_t ReduceTree::degree_for(const Plan& plan, std::uint32_t nodes) cons
 
 // A large object whose sources are all there goes along a chain of their nodes, where that is
 // shorter than stripes: each node then receives and sends one copy, over two connections instead of
-// all. What comes later would be a chain more at the root, so stripes are for all else.
-bool ReduceTree::is_unary(const Plan& plan, const Membership& view) const {
+// all. What comes later would be a chain more at the root, so stripes are for all else. Returns its
+// root, as far from the caller's node as any other owner is; none: stripes.
+NodeId ReduceTree::unary_root(const Plan& plan, const Membership& view) const {
   const bool may_be =
       !plan.everywhere && !plan.is_callers && !plan.is_cut_off && config_.reduce_degree <= 1 &&
       config_.reduce_stripes == 0 && plan.meta->size_bytes > config_.inline_bytes_max &&
-      may_branch(plan.deterministic, plan.share, *plan.meta) && plan.located.size() == plan.count &&
-      view.is_live(plan.caller) && !view.is_draining(plan.caller);
-  if (!may_be) return false;
+      may_branch(plan.deterministic, plan.share, *plan.meta) && plan.located.size() == plan.count;
+  if (!may_be) return kNoNode;
+  NodeId root = kNoNode;
   std::set<NodeId> nodes;
   for (const ReduceSource& source : plan.located) {
-    if (source.holder == kNoNode) return false;  // all of it would have to come to the root
-    if (source.holder != plan.caller) nodes.insert(source.holder);
+    if (source.holder == kNoNode) return kNoNode;  // all of it would have to come to the root
+    nodes.insert(source.holder);
+    const bool is_able = view.is_live(source.holder) && !view.is_draining(source.holder);
+    if (is_able && source.holder != plan.caller) root = source.holder;
   }
-  if (config_.reduce_degree == 1) return true;
-  return is_unary_shorter({.nodes = static_cast<std::uint32_t>(nodes.size()),
-                           .size_bytes = plan.meta->size_bytes,
-                           .block_bytes = plan.meta->block_bytes,
-                           .link_bytes_per_s = config_.link_bytes_per_s});
+  if (config_.reduce_degree == 1) return root;
+  const bool is_shorter = is_unary_shorter({.nodes = static_cast<std::uint32_t>(nodes.size()),
+                                            .size_bytes = plan.meta->size_bytes,
+                                            .block_bytes = plan.meta->block_bytes,
+                                            .link_bytes_per_s = config_.link_bytes_per_s});
+  return is_shorter ? root : kNoNode;
 }
 
-// Its root has no room, or two of its nodes can't reach each other: stripes, then.
+// Two of its nodes can't reach each other: stripes, then.
 void ReduceTree::give_up_unary(const ObjectId& target, Plan& plan) {
   for (const NodeId owner : plan.owners) {
     parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});

@@ -54,27 +54,17 @@ class ReduceBranchesTest : public ::testing::Test {
   struct Said {
     std::vector<StripeIndex> folded = {};
     std::vector<std::uint32_t> lost = {};
-    Code code = Code::kOk;
   };
   void report(const Said& said) {
     ReduceReport news;
     news.folded = said.folded;
     news.lost = said.lost;
-    news.code = said.code;
     news.target = target_;
     news.target_epoch = TargetEpoch{1};
     news.meta = kMeta;
-    tree_.handle_report(kCaller, news, view_);
+    tree_.handle_report(kY, news, view_);
     look();
   }
-  void expect_stripes() {
-    EXPECT_EQ(dropped_, std::set<NodeId>{kCaller});
-    own_.erase(kCaller);
-    EXPECT_EQ(own_.size(), 3U) << "every node but the caller's";
-    EXPECT_EQ(own_[kX].members.size(), 3U);
-    EXPECT_EQ(own_[kX].target_epoch, TargetEpoch{2});
-  }
-
   ObjectId target_;
   Membership view_{kHome};
   ReduceTree tree_{EngineConfig{}};
@@ -83,24 +73,23 @@ class ReduceBranchesTest : public ::testing::Test {
   ReduceState state_;
 };
 
-TEST_F(ReduceBranchesTest, WhatIsThereGoesFromNodeToNodeToItsCaller) {
+TEST_F(ReduceBranchesTest, WhatIsThereGoesFromNodeToNodeToTheOneThatTheCallerReadsFrom) {
   ASSERT_EQ(own_.size(), 1U);
-  ASSERT_EQ(own_[kCaller].members.size(), 1U) << "what the first of them combines";
-  EXPECT_TRUE(own_[kCaller].members[0].is_branch && own_[kCaller].sealed);
-  EXPECT_EQ(branches_.size(), 2U) << "the last one sends its source";
+  ASSERT_TRUE(own_.contains(kY)) << "any but the caller's";
+  ASSERT_EQ(own_[kY].members.size(), 2U) << "its own, and what the first of the others combines";
+  EXPECT_TRUE(own_[kY].members[1].is_branch && own_[kY].sealed);
+  EXPECT_EQ(branches_.size(), 1U) << "the last one sends its source";
   report({.folded = {StripeIndex{0}}});
   EXPECT_EQ(state_.phase, ReducePhase::kCommitted);
   EXPECT_EQ(state_.members.size(), 3U);
 }
 
 TEST_F(ReduceBranchesTest, WhatIsCutOffInItIsStriped) {
-  report({.lost = {0}});
-  expect_stripes();
-}
-
-TEST_F(ReduceBranchesTest, AReduceWhoseRootHasNoRoomIsStriped) {
-  report({.code = Code::kStoreFull});
-  expect_stripes();
+  report({.lost = {own_[kY].members[1].index}});
+  EXPECT_EQ(dropped_, std::set<NodeId>{kY});
+  EXPECT_EQ(own_.size(), 3U) << "every node but the caller's";
+  EXPECT_EQ(own_[kX].members.size(), 3U);
+  EXPECT_EQ(own_[kX].target_epoch, TargetEpoch{2});
 }
 
 }  // namespace

@@ -111,10 +111,6 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
     return;
   }
   if (plan.has_ended() || plan.owners.empty()) return;
-  if (plan.is_unary && report.code == Code::kStoreFull) {
-    give_up_unary(report.target, plan);
-    return advance(report.target, plan, view);
-  }
   if (report.code != Code::kOk) return fail(report.target, plan, report.code, report.text);
   if (report.target_epoch == plan.target_epoch) {  // else it is said again of this one
     for (const std::uint32_t index : report.lost) lose_input(report.target, plan, index);
@@ -361,9 +357,10 @@ std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& v
 }
 
 void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Membership& view) {
-  if (plan.owners.empty() && is_unary(plan, view)) {
+  const NodeId root = plan.owners.empty() ? unary_root(plan, view) : kNoNode;
+  if (root != kNoNode) {
     plan.is_unary = true;
-    plan.owners = {plan.caller};
+    plan.owners = {root};
     return raise_epoch(target, plan);
   }
   const std::vector<NodeId> able = able_nodes(plan, view);

@@ -85,7 +85,7 @@ class ReduceTree {
     std::map<ObjectId, Branch> branches;
     std::map<ObjectId, std::vector<std::uint32_t>> limbs;  // -> the sources in them
     bool is_callers = false;             // planned by its caller's node, and small
-    bool is_unary = false;               // large, and in one branch below its caller's node
+    bool is_unary = false;               // large, and in one branch below its only owner
     bool is_cut_off = false;             // one was lost on its way: no more branches
     std::vector<NodeId> owners;          // by stripe; empty: not planned
     std::map<NodeId, std::size_t> told;  // how many of `inputs` each owner knows, in this epoch
@@ -118,7 +118,7 @@ class ReduceTree {
                                          const Membership& view);
   void undo_limb(const ObjectId& target, Plan& plan, const ObjectId& limb);
   void undo_limbs_at(const ObjectId& target, Plan& plan, NodeId node);
-  [[nodiscard]] bool is_unary(const Plan& plan, const Membership& view) const;
+  [[nodiscard]] NodeId unary_root(const Plan& plan, const Membership& view) const;
   void give_up_unary(const ObjectId& target, Plan& plan);
   void lose_input(const ObjectId& target, Plan& plan, std::uint32_t index);
   void lose_branch(const ObjectId& target, Plan& plan, const ObjectId& branch);
