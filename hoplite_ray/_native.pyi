@@ -19,7 +19,7 @@ def option_names() -> list[str]:
 class NativeNode:
     """One node: owns the reactor thread and the arena."""
 
-    def __init__(self, *, node_id: int, incarnation: int, socket_path: str, listen: Sequence[str], arena_bytes: int, secret: bytes, options: Mapping[str, int], spill_directory: str = '') -> None: ...
+    def __init__(self, *, node_id: int, incarnation: int, socket_path: str, listen: Sequence[str], arena_bytes: int, secret: bytes, options: Mapping[str, int], spill_directory: str = '', tls: tuple[str, str, str] = ('', '', '')) -> None: ...
 
     def start(self) -> None:
         """Open sockets and arena and start the reactor thread."""

@@ -276,7 +276,8 @@ struct PyNode {
 void construct_node(PyNode* self, std::uint64_t node_id, std::uint32_t incarnation,
                     std::string socket_path, std::vector<std::string> listen,
                     std::uint64_t arena_bytes, const nb::bytes& secret,
-                    std::map<std::string, std::int64_t> options, std::string spill_directory) {
+                    std::map<std::string, std::int64_t> options, std::string spill_directory,
+                    std::tuple<std::string, std::string, std::string> tls) {
   NodeOptions given;
   given.node = NodeId{node_id};
   given.incarnation = Incarnation{incarnation};
@@ -286,6 +287,7 @@ void construct_node(PyNode* self, std::uint64_t node_id, std::uint32_t incarnati
   given.spill_directory = std::move(spill_directory);
   given.secret = std::string(secret.c_str(), secret.size());
   given.overrides = std::move(options);
+  given.tls = std::make_from_tuple<TlsFiles>(std::move(tls));
   new (self) PyNode{std::move(given), nullptr};
 }
 
@@ -295,7 +297,7 @@ void bind_node(nb::module_& m) {
   nb::class_<PyNode>(m, "NativeNode", "One node: owns the reactor thread and the arena.")
       .def("__init__", &construct_node, nb::kw_only(), "node_id"_a, "incarnation"_a,
            "socket_path"_a, "listen"_a, "arena_bytes"_a, "secret"_a, "options"_a,
-           "spill_directory"_a = "")
+           "spill_directory"_a = "", "tls"_a = std::tuple("", "", ""))
       .def("start", &PyNode::start, "Open sockets and arena and start the reactor thread.")
       .def(
           "rails", [](PyNode& self) { return self.started().rails(); },

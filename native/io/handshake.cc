@@ -55,21 +55,25 @@ Mac pair_ticket(const std::string& secret, NodeId a, NodeId b) {
   return mac(secret.data(), secret.size(), text);
 }
 
-Mac welcome_proof(const Mac& ticket, const Hello& hello, const Welcome& welcome) {
+Mac welcome_proof(const Mac& ticket, const Hello& hello, const Welcome& welcome,
+                  const Bytes& binding) {
   Welcome unproven = welcome;
   unproven.proof = {};
   Buffer text;
   append(text, "hoplite welcome");
   encode(LinkFrame{hello}, text);
   encode(LinkFrame{unproven}, text);
+  text.insert(text.end(), binding.begin(), binding.end());
   return mac(ticket.data(), ticket.size(), text);
 }
 
-Mac hello_proof(const Mac& ticket, const Hello& hello, const Welcome& welcome) {
+Mac hello_proof(const Mac& ticket, const Hello& hello, const Welcome& welcome,
+                const Bytes& binding) {
   Buffer text;
   append(text, "hoplite proof");
   encode(LinkFrame{hello}, text);
   encode(LinkFrame{welcome}, text);
+  text.insert(text.end(), binding.begin(), binding.end());
   return mac(ticket.data(), ticket.size(), text);
 }
 
@@ -127,7 +131,7 @@ Result<void> Handshake::handle_hello(const Hello& hello) {
   welcome_.incarnation = self_->incarnation;
   welcome_.nonce = random_nonce();
   const Mac ticket = pair_ticket(self_->secret, hello.from, hello.to);
-  welcome_.proof = welcome_proof(ticket, hello, welcome_);
+  welcome_.proof = welcome_proof(ticket, hello, welcome_, binding_);
   frame_ = welcome_;
   // It looks for another life of this node. The answer proves to it that the other life is over.
   state_ = hello.to_incarnation == self_->incarnation ? State::kAwaitProof : State::kOtherLife;
@@ -141,7 +145,7 @@ Result<void> Handshake::handle_welcome(const Welcome& welcome) {
                        std::to_string(kWireVersion));
   }
   const Mac ticket = pair_ticket(self_->secret, hello_.from, hello_.to);
-  if (!are_equal(welcome.proof, welcome_proof(ticket, hello_, welcome))) {
+  if (!are_equal(welcome.proof, welcome_proof(ticket, hello_, welcome, binding_))) {
     return refused(Code::kUnauthenticated, hello_,
                    "the listening node has another cluster's secret");
   }
@@ -150,14 +154,14 @@ Result<void> Handshake::handle_welcome(const Welcome& welcome) {
     state_ = State::kOtherLife;
     return {};
   }
-  frame_ = Proof{hello_proof(ticket, hello_, welcome)};
+  frame_ = Proof{hello_proof(ticket, hello_, welcome, binding_)};
   state_ = State::kDone;
   return {};
 }
 
 Result<void> Handshake::handle_proof(const Proof& proof) {
   const Mac ticket = pair_ticket(self_->secret, hello_.from, hello_.to);
-  if (!are_equal(proof.proof, hello_proof(ticket, hello_, welcome_))) {
+  if (!are_equal(proof.proof, hello_proof(ticket, hello_, welcome_, binding_))) {
     return refused(Code::kUnauthenticated, hello_,
                    "the dialling node has another cluster's secret");
   }

@@ -7,8 +7,10 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/result.h"
+#include "io/tls.h"
 #include "plan/messages.h"
 
 namespace hoplite {
@@ -17,11 +19,16 @@ struct Identity {  // of this node
   NodeId node;
   Incarnation incarnation;
   std::string secret;
+  std::optional<TlsContext> tls = std::nullopt;  // if connections are to be encrypted
 };
 
 [[nodiscard]] Mac pair_ticket(const std::string& secret, NodeId a, NodeId b);
-[[nodiscard]] Mac welcome_proof(const Mac& ticket, const Hello& hello, const Welcome& welcome);
-[[nodiscard]] Mac hello_proof(const Mac& ticket, const Hello& hello, const Welcome& welcome);
+// `binding` is of the TLS session that they travel in: a proof passed on by somebody in between,
+// who has two sessions, fits neither. Empty without TLS.
+[[nodiscard]] Mac welcome_proof(const Mac& ticket, const Hello& hello, const Welcome& welcome,
+                                const Bytes& binding = {});
+[[nodiscard]] Mac hello_proof(const Mac& ticket, const Hello& hello, const Welcome& welcome,
+                              const Bytes& binding = {});
 [[nodiscard]] bool are_equal(const Mac& a, const Mac& b);  // in constant time
 [[nodiscard]] Nonce random_nonce();
 
@@ -43,6 +50,8 @@ class Handshake {
   // Returns the frame to send now: the dialler's Hello before anything, then answers to
   // handle_frame. Also to be asked after kOtherLife.
   [[nodiscard]] std::optional<LinkFrame> poll_frame();
+  // What the proofs are bound to; to be said before the first frame is handled.
+  void bind(Bytes binding) { binding_ = std::move(binding); }
   // An error (whose text names the peer and the cause) means: close.
   [[nodiscard]] Result<void> handle_frame(const LinkFrame& frame);
 
@@ -60,6 +69,7 @@ class Handshake {
   State state_;
   Hello hello_;
   Welcome welcome_;
+  Bytes binding_;
   std::optional<LinkFrame> frame_;
 };
 

@@ -207,8 +207,7 @@ void Links::receive(std::uint64_t token, Connection& connection, Budget& budget,
     return;
   }
   std::vector<FrameIn> frames;
-  auto received =
-      connection.wire.receive_frames(RailConnection::ReadAhead::kAllowed, budget, frames);
+  auto received = connection.wire.receive_frames(ReadAhead::kAllowed, budget, frames);
   for (FrameIn& frame : frames) {
     if (auto handled = handle_frame(connection, std::move(frame)); !handled) {
       lose(token, handled.error(), now);

@@ -5,9 +5,8 @@
 //    are open; losing an open one ends the life: LinkDown, then LinkUp after a reconnect. All its
 //    messages use one control connection, so they stay in order. A rail's third connection, of
 //    liveness, belongs to no life: proven here, it is handed over to the liveness thread.
-//  - A peer is dead (bury) when that thread says so, every rail refuses the dial (the other side's
-//    probes only connect), another incarnation proves itself, or the link stays down too long; none
-//    of them after GOODBYE.
+//  - Without GOODBYE a peer is dead (bury) when that thread says so, every rail refuses the dial
+//    (the other side's probes only connect), another incarnation proves itself, or it stays down.
 //  - Nothing of a node reaches the engine before Connect: its open connections wait unread.
 // Design decisions 7 and 19. SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -65,7 +64,8 @@ class Links {
     Phase phase = Phase::kMeeting;
     ConnectionKind kind = ConnectionKind::kControl;
     RailId rail;
-    NodeId peer;  // kNoNode until it has said who it is
+    NodeId peer;      // kNoNode until it has said who it is
+    std::string who;  // for refusals: the node dialled, or the address that dials
     std::uint32_t attempt = 0;
     Instant deadline;   // until kOpen
     Handshake meeting;  // the listening side's until we dial; meaningless once open
@@ -140,8 +140,8 @@ class Links {
   std::map<NodeId, Link> links_;
   std::vector<std::uint64_t> dirty_;
   std::vector<IoEvent> events_;
+  bool has_lost_link_ = false;  // see has_lost_link()
   std::uint64_t liveness_token_, next_token_;
-  bool has_lost_link_ = false;
   Newcomers newcomers_;
   Instant next_timer_;
   RefusalLog refusals_;

@@ -3,7 +3,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -14,6 +16,17 @@ namespace hoplite {
 namespace {
 
 constexpr int kAcceptsPerTurn = 16;
+
+std::string dialled_name(NodeId node, const std::string& address) {
+  std::array<char, 2 * sizeof node.value + 1> hex{};
+  std::snprintf(hex.data(), hex.size(), "%llx", static_cast<unsigned long long>(node.value));
+  return "node " + std::string(hex.data()) + " at " + address;
+}
+
+std::string dialler_name(const SocketAddress& from) {
+  const std::string text = address_text(from);
+  return text.substr(0, text.rfind(':'));  // the port is any
+}
 
 }  // namespace
 
@@ -26,6 +39,7 @@ std::uint64_t Links::add(UniqueFd fd, Phase phase, Interest interest, Instant no
                         .kind = ConnectionKind::kControl,
                         .rail = RailId{0},
                         .peer = kNoNode,
+                        .who = {},
                         .attempt = 0,
                         .deadline = now + limits_.handshake_max,
                         .meeting = Handshake(*identity_),
@@ -55,7 +69,11 @@ void Links::accept_all(Listener& listener, Instant now) {
       close(*displaced);
     }
     const std::uint64_t token = add(std::move(*accepted), Phase::kMeeting, Interest::kRead, now);
-    if (token != 0) newcomers_.add(token, *from);
+    if (token == 0) continue;
+    newcomers_.add(token, *from);
+    Connection& connection = connections_.at(token);
+    connection.who = dialler_name(*from);
+    if (identity_->tls) connection.wire.secure(identity_->tls->begin(TlsSession::Side::kListens));
   }
 }
 
@@ -75,6 +93,7 @@ void Links::start_dial(NodeId node, Link& link, std::size_t rail_index, Connecti
   if (token == 0) return;
   Connection& connection = connections_.at(token);
   connection.kind = kind;
+  connection.who = dialled_name(node, link.member.rails[rail_index]);
   connection.rail = RailId{static_cast<std::uint8_t>(rail_index)};
   connection.peer = node;
   connection.attempt = link.attempt;
@@ -116,6 +135,7 @@ void Links::finish_connect(std::uint64_t token, Connection& connection, Instant 
   hello.attempt = connection.attempt;
   connection.phase = Phase::kMeeting;
   connection.meeting = Handshake(*identity_, hello);
+  if (identity_->tls) connection.wire.secure(identity_->tls->begin(TlsSession::Side::kDials));
   say(connection);
   mark_dirty(token, connection);
 }
@@ -146,13 +166,14 @@ void Links::say(Connection& connection) {
 }
 
 void Links::meet(std::uint64_t token, Connection& connection, Budget& budget, Instant now) {
-  if (connection.wire.has_output()) mark_dirty(token, connection);
   std::vector<FrameIn> frames;
-  auto received = connection.wire.receive_frames(RailConnection::ReadAhead::kNone, budget, frames);
+  auto received = connection.wire.receive_frames(ReadAhead::kNone, budget, frames);
+  if (connection.wire.has_output()) mark_dirty(token, connection);
   if (connection.phase == Phase::kLastWords) {  // only its end is of interest
     if (!received) lose(token, {Code::kPeerLost, "as expected"}, now);
     return;
   }
+  if (!frames.empty()) connection.meeting.bind(connection.wire.binding());
   for (const FrameIn& frame : frames) {
     const auto* link_frame = std::get_if<LinkFrame>(&frame.frame);
     auto handled = link_frame != nullptr ? connection.meeting.handle_frame(*link_frame)
@@ -185,7 +206,21 @@ void Links::meet(std::uint64_t token, Connection& connection, Budget& budget, In
       if (received) return;
       if (received.error().code == Code::kWrongVersion) ++counters_->versions_refused;
       if (received.error().code != Code::kPeerLost) ++counters_->handshakes_refused;
-      lose(token, received.error(), now);
+      if (received.error().code != Code::kUnauthenticated) {
+        lose(token, received.error(), now);
+        return;
+      }
+      // One of the two has no TLS, or none of use to the other. Whoever dials without it, or to a
+      // node without it, is told in TLS's words, so that he can tell his people; as far as he
+      // hears.
+      if (connection.peer == kNoNode) {
+        const auto answer = no_tls_here();
+        ::send(connection.wire.fd(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      }
+      lose(token,
+           {Code::kUnauthenticated,
+            "connection with " + connection.who + " refused: " + received.error().text},
+           now);
   }
 }
 

@@ -19,24 +19,27 @@ namespace {
 
 constexpr int kFirstFreeFd = 3;  // below are the standard ones
 
-bool send_order(int orders, const LivenessOrder& order, const UniqueFd& connection) {
+bool send_order(int orders, const LivenessOrder& order, Stream& connection) {
   LivenessOrder said = order;
+  said.tls = connection.tls();
   iovec part{&said, sizeof said};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  if (connection.is_open()) {
+  if (connection.fd() >= 0) {
     message.msg_control = control.data();
     message.msg_controllen = control.size();
     cmsghdr* const header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = connection.value();
+    const int fd = connection.fd();
     std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
   }
-  return ::sendmsg(orders, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof said;
+  if (::sendmsg(orders, &message, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof said) return false;
+  [[maybe_unused]] const TlsSession* const theirs = connection.release_tls().release();
+  return true;
 }
 
 }  // namespace
@@ -73,15 +76,15 @@ Liveness::~Liveness() {
   thread_.join();
 }
 
-void Liveness::watch(NodeId node, Incarnation incarnation, RailId rail, UniqueFd connection) {
+void Liveness::watch(NodeId node, Incarnation incarnation, RailId rail, Stream connection) {
   say({LivenessOrder::Kind::kWatch, node, incarnation, rail}, std::move(connection));
 }
 
 void Liveness::forget(NodeId node, Incarnation upto) {
-  say({LivenessOrder::Kind::kForget, node, upto, RailId{}}, UniqueFd{});
+  say({LivenessOrder::Kind::kForget, node, upto, RailId{}}, Stream{});
 }
 
-void Liveness::say(const LivenessOrder& order, UniqueFd connection) {
+void Liveness::say(const LivenessOrder& order, Stream connection) {
   waiting_.push_back({order, std::move(connection)});
   [[maybe_unused]] const bool is_taken = flush();
 }

@@ -4,7 +4,8 @@
 // second at 3 GB; the table of this one thread is closed at once. Nothing else may go wrong there:
 // it takes no signal, no lock and no Python, and a forked child has neither it nor its descriptors.
 //  - Connections are dialled, accepted and proven by Links, in the main table, and handed over as
-//    descriptors on a Unix socket; the events come back on the same socket. No memory is shared.
+//    descriptors on a Unix socket, with their TLS sessions; the events come back on the same
+//    socket. No memory is shared.
 //  - Destroyed without Goodbye (forget) it looks to the peers like a death, as it should.
 // Used by Links only, on the reactor thread. Needs Linux 5.9. Design decision 7.
 // SPDX-License-Identifier: Apache-2.0
@@ -17,17 +18,19 @@
 
 #include "base/result.h"
 #include "io/liveness_rules.h"
-#include "io/unique_fd.h"
+#include "io/stream.h"
 
 namespace hoplite {
 
-// What the thread is told, each with at most one descriptor.
+// What the thread is told, each with at most one descriptor, and its TLS session where it has one:
+// whoever has the order owns that.
 struct LivenessOrder {
   enum class Kind : std::uint8_t { kWatch, kForget };
   Kind kind = Kind::kForget;
   NodeId node;
   Incarnation incarnation;
   RailId rail;
+  TlsSession* tls = nullptr;
 };
 
 class Liveness {
@@ -40,7 +43,7 @@ class Liveness {
 
   // Takes over an open, proven connection of nothing but Pulse and Goodbye; one that was there for
   // this rail is closed.
-  void watch(NodeId node, Incarnation incarnation, RailId rail, UniqueFd connection);
+  void watch(NodeId node, Incarnation incarnation, RailId rail, Stream connection);
   // That life of it and older ones: says Goodbye on what is open.
   void forget(NodeId node, Incarnation upto);
   // Hands over what the thread had no time to take; false: something is still left, ask again.
@@ -52,10 +55,10 @@ class Liveness {
  private:
   struct Waiting {
     LivenessOrder order;
-    UniqueFd connection;
+    Stream connection;
   };
   explicit Liveness(UniqueFd orders) : orders_(std::move(orders)) {}
-  void say(const LivenessOrder& order, UniqueFd connection);
+  void say(const LivenessOrder& order, Stream connection);
 
   UniqueFd orders_;
   std::deque<Waiting> waiting_;  // bounded by the links: an order per rail and change of it

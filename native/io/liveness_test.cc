@@ -97,7 +97,7 @@ class LivenessTest : public ::testing::Test {
     liveness_.emplace(must(Liveness::start(limits)));
   }
   void watch(UniqueFd connection, std::uint8_t rail = 0) {
-    liveness_->watch(kPeer, kLife, RailId{rail}, std::move(connection));
+    liveness_->watch(kPeer, kLife, RailId{rail}, Stream(std::move(connection)));
   }
   // The next event that is no mere suspicion.
   LivenessEvent next() {

@@ -43,8 +43,10 @@ Instant read_clock() {  // the reactor's is too late for us, and starving is wha
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-RailEnd end_of(int number) {
-  return number == ECONNRESET || number == EPIPE ? RailEnd::kClosed : RailEnd::kCut;
+RailEnd end_of(const Stream& stream) {
+  const int number = stream.end().value_or(EBADMSG);  // it is no process's end to talk nonsense
+  const bool is_closed = number == 0 || number == ECONNRESET || number == EPIPE;
+  return is_closed ? RailEnd::kClosed : RailEnd::kCut;
 }
 
 const Bytes& pulse_frame() {
@@ -133,18 +135,18 @@ void LivenessThread::take_orders() {
       is_running_ = false;
       return;
     }
-    UniqueFd connection;
+    UniqueFd fd;
     const cmsghdr* const header = CMSG_FIRSTHDR(&message);
     if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-      connection = UniqueFd(fd);
+      int number = -1;
+      std::memcpy(&number, CMSG_DATA(header), sizeof number);
+      fd = UniqueFd(number);
     }
-    take(order, std::move(connection));
+    take(order, Stream(std::move(fd), std::unique_ptr<TlsSession>(order.tls)));
   }
 }
 
-void LivenessThread::take(const LivenessOrder& order, UniqueFd connection) {
+void LivenessThread::take(const LivenessOrder& order, Stream connection) {
   if (order.kind == LivenessOrder::Kind::kForget) {
     leave(order.node, order.incarnation);
     rules_.handle_forget(order.node);
@@ -156,12 +158,12 @@ void LivenessThread::take(const LivenessOrder& order, UniqueFd connection) {
   });
   const std::uint64_t token = next_token_++;
   // The end of the stream is an event even without interest; what comes before is read at ticks.
-  if (!connection.is_open() || !poller_.add(connection.value(), token, Interest::kNone)) {
+  if (connection.fd() < 0 || !poller_.add(connection.fd(), token, Interest::kNone)) {
     unsaid_.push_back({order.node, order.incarnation, order.rail, Verdict::kRailLost});
     return;
   }
   Connection& added = connections_[token];
-  added.fd = std::move(connection);
+  added.stream = std::move(connection);
   added.node = order.node;
   added.incarnation = order.incarnation;
   added.rail = order.rail;
@@ -177,11 +179,11 @@ void LivenessThread::hear(Connections::iterator each) {
 std::optional<RailEnd> LivenessThread::receive(Connection& connection) {
   for (int i = 0; i < kReadsPerTurn; ++i) {
     std::array<std::byte, kReadBytes> bytes;
-    const ssize_t got = ::recv(connection.fd.value(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (got < 0 && would_block()) return std::nullopt;
-    if (got < 0) return end_of(errno);
-    if (got == 0) return RailEnd::kClosed;
-    const auto came = std::span(bytes).first(static_cast<std::size_t>(got));
+    iovec part{bytes.data(), bytes.size()};
+    auto got = connection.stream.receive({&part, 1}, ReadAhead::kNone);
+    if (!got) return end_of(connection.stream);
+    if (*got == 0) return std::nullopt;
+    const auto came = std::span(bytes).first(*got);
     if (!handle_input(connection, came)) {
       return RailEnd::kCut;  // it is no process's end that it talks nonsense
     }
@@ -215,13 +217,17 @@ bool LivenessThread::handle_input(Connection& connection, std::span<const std::b
 void LivenessThread::pulse(Connections::iterator each) {
   Connection& connection = each->second;
   if (rules_.silence(connection.node) > kUnreadMax) return;
-  const auto left = std::span(pulse_frame()).subspan(connection.pulse_sent);
-  const ssize_t sent =
-      ::send(connection.fd.value(), left.data(), left.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent < 0 && would_block()) return;
-  if (sent < 0) return end(each, end_of(errno));
-  connection.pulse_sent =
-      (connection.pulse_sent + static_cast<std::size_t>(sent)) % pulse_frame().size();
+  const auto sent = say(connection, std::span(pulse_frame()).subspan(connection.pulse_sent));
+  if (!sent) return end(each, end_of(connection.stream));
+  connection.pulse_sent = (connection.pulse_sent + *sent) % pulse_frame().size();
+}
+
+Result<std::size_t> LivenessThread::say(Connection& connection, std::span<const std::byte> bytes) {
+  Stream& stream = connection.stream;
+  if (auto flushed = stream.flush(); !flushed) return flushed.error();
+  if (!stream.is_ready()) return std::size_t{0};
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  return stream.send({&part, 1});
 }
 
 void LivenessThread::end(Connections::iterator each, RailEnd how) {
@@ -244,8 +250,7 @@ void LivenessThread::leave(NodeId node, Incarnation upto) {
                         pulse_frame().end());
     }
     encode(LinkFrame{Goodbye{}}, last_words);
-    [[maybe_unused]] const auto sent = ::send(connection.fd.value(), last_words.data(),
-                                              last_words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    [[maybe_unused]] const auto sent = say(connection, last_words);
   }
   std::erase_if(connections_, [&](const auto& each) { return is_meant(each.second); });
 }

@@ -25,7 +25,7 @@ class LivenessThread {
 
  private:
   struct Connection {
-    UniqueFd fd;
+    Stream stream;
     NodeId node;
     Incarnation incarnation;
     RailId rail;
@@ -42,13 +42,16 @@ class LivenessThread {
 
   void run() noexcept;
   void take_orders();
-  void take(const LivenessOrder& order, UniqueFd connection);
+  void take(const LivenessOrder& order, Stream connection);
   void hear(Connections::iterator each);
   // Returns what the byte stream has come to, or nothing while it goes on.
   [[nodiscard]] std::optional<RailEnd> receive(Connection& connection);
   // Returns false for a frame that may not come.
   [[nodiscard]] bool handle_input(Connection& connection, std::span<const std::byte> bytes);
   void pulse(Connections::iterator each);
+  // Returns how much of it was taken.
+  [[nodiscard]] static Result<std::size_t> say(Connection& connection,
+                                               std::span<const std::byte> bytes);
   void end(Connections::iterator each, RailEnd how);
   void leave(NodeId node, Incarnation upto);  // Goodbye, and close
   void tick(Instant now);

@@ -147,7 +147,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<FrameIn> frames;
   play(control_ends[0].value(), stream, piece, [&] {
     Budget budget{kTurnBytes};
-    return control.receive_frames(RailConnection::ReadAhead::kAllowed, budget, frames).has_value();
+    return control.receive_frames(ReadAhead::kAllowed, budget, frames).has_value();
   });
   return 0;
 }

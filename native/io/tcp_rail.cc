@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/tcp_rail.h"
 
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 
 #include "base/check.h"
-#include "io/system_error.h"
 #include "io/tcp_socket.h"
 #include "wire/crc32c.h"
 
@@ -35,11 +32,10 @@ thread_local std::array<std::byte, kScratchBytes> scratch;
 
 iovec to_iovec(std::span<std::byte> bytes) { return {bytes.data(), bytes.size()}; }
 
-bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
-
 }  // namespace
 
-RailConnection::RailConnection(UniqueFd fd, RailPlace place) : fd_(std::move(fd)), place_(place) {}
+RailConnection::RailConnection(UniqueFd fd, RailPlace place)
+    : stream_(std::move(fd)), place_(place) {}
 
 // ---- out ----
 
@@ -57,7 +53,8 @@ void RailConnection::queue_block(RailId rail, const BlockHeader& header, Extent 
 }
 
 Result<void> RailConnection::send(NodeId to, Budget& budget, std::vector<IoEvent>& events) {
-  while (budget.bytes > 0 && has_output()) {
+  if (auto flushed = stream_.flush(); !flushed) return flushed;
+  while (budget.bytes > 0 && stream_.is_ready() && has_output()) {
     // A block that has begun is finished before any frame, or its bytes would be torn apart.
     const bool in_block = !blocks_.empty() && block_sent_ > 0;
     auto sent =
@@ -78,15 +75,9 @@ Result<bool> RailConnection::send_frames(Budget& budget) {
     parts[count++] = to_iovec(std::span(frame).subspan(skip));
     wanted += frame.size() - skip;
   }
-  msghdr message{};
-  message.msg_iov = parts.data();
-  message.msg_iovlen = count;
-  const ssize_t result = ::sendmsg(fd_.value(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (result < 0) {
-    if (would_block()) return false;
-    return system_error("sendmsg", Code::kPeerLost);
-  }
-  auto sent = static_cast<std::size_t>(result);
+  auto result = stream_.send(std::span(parts).first(count));
+  if (!result) return result.error();
+  std::size_t sent = *result;
   const bool is_full = sent < wanted;
   place_.counters->bytes_sent += sent;
   queued_bytes_ -= sent;
@@ -119,15 +110,9 @@ Result<bool> RailConnection::send_blocks(NodeId to, Budget& budget, std::vector<
     wanted += head.size() + payload.size() - skip;
     skip = 0;
   }
-  msghdr message{};
-  message.msg_iov = parts.data();
-  message.msg_iovlen = count;
-  const ssize_t result = ::sendmsg(fd_.value(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (result < 0) {
-    if (would_block()) return false;
-    return system_error("sendmsg", Code::kPeerLost);
-  }
-  const auto sent = static_cast<std::uint64_t>(result);
+  auto result = stream_.send(std::span(parts).first(count));
+  if (!result) return result.error();
+  const std::uint64_t sent = *result;
   queued_bytes_ -= sent;
   place_.counters->bytes_sent += sent;
   budget.take(sent);
@@ -147,21 +132,14 @@ Result<bool> RailConnection::send_blocks(NodeId to, Budget& budget, std::vector<
 // ---- in ----
 
 // Returns how many bytes came; 0: none now. The peer's end of the stream is an error.
-Result<std::size_t> RailConnection::receive(std::span<const std::span<std::byte>> into) {
+Result<std::size_t> RailConnection::receive(std::span<const std::span<std::byte>> into,
+                                            ReadAhead ahead) {
   std::array<iovec, 2> parts{};
   HOPLITE_CHECK(into.size() <= parts.size());
   std::transform(into.begin(), into.end(), parts.begin(), to_iovec);
-  msghdr message{};
-  message.msg_iov = parts.data();
-  message.msg_iovlen = into.size();
-  const ssize_t result = ::recvmsg(fd_.value(), &message, MSG_DONTWAIT);
-  if (result == 0) return Error{Code::kPeerLost, "the peer closed the connection"};
-  if (result < 0) {
-    if (would_block()) return std::size_t{0};
-    return system_error("recvmsg", Code::kPeerLost);
-  }
-  place_.counters->bytes_received += static_cast<std::uint64_t>(result);
-  return static_cast<std::size_t>(result);
+  auto got = stream_.receive(std::span(parts).first(into.size()), ahead);
+  if (got) place_.counters->bytes_received += *got;
+  return got;
 }
 
 std::size_t RailConnection::frame_bytes_missing() const {
@@ -176,17 +154,21 @@ std::size_t RailConnection::frame_bytes_missing() const {
 Result<void> RailConnection::receive_frames(ReadAhead ahead, Budget& budget,
                                             std::vector<FrameIn>& frames) {
   bool has_more = true;
-  while (budget.bytes > 0 && has_more) {
+  while (may_receive(budget) && has_more) {
     const std::size_t missing = frame_bytes_missing();
     if (missing > 0) {
       const bool is_exact = ahead == ReadAhead::kNone;
       const std::span<std::byte> into =
           std::span(scratch).first(is_exact ? std::min(missing, kScratchBytes) : kScratchBytes);
-      auto got = receive({&into, 1});
+      auto got = receive({&into, 1}, budget.bytes > 0 ? ahead : ReadAhead::kInHand);
       if (!got) return got.error();
       has_more = *got == into.size();  // less: there was no more
       input_.insert(input_.end(), into.begin(), into.begin() + static_cast<std::ptrdiff_t>(*got));
       budget.take(*got);
+      if (is_exact && !is_encrypted() && is_tls(std::span(input_).subspan(input_read_))) {
+        return Error{Code::kUnauthenticated,
+                     "it speaks TLS, and data_tls is off here; give all nodes the same data_tls"};
+      }
     }
     for (;;) {
       auto parsed = parse_frame(frames);
@@ -240,7 +222,7 @@ Result<void> RailConnection::share_window() {
 Result<void> RailConnection::receive_blocks(NodeId from, Budget& budget,
                                             std::vector<IoEvent>& events) {
   bool has_more = true;
-  while (budget.bytes > 0 && has_more) {
+  while (may_receive(budget) && has_more) {
     std::array<std::span<std::byte>, 2> into{};
     std::size_t count = 0;
     if (in_payload_) {
@@ -255,7 +237,8 @@ Result<void> RailConnection::receive_blocks(NodeId from, Budget& budget,
     } else {
       into[count++] = std::span(head_).subspan(head_got_);
     }
-    auto got = receive(std::span(into).first(count));
+    auto got = receive(std::span(into).first(count),
+                       budget.bytes > 0 ? ReadAhead::kAllowed : ReadAhead::kInHand);
     if (!got) return got.error();
     has_more = *got == into[0].size() + into[1].size();  // less: there was no more
     budget.take(*got);
@@ -278,7 +261,8 @@ Result<void> RailConnection::await_block() {
   const std::uint64_t missing = in_payload_ ? block_.size_bytes - payload_got_ : 1;
   const std::uint64_t awaited =
       missing > kPacketBytes ? std::min(missing, kAwaitedBytesMax) : std::uint64_t{1};
-  if (awaited == awaited_bytes_) return {};
+  // Records are longer than what is in them, and one may lie half read in the session.
+  if (awaited == awaited_bytes_ || is_encrypted()) return {};
   awaited_bytes_ = awaited;
   return await_bytes(fd(), awaited);
 }

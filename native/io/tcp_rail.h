@@ -16,7 +16,7 @@
 #include "base/result.h"
 #include "io/arena.h"
 #include "io/receive_table.h"
-#include "io/unique_fd.h"
+#include "io/stream.h"
 #include "wire/frame.h"
 
 namespace hoplite {
@@ -54,10 +54,18 @@ class RailConnection {
  public:
   RailConnection(UniqueFd fd, RailPlace place);
 
-  [[nodiscard]] int fd() const { return fd_.value(); }
-  // Hands the socket on. REQUIRES: no output; what has been read is used up.
-  [[nodiscard]] UniqueFd release() { return std::move(fd_); }
-  [[nodiscard]] bool has_output() const { return !frames_.empty() || !blocks_.empty(); }
+  [[nodiscard]] int fd() const { return stream_.fd(); }
+  // From now on by TLS. REQUIRES: nothing was sent or received yet.
+  void secure(std::unique_ptr<TlsSession> tls) { stream_.secure(std::move(tls)); }
+  [[nodiscard]] bool is_encrypted() const { return stream_.tls() != nullptr; }
+  // What only these two ends know, once something was received by TLS; without it nothing.
+  [[nodiscard]] Bytes binding() const { return stream_.binding(); }
+  // Hands the stream on. REQUIRES: no output; what has been read is used up.
+  [[nodiscard]] Stream release() { return std::move(stream_); }
+  // Something could go out now, but for the kernel.
+  [[nodiscard]] bool has_output() const {
+    return stream_.has_unsent() || (stream_.is_open() && (!frames_.empty() || !blocks_.empty()));
+  }
   [[nodiscard]] std::uint64_t queued_bytes() const { return queued_bytes_; }
 
   // ---- out ----
@@ -69,9 +77,9 @@ class RailConnection {
   [[nodiscard]] Result<void> send(NodeId to, Budget& budget, std::vector<IoEvent>& events);
 
   // ---- in ----
-  // Handshake and control: appends what has come whole. `exact`: takes no byte beyond the first
-  // frame from the kernel (blocks may follow a Proof).
-  enum class ReadAhead : std::uint8_t { kNone, kAllowed };
+  // Handshake and control: appends what has come whole. Without ReadAhead it takes no byte beyond
+  // the first frame from the kernel (blocks may follow a Proof). What TLS has in hand is used up
+  // whatever the budget, for no poller tells of it: a read of the kernel's, 64 KiB.
   [[nodiscard]] Result<void> receive_frames(ReadAhead ahead, Budget& budget,
                                             std::vector<FrameIn>& frames);
   // Bulk: appends a BlockLanded for each block that is in its place with the right checksum.
@@ -96,11 +104,15 @@ class RailConnection {
   [[nodiscard]] Result<void> end_block(NodeId from, std::vector<IoEvent>& events);
   // Takes `got` bytes that recvmsg placed into the block's place and behind it into head_.
   void advance_block(std::size_t got);
-  [[nodiscard]] Result<std::size_t> receive(std::span<const std::span<std::byte>> into);
+  [[nodiscard]] Result<std::size_t> receive(std::span<const std::span<std::byte>> into,
+                                            ReadAhead ahead);
   [[nodiscard]] Result<void> share_window();
   [[nodiscard]] Result<void> await_block();
+  [[nodiscard]] bool may_receive(const Budget& budget) const {
+    return budget.bytes > 0 || stream_.has_unread();
+  }
 
-  UniqueFd fd_;
+  Stream stream_;
   RailPlace place_;
 
   std::deque<Bytes> frames_;

@@ -267,7 +267,7 @@ TEST_F(TcpRailPieces, FramesComeWholeWhereverTheyAreCut) {
       if (sent > 0) said += static_cast<std::size_t>(sent);
       ASSERT_TRUE(is_readable(5000));
       Budget budget{kBlock};
-      ASSERT_TRUE(in_.receive_frames(RailConnection::ReadAhead::kAllowed, budget, frames));
+      ASSERT_TRUE(in_.receive_frames(ReadAhead::kAllowed, budget, frames));
     }
     for (std::size_t i = 0; i < payloads.size(); ++i) {
       EXPECT_EQ(frames[i].payload, Bytes(payloads[i], std::byte{7}));

@@ -128,12 +128,10 @@ DialState finish_dial(int fd) {
   socklen_t size = sizeof error;
   if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return DialState::kFailed;
   if (error != 0) return error == ECONNREFUSED ? DialState::kRefused : DialState::kFailed;
-  SocketAddress peer;
-  peer.size = sizeof peer.storage;
-  if (::getpeername(fd, raw(peer), &peer.size) != 0) return DialState::kFailed;
+  auto peer = remote_address(fd);
   auto local = local_address(fd);
-  if (!local) return DialState::kFailed;
-  return are_same(*local, peer) ? DialState::kRefused : DialState::kOpen;
+  if (!peer || !local) return DialState::kFailed;
+  return are_same(*local, *peer) ? DialState::kRefused : DialState::kOpen;
 }
 
 Result<void> set_rail_options(int fd, ConnectionKind kind) {

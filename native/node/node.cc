@@ -79,9 +79,14 @@ Result<Node::Parts> Node::open_parts(const NodeOptions& options, const NodeConfi
     if (!spiller) return spiller.error();
     parts.spiller = std::move(*spiller);
   }
-  const Identity identity{options.node, options.incarnation, options.secret};
-  auto links = Links::open(identity, config.limits, options.listen, *parts.poller, *parts.arena,
-                           kFirstLinkToken);
+  Identity identity{options.node, options.incarnation, options.secret};
+  if (config.data_tls != 0) {
+    auto tls = TlsContext::open(options.tls);
+    if (!tls) return tls.error();
+    identity.tls = std::move(*tls);
+  }
+  auto links = Links::open(std::move(identity), config.limits, options.listen, *parts.poller,
+                           *parts.arena, kFirstLinkToken);
   if (!links) return links.error();
   auto port = LocalPort::open(options.socket_path, options.node, options.incarnation, {},
                               *parts.poller, *parts.arena, kFirstPortToken);

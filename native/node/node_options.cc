@@ -48,6 +48,7 @@ constexpr Option kOptions[] = {
      }},
     {"credit_bytes", 1, kBytesMax,
      [](NodeConfig& c, std::int64_t v) { c.engine.credit_bytes = count(v); }},
+    {"data_tls", 0, 1, [](NodeConfig& c, std::int64_t v) { c.data_tls = v; }},
     {"handshake_max_ms", 1, kMsMax,
      [](NodeConfig& c, std::int64_t v) { c.limits.handshake_max = ms(v); }},
     {"inline_bytes_max", 0, kInlineBytesMax,

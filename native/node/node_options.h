@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "io/link_limits.h"
+#include "io/tls.h"
 #include "plan/messages.h"
 
 namespace hoplite {
@@ -21,6 +22,7 @@ struct NodeOptions {
   std::uint64_t arena_bytes = 0;
   std::string spill_directory;  // where the option when_full says that objects are spilled
   std::string secret;           // of the cluster; never leaves the process
+  TlsFiles tls;                 // for the option data_tls
   // EngineConfig fields and the node's own limits by name, durations as *_ms; see option_names().
   std::map<std::string, std::int64_t> overrides;
 };
@@ -31,6 +33,7 @@ struct NodeConfig {
   LinkLimits limits;
   std::int64_t moments_max = 16'384;  // that ObjectTrace keeps: 2 MB
   std::int64_t trace = 0;             // 1: it prints them as well
+  std::int64_t data_tls = 0;          // 1: connections between nodes are encrypted
 };
 
 // Returns the configuration, or kInvalidArgument that names the option and what is allowed.

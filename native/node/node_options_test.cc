@@ -33,6 +33,7 @@ TEST(NodeOptions, EveryOptionHasAnEffect) {
                               : name.starts_with("liveness")  ? 501
                               : name == "trace"               ? 1
                               : name == "when_full"           ? 1
+                              : name == "data_tls"            ? 1
                                                               : 7;
     const auto changed = configure(options);
     ASSERT_TRUE(changed) << name << ": " << changed.error().text;
