@@ -21,7 +21,10 @@ _RANGES: dict[str, tuple[int, int]] = {
     "reduce_stripes": (0, 64),
 }
 # And of those that take a word, all words; a node's native half takes their places in the list.
-_WORDS: dict[str, tuple[str, ...]] = {"when_full": ("wait", "fail", "spill")}
+_WORDS: dict[str, tuple[str, ...]] = {
+    "when_full": ("wait", "fail", "spill"),
+    "data_tls": ("off", "on"),
+}
 _PLACES = ("spill_directory",)
 _NETWORKS = ("rails",)
 _NAMES = (*_RANGES, *_PLACES, *_WORDS, *_NETWORKS)
@@ -42,6 +45,8 @@ class Config:
                         session under Ray.
     when_full:          what a put does for which the arena has no room: "wait" (the default) until
                         there is some, "fail" at once, or "spill" other objects to disk.
+    data_tls:           "on": what nodes send each other is encrypted, by TLS with the certificates
+                        of Ray's own TLS settings, which all nodes then need; "off" (the default).
     rails:              under Ray, 1 to 8 networks in which each node has an address to send blocks
                         from and to, as "10.1.0.0/16, 10.2.0.0/16"; None: Ray's own address of it.
     """
@@ -53,6 +58,7 @@ class Config:
     reduce_stripes: int | None = None
     spill_directory: str | None = None
     when_full: str | None = None
+    data_tls: str | None = None
     rails: str | None = None
 
     def __post_init__(self) -> None:

@@ -40,6 +40,7 @@ from hoplite_ray.control.administration import Administration
 from hoplite_ray.control.client import ControlClient, RefusedError
 from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.service import ControlService
+from hoplite_ray.control.tls import Tls
 from hoplite_ray.control.view import Member, View
 from hoplite_ray.control.view_store import TableViews, ViewStore
 from hoplite_ray.errors import ControlError, HopliteError
@@ -138,6 +139,7 @@ class Life:
             spill_directory=str(options.spill_directory),
             secret=options.secret,
             options=options.overrides,
+            tls=Tls.for_data().as_text() if _has_data_tls(options) else ("", "", ""),
         )
         self._calls = ControlClient(options.secret)
         self._administration = Administration(
@@ -187,6 +189,7 @@ class Life:
             options.incarnation,
             await self._service.start(options.control),
             tuple(self._native.rails()),
+            data_tls=_has_data_tls(options),
         )
         membership = Membership(
             own,
@@ -261,6 +264,10 @@ class Life:
         await self._calls.close()
         await asyncio.to_thread(self._native.stop)
         self._options.socket.unlink(missing_ok=True)
+
+
+def _has_data_tls(options: NodeOptions) -> bool:
+    return shown("data_tls", options.overrides.get("data_tls", 0)) == "on"
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | None:

@@ -246,7 +246,7 @@ class ControlClient:
             case grpc.StatusCode.UNAVAILABLE:
                 kind = RefusedError if is_foreign(details) else UnreachableError
                 return kind(text + advice(details, self._tls))
-            case grpc.StatusCode.UNAUTHENTICATED:
+            case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
                 return RefusedError(text)
             case grpc.StatusCode.ABORTED:
                 return NoQuorumError(text)
@@ -258,4 +258,4 @@ class _DeadlineError(UnreachableError):
 
 
 class RefusedError(ControlError, UnauthenticatedError):
-    """The node does not accept our proof, or its certificate is none for us."""
+    """The node does not accept our proof, or us; or its certificate is none for us."""

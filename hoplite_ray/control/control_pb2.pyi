@@ -7,16 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Member(_message.Message):
-    __slots__ = ("node_id", "incarnation", "control", "rails")
+    __slots__ = ("node_id", "incarnation", "control", "rails", "data_tls")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CONTROL_FIELD_NUMBER: _ClassVar[int]
     RAILS_FIELD_NUMBER: _ClassVar[int]
+    DATA_TLS_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     incarnation: int
     control: str
     rails: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., control: _Optional[str] = ..., rails: _Optional[_Iterable[str]] = ...) -> None: ...
+    data_tls: bool
+    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., control: _Optional[str] = ..., rails: _Optional[_Iterable[str]] = ..., data_tls: _Optional[bool] = ...) -> None: ...
 
 class View(_message.Message):
     __slots__ = ("epoch", "members")

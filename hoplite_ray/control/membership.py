@@ -135,7 +135,18 @@ class Membership:
     # ---- what other nodes ask
 
     async def admit(self, joiner: Member, *, passed_on: bool) -> View:
-        """Let `joiner` in, or have the proposer do it."""
+        """Let `joiner` in, or have the proposer do it.
+
+        Raises:  RefusedError if no data connection to it could ever be.
+        """
+        if joiner.data_tls != self.own.data_tls:
+            theirs, ours = ("on" if each.data_tls else "off" for each in (joiner, self.own))
+            why = (
+                f"{joiner} can't join: it has data_tls {theirs}, and {self.own} has it {ours}; "
+                "give all nodes the same data_tls"
+            )
+            _logger.warning(why)
+            raise RefusedError(why)
         proposer = self._proposer()
         if proposer == self.own:
             return await self._change(lambda view: view.with_member(joiner))

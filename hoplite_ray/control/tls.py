@@ -1,4 +1,6 @@
-"""Ray's TLS settings, which the control plane honours: RAY_USE_TLS and the three files it needs.
+"""Ray's TLS settings: RAY_USE_TLS and the three files it needs.
+
+The control plane honours them always, data connections where the option data_tls says so.
 
 Both ends of every call then show a certificate that RAY_TLS_CA_CERT has signed; that of a node
 names the address it is called by. The same variables serve without Ray, and are the only way to
@@ -47,6 +49,26 @@ class Tls:
             )
         certificate, key, authority = (Path(environment[name]) for name in _FILES)
         return cls(*_checked(certificate, key, authority))
+
+    @classmethod
+    def for_data(cls) -> Tls:
+        """Read them for the option data_tls, which has no files of its own.
+
+        Raises:  ControlError as above, and if the environment does not ask for TLS.
+        """
+        tls = cls.from_environment()
+        if tls is None:
+            raise ControlError(
+                f"data_tls is on and {_USE} is not; set {_USE}=1 and {', '.join(_FILES)} "
+                "on every node, or leave data_tls out"
+            )
+        return tls
+
+    def as_text(self) -> tuple[str, str, str]:
+        """Return certificate, key and authority as the native node takes them."""
+        files = (self.certificate, self.key, self.authority)
+        certificate, key, authority = (str(each, "utf-8", "replace") for each in files)
+        return certificate, key, authority
 
     def at_the_node(self) -> grpc.ServerCredentials:
         """Return what lets in only those who have a certificate of the authority."""

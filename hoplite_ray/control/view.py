@@ -28,6 +28,7 @@ class Member:
     incarnation: int
     control: str
     rails: tuple[str, ...]
+    data_tls: bool = False  # it speaks TLS on its rails, and nothing else
 
     @property
     def key(self) -> NodeKey:
@@ -120,6 +121,7 @@ def member_to_proto(member: Member) -> pb.Member:
         incarnation=member.incarnation,
         control=member.control,
         rails=member.rails,
+        data_tls=member.data_tls,
     )
 
 
@@ -128,7 +130,13 @@ def member_from_proto(message: pb.Member) -> Member:
 
     Raises:  ControlError if it has no id, no incarnation, or an address that can't be dialled.
     """
-    member = Member(message.node_id, message.incarnation, message.control, tuple(message.rails))
+    member = Member(
+        message.node_id,
+        message.incarnation,
+        message.control,
+        tuple(message.rails),
+        data_tls=message.data_tls,
+    )
     addresses = (member.control, *member.rails)
     is_named = member.node_id > 0 and member.incarnation > 0
     if not is_named or not 1 <= len(member.rails) <= RAILS_MAX:

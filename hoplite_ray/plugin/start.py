@@ -31,6 +31,7 @@ import ray
 
 from hoplite_ray import _native
 from hoplite_ray.config import Config, Memory, arena_bytes
+from hoplite_ray.control.tls import Tls
 from hoplite_ray.errors import HopliteError, NodeLostError, UnauthenticatedError
 from hoplite_ray.plugin import rails, seams
 
@@ -94,9 +95,9 @@ def began_s() -> float:
 def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None) -> RunningNode:
     """Return the running node of `place`, started here if nobody has; `lost` is known to be dead.
 
-    Raises: ValueError if `asked` differs from the cluster's options; UnauthenticatedError if
-            another user has made the directory; NodeLostError if the node does not start, with
-            its own last words.
+    Raises: ValueError if `asked` differs from the cluster's options; ControlError if it asks for
+            data_tls without Ray's TLS settings; UnauthenticatedError if another user has made the
+            directory; NodeLostError if the node does not start, with its own last words.
     """
     place.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     _refuse_others(place.directory)
@@ -105,6 +106,8 @@ def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None
     values = seams.KeyValues(ray.get_runtime_context().gcs_address)
     if asked.rails is not None:  # a mistake must not become the cluster's
         rails.chosen(asked.rails, seams.node_address(), seams.interfaces())
+    if asked.data_tls == "on":
+        Tls.for_data()
     fixed = _agree(values, asked)
     with _only_one(place.directory / "start.lock"):
         deadline = time.monotonic() + _END_S

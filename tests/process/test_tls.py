@@ -61,18 +61,20 @@ def test_nodes_meet_and_are_asked_over_tls(nodes: Nodes) -> None:
     nodes.view(0, size=1)
 
 
+@pytest.mark.parametrize("has_data_tls", [False, True])
 def test_the_lines_of_the_page_start_a_node_with_tls(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_data_tls: bool
 ) -> None:
     """docs/security.md, with files, an address and a directory of this machine."""
-    (lines,) = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    lines, with_data_tls = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.M | re.S)
     settings = authority.certify("node", HERE)
     assert set(re.findall(r"^export (\w+)=", lines, re.M)) == settings.keys()
     for name, value in settings.items():
         lines = re.sub(rf"(?<=^export {name}=)\S+", value, lines, flags=re.M)
     command = lines.rstrip().splitlines()[-1].partition("#")[0].strip()
-    here = command.replace("DIR", str(tmp_path)).replace("192.0.2.1", HERE)
-    assert here != command
+    wanted = with_data_tls.strip() if has_data_tls else command
+    here = wanted.replace("DIR", str(tmp_path)).replace("192.0.2.1", HERE)
+    assert here != wanted
     monkeypatch.setenv("HOPLITE_RAY_ARENA_BYTES", str(MIB))
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     shell = ["bash", "-ec", lines.replace(command, f"exec {here}")]

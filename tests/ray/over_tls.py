@@ -22,7 +22,7 @@ ray.init(
     object_store_memory=100 << 20,
     include_dashboard=False,
     log_to_driver=False,
-    runtime_env={"hoplite": {"arena_bytes": 32 << 20}},
+    runtime_env={"hoplite": {"arena_bytes": 32 << 20, "data_tls": "on"}},
 )
 assert ray.get(total.remote(hop.array(np.ones(1 << 20)))) == 1 << 20
 sys.stdout.write(f"{attachment().place.directory}\n")

@@ -16,6 +16,7 @@ import ray
 
 import hoplite_ray as hop
 from hoplite_ray.config import Config, Memory
+from hoplite_ray.errors import ControlError
 from hoplite_ray.plugin import start
 from hoplite_ray.plugin.start import NodePlace, ensure_node
 from hoplite_ray.stats import NodeStats
@@ -160,6 +161,8 @@ def test_a_job_that_asks_for_other_options_is_told_both(cluster: RayCluster) -> 
         ValueError, match=rf"default broadcast_stripes.*: {job} \(.*\) of user \d+;"
     ):
         ensure_node(place, Config(broadcast_stripes=3))
+    with pytest.raises(ControlError, match="data_tls is on and RAY_USE_TLS is not"):
+        ensure_node(place, Config(data_tls="on"))  # before it could become the cluster's
     assert ensure_node(place, Config()).incarnation >= 1
 
 

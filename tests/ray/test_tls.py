@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -31,8 +32,10 @@ def test_a_cluster_with_tls_has_nodes_with_tls(tmp_path: Path) -> None:
         directory = program.stdout.readline().strip()
         with_tls = hoplite_ray("status", "--directory", directory, **settings)
         without = hoplite_ray("status", "--directory", directory)
+        options = json.loads((Path(directory) / "node.json").read_text())["options"]
         program.stdin.close()
         assert program.wait() == 0
     assert with_tls.status == 0, with_tls.out
+    assert options["data_tls"] == "on"
     assert without.status == 1
     assert "set it here as well" in without.out

@@ -46,6 +46,13 @@ def test_a_wrong_word_is_named_with_what_is_allowed(name: str) -> None:
         Config(when_full=1)  # type: ignore[arg-type]  # that is what is tried
 
 
+def test_whether_data_is_encrypted_is_said_by_a_word() -> None:
+    assert native_value("data_tls", "on") == 1
+    assert Config.from_environment({"HOPLITE_RAY_DATA_TLS": "on"}).data_tls == "on"
+    with pytest.raises(ValueError, match="'data_tls' is True; it takes 'off' or 'on'"):
+        Config.from_options({"data_tls": True})
+
+
 def test_words_are_read_by_name() -> None:
     config = Config.from_environment({"HOPLITE_RAY_WHEN_FULL": "fail"})
     assert config.explicit() == {"when_full": "fail"}

@@ -15,7 +15,13 @@ from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.auth import Verifier, proof
 from hoplite_ray.control.client import NoQuorumError
 from hoplite_ray.control.methods import METHODS, SERVICE
-from hoplite_ray.control.view import MEMBERS_MAX, Member, View, member_from_proto
+from hoplite_ray.control.view import (
+    MEMBERS_MAX,
+    Member,
+    View,
+    member_from_proto,
+    member_to_proto,
+)
 from hoplite_ray.control.view_store import TableViews
 from hoplite_ray.control.voting import Ballot, Vote, VoteRequest
 from hoplite_ray.errors import ControlError, UnauthenticatedError
@@ -75,6 +81,8 @@ def test_what_another_process_gives_as_a_member_is_checked(
 ) -> None:
     right = {"node_id": 1, "incarnation": 1, "control": "10.0.0.1:5", "rails": ["10.0.0.1:7"]}
     assert member_from_proto(control_pb2.Member(**right)).rails == ("10.0.0.1:7",)
+    encrypted = member_from_proto(control_pb2.Member(**right, data_tls=True))
+    assert encrypted.data_tls and member_to_proto(encrypted).data_tls
     with pytest.raises(ControlError, match=reason):
         member_from_proto(control_pb2.Member(**{**right, **wrong}))
 

@@ -196,6 +196,20 @@ def test_a_view_of_dead_members_only_is_started_over() -> None:
     play(scenario, store=SharedViews())
 
 
+def test_who_encrypts_data_and_who_does_not_are_refused_by_each_other() -> None:
+    async def scenario(net: Network) -> None:
+        a = await net.start(1)
+        b = await net.start(2, a.own.control)
+        await net.agree(a, b)
+        joiner = Member(9, 1, "node9:1", ("rail9:1",), data_tls=True)
+        for member in (a, b):
+            with pytest.raises(RefusedError, match=r"has data_tls on, and .* has it off; give all"):
+                await member.admit(joiner, passed_on=False)
+        assert not a.view.has(joiner.key)
+
+    play(scenario)
+
+
 def test_only_the_oldest_decides() -> None:
     async def scenario(net: Network) -> None:
         a = await net.start(1)

@@ -23,7 +23,12 @@ from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control import health
 from hoplite_ray.control.administration import Administration
 from hoplite_ray.control.auth import METADATA_KEY, proof
-from hoplite_ray.control.client import AnotherLifeError, ControlClient, NoQuorumError
+from hoplite_ray.control.client import (
+    AnotherLifeError,
+    ControlClient,
+    NoQuorumError,
+    RefusedError,
+)
 from hoplite_ray.control.health import PLACEMENT
 from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.methods import METHODS, SERVICE, full_name
@@ -204,6 +209,18 @@ def test_a_node_in_a_minority_says_so(alone: Node) -> None:
         assert "only 1 of the 3" in (await alone.calls.describe(alone.address)).shortage
         assert (await alone.calls.stats(alone.address))["has_quorum"] == 0
         assert [await alone.check(""), await alone.check(PLACEMENT)] == [SERVING, NOT_SERVING]
+
+    alone.do(walk())
+
+
+def test_a_joiner_that_could_never_be_met_is_refused_for_good(alone: Node) -> None:
+    async def walk() -> None:
+        await alone.introduce()
+        await alone.join()
+        with pytest.raises(RefusedError, match="give all nodes the same data_tls"):
+            await alone.calls.join(
+                alone.address, Member(8, 1, "127.0.0.1:1", ("127.0.0.1:1",), data_tls=True)
+            )
 
     alone.do(walk())
 
