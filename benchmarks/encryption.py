@@ -1,11 +1,10 @@
-"""What TLS in the process would cost data connections: what a core moves with it and without.
+"""What the option data_tls costs: what a node's core moves to another one with it and without.
 
     python benchmarks/encryption.py
 
-Two processes, one TCP connection over loopback, blocks of 1 MiB from and into memory that is used
-again: plain, and with OpenSSL's AES-128-GCM, taking turns. It bounds what an option for TLS would
-cost a rail (design decision 15), for which `sendmsg` out of the arena becomes one more pass over
-every byte on either side.
+Two nodes over loopback, without TLS and with it, taking turns: an object is put on one and got on
+the other. Told are the goodput, and what 10 Gbit/s would take of a core on either side; both count
+the node's whole process, which a transfer of one object keeps busy with one thread.
 """
 
 from __future__ import annotations
@@ -13,105 +12,109 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
-import ssl
 import statistics
 import subprocess
 import tempfile
 import time
+from contextlib import ExitStack
 from typing import NamedTuple
 
-from meters import machine
+import numpy as np
+from meters import cpu_s, machine
+
+from hoplite_ray import Store, new_id
+from hoplite_ray.launch import NodeProcess
 
 MIB = 1 << 20
-CERTIFY = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=node"
+TIMEOUT_S = 60.0
 TEN_GIGABIT = 10e9 / 8
+CERTIFY = (
+    "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=node "
+    "-addext subjectAltName=IP:127.0.0.1"
+)
 
 
 class Cost(NamedTuple):
-    """Seconds of one run: of the clock, and of either side's core."""
+    """Seconds of one transfer: of the clock, and of either node's core."""
 
     wall_s: float
     sender_s: float
     receiver_s: float
 
 
-def context(side: int, folder: str) -> ssl.SSLContext:
-    made = ssl.SSLContext(side)
-    made.check_hostname = False
-    made.verify_mode = ssl.CERT_NONE
-    made.minimum_version = made.maximum_version = ssl.TLSVersion.TLSv1_2
-    made.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
-    if side == ssl.PROTOCOL_TLS_SERVER:
-        made.load_cert_chain(f"{folder}/certificate", f"{folder}/key")
-    return made
+class Pair:
+    """Two nodes, from the first to the second of which objects go."""
+
+    def __init__(self, stack: ExitStack, data_tls: str, size_bytes: int) -> None:
+        how = {"arena_bytes": 2 * size_bytes + 64 * MIB, "options": {"data_tls": data_tls}}
+        self._sender = NodeProcess.start(**how)
+        stack.callback(self._sender.stop)
+        self._receiver = NodeProcess.start(beside=self._sender, **how)
+        stack.callback(self._receiver.stop)
+        self._from = stack.enter_context(Store.attach(self._sender.socket))
+        self._to = stack.enter_context(Store.attach(self._receiver.socket))
+
+    def transfer(self, array: np.ndarray) -> Cost:
+        object_id = new_id()
+        self._from.put(object_id, array, timeout_s=TIMEOUT_S)
+        began_s, sender_s, receiver_s = time.perf_counter(), *self._cores_s()
+        self._to.get(object_id, timeout_s=TIMEOUT_S)
+        wall_s, (sender_ended_s, receiver_ended_s) = time.perf_counter() - began_s, self._cores_s()
+        self._from.delete(object_id, timeout_s=TIMEOUT_S)
+        return Cost(wall_s, sender_ended_s - sender_s, receiver_ended_s - receiver_s)
+
+    def _cores_s(self) -> tuple[float, float]:
+        sender_s, receiver_s = (
+            cpu_s(node.process.pid) or 0.0 for node in (self._sender, self._receiver)
+        )
+        return sender_s, receiver_s
 
 
-def wrapped(connection: socket.socket, side: int, folder: str | None) -> socket.socket:
-    if folder is None:
-        return connection
-    is_server = side == ssl.PROTOCOL_TLS_SERVER
-    return context(side, folder).wrap_socket(connection, server_side=is_server)
+def certify(folder: str) -> dict[str, str]:
+    """Ray's settings for nodes on this machine, whose certificate is its own authority."""
+    key, certificate = f"{folder}/key", f"{folder}/certificate"
+    command = [*CERTIFY.split(), "-keyout", key, "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    return {
+        "RAY_USE_TLS": "1",
+        "RAY_TLS_SERVER_CERT": certificate,
+        "RAY_TLS_SERVER_KEY": key,
+        "RAY_TLS_CA_CERT": certificate,
+    }
 
 
-def receive(listener: socket.socket, folder: str | None, size_bytes: int, tell: int) -> None:
-    """In a process of its own: take everything, and tell what it took of a core."""
-    connection, _ = listener.accept()
-    stream = wrapped(connection, ssl.PROTOCOL_TLS_SERVER, folder)
-    block, left, began_s = memoryview(bytearray(MIB)), size_bytes, time.process_time()
-    while left:
-        left -= stream.recv_into(block, min(left, MIB))
-    stream.sendall(b".")
-    os.write(tell, repr(time.process_time() - began_s).encode())
-
-
-def run(folder: str | None, size_bytes: int) -> Cost:
-    told, tell = os.pipe()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        receiver = os.fork()
-        if receiver == 0:
-            receive(listener, folder, size_bytes, tell)
-            os._exit(0)
-        connection = socket.create_connection(listener.getsockname())
-    with wrapped(connection, ssl.PROTOCOL_TLS_CLIENT, folder) as stream:
-        block, began_s, began_core_s = memoryview(bytes(MIB)), time.time(), time.process_time()
-        for _ in range(size_bytes // MIB):
-            stream.sendall(block)
-        stream.recv(1)
-        wall_s, sender_s = time.time() - began_s, time.process_time() - began_core_s
-    receiver_s = float(os.read(told, 64))
-    os.waitpid(receiver, 0)
-    os.close(told)
-    os.close(tell)
-    return Cost(wall_s, sender_s, receiver_s)
+def told(costs: list[Cost], size_bytes: int) -> dict[str, float]:
+    median = Cost(*(statistics.median(each) for each in zip(*costs, strict=True)))
+    return {
+        "gb_per_s": round(size_bytes / median.wall_s / 1e9, 2),
+        "sender_cores_at_10_gbit": round(median.sender_s / size_bytes * TEN_GIGABIT, 2),
+        "receiver_cores_at_10_gbit": round(median.receiver_s / size_bytes * TEN_GIGABIT, 2),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size-mib", type=int, default=2048, help="of each run")
+    parser.add_argument("--size-mib", type=int, default=1024, help="of each object")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--toy", action="store_true", help="a size that proves only that it runs")
     asked = parser.parse_args()
     if asked.toy:
         asked.size_mib, asked.rounds = 16, 1
     size_bytes = asked.size_mib * MIB
-    runs: dict[str, list[Cost]] = {"plain": [], "AES-128-GCM": []}
-    with tempfile.TemporaryDirectory() as folder:
-        files = ["-keyout", f"{folder}/key", "-out", f"{folder}/certificate"]
-        subprocess.run([*CERTIFY.split(), *files], check=True, capture_output=True)
-        for _ in range(asked.rounds):
-            runs["plain"].append(run(None, size_bytes))
-            runs["AES-128-GCM"].append(run(folder, size_bytes))
-    told = {}
-    for name, costs in runs.items():
-        median = Cost(*(statistics.median(each) for each in zip(*costs, strict=True)))
-        told[name] = {
-            "gb_per_s": round(size_bytes / median.wall_s / 1e9, 2),
-            "sender_cores_at_10_gbit": round(median.sender_s / size_bytes * TEN_GIGABIT, 2),
-            "receiver_cores_at_10_gbit": round(median.receiver_s / size_bytes * TEN_GIGABIT, 2),
-        }
-        print(f"{name:12s}", "  ".join(f"{key} {value}" for key, value in told[name].items()))
-    print(json.dumps({**machine(), "size_bytes": size_bytes, "rounds": asked.rounds, **told}))
+    array = np.random.default_rng(0).integers(0, 256, size_bytes, np.uint8)
+    with ExitStack() as stack:
+        os.environ.update(certify(stack.enter_context(tempfile.TemporaryDirectory())))
+        pairs = {data_tls: Pair(stack, data_tls, size_bytes) for data_tls in ("off", "on")}
+        runs: dict[str, list[Cost]] = {data_tls: [] for data_tls in pairs}
+        for turn in range(asked.rounds + 1):  # the first one touches the arena's pages
+            for data_tls, pair in pairs.items():
+                cost = pair.transfer(array)
+                if turn > 0:
+                    runs[data_tls].append(cost)
+    figures = {f"data_tls_{name}": told(costs, size_bytes) for name, costs in runs.items()}
+    for name, each in figures.items():
+        print(f"{name:12s}", "  ".join(f"{key} {value}" for key, value in each.items()))
+    print(json.dumps({**machine(), "size_bytes": size_bytes, "rounds": asked.rounds, **figures}))
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ class Meters:
         return _Reading(
             busy_s=cores.busy_s,
             cores_s=cores.all_s,
-            own_s={pid: s for pid in self._own() if (s := _cpu_s(pid)) is not None},
+            own_s={pid: s for pid in self._own() if (s := cpu_s(pid)) is not None},
             retransmitted=self._links.retransmitted(),
         )
 
@@ -132,7 +132,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CPUCLOCK_SCHED = 2  # user and system time, to the nanosecond
 
 
-def _cpu_s(pid: int) -> float | None:
+def cpu_s(pid: int) -> float | None:
     """What all threads have run, those that ended too; ticks would hide a collective of 1 MiB."""
     clock = ~pid << 3 | _CPUCLOCK_SCHED  # of that process, as clock_getcpuclockid(3) makes it
     try:

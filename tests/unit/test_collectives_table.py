@@ -14,7 +14,7 @@ import collectives
 import pytest
 import records
 from cases import Case, goals, size_bytes, sweep
-from meters import Usage, _cpu_s, machine
+from meters import Usage, cpu_s, machine
 from peers import PEERS, Absent
 from scenes import COLLECTIVES, KIB, MIB, Sample, Scene, Variant
 from table import Result, Row, lines
@@ -162,9 +162,9 @@ def test_what_every_collective_moves_fits_through_the_links_in_its_bound() -> No
 
 
 def test_a_process_has_run_for_as_long_as_it_says_itself() -> None:
-    before = _cpu_s(os.getpid())
+    before = cpu_s(os.getpid())
     own = time.process_time()
-    after = _cpu_s(os.getpid())
+    after = cpu_s(os.getpid())
     assert before is not None
     assert after is not None
     assert before <= own <= after
