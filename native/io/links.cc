@@ -203,7 +203,14 @@ void Links::receive(std::uint64_t token, Connection& connection, Budget& budget,
   if (budget.bytes == 0) return;
   if (connection.kind == ConnectionKind::kBulk) {
     auto received = connection.wire.receive_blocks(connection.peer, budget, events_);
-    if (!received) lose(token, received.error(), now);
+    if (received) return;
+    // The poller may tell of this end before it tells of a Goodbye that was said first.
+    const auto control = connections_.find(links_.at(connection.peer).control);
+    if (received.error().code == Code::kPeerLost && control != connections_.end()) {
+      Budget last_words{kControlFrameBytesMax};
+      receive(control->first, control->second, last_words, now);
+    }
+    lose(token, received.error(), now);
     return;
   }
   std::vector<FrameIn> frames;
