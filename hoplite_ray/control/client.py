@@ -246,8 +246,10 @@ class ControlClient:
             case grpc.StatusCode.UNAVAILABLE:
                 kind = RefusedError if is_foreign(details) else UnreachableError
                 return kind(text + advice(details, self._tls))
-            case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+            case grpc.StatusCode.UNAUTHENTICATED:
                 return RefusedError(text)
+            case grpc.StatusCode.PERMISSION_DENIED:
+                return UnlikeError(text)
             case grpc.StatusCode.ABORTED:
                 return NoQuorumError(text)
         return ControlError(text)
@@ -258,4 +260,8 @@ class _DeadlineError(UnreachableError):
 
 
 class RefusedError(ControlError, UnauthenticatedError):
-    """The node does not accept our proof, or us; or its certificate is none for us."""
+    """The node does not accept our proof, or its certificate is none for us."""
+
+
+class UnlikeError(RefusedError):
+    """The node encrypts data and we don't, or the other way round."""

@@ -22,6 +22,7 @@ from hoplite_ray.control.client import (
     ControlClient,
     NoQuorumError,
     RefusedError,
+    UnlikeError,
     UnreachableError,
 )
 from hoplite_ray.control.view import Member, NodeKey, View
@@ -137,7 +138,7 @@ class Membership:
     async def admit(self, joiner: Member, *, passed_on: bool) -> View:
         """Let `joiner` in, or have the proposer do it.
 
-        Raises:  RefusedError if no data connection to it could ever be.
+        Raises:  UnlikeError if no data connection to it could ever be.
         """
         if joiner.data_tls != self.own.data_tls:
             theirs, ours = ("on" if each.data_tls else "off" for each in (joiner, self.own))
@@ -146,7 +147,7 @@ class Membership:
                 "give all nodes the same data_tls"
             )
             _logger.warning(why)
-            raise RefusedError(why)
+            raise UnlikeError(why)
         proposer = self._proposer()
         if proposer == self.own:
             return await self._change(lambda view: view.with_member(joiner))

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.administration import Administration
 from hoplite_ray.control.auth import METADATA_KEY, Verifier
-from hoplite_ray.control.client import KEEPALIVE_MS, NoQuorumError, RefusedError
+from hoplite_ray.control.client import KEEPALIVE_MS, NoQuorumError, UnlikeError
 from hoplite_ray.control.health import Health
 from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.methods import METHODS, SERVICE
@@ -234,7 +234,7 @@ async def _refuse(context: grpc.aio.ServicerContext, error: ControlError) -> NoR
     code = grpc.StatusCode.FAILED_PRECONDITION
     if isinstance(error, _UnprovenError):
         code = grpc.StatusCode.UNAUTHENTICATED
-    elif isinstance(error, RefusedError):
+    elif isinstance(error, UnlikeError):
         code = grpc.StatusCode.PERMISSION_DENIED
     elif isinstance(error, NoQuorumError):
         code = grpc.StatusCode.ABORTED

@@ -184,6 +184,7 @@ Bytes TlsSession::binding() const {
 
 Result<std::size_t> TlsSession::send(int fd, std::span<const iovec> parts) {
   HOPLITE_CHECK(is_open_);
+  ahead_ = ReadAhead::kInHand;  // to write is to read nothing, whatever OpenSSL would
   std::size_t taken = 0;
   for (const iovec& part : parts) {
     std::span<const std::byte> left(static_cast<const std::byte*>(part.iov_base), part.iov_len);
@@ -254,8 +255,14 @@ Result<std::size_t> TlsSession::receive(int fd, std::span<const iovec> parts, Re
       ::ERR_clear_error();
       const int result = ::SSL_read_ex(ssl_, left.data(), left.size(), &here);
       if (result != 1) {
-        // To want to write is to have no room for one more answer to a KeyUpdate: no peer of ours.
-        if (::SSL_get_error(ssl_, result) != SSL_ERROR_WANT_READ) return failure();
+        const int wanted = ::SSL_get_error(ssl_, result);
+        if (wanted == SSL_ERROR_ZERO_RETURN) {
+          end_ = End{};  // the peer says so, and need not close the socket as well
+        } else if (wanted != SSL_ERROR_WANT_READ) {
+          // To want to write is to have no room for one more answer to a KeyUpdate: no peer of
+          // ours.
+          return failure();
+        }
         break;
       }
       got += here;
@@ -263,7 +270,7 @@ Result<std::size_t> TlsSession::receive(int fd, std::span<const iovec> parts, Re
     }
     if (!left.empty()) break;
   }
-  if (auto flushed = flush(fd); !flushed && got == 0) return flushed.error();  // such answers
+  if (auto flushed = flush(fd); !flushed && got == 0) return flushed.error();  // answers
   if (got > 0 || !end_) return got;
   if (end_->number == 0) return Error{Code::kPeerLost, "the peer closed the connection"};
   errno = end_->number;
@@ -271,7 +278,6 @@ Result<std::size_t> TlsSession::receive(int fd, std::span<const iovec> parts, Re
 }
 
 std::size_t TlsSession::pull(std::span<std::byte> into) {
-  if (fd_ < 0) return 0;
   if (unread_.empty()) {
     const bool is_ahead = ahead_ == ReadAhead::kAllowed;
     if (ahead_ == ReadAhead::kInHand) return 0;

@@ -71,7 +71,7 @@ class TlsSession {
   std::uint64_t written_bytes_ = 0;  // by the present key
   bool is_open_ = false;
   int fd_ = -1;  // of the call that is under way
-  ReadAhead ahead_ = ReadAhead::kNone;
+  ReadAhead ahead_ = ReadAhead::kInHand;
   std::span<const std::byte> unread_;  // of the thread's own buffer
   Bytes out_;
   std::size_t out_sent_ = 0;

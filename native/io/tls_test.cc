@@ -3,6 +3,8 @@
 #include "io/tls.h"
 
 #include <gtest/gtest.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -63,6 +65,48 @@ struct Pair {
   }
   Stream dialler, listener;
   std::string dialler_says, listener_says;
+};
+
+// A peer that says what no session of ours does; it takes any certificate.
+class Stranger {
+ public:
+  Stranger(const TlsFiles& files, UniqueFd fd)
+      : context_(::SSL_CTX_new(::TLS_method()), &::SSL_CTX_free),
+        ssl_(nullptr, &::SSL_free),
+        fd_(std::move(fd)) {
+    const auto text = [](const std::string& pem) {
+      return std::unique_ptr<BIO, decltype(&::BIO_free)>(
+          ::BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &::BIO_free);
+    };
+    X509* const own = ::PEM_read_bio_X509(text(files.certificate).get(), nullptr, nullptr, nullptr);
+    EVP_PKEY* const key =
+        ::PEM_read_bio_PrivateKey(text(files.key).get(), nullptr, nullptr, nullptr);
+    HOPLITE_CHECK(::SSL_CTX_use_certificate(context_.get(), own) == 1);
+    HOPLITE_CHECK(::SSL_CTX_use_PrivateKey(context_.get(), key) == 1);
+    ::X509_free(own);
+    ::EVP_PKEY_free(key);
+    ssl_.reset(::SSL_new(context_.get()));
+    HOPLITE_CHECK(::SSL_set_fd(ssl_.get(), fd_.value()) == 1);
+    ::SSL_set_connect_state(ssl_.get());
+  }
+  void greet(Stream& listener) {
+    std::byte none{};
+    iovec part{&none, 1};
+    for (int i = 0; i < 10; ++i) {
+      ::SSL_do_handshake(ssl_.get());
+      [[maybe_unused]] const auto got = listener.receive({&part, 1}, ReadAhead::kNone);
+    }
+    HOPLITE_CHECK(listener.is_open());
+  }
+  [[nodiscard]] SSL* ssl() const { return ssl_.get(); }
+  [[nodiscard]] bool ask_for_keys() const {
+    return ::SSL_key_update(ssl(), SSL_KEY_UPDATE_REQUESTED) == 1 && ::SSL_do_handshake(ssl()) == 1;
+  }
+
+ private:
+  std::unique_ptr<SSL_CTX, decltype(&::SSL_CTX_free)> context_;
+  std::unique_ptr<SSL, decltype(&::SSL_free)> ssl_;
+  UniqueFd fd_;
 };
 
 class TlsTest : public ::testing::Test {
@@ -158,6 +202,57 @@ TEST_F(TlsTest, WhatCameBeforeTheEndIsHeardAndThenTheEnd) {
   EXPECT_EQ(pair.listener.end(), 0);
 }
 
+TEST_F(TlsTest, AnEndThatIsOnlySaidIsTheEnd) {
+  auto ends = connect();
+  Stream listener(std::move(ends[1]), node().begin(Side::kListens));
+  Stranger stranger(ours_.certify(), std::move(ends[0]));
+  stranger.greet(listener);
+  ASSERT_GE(::SSL_shutdown(stranger.ssl()), 0);
+  Bytes room(100);
+  iovec in{room.data(), room.size()};
+  auto heard = listener.receive({&in, 1}, ReadAhead::kAllowed);
+  ASSERT_FALSE(heard);
+  EXPECT_EQ(heard.error().code, Code::kPeerLost);
+  EXPECT_EQ(listener.end(), 0);
+}
+
+TEST_F(TlsTest, WhoAsksForOtherKeysIsAnsweredByWhoHasNothingToSay) {
+  auto ends = connect();
+  Stream listener(std::move(ends[1]), node().begin(Side::kListens));
+  Stranger stranger(ours_.certify(), std::move(ends[0]));
+  stranger.greet(listener);
+  Bytes bytes = noise(100);
+  Bytes heard(bytes.size());
+  for (int i = 0; i < 10'000; ++i) {
+    ASSERT_TRUE(stranger.ask_for_keys());
+    iovec in{bytes.data(), bytes.size()};
+    ASSERT_EQ(must(listener.receive({&in, 1}, ReadAhead::kAllowed)), 0U);
+    ASSERT_FALSE(listener.has_unsent());
+    ASSERT_LT(::SSL_read(stranger.ssl(), heard.data(), 100), 0);  // nothing but keys
+  }
+  iovec out{bytes.data(), bytes.size()};
+  ASSERT_EQ(must(listener.send({&out, 1})), bytes.size());
+  EXPECT_EQ(::SSL_read(stranger.ssl(), heard.data(), 100), 100);
+  EXPECT_EQ(heard, bytes);
+}
+
+TEST_F(TlsTest, WhoAsksForKeysAndTakesNoneIsCutOff) {
+  auto ends = connect();
+  Stream listener(std::move(ends[1]), node().begin(Side::kListens));
+  Stranger stranger(ours_.certify(), std::move(ends[0]));
+  stranger.greet(listener);
+  for (int i = 0; i < 100'000; ++i) {
+    ASSERT_TRUE(stranger.ask_for_keys());
+    std::byte none{};
+    iovec in{&none, 1};
+    const auto heard = listener.receive({&in, 1}, ReadAhead::kAllowed);
+    if (heard) continue;
+    EXPECT_EQ(heard.error().code, Code::kBadFrame);
+    return;
+  }
+  FAIL() << "its answers wait without bound";
+}
+
 TEST_F(TlsTest, AChangedByteIsABadFrame) {
   Pair pair(node(), node());
   pair.greet();
@@ -194,6 +289,26 @@ TEST_F(TlsTest, AListenerOfAnotherAuthorityIsRefusedAndBothEndsSaySo) {
   EXPECT_FALSE(pair.dialler.is_open() || pair.listener.is_open());
   EXPECT_NE(pair.dialler_says.find("its certificate is refused"), std::string::npos);
   EXPECT_NE(pair.listener_says.find("it refuses our certificate"), std::string::npos);
+}
+
+TEST_F(TlsTest, AnAuthorityThatAnotherHasSignedIsEnough) {
+  const Authority below(&ours_);
+  const auto context = must(TlsContext::open(below.certify()));
+  Pair pair(context, context);
+  pair.greet();
+  EXPECT_TRUE(pair.dialler.is_open() && pair.listener.is_open()) << pair.listener_says;
+}
+
+TEST_F(TlsTest, WhatIsToBeDoneAboutARefusedCertificateIsSaid) {
+  const auto said = [this](const Authority::Terms& terms) {
+    Pair pair(must(TlsContext::open(ours_.certify(terms))), node());
+    pair.greet();
+    return pair.listener_says;
+  };
+  EXPECT_TRUE(said({}).empty());
+  EXPECT_NE(said({.lasts_s = -60}).find("renew it, or set this node's clock"), std::string::npos);
+  EXPECT_NE(said({.uses = "serverAuth"}).find("one for servers and for clients"),
+            std::string::npos);
 }
 
 TEST_F(TlsTest, FilesOfNoUseAreNamed) {

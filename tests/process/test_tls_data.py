@@ -18,6 +18,7 @@ from hoplite_ray.launch import NodeProcess
 from hoplite_ray.store import new_id
 from tests.certificates import Authority
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
+from tests.process.test_failures import SLOW, is_under_way
 from tests.process.wire import HELLO, dial, frame
 
 HERE = "127.0.0.1"
@@ -163,6 +164,17 @@ def test_a_node_that_is_killed_is_dead_to_the_others(certified: None, cluster: M
     np.testing.assert_array_equal(nodes.get(1, nodes.put(0, array)), array)
     nodes.processes[1].stop()
     nodes.view(0, size=1)
+
+
+def test_a_get_goes_on_when_its_sender_is_killed(certified: None, cluster: MakeNodes) -> None:
+    nodes = cluster(3, options={**ON, **SLOW})
+    array = numbers(32 * MIB)
+    object_id = nodes.put(0, array)
+    nodes.get(1, object_id)
+    pending = nodes[2].begin_get(object_id)
+    is_under_way(nodes, 2)
+    nodes.kill(0)
+    np.testing.assert_array_equal(pending.result(WAIT_S).value, array)
 
 
 def test_a_greeting_without_tls_is_refused_and_said(certified: None, cluster: MakeNodes) -> None:

@@ -28,6 +28,7 @@ from hoplite_ray.control.client import (
     ControlClient,
     NoQuorumError,
     RefusedError,
+    UnlikeError,
 )
 from hoplite_ray.control.health import PLACEMENT
 from hoplite_ray.control.membership import Membership
@@ -217,10 +218,28 @@ def test_a_joiner_that_could_never_be_met_is_refused_for_good(alone: Node) -> No
     async def walk() -> None:
         await alone.introduce()
         await alone.join()
-        with pytest.raises(RefusedError, match="give all nodes the same data_tls"):
+        with pytest.raises(UnlikeError, match="give all nodes the same data_tls"):
             await alone.calls.join(
                 alone.address, Member(8, 1, "127.0.0.1:1", ("127.0.0.1:1",), data_tls=True)
             )
+
+    alone.do(walk())
+
+
+def test_a_joiner_may_ask_again_where_only_who_passes_it_on_is_refused(
+    alone: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def walk() -> None:
+        membership = await alone.join()
+
+        async def refused(joiner: Member, *, passed_on: bool) -> View:
+            raise RefusedError("Join at the oldest: the proof is of another time")
+
+        monkeypatch.setattr(membership, "admit", refused)
+        joiner = Member(8, 1, "127.0.0.1:1", ("127.0.0.1:1",))
+        with pytest.raises(ControlError, match="of another time") as raised:
+            await alone.calls.join(alone.address, joiner)
+        assert not isinstance(raised.value, RefusedError)
 
     alone.do(walk())
 
