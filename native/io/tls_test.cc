@@ -299,6 +299,16 @@ TEST_F(TlsTest, AnAuthorityThatAnotherHasSignedIsEnough) {
   EXPECT_TRUE(pair.dialler.is_open() && pair.listener.is_open()) << pair.listener_says;
 }
 
+TEST_F(TlsTest, WhileTheAuthorityChangesBothAreTrusted) {
+  const Authority far;
+  const Authority next(&far);  // OpenSSL tells them apart by their names
+  TlsFiles old_node = ours_.certify(), new_node = next.certify();
+  old_node.authority = new_node.authority = ours_.own() + next.own();
+  Pair pair(must(TlsContext::open(old_node)), must(TlsContext::open(new_node)));
+  pair.greet();
+  EXPECT_TRUE(pair.dialler.is_open() && pair.listener.is_open()) << pair.listener_says;
+}
+
 TEST_F(TlsTest, WhatIsToBeDoneAboutARefusedCertificateIsSaid) {
   const auto said = [this](const Authority::Terms& terms) {
     Pair pair(must(TlsContext::open(ours_.certify(terms))), node());
