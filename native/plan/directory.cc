@@ -51,6 +51,7 @@ void Directory::hear(NodeId from, const Claim& claim, Epoch epoch, Instant now) 
   holder.wants = claim.wants;
   holder.exists = claim.exists;
   holder.pinned = claim.pinned;
+  holder.owner = claim.owner;
   holder.orphaned = claim.orphaned;
   holder.elsewhere = claim.elsewhere;
   holder.told.reset();

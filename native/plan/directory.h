@@ -54,8 +54,7 @@ class Directory {
   void handle_node_dead(NodeId node, Instant now);
   void handle_timeout(Instant now);
 
-  // The reduce whose result is `state.target` has changed: a new target epoch voids older blocks, a
-  // commit lets gets resolve, a failure answers them.
+  // A new target epoch voids older blocks, a commit lets gets resolve, a failure answers them.
   void handle_reduce_state(const ReduceState& state, Instant now);
 
   [[nodiscard]] std::optional<Parcel> poll_parcel();
@@ -99,7 +98,8 @@ class Directory {
   // keeping (directory_keeping.cc): orphans, and what draining nodes hand over
   [[nodiscard]] static bool is_orphaned(const Entry& entry);
   [[nodiscard]] bool is_kept(const Entry& entry) const;
-  void watch_caller(Entry& entry, Instant now);
+  [[nodiscard]] static NodeId owner_of(const Entry& entry);
+  void watch_owner(Entry& entry, Instant now);
   void tell_standing(const ObjectId& object, Entry& entry);
   void find_adopter(const ObjectId& object, Entry& entry, Instant now);
   void expire_pushes(Entry& entry, Instant now);

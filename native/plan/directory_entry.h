@@ -37,6 +37,7 @@ struct DirectoryEntry {
   };
   struct Holder {
     bool wants = false, exists = false, pinned = false;
+    NodeId owner;                              // of what it has adopted
     bool orphaned = false, elsewhere = false;  // as it says; and as it was told since
     std::optional<std::pair<bool, bool>> told;
     bool stale = false;      // not said again since its link broke or the view changed
@@ -69,9 +70,9 @@ struct DirectoryEntry {
   std::map<NodeId, Holder> holders;
   std::map<NodeId, Query> locates;
   std::optional<ReduceState> reduce;
-  Incarnation orphaned_upto;           // attempts whose owner has died
-  Instant orphan_until;                // the news is kept for claims that come later
-  std::optional<Instant> caller_gone;  // since when the node that asked for this reduce is away
+  Incarnation orphaned_upto;  // attempts whose owner has died
+  Instant orphan_until;       // the news is kept for claims that come later
+  std::optional<std::pair<NodeId, Instant>> owner_gone;  // since when who tells of its end is away
   NodeId adopter;  // who was asked to keep it for draining nodes, and has not declined
   std::set<NodeId> declined;
   Instant declined_until;

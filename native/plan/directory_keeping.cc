@@ -29,17 +29,30 @@ void Directory::handle_draining(NodeId node, bool draining, Instant now) {
   if (changed) service_all(now);
 }
 
-// The last reference to a reduce's result is told of on its caller's node: where that has gone for
-// good, nobody tells any more. Its next life comes within the grace.
-void Directory::watch_caller(Entry& entry, Instant now) {
-  if (!entry.reduce || entry.reduce->phase == ReducePhase::kRunning || is_orphaned(entry)) return;
-  const NodeId caller = entry.reduce->caller;
-  if (caller == kNoNode || caller == config_.node || live_.contains(caller)) {
-    entry.caller_gone.reset();
+// Who tells of the last reference: the caller's node of a reduce, else the node that put it, also
+// when others keep it for that one.
+NodeId Directory::owner_of(const Entry& entry) {
+  if (entry.reduce) return entry.reduce->caller;
+  NodeId owner = kNoNode;
+  for (const auto& [node, holder] : entry.holders) {
+    if (!holder.pinned && !holder.elsewhere) continue;
+    if (holder.owner == kNoNode) return node;
+    owner = holder.owner;
+  }
+  return owner;
+}
+
+// Where the owner has gone for good, nobody tells any more. Its next life comes within the grace.
+void Directory::watch_owner(Entry& entry, Instant now) {
+  if (entry.reduce && entry.reduce->phase == ReducePhase::kRunning) return;
+  if (is_orphaned(entry)) return;
+  const NodeId owner = owner_of(entry);
+  if (owner == kNoNode || owner == config_.node || live_.contains(owner)) {
+    entry.owner_gone.reset();
     return;
   }
-  if (!entry.caller_gone) entry.caller_gone = now;
-  const Instant until = *entry.caller_gone + config_.caller_grace;
+  if (!entry.owner_gone || entry.owner_gone->first != owner) entry.owner_gone = {owner, now};
+  const Instant until = entry.owner_gone->second + config_.caller_grace;
   if (now < until) return wake_at(entry, until);
   entry.orphaned_upto = std::max({entry.orphaned_upto, entry.incarnation, Incarnation{1}});
 }
@@ -119,7 +132,8 @@ void Directory::find_adopter(const ObjectId& object, Entry& entry, Instant now) 
     if (!entry.declined.empty()) wake_at(entry, entry.declined_until);
     return;
   }
-  send(entry.adopter, Adopt{object, entry.incarnation, entry.target_epoch, entry.meta});
+  send(entry.adopter,
+       Adopt{object, entry.incarnation, entry.target_epoch, entry.meta, owner_of(entry)});
 }
 
 // An answer of the node that was asked: it has it, or fetches it, or declines.

@@ -53,7 +53,7 @@ void Directory::service(const ObjectId& object, Instant now) {
   }
   decide_stripes(entry);
   expire_pushes(entry, now);
-  watch_caller(entry, now);
+  watch_owner(entry, now);
   if (!entry.lost) {
     if (const auto why = why_lost(entry)) {
       entry.lost = true;

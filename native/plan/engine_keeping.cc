@@ -109,11 +109,15 @@ void Engine::State::on(NodeId, const Message&, const Adopt& adopt) {
     object.pinned = false;
   }
   if (object.is_whole() && object.committed) {
-    object.pinned = object.adopted = !object.orphaned;
+    if (!object.pinned && !object.orphaned) {
+      object.pinned = object.adopted = true;
+      object.owner = adopt.owner;
+    }
     note_use(id);
     return claim(id);
   }
   object.adopting = true;
+  object.owner = adopt.owner;
   const bool small = adopt.meta.size_bytes <= config_.inline_bytes_max;
   if (!small && !object.extent && !reserve_at_once(id, adopt.meta.size_bytes)) {
     objects_.at(id).adopting = false;

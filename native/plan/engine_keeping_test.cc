@@ -22,7 +22,7 @@ TEST_F(Keeping, TakesTheAttemptThatTheHomeHasWhenAPeerSpeaksOfALaterOne) {
   whole.pinned = true;
   whole.stripes = {{StripeIndex{0}, StripeState::kComplete, {}, {}, 0}};
   hear(kPeer, whole);
-  hear(kPeer, Adopt{id_, Incarnation{0xff000001}, TargetEpoch{0}, meta()});
+  hear(kPeer, Adopt{id_, Incarnation{0xff000001}, TargetEpoch{0}, meta(), kPeer});
   const auto starts = said<PullStart>();
   ASSERT_EQ(starts.size(), 1U);
   EXPECT_EQ(starts[0].incarnation, Incarnation{1});

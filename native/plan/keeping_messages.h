@@ -37,6 +37,7 @@ struct Adopt {  // fetch it and keep it: only a draining node does
   Incarnation incarnation;
   TargetEpoch target_epoch;
   ObjectMeta meta;
+  NodeId owner = kNoNode;  // who tells of its last reference
   bool operator==(const Adopt&) const = default;
 };
 struct Standing {  // how your copy stands; answered by a claim that says the same

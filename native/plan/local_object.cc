@@ -40,6 +40,7 @@ bool LocalObject::has_range(Extent range) const {
 }
 
 Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range) {
+  const bool is_others = object.adopting || (object.adopted && (object.pinned || object.elsewhere));
   Claim claim{
       .object = id,
       .incarnation = object.incarnation,
@@ -51,6 +52,7 @@ Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_r
       .orphaned = object.orphaned,
       .elsewhere = object.elsewhere,
       .committed = object.committed,
+      .owner = is_others ? object.owner : kNoNode,
       .stripes = {}};
   if (!object.is_here()) return claim;
   if (object.writing || object.is_whole()) {

@@ -39,6 +39,7 @@ struct LocalObject {
   bool exists = false;        // some waiter knows that it was put
   bool adopting = false;      // fetched to be pinned here, for a node that drains
   bool adopted = false;       // and is: not made here
+  NodeId owner;               // of what is adopted: who tells of the last reference
   bool elsewhere = false;     // this node drains, and another one keeps it
   bool whole_wanted = false;  // without a waiter: by a fold that pulls no blocks of it, or by an
                               // owner of what all nodes will read

@@ -40,6 +40,7 @@ struct Claim {  // all that the sender of this message has and wants of `object`
   bool orphaned = false;   // its owner has died: it is evicted before every other copy
   bool elsewhere = false;  // of a draining node: another one keeps it, as far as this one knows
   bool committed = true;   // false: result of a reduce that is still tentative
+  NodeId owner = kNoNode;  // of what is adopted: who tells of the last reference
   std::vector<StripeClaim> stripes;  // as many as the object's broadcast has; empty: has nothing
   // A small object's bytes follow as the message's payload when its put announces it.
   bool operator==(const Claim&) const = default;
@@ -49,8 +50,7 @@ struct Delete {  // everywhere, and refuse what comes late
   Incarnation upto;  // this attempt's bytes and older ones; 0: whatever the home knows
   bool operator==(const Delete&) const = default;
 };
-struct Locate {  // asynchronous location query: answered by Located or Lost, once there is an
-                 // answer
+struct Locate {  // asynchronous: answered by Located or Lost, once there is an answer
   ObjectId object;
   Incarnation incarnation;  // 0: any
   NodeId failed;            // this holder could not serve; none: kNoNode

@@ -66,6 +66,7 @@ std::string describe_claim(const Claim& m) {
   if (m.orphaned) line.add("orphaned");
   if (m.elsewhere) line.add("elsewhere");
   if (!m.committed) line.add("tentative");
+  if (m.owner != kNoNode) line.add("owner", m.owner);
   static constexpr const char* kStates[] = {"idle", "receiving", "root", "complete"};
   for (const StripeClaim& s : m.stripes) {
     line.add("s" + std::to_string(s.stripe.value) + ":" +
@@ -83,6 +84,10 @@ std::string describe_progress(const Progress& m) {
              std::to_string(s.lease.value));
   }
   return line.str();
+}
+
+std::string describe_adopt(const Adopt& m) {
+  return Line("Adopt").add(m.object).add("te", m.target_epoch).add("owner", m.owner).str();
 }
 
 std::string describe_standing(const Standing& m) {
@@ -151,9 +156,7 @@ std::string describe_body(const PeerMessage& body) {
           [](const Credit& m) { return Line("Credit").add("blocks", m.blocks).str(); },
           [](const PullStop&) { return std::string("PullStop"); },
           [](const Orphan& m) { return Line("Orphan").add(m.object).add("upto", m.upto).str(); },
-          [](const Adopt& m) {
-            return Line("Adopt").add(m.object).add("te", m.target_epoch).str();
-          },
+          [](const Adopt& m) { return describe_adopt(m); },
           [](const Standing& m) { return describe_standing(m); },
           [](const PullRefused& m) {
             return Line("PullRefused").add("code", static_cast<std::uint64_t>(m.code)).str();

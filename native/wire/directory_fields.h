@@ -40,6 +40,7 @@ void fields(A& a, Of<A, Claim> m) {
   a.flag(m.orphaned);
   a.flag(m.elsewhere);
   a.flag(m.committed);
+  id(a, m.owner);
   each(a, m.stripes, kStripesMax, kStripeClaimBytes, [&](auto& s) { fields(a, s); });
 }
 inline constexpr std::size_t kStripeProgressBytes = 2 + 4 + 4;

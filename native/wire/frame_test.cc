@@ -57,6 +57,7 @@ std::vector<PeerMessage> one_of_each() {
             true,
             true,
             false,
+            NodeId{7},
             {{StripeIndex{0}, StripeState::kReceiving, LeaseId{8}, NodeId{2}, 5},
              {StripeIndex{2}, StripeState::kComplete, LeaseId{9}, kNoNode, 4}}},
       Delete{id, life},
@@ -106,7 +107,7 @@ std::vector<PeerMessage> one_of_each() {
       PullStop{},
       PullRefused{Code::kStoreFull},
       Orphan{id, life},
-      Adopt{id, life, target_epoch, kMeta},
+      Adopt{id, life, target_epoch, kMeta, NodeId{6}},
       Standing{id, life, true, true},
       Progress{id, life, target_epoch, {{StripeIndex{1}, LeaseId{7}, 5}, {StripeIndex{3}, {}, 2}}},
   };

@@ -18,6 +18,7 @@ void fields(A& a, Of<A, Adopt> m) {
   id(a, m.incarnation);
   id(a, m.target_epoch);
   fields(a, m.meta);
+  id(a, m.owner);
 }
 template <typename A>
 void fields(A& a, Of<A, Standing> m) {
