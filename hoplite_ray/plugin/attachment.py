@@ -24,7 +24,7 @@ from hoplite_ray.errors import (
     UnusableAfterForkError,
 )
 from hoplite_ray.plugin import flag, seams
-from hoplite_ray.plugin.anchors import AnchorSupply
+from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.journal import Journal
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.start import NodePlace, RunningNode, began_s, ensure_node
@@ -60,6 +60,7 @@ class Attachment:
         self._node: RunningNode = ensure_node(place, flag.asked())
         self._store = Store.attach(self._node.socket)
         self.journal = Journal(place.journals)
+        self._steward: tuple[int, Any] = (0, None)  # its life, and its handle
         self.known_puts: OrderedDict[bytes, int] = OrderedDict()  # ids and incarnations; the newest
         if self._node.is_new:
             _ = self.steward  # which tells Ray's metrics of the node from now on
@@ -76,20 +77,28 @@ class Attachment:
     def node_life(self) -> int:
         return self._node.incarnation
 
-    @cached_property
+    @property
     def steward(self) -> Any:
-        from hoplite_ray.plugin.steward import steward_of
+        """The steward of this Ray node, started unless it runs: it may have left meanwhile."""
+        life = StewardLife.used(self.place)
+        if life == 0 or life != self._steward[0]:
+            from hoplite_ray.plugin.steward import steward_of
 
-        return steward_of(self.place)
+            self._steward = life, steward_of(self.place)
+        return self._steward[1]
 
     @cached_property
     def anchors(self) -> AnchorSupply:
-        return AnchorSupply(self.place, self.steward)
+        return AnchorSupply(self.place, lambda: self.steward)
 
-    @cached_property
+    @property
     def reaper(self) -> Reaper:
         """Deletes the objects that this process has put, when their refs are gone."""
         _ = self.steward  # which reaps them if this process dies first
+        return self._reaper
+
+    @cached_property
+    def _reaper(self) -> Reaper:
         return Reaper(self._release, self._shut_down)
 
     @cached_property
@@ -146,7 +155,7 @@ class Attachment:
             self.known_puts.popitem(last=False)
 
     def close(self) -> None:
-        for name in ("reaper", "abandoned"):
+        for name in ("_reaper", "abandoned"):
             if name in self.__dict__:
                 getattr(self, name).close()
         self._store.close()

@@ -39,7 +39,7 @@ def discovered(asked: str | None) -> dict[str, Any]:
     _, view = seams.RayViewStore(address).read()
     options = values.read("options")
     raylets = seams.raylets(address)
-    alive = {node_id[:16] for node_id, _, is_alive in raylets if is_alive}
+    alive = {node_id[-16:] for node_id, _, is_alive in raylets if is_alive}
     folders = {
         folder
         for _, ray_directory, _ in raylets

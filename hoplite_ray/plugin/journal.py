@@ -208,6 +208,11 @@ class Journals:
             for object_id in left.unheard:
                 self._unheard.pop(object_id, None)
 
+    def has_any(self) -> bool:
+        """Whether a process here owns anything, or a live anchor holds anything."""
+        with self._lock:
+            return bool(self._bound) or any(self._read[name].owned for name in self._read_all())
+
     def is_dead(self, process: str) -> bool:
         """Whether the process of that journal has died, also if that was reported long ago."""
         with self._lock:

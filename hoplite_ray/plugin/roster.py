@@ -170,7 +170,6 @@ class Roster:
         self._members = members
         self._epoch = bytes.fromhex(epoch_of(members))
         self._here = attachment()
-        _ = self._here.steward  # which orphans what we have put if this process dies
         self._notice_id = self.id("notice")
         self._has_noticed = False
         self._failure = ""
@@ -186,6 +185,7 @@ class Roster:
     def owned(self, object_id: bytes) -> None:
         """Write down that this process is about to make the object."""
         self._here.journal.owned(object_id, 0)
+        _ = self._here.steward  # which orphans it if this process dies
 
     def released(self, object_id: bytes) -> None:
         """Write down that the object, which this process has made, is gone."""

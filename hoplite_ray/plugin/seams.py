@@ -94,6 +94,24 @@ def this_job() -> str:
     return " ".join([job, *(f"({each['Entrypoint']})" for each in jobs if each["JobID"] == job)])
 
 
+def this_actor() -> Any:
+    """The handle of the actor that this process is."""
+    return ray.get_runtime_context().current_actor
+
+
+def is_draining(ray_node_id: str) -> bool:
+    """Whether Ray drains that node: it places nothing there any more, and takes it away soon."""
+    return ray_node_id in ray._private.state.state.get_draining_nodes()
+
+
+def placeable_nodes() -> list[str]:
+    """The Ray nodes that live and are not drained."""
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    draining = ray._private.state.state.get_draining_nodes()
+    alive = [node["NodeID"] for node in nodes if node["Alive"]]
+    return [node for node in alive if node not in draining]
+
+
 def is_worker_alive(worker: str, ray_node_id: str) -> bool:
     """Whether that process lives, and the Ray node that it is on, as far as Ray has heard."""
     from ray.core.generated.gcs_pb2 import WorkerTableData  # type: ignore[attr-defined]

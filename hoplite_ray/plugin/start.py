@@ -1,6 +1,6 @@
 """The node process of this Ray node: started once, by whoever needs it first.
 
-    RAY DIRECTORY/hoplite-<uid>-<wire version>-<Ray node id>/     one per raylet, user, wire version
+    RAY DIRECTORY/hoplite-<uid>-<wire version>-<end of the Ray node id>/    one per raylet and user
         start.lock      held while somebody starts the node
         life            how many lives the node had
         node.json       written by the node when it is ready; node.sock beside it
@@ -183,8 +183,11 @@ def _start(place: NodePlace, values: seams.KeyValues, options: Config) -> Runnin
 
 
 def node_name(ray_node_id: str) -> str:
-    """The name of a Ray node's directory, and of its steward."""
-    return f"hoplite-{os.getuid()}-{_native.WIRE_VERSION}-{ray_node_id[:16]}"
+    """The name of a Ray node's directory, and of its steward.
+
+    From the digits at the end, by which also the nodes of Ray's fake autoscaler differ.
+    """
+    return f"hoplite-{os.getuid()}-{_native.WIRE_VERSION}-{ray_node_id[-16:]}"
 
 
 def node_number(ray_node_id: str) -> int:

@@ -2,9 +2,9 @@
 
 It owns the anchors of arrays, runs the pending reduces and gathers of its node's processes as
 coroutines, and finds what the dead have left: their pending calls end, and what they had put is
-orphaned. It gives the node's counters to Ray's metrics. It uses no CPU, and Ray restarts it when it
-dies: pending calls then begin again, and what its last life's anchors held is orphaned, for nobody
-hears any more when the handles of that go.
+orphaned. It gives the node's counters to Ray's metrics. It uses no CPU, and leaves when nothing
+needs it (leaving.py). Ray restarts it when it dies: pending calls then begin again, and what its
+last life's anchors held is orphaned, for nobody hears any more when the handles of that go.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from hoplite_ray.plugin.array import Array
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.collecting import Gathered, run_gather
 from hoplite_ray.plugin.journal import Journals
+from hoplite_ray.plugin.leaving import Departure
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.publishing import publish_always
 from hoplite_ray.plugin.reducing import Combination, ReduceRun
@@ -60,11 +61,13 @@ class Steward:
     def __init__(self) -> None:
         self._here = attachment()
         self._life = StewardLife(self._here.place)
+        self._is_restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self._anchors: set[bytes] = set()  # of this life, as long as somebody has them
         here = self._here
         self._journals = Journals(here.journal, here.place.journals, self._anchors.__contains__)
         self._reaper = Reaper(self._anchor_gone)
         self._pending: dict[bytes, _Pending] = {}
+        self._departure = Departure(here.place, self._life, self._has_duties)
         self._collect = False  # whether errors have left cycles behind that may keep refs
         for name, run in (("steward", self._reap), ("metrics", self._publish)):
             threading.Thread(target=run, name=f"hoplite-{name}", daemon=True).start()
@@ -87,7 +90,7 @@ class Steward:
         """
 
         async def reduced(answer: bytes) -> Array:
-            target = answer if self._life.number == 1 else new_id()
+            target = new_id() if self._is_restarted else answer
             for tries_left in reversed(range(_TRIES)):
                 anchor = self._anchor()
                 self._here.journal.anchored(target, anchor.binary(), 0)
@@ -160,12 +163,17 @@ class Steward:
                 for object_id, incarnation in (left.orphans | left.unheard).items():
                     self._here.orphan(object_id, upto=incarnation)
                 self._journals.release(left)
+                self._departure.look()
             except (HopliteError, OSError) as error:  # said again, so tried again
                 _logger.warning("orphans are left for later: %s", error)
             if self._collect:
                 self._collect = False
                 gc.collect()
             time.sleep(_REAP_EVERY_S)
+
+    def _has_duties(self, *, is_drained: bool) -> bool:
+        """Calls that are pending, and handles, of which once it is drained others hear the end."""
+        return bool(self._pending or (not is_drained and self._journals.has_any()))
 
     def _publish(self) -> None:
         publish_always(self._here.place)

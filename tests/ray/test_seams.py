@@ -43,10 +43,26 @@ def test_cluster_address_and_raylets_are_known_without_joining(cluster: RayClust
     assert told[ray.get_runtime_context().get_node_id()] == (seams.ray_directory(), True)
 
 
+def test_nodes_that_ray_does_not_drain_are_placeable(cluster: RayCluster) -> None:
+    here = ray.get_runtime_context().get_node_id()
+    assert here in seams.placeable_nodes()
+    assert not seams.is_draining(here)  # and one that is drained: test_leaving.py
+
+
 def test_a_process_knows_its_job_and_that_it_is_no_ray_client(cluster: RayCluster) -> None:
     job = ray.get_runtime_context().get_job_id()
     assert seams.this_job().startswith(f"{job} (")
     assert not seams.is_client()  # and one that is: test_launchers.py
+
+
+def test_an_actor_has_its_own_handle(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    class Actor:
+        def itself(self) -> bytes:
+            return bytes(seams.this_actor()._actor_id.binary())
+
+    actor = Actor.remote()
+    assert ray.get(actor.itself.remote()) == actor._actor_id.binary()
 
 
 def test_task_id_and_attempt_name_a_task_and_return_id_its_ref(cluster: RayCluster) -> None:

@@ -1,0 +1,126 @@
+"""How a Ray node leaves the cluster, as its steward sees to it.
+
+Ray takes a node away once it is idle, and a steward, as any actor, keeps its node from being idle.
+So a steward for which nothing is left to do leaves; the next use on the node starts another one.
+Where Ray drains a node, ours is drained as well, and its steward stays until that is done: Ray lets
+a draining node end as soon as it is idle, and gives it time until the deadline that it was told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+
+from hoplite_ray.control.client import ControlClient
+from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.anchors import StewardLife
+from hoplite_ray.plugin.start import NodePlace, node_name, node_number
+from hoplite_ray.stats import NodeStats
+
+T = TypeVar("T")
+
+_logger = logging.getLogger("hoplite_ray.steward")
+
+_UNNEEDED_S = 10.0  # a start takes a second or two, and Ray lets an idle node stay for a minute
+_DRAIN_ASK_S = 0.5
+
+
+class Departure:
+    """Whether the Ray node of one steward leaves, looked at in turns by one thread."""
+
+    def __init__(
+        self,
+        place: NodePlace,
+        life: StewardLife,
+        has_duties: Callable[..., bool],
+    ) -> None:
+        self._place = place
+        self._life = life
+        self._has_duties = has_duties
+        self._needed_s = time.monotonic()
+        self._has_asked_others = False
+        self._is_drained = False
+
+    def look(self) -> None:
+        """Drain the node if Ray does; end this process if nobody needs it.
+
+        Raises: HopliteError or OSError if the node does not answer: look again later.
+        """
+        if seams.is_draining(self._place.ray_node_id):
+            self._drain()
+            if not self._is_drained:
+                return
+        now_s = time.monotonic()
+        if self._is_needed():
+            self._needed_s = now_s
+        elif now_s - self._needed_s > _UNNEEDED_S and not self._keeps_objects():
+            self._leave()
+
+    def _is_needed(self) -> bool:
+        """Whether there is something to do, or somebody has said that there will be."""
+        was_used = self._life.was_used()
+        return self._has_duties(is_drained=self._is_drained) or was_used
+
+    def _leave(self) -> None:
+        with self._life.ending():
+            if self._is_needed():
+                self._needed_s = time.monotonic()
+                return
+            _logger.info("nothing here needs a steward; the next use starts one")
+            ray.kill(seams.this_actor(), no_restart=True)
+            time.sleep(60.0)  # it is killed meanwhile
+
+    def _drain(self) -> None:
+        if not self._has_asked_others and self._keeps_objects():
+            self._ask_others()
+        node = self._record()
+        key = node["node_id"], node["incarnation"]
+        drain = self._call(lambda calls, at: calls.drain(at, key, timeout_s=_DRAIN_ASK_S))
+        if drain.drained and not self._is_drained:
+            _logger.info("Ray drains this node; what only it had is elsewhere now")
+        self._is_drained = drain.drained
+
+    def _ask_others(self) -> None:
+        """Have stewards where something may be handed over to: they keep their Ray nodes then.
+
+        If no other Ray node has a node of ours yet, one begins.
+        """
+        from hoplite_ray.plugin.steward import steward_of
+
+        view = self._call(lambda calls, at: calls.view(at))
+        members = {member.key[0] for member in view.members}
+        others = [each for each in seams.placeable_nodes() if each != self._place.ray_node_id]
+        takers = [each for each in others if node_number(each) in members] or others[:1]
+        for other in takers:
+            steward_of(NodePlace(other, Path(node_name(other))))
+        self._has_asked_others = bool(takers)
+
+    def _call(self, ask: Callable[[ControlClient, str], Awaitable[T]]) -> T:
+        """What the node here answers."""
+
+        async def answer() -> T:
+            calls = ControlClient(self._secret())
+            try:
+                return await ask(calls, self._record()["control"])
+            finally:
+                await calls.close()
+
+        return asyncio.run(answer())
+
+    def _keeps_objects(self) -> bool:
+        """Whether other nodes rely on what this one has."""
+        told = NodeStats.read(self._record()["control"], self._secret())
+        return told.arena_bytes_pinned + told.spill_bytes > 0
+
+    def _record(self) -> dict[str, Any]:
+        return dict(json.loads((self._place.directory / "node.json").read_text()))
+
+    def _secret(self) -> bytes:
+        return (self._place.directory / "secret").read_bytes().strip()

@@ -1,0 +1,137 @@
+"""Ray nodes that join and leave under work: drained, idle, or killed."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray._raylet import GcsClient
+from ray.core.generated import autoscaler_pb2
+
+import hoplite_ray as hop
+from hoplite_ray.plugin.anchors import StewardLife
+from hoplite_ray.plugin.start import NodePlace, running_node
+from tests.ray.raycluster import LARGE, RayCluster, eventually
+from tests.ray.rounds import Rounds, Worker, drain, living, stats_at
+
+
+@contextmanager
+def joined(cluster: RayCluster, name: str) -> Iterator[tuple[Any, Any]]:
+    """A further Ray node for the body, which may end it, and a worker there."""
+    node = cluster.add_node(name)
+    try:
+        yield node, Worker.options(resources={name: 0.001}).remote()
+    finally:
+        if node in cluster.cluster.worker_nodes:
+            cluster.crash_node(node)
+        # Until Ray believes it, it places the next test's actors there.
+        assert eventually(lambda: node.node_id not in living(), within_s=60)
+
+
+def is_running(directory: Path) -> bool:
+    return running_node(NodePlace("", directory)) is not None
+
+
+def keepers(of_the_dead: str) -> list[Path]:
+    """The directories of the nodes that keep something."""
+    nodes = [each.parent for each in Path(of_the_dead).parent.glob("hoplite-*/node.json")]
+    alive = [each for each in nodes if each != Path(of_the_dead) and is_running(each)]
+    return [each for each in alive if stats_at(str(each)).arena_bytes_pinned > 0]
+
+
+def has_steward(directory: Path) -> bool:
+    return StewardLife.of(NodePlace("", directory)) > 0
+
+
+def status_of(cluster: RayCluster, ray_node_id: str) -> int:
+    """What Ray's autoscaler knows of a node: whether it runs, is idle or drains."""
+    told = GcsClient(address=cluster.cluster.address).get_cluster_resource_state()
+    state = autoscaler_pb2.GetClusterResourceStateReply.FromString(told).cluster_resource_state
+    return {node.node_id.hex(): node.status for node in state.node_states}[ray_node_id]
+
+
+def test_a_life_that_is_relied_on_does_not_end(tmp_path: Path) -> None:
+    place = NodePlace("", tmp_path)
+    assert StewardLife.used(place) == 0
+    life = StewardLife(place)
+    assert not life.was_used()
+    assert StewardLife.of(place) == 1
+    assert not life.was_used()
+    assert StewardLife.used(place) == 1
+    assert life.was_used()
+    assert not life.was_used()
+
+    seen: queue.SimpleQueue[int] = queue.SimpleQueue()
+    user = threading.Thread(target=lambda: seen.put(StewardLife.used(place)))
+    with life.ending():
+        user.start()
+        assert eventually(life.was_used)  # so it does not end
+        assert seen.empty()
+    user.join()
+    assert seen.get() == 1
+
+
+@pytest.mark.timeout(180)  # a Ray node starts and ends
+def test_what_only_a_node_has_is_elsewhere_when_ray_has_drained_it(cluster: RayCluster) -> None:
+    with joined(cluster, "drained") as (node, worker):
+        array = ray.get(worker.array.remote(3.0))
+        ray_node_id, directory = ray.get(worker.where.remote())
+        drain(cluster.cluster.address, ray_node_id, "PREEMPTION")
+        assert eventually(lambda: stats_at(directory).arena_bytes_pinned == 0, within_s=30)
+        cluster.crash_node(node)
+        assert eventually(lambda: all(map(has_steward, keepers(directory))), within_s=30)
+        assert hop.get(array, timeout_s=60).sum() == 3 * LARGE
+
+
+@pytest.mark.timeout(180)  # a Ray node starts and ends
+def test_a_steward_leaves_when_nothing_needs_it_and_its_ray_node_may_go(
+    cluster: RayCluster,
+) -> None:
+    with joined(cluster, "idle") as (node, worker):
+        ray_node_id, directory = ray.get(worker.where.remote())
+        place = NodePlace(ray_node_id, Path(directory))
+        array = ray.get(worker.array.remote(1.0))
+        assert StewardLife.of(place) == 1
+        ray.get(worker.put.remote(1.0))
+        del array
+        ray.get(worker.forget.remote())
+        assert eventually(lambda: StewardLife.of(place) == 0, within_s=60)
+
+        (total,) = ray.get(worker.reduced.remote())  # of the same process: another steward
+        array = ray.get(worker.array.remote(2.0))
+        assert StewardLife.of(place) == 2
+        ray.kill(worker)  # the worker itself keeps its Ray node from being idle
+        assert hop.get(array, timeout_s=60).sum() == 2 * LARGE
+        assert hop.get(total, timeout_s=60)[0] == 2  # by the id of its ref, whose owner is dead
+        del array, total
+        is_idle = autoscaler_pb2.NodeStatus.IDLE
+        assert eventually(lambda: status_of(cluster, ray_node_id) == is_idle, within_s=60)
+        raylet = node.all_processes["raylet"][0].process
+        drain(cluster.cluster.address, ray_node_id, "IDLE_TERMINATION")
+        assert eventually(lambda: raylet.poll() is not None, within_s=30)
+
+
+@pytest.mark.timeout(240)  # two Ray nodes start and end
+def test_transfers_go_on_while_nodes_join_and_leave(cluster: RayCluster) -> None:
+    workers = [Worker.options(**cluster.on(node)).remote() for node in range(3)]
+    rounds = Rounds(workers)
+    with rounds.running():
+        with joined(cluster, "first") as (node, worker):
+            rounds.take_part(worker)
+            ray_node_id, directory = ray.get(worker.where.remote())
+            rounds.leave(worker)
+            drain(cluster.cluster.address, ray_node_id, "PREEMPTION")
+            assert eventually(lambda: stats_at(directory).arena_bytes_pinned == 0, within_s=30)
+            cluster.crash_node(node)
+        with joined(cluster, "second") as (node, worker):
+            rounds.take_part(worker)
+            rounds.leave(worker)
+            cluster.crash_node(node)
+            rounds.more()
+    assert rounds.count >= 4
