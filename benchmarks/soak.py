@@ -37,6 +37,7 @@ from ray.cluster_utils import Cluster
 import hoplite_ray as hop
 from hoplite_ray.plugin.anchors import StewardLife
 from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.start import node_name
 from hoplite_ray.stats import NodeStats
 
 FLOATS = (1_000, 25_000, 50_000)  # within a message, in blocks, in more blocks
@@ -306,7 +307,7 @@ def running() -> Iterator[tuple[Path, dict[str, Any]]]:
 def rank_of(directory: Path) -> int:
     """Whose directory that is."""
     for node in ray.nodes():
-        if node["NodeID"].startswith(directory.name.rpartition("-")[2]):
+        if node_name(node["NodeID"]) == directory.name:
             return next(int(name[1:]) for name in node["Resources"] if name[1:].isdigit())
     raise AssertionError(f"no Ray node has {directory}")
 
