@@ -35,7 +35,9 @@ class RayCluster:
     def start(cls, nodes: int = 3, **options: Any) -> RayCluster:
         present = filter(None, [os.environ.get("PYTHONPATH")])
         os.environ["PYTHONPATH"] = os.pathsep.join([*_PATHS, *present])
-        head = {**_NODE_OPTIONS, "include_dashboard": False, "resources": {"n0": 1}, **options}
+        # With a port Ray tries it, and leaves its socket open where another Ray has it.
+        unseen = {"include_dashboard": False, "dashboard_port": None}
+        head = {**_NODE_OPTIONS, **unseen, "resources": {"n0": 1}, **options}
         started = cls(_retried(lambda: Cluster(initialize_head=True, head_node_args=head)))
         for node in range(1, nodes):
             started.add_node(f"n{node}")
