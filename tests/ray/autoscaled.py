@@ -9,8 +9,10 @@ import json
 import os
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import ray
 from ray.autoscaler._private.fake_multi_node.node_provider import (
     FAKE_HEAD_NODE_ID,
@@ -111,6 +113,16 @@ def run(cluster: RayCluster) -> None:
     assert eventually(lambda: len(living()) == 1, within_s=60)
 
 
+def stop(cluster: RayCluster) -> None:
+    """Ends the nodes that are there or half ended, too, which Ray leaves to themselves."""
+    autoscaler = cluster.cluster.head_node.all_processes["monitor"][0].process.pid
+    brought = psutil.Process(autoscaler).children()
+    cluster.stop()
+    for process in brought:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
 cluster = started(Path(sys.argv[1]))
 try:
     flag = {"hoplite": {"arena_bytes": 64 << 20}}
@@ -119,4 +131,4 @@ try:
     sys.stdout.write("all have gone\n")
 finally:
     ray.shutdown()
-    cluster.stop()
+    stop(cluster)

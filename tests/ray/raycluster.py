@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray.cluster_utils import Cluster
 
@@ -65,8 +66,13 @@ def set_up_worker() -> None:
 
 def _retried(start: Callable[[], Any]) -> Any:
     for _ in range(_STARTS - 1):
-        with suppress(Exception):
+        before = psutil.Process().children()
+        try:
             return start()
+        except Exception:
+            for process in set(psutil.Process().children()) - set(before):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()  # of a node half started, which nobody knows any more
     return start()
 
 
