@@ -116,7 +116,7 @@ class Cluster final : private NetworkUser {
   void frame_arrived(NodeId, NodeId, ConnectionKind, ByteVector frame, std::uint32_t hops) override;
   std::pair<ByteVector, std::uint32_t> block_frame(NodeId node, const SendBlock& block) override;
   void block_sent(NodeId node, const BlockSent& sent) override;
-  void link_up(NodeId node, NodeId peer, Incarnation incarnation) override;
+  void link_up(NodeId node, NodeId peer, Incarnation incarnation, std::uint64_t life) override;
   void link_down(NodeId node, NodeId peer) override;
   void peer_dead(NodeId node, NodeId peer, Incarnation incarnation) override;
   std::span<std::byte> bytes_at(Node& node, const Extent& extent);

@@ -233,7 +233,10 @@ void Cluster::handle_io(NodeId id, IoEvent event) {
   });
 }
 
-void Cluster::link_up(NodeId node, NodeId peer, Incarnation incarnation) {
+void Cluster::link_up(NodeId node, NodeId peer, Incarnation incarnation, std::uint64_t life) {
+  const Node& told = node_of(node);
+  in_turn(told.index, told.life,
+          [this, peer, life](Node& awake) { network_.hear(awake.id, peer, life); });
   handle_io(node, LinkUp{peer, incarnation});
 }
 void Cluster::link_down(NodeId node, NodeId peer) { handle_io(node, LinkDown{peer}); }

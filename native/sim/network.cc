@@ -126,7 +126,7 @@ void Network::established(NodeId a, NodeId b, std::uint64_t life) {
     if (now.life != life || !own.wanted || own.up || !ports_[node].alive) return;
     own.up = true;
     own.life = life;
-    user_.link_up(node, peer, own.peer);
+    user_.link_up(node, peer, own.peer, life);
   };
   const bool is_first = prng_.chance(50);
   const NodeId first = is_first ? a : b;
@@ -183,7 +183,7 @@ void Network::send_block(NodeId node, const SendBlock& block) {
 
 void Network::enqueue(Frame frame) {
   const End& own = end(frame.from, frame.to);
-  if (!own.up) return;
+  if (!own.up || own.heard != own.life) return;
   frame.life = own.life;
   const NodeId from = frame.from;
   const auto kind = static_cast<std::size_t>(frame.kind);

@@ -47,7 +47,8 @@ class NetworkUser {
   // Returns header and bytes of a block, read from the arena now, and how many links they crossed.
   virtual std::pair<ByteVector, std::uint32_t> block_frame(NodeId node, const SendBlock& block) = 0;
   virtual void block_sent(NodeId node, const BlockSent& sent) = 0;
-  virtual void link_up(NodeId node, NodeId peer, Incarnation incarnation) = 0;
+  // `life`: of the link, for hear().
+  virtual void link_up(NodeId node, NodeId peer, Incarnation incarnation, std::uint64_t life) = 0;
   virtual void link_down(NodeId node, NodeId peer) = 0;
   virtual void peer_dead(NodeId node, NodeId peer, Incarnation incarnation) = 0;
 };
@@ -65,6 +66,10 @@ class Network {
   // Control; dropped while the link is down. `hops`: links that its payload has crossed before.
   void send(NodeId node, NodeId to, ByteVector frame, std::uint32_t hops);
   void send_block(NodeId node, const SendBlock& block);  // bulk; likewise
+
+  // The node has been told of that life of the link, later where it was paused: what it says before
+  // is an answer to an older one, and doesn't go out on this.
+  void hear(NodeId node, NodeId peer, std::uint64_t life) { end(node, peer).heard = life; }
 
   // ---- faults ----
   void reset_link(NodeId a, NodeId b);
@@ -89,6 +94,7 @@ class Network {
     bool up = false;
     Incarnation peer;  // whom connect() named
     std::uint64_t life = 0;
+    std::uint64_t heard = 0;                // the life that the node knows of
     std::array<Instant, 2> last_arrival{};  // per ConnectionKind, so that streams stay FIFO
   };
   struct Link {
