@@ -149,7 +149,9 @@ void Checker::failed(const Request& request, Instant) {
       if (!store_full_is_right_) judge("the arena is large enough: " + what);
       return;
     case Code::kObjectLost: {
-      const auto is_older = [&](const Copy& copy) { return copy.sealed < request.asked; };
+      // What was lost is lost until its home hears that it was put again.
+      const Duration way = known.puts.size() > 1 ? kUnderWayMax : Duration{0};
+      const auto is_older = [&](const Copy& copy) { return copy.sealed + way < request.asked; };
       const bool was_there = std::any_of(known.copies.begin(), known.copies.end(), is_older);
       if (was_there && !known.deleted && !known.orphaned) {
         judge("lost, though a live node has all of it: " + what);

@@ -19,6 +19,9 @@
 
 namespace hoplite::sim {
 
+// Of a message: pauses, stalls and views, and then some.
+inline constexpr Duration kUnderWayMax = 5_s;
+
 // "get of 7f3a09c1..0001 on node 2 (request 17)".
 [[nodiscard]] std::string name_of(const Request& request);
 

@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::uint64_t kActionsPerTurn = 1'000'000;  // more is an engine that never stops
 constexpr std::uint64_t kTurnsPerInstant = 10'000;    // likewise
-constexpr Duration kUnderWayMax = 5_s;  // of a message: pauses, stalls and views, and then some
 
 }  // namespace
 
