@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -53,10 +52,8 @@ class RayCluster:
         started = cls(network, store_bytes=store_bytes, cpus=cpus)
         folder = f"--temp-dir={network.folder / 'ray'}"
         started._start(0, ["--head", f"--port={_PORT}", "--include-dashboard=false", folder])
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            join = [f"--address={started.address}"]
-            others = range(1, network.count)
-            list(threads.map(lambda rank: started._start(rank, join), others))
+        for rank in range(1, network.count):  # at once, two of them take the same socket's name
+            started._start(rank, [f"--address={started.address}"])
         return started
 
     def on(self, rank: int) -> dict[str, Any]:
