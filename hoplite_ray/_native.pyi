@@ -181,3 +181,141 @@ class Client:
 
     @property
     def is_alive(self) -> bool: ...
+
+WORLD_MEMORY_BYTES: int = 4202496
+
+class Received:
+    """What a member sent; a writable buffer."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple: ...
+
+class Completions:
+    """Where an event loop hears of what has ended."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def fd(self) -> int: ...
+
+    def take(self) -> list[int]:
+        """Return the tokens of all operations that have ended since."""
+
+class WorldOperation:
+    """
+    One send, receive or leave under way. Dropping it cancels it; its buffer is the caller's again when its state is not 0.
+    """
+
+    @property
+    def state(self) -> int:
+        """0 pending, 1 done, 2 broken, 3 cancelled."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait; True when it has ended, either way."""
+
+    def received(self) -> Received | None:
+        """What a receive_new has brought, once it is done."""
+
+    def cancel(self) -> bool:
+        """Take it back; False: it had ended before."""
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether any of its bytes have."""
+
+    def notify(self, completions: Completions, token: int) -> bool:
+        """
+        Have the token come out there when it ends; False: it has ended already.
+        """
+
+class FakeWire:
+    """What is between two members of one process, for tests."""
+
+    def __init__(self) -> None: ...
+
+    def hold(self) -> None:
+        """From now on, what is written waits."""
+
+    def release(self) -> None:
+        """Let everything through."""
+
+    def deliver(self, *, to_first: bool, size_bytes: int) -> int:
+        """Let so many bytes through to one end; returns how many there were."""
+
+    def end(self, *, at_first: bool, cause: int) -> None:
+        """
+        One end finds that the other has died (1), is cut off (2) or frozen (3).
+        """
+
+class WorldEdges:
+    """One world: this member's edges to the others."""
+
+    def add_edge(self, rank: int, watch: int, fd: int, *, memory: int = -1, is_first: bool = False) -> None:
+        """
+        Take over a connection to a member, and memory that both share, if there is any.
+        """
+
+    def add_fake_edge(self, rank: int, wire: FakeWire, *, is_first: bool) -> None:
+        """
+        Reach a member of this process by a wire whose faults are decided elsewhere.
+        """
+
+    def send(self, rank: int, key: int, operation: int, dtype: str, shape: Sequence[int], data: object) -> WorldOperation | None:
+        """Send a buffer. None: it is done."""
+
+    def receive(self, rank: int, key: int, operation: int, dtype: str, into: object) -> WorldOperation | None:
+        """Receive into a buffer. None: it is done."""
+
+    def receive_new(self, rank: int, key: int, operation: int) -> WorldOperation:
+        """Receive what comes, into memory of its own."""
+
+    def abort(self, cause: int, text: str) -> None:
+        """Break it at once; the others hear of it."""
+
+    def leave(self) -> WorldOperation:
+        """Say Goodbye after all that is to be sent; done when that is written."""
+
+    def end(self) -> tuple[int, int, str] | None:
+        """Return (cause, rank, text) once it is broken."""
+
+    def transport(self, rank: int) -> str: ...
+
+    def close(self) -> None:
+        """
+        Give all descriptors and memory back; what is pending is broken. Idempotent.
+        """
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def has_left(self) -> list[int]: ...
+
+class WorldPort:
+    """
+    All worlds of this process: one thread that moves their bytes, one that sees processes die. For any thread.
+    """
+
+    def __init__(self, *, suspect_s: float, dead_s: float, cut_s: float) -> None: ...
+
+    def watch(self, fd: int) -> int:
+        """Take over a connection whose other end is watched as well; its number."""
+
+    def forget(self, watch: int) -> None:
+        """Say Goodbye on it and close it."""
+
+    def open_world(self, name: str, epoch: int, rank: int, size: int) -> WorldEdges: ...
+
+    @property
+    def events_fd(self) -> int: ...
+
+    def take_events(self) -> list[tuple[int, int, int, int, int, str, int]]:
+        """
+        Return (kind, world, watch, rank, cause, text, monotonic_ns) of each event.
+        """
+
+    def close(self) -> None:
+        """Close all worlds and end the threads. Idempotent."""

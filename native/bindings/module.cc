@@ -21,6 +21,7 @@
 #include "bindings/convert.h"
 #include "bindings/handles.h"
 #include "bindings/rows.h"
+#include "bindings/worlds.h"
 #include "client/client.h"
 #include "node/node.h"
 
@@ -391,4 +392,5 @@ NB_MODULE(_native, m) {
   hoplite::bind_node(m);
   hoplite::bind_handles(m);
   hoplite::bind_client(m);
+  hoplite::worlds::bind_worlds(m);
 }

@@ -17,8 +17,9 @@ MAY_INCLUDE = {
     "io": {"base", "wire"},
     "node": {"base", "plan", "wire", "io"},
     "client": {"base", "plan", "wire", "io"},
+    "world": {"base", "wire", "io"},
     "sim": {"base", "plan", "wire"},
-    "bindings": {"base", "plan", "wire", "io", "node", "client"},
+    "bindings": {"base", "plan", "wire", "io", "node", "client", "world"},
 }
 BORDER = "plan/messages.h"
 SEES_THE_BORDER = {"wire", "io"}

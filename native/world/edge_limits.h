@@ -1,0 +1,25 @@
+// Bounds of what an edge keeps and puts on its way. Both ends have the same. Plain data.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "base/units.h"
+#include "world/envelope.h"
+
+namespace hoplite::worlds {
+
+struct EdgeLimits {
+  // Of each lane: what may come that nobody has asked for. So a sender of ten messages of 400 KB
+  // does not wait for a receiver that comes late; it is also the memory that a peer may cost.
+  std::uint64_t window_bytes = 4_MiB;
+  // Of a frame, while more of its message is to come.
+  std::uint64_t payload_bytes_min = 64_KiB;
+  std::uint64_t payload_bytes_max = kPayloadBytesMax;
+};
+inline constexpr std::uint64_t kMessageOverheadBytes = 128;  // so that empty messages count, too
+static_assert(EdgeLimits{}.payload_bytes_min + kMessageOverheadBytes <=
+                  EdgeLimits{}.window_bytes / 4,
+              "the credit that comes back at once is enough for a frame");
+
+}  // namespace hoplite::worlds

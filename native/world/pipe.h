@@ -1,0 +1,45 @@
+// The bytes of one edge, in order, in both directions: what a transport is. Whoever holds the
+// world's lock may call it. docs/design.md, "Worlds". SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <span>
+
+#include "base/result.h"
+#include "io/poller.h"
+
+namespace hoplite::worlds {
+
+class Pipe {
+ public:
+  Pipe() = default;
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  virtual ~Pipe() = default;
+
+  // How many bytes were taken; 0: none now.
+  [[nodiscard]] virtual Result<std::size_t> write(std::span<iovec> parts) = 0;
+  // How many bytes came; 0: none now. The end is an error: kPeerLost if the peer's process or its
+  // end is gone, kSystem if the network has cut it off.
+  [[nodiscard]] virtual Result<std::size_t> read(std::span<iovec> parts) = 0;
+  // How much to read beyond what has a place already, so that small messages share a call.
+  [[nodiscard]] virtual std::size_t read_ahead_bytes() const = 0;
+
+  // What a poller waits for, on the peer's behalf.
+  [[nodiscard]] virtual int fd() const = 0;
+  // Says what is waited for before the poller sleeps. Returns whether it is there already, so that
+  // the poller must not sleep.
+  [[nodiscard]] virtual bool await(Interest interest) = 0;
+  // What the poller is to wait for then.
+  [[nodiscard]] virtual Interest interest_of(Interest awaited) const = 0;
+  // The poller has found it readable.
+  virtual void handle_ready() = 0;
+  // Nothing more will be written.
+  virtual void finish() = 0;
+
+  [[nodiscard]] virtual const char* name() const = 0;
+};
+
+}  // namespace hoplite::worlds

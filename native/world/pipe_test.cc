@@ -1,0 +1,249 @@
+// What every transport has to do, on each of them. SPDX-License-Identifier: Apache-2.0
+#include "world/pipe.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/prng.h"
+#include "io/tcp_socket.h"
+#include "world/fake_pipe.h"
+#include "world/ring_pipe.h"
+#include "world/socket_pipe.h"
+
+namespace hoplite::worlds {
+namespace {
+
+using Data = std::vector<std::byte>;
+using Ends = std::pair<std::unique_ptr<Pipe>, std::unique_ptr<Pipe>>;
+
+std::pair<UniqueFd, UniqueFd> unix_sockets() {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+std::pair<UniqueFd, UniqueFd> tcp_sockets() {
+  auto listener = listen_on(*parse_address("127.0.0.1:0"));
+  EXPECT_TRUE(listener);
+  Dial dialled = dial(*local_address(listener->value()), SocketAddress{});
+  UniqueFd accepted;
+  while (!accepted.is_open()) {
+    accepted = UniqueFd(::accept4(listener->value(), nullptr, nullptr, SOCK_CLOEXEC));
+  }
+  return {std::move(dialled.fd), std::move(accepted)};
+}
+
+UniqueFd memory(std::uint64_t size, int seals) {
+  UniqueFd fd(::memfd_create("world", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(::ftruncate(fd.value(), static_cast<off_t>(size)), 0);
+  EXPECT_EQ(::fcntl(fd.value(), F_ADD_SEALS, seals), 0);
+  return fd;
+}
+
+constexpr int kSealed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+Ends by_sockets(std::pair<UniqueFd, UniqueFd> sockets) {
+  EXPECT_TRUE(SocketPipe::prepare(sockets.first.value()));
+  EXPECT_TRUE(SocketPipe::prepare(sockets.second.value()));
+  return {std::make_unique<SocketPipe>(std::move(sockets.first)),
+          std::make_unique<SocketPipe>(std::move(sockets.second))};
+}
+
+std::pair<std::unique_ptr<RingPipe>, std::unique_ptr<RingPipe>> rings() {
+  auto sockets = unix_sockets();
+  UniqueFd shared = memory(kRingsBytes, kSealed);
+  UniqueFd copy(::dup(shared.value()));
+  auto first = RingPipe::open(std::move(sockets.first), std::move(copy), RingSide::kFirst);
+  auto second = RingPipe::open(std::move(sockets.second), std::move(shared), RingSide::kSecond);
+  EXPECT_TRUE(first && second);
+  return {std::move(*first), std::move(*second)};
+}
+
+struct Transport {
+  std::string name;
+  std::function<Ends()> open;
+};
+
+class Pipes : public testing::TestWithParam<Transport> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Pipes,
+    testing::Values(Transport{"tcp", [] { return by_sockets(tcp_sockets()); }},
+                    Transport{"unix", [] { return by_sockets(unix_sockets()); }},
+                    Transport{"shared_memory",
+                              [] {
+                                auto [first, second] = rings();
+                                return Ends{std::move(first), std::move(second)};
+                              }},
+                    Transport{"fake",
+                              [] {
+                                auto wire = FakeWire::open();
+                                EXPECT_TRUE(wire);
+                                return Ends{std::make_unique<FakePipe>(*wire, FakeSide::kFirst),
+                                            std::make_unique<FakePipe>(*wire, FakeSide::kSecond)};
+                              }}),
+    [](const auto& each) { return each.param.name; });
+
+std::size_t write(Pipe& pipe, std::span<const std::byte> bytes) {
+  // In two parts, as a frame is.
+  auto* const data = const_cast<std::byte*>(bytes.data());
+  const std::size_t first = std::min<std::size_t>(bytes.size(), 32);
+  std::array<iovec, 2> parts{iovec{data, first}, iovec{data + first, bytes.size() - first}};
+  const auto written = pipe.write(parts);
+  EXPECT_TRUE(written) << written.error().text;
+  return written ? *written : 0;
+}
+
+// Waits as the progress thread does: asleep, unless what it waits for is there.
+void sleep_for(Poller& poller, Pipe& pipe, Interest interest) {
+  if (pipe.await(interest)) return;
+  poller.change(pipe.fd(), 1, pipe.interest_of(interest));
+  for (const Ready& ready : poller.wait(5_s)) {
+    if (ready.token == 1) pipe.handle_ready();
+  }
+}
+
+Data pattern(std::size_t size) {
+  Data data(size);
+  for (std::size_t i = 0; i < size; ++i) data[i] = static_cast<std::byte>((i * 31) >> 3);
+  return data;
+}
+
+TEST_P(Pipes, BytesArriveInOrderHoweverTheyAreCut) {
+  auto [first, second] = GetParam().open();
+  const Data sent = pattern(5'000'000);
+  Data got;
+  Prng prng(1);
+  std::size_t written = 0;
+  while (got.size() < sent.size()) {
+    const std::size_t size = std::min<std::size_t>(sent.size() - written, prng.below(300'000));
+    written += write(*first, std::span(sent).subspan(written, size));
+    Data part(prng.below(300'000) + 1);
+    iovec into{part.data(), part.size()};
+    const auto came = second->read({&into, 1});
+    ASSERT_TRUE(came) << came.error().text;
+    got.insert(got.end(), part.begin(), part.begin() + static_cast<std::ptrdiff_t>(*came));
+  }
+  EXPECT_EQ(got, sent);
+}
+
+TEST_P(Pipes, WhoSleepsIsWokenByBytesAndByRoom) {
+  auto ends = GetParam().open();
+  Pipe& first = *ends.first;
+  Pipe& second = *ends.second;
+  const Data sent = pattern(20'000'000);
+  std::thread writer([&] {
+    auto poller = Poller::open();
+    ASSERT_TRUE(poller && poller->add(first.fd(), 1, Interest::kNone));
+    for (std::size_t written = 0; written < sent.size();) {
+      const std::size_t size = write(first, std::span(sent).subspan(written));
+      written += size;
+      if (size == 0) sleep_for(*poller, first, Interest::kWrite);
+    }
+  });
+  auto poller = Poller::open();
+  ASSERT_TRUE(poller && poller->add(second.fd(), 1, Interest::kNone));
+  Data got(sent.size());
+  for (std::size_t at = 0; at < got.size();) {
+    iovec into{got.data() + at, got.size() - at};
+    const auto came = second.read({&into, 1});
+    ASSERT_TRUE(came) << came.error().text;
+    at += *came;
+    if (*came == 0) sleep_for(*poller, second, Interest::kRead);
+  }
+  writer.join();
+  EXPECT_EQ(got, sent);
+}
+
+TEST_P(Pipes, AnEndThatGoesIsSeenAfterWhatItSent) {
+  auto [first, second] = GetParam().open();
+  const Data sent = pattern(1000);
+  ASSERT_EQ(write(*first, sent), sent.size());
+  first.reset();
+  second->handle_ready();
+  Data got(2000);
+  iovec into{got.data(), got.size()};
+  const auto came = second->read({&into, 1});
+  ASSERT_TRUE(came);
+  EXPECT_EQ(*came, sent.size());
+  second->handle_ready();
+  const auto after = second->read({&into, 1});
+  ASSERT_FALSE(after);
+  EXPECT_EQ(after.error().code, Code::kPeerLost);
+}
+
+TEST(RingPipe, MemoryThatCouldShrinkIsRefused) {
+  for (const auto& [size, seals] : {std::pair(kRingsBytes, F_SEAL_SEAL | F_SEAL_GROW),
+                                    std::pair(kRingsBytes - 4096, kSealed)}) {
+    auto sockets = unix_sockets();
+    auto pipe = RingPipe::open(std::move(sockets.first), memory(size, seals), RingSide::kFirst);
+    ASSERT_FALSE(pipe);
+    EXPECT_EQ(pipe.error().code, Code::kBadFrame);
+  }
+}
+
+TEST(RingPipe, CountersThatAPeerHasSpoiltAreAnError) {
+  auto sockets = unix_sockets();
+  UniqueFd shared = memory(kRingsBytes, kSealed);
+  auto peer = Mapping::open(shared.value(), 0, kRingsBytes, PROT_READ | PROT_WRITE, MAP_SHARED);
+  ASSERT_TRUE(peer);
+  auto pipe = RingPipe::open(std::move(sockets.first), std::move(shared), RingSide::kSecond);
+  ASSERT_TRUE(pipe);
+  auto* const head = reinterpret_cast<RingHead*>(peer->bytes().data());
+  head->written.store(kRingBytes + 1);  // more than there is room for
+  Data got(10);
+  iovec into{got.data(), got.size()};
+  const auto came = (*pipe)->read({&into, 1});
+  ASSERT_FALSE(came);
+  EXPECT_EQ(came.error().code, Code::kBadFrame);
+}
+
+TEST(RingPipe, WhoIsAwakeCostsNoCall) {
+  auto [first, second] = rings();
+  const Data sent = pattern(1000);
+  ASSERT_EQ(write(*first, sent), sent.size());  // nobody sleeps: no knock
+  char knock = 0;
+  EXPECT_LT(::recv(second->fd(), &knock, 1, MSG_DONTWAIT | MSG_PEEK), 0);
+  Data got(1000);
+  iovec into{got.data(), got.size()};
+  ASSERT_TRUE(second->read({&into, 1}));
+  EXPECT_FALSE(second->await(Interest::kRead));  // sleeps
+  ASSERT_EQ(write(*first, sent), sent.size());
+  EXPECT_EQ(::recv(second->fd(), &knock, 1, MSG_DONTWAIT | MSG_PEEK), 1);
+}
+
+TEST(FakePipe, WhatIsHeldComesWhenItIsLetThrough) {
+  auto wire = FakeWire::open();
+  ASSERT_TRUE(wire);
+  FakePipe first(*wire, FakeSide::kFirst);
+  FakePipe second(*wire, FakeSide::kSecond);
+  (*wire)->hold();
+  ASSERT_EQ(write(first, pattern(100)), 100U);
+  Data got(1000);
+  iovec into{got.data(), got.size()};
+  EXPECT_EQ(*second.read({&into, 1}), 0U);
+  EXPECT_EQ((*wire)->deliver(FakeSide::kSecond, 30), 30U);
+  EXPECT_EQ(*second.read({&into, 1}), 30U);
+  (*wire)->end(FakeSide::kSecond, Code::kTimeout);
+  (*wire)->release();
+  EXPECT_EQ(*second.read({&into, 1}), 70U);
+  const auto after = second.read({&into, 1});
+  ASSERT_FALSE(after);
+  EXPECT_EQ(after.error().code, Code::kTimeout);
+}
+
+}  // namespace
+}  // namespace hoplite::worlds

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "world/progress.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/check.h"
+#include "io/system_error.h"
+#include "io/tcp_socket.h"
+#include "world/pipe.h"
+#include "world/world.h"
+
+namespace hoplite::worlds {
+namespace {
+
+constexpr std::uint64_t kLivenessToken = 1;
+constexpr Incarnation kOnlyLife{1};  // every watch has a number of its own
+constexpr RailId kOnlyRail{0};
+// How long an edge may be left to its callers after they have stopped using it: a tenth of what a
+// person notices, and a hundred looks a second at most, of a process that moves messages.
+constexpr Duration kRestEvery = 10_ms;
+
+Instant read_clock() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return Instant{std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec};
+}
+
+std::uint8_t cause_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kDead:
+      return static_cast<std::uint8_t>(Cause::kPeerDied);
+    case Verdict::kUnreachable:
+      return static_cast<std::uint8_t>(Cause::kUnreachable);
+    case Verdict::kFrozen:
+      return static_cast<std::uint8_t>(Cause::kFrozen);
+    default:
+      return 0;
+  }
+}
+
+bool is_tcp(int fd) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain != AF_UNIX;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Progress>> Progress::start(const LivenessLimits& limits) {
+  auto poller = Poller::open();
+  if (!poller) return poller.error();
+  auto doorbell = Doorbell::open();
+  if (!doorbell) return doorbell.error();
+  auto liveness = Liveness::start(limits);
+  if (!liveness) return liveness.error();
+  if (auto added = poller->add(liveness->fd(), kLivenessToken, Interest::kRead); !added) {
+    return added.error();
+  }
+  auto progress = std::unique_ptr<Progress>(
+      new Progress(std::move(*poller), std::move(*liveness), limits.cut, std::move(*doorbell)));
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  progress->thread_ = std::thread(&Progress::run, progress.get());
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return progress;
+}
+
+Progress::Progress(Poller poller, Liveness liveness, Duration cut, UniqueFd doorbell)
+    : poller_(std::move(poller)),
+      events_(std::move(doorbell)),
+      pid_(::getpid()),
+      cut_(cut),
+      numbers_(kLivenessToken),
+      liveness_(std::make_unique<Liveness>(std::move(liveness))) {}
+
+Progress::~Progress() { close(); }
+
+bool Progress::is_forked() const { return ::getpid() != pid_; }
+
+void Progress::close() {
+  if (is_forked()) {  // its threads, and what they own, are the parent's
+    if (thread_.joinable()) thread_.detach();
+    [[maybe_unused]] const Liveness* const theirs = liveness_.release();
+    return;
+  }
+  std::map<std::uint64_t, std::shared_ptr<World>> worlds;
+  {
+    const Lock lock(mutex_);
+    if (std::exchange(is_closed_, true)) return;
+    worlds = worlds_;
+  }
+  for (const auto& [number, world] : worlds) world->close();
+  is_running_ = false;
+  poller_.wake();
+  thread_.join();
+  const Lock lock(liveness_mutex_);
+  liveness_.reset();
+}
+
+std::shared_ptr<World> Progress::open_world(std::string name, std::uint64_t epoch, Rank rank,
+                                            std::uint32_t size) {
+  const Lock lock(mutex_);
+  const std::uint64_t number = ++numbers_;
+  auto world =
+      std::make_shared<World>(*this, number, WorldName{std::move(name), epoch, rank, size});
+  worlds_.emplace(number, world);
+  return world;
+}
+
+// ---- watches ----
+
+Result<WatchId> Progress::watch(UniqueFd connection) {
+  const int flags = ::fcntl(connection.value(), F_GETFL);
+  if (flags < 0 || ::fcntl(connection.value(), F_SETFL, flags | O_NONBLOCK) != 0) {
+    return system_error("fcntl of a watch");
+  }
+  if (is_tcp(connection.value())) {
+    if (auto set = set_liveness_options(connection.value(), cut_); !set) return set.error();
+  }
+  WatchId watch;
+  {
+    const Lock lock(mutex_);
+    watch = WatchId{++numbers_};
+    watches_[watch];
+  }
+  const Lock lock(liveness_mutex_);
+  if (liveness_ == nullptr) return Error{Code::kCancelled, "the manager of worlds was closed"};
+  liveness_->watch(NodeId{watch.value}, kOnlyLife, kOnlyRail, Stream(std::move(connection)));
+  return watch;
+}
+
+void Progress::forget(WatchId watch) {
+  {
+    const Lock lock(mutex_);
+    if (watches_.erase(watch) == 0) return;
+  }
+  const Lock lock(liveness_mutex_);
+  if (liveness_ != nullptr) liveness_->forget(NodeId{watch.value}, kOnlyLife);
+}
+
+void Progress::depend(const std::shared_ptr<World>& world, Rank peer, WatchId watch) {
+  {
+    const Lock lock(mutex_);
+    const auto found = watches_.find(watch);
+    if (found != watches_.end()) {
+      found->second.push_back({world, peer});
+      return;
+    }
+  }
+  world->handle_peer_end(peer, Cause::kPeerDied);
+}
+
+void Progress::hear_liveness() {
+  std::vector<LivenessEvent> events;
+  {
+    const Lock lock(liveness_mutex_);
+    if (liveness_ == nullptr) return;
+    events = liveness_->take_events();
+  }
+  for (const LivenessEvent& event : events) hear(event);
+}
+
+void Progress::hear(const LivenessEvent& event) {
+  const WatchId watch{event.node.value};
+  std::vector<Dependent> dependents;
+  {
+    const Lock lock(mutex_);
+    const auto found = watches_.find(watch);
+    if (found == watches_.end()) return;  // forgotten meanwhile
+    std::erase_if(found->second, [](const Dependent& each) { return each.world.expired(); });
+    dependents = found->second;
+    if (is_final(event.verdict)) watches_.erase(found);
+  }
+  const std::uint8_t cause = cause_of(event.verdict);
+  for (const Dependent& dependent : dependents) {
+    const auto world = dependent.world.lock();
+    if (world == nullptr) continue;
+    if (cause != 0) {
+      world->handle_peer_end(dependent.peer, static_cast<Cause>(cause));
+    } else if (!is_final(event.verdict) && event.verdict != Verdict::kRailLost) {
+      say({.kind = event.verdict == Verdict::kSuspect ? WorldEvent::Kind::kSuspect
+                                                      : WorldEvent::Kind::kRecovered,
+           .world = world->number(),
+           .rank = dependent.peer});
+    }
+  }
+  if (is_final(event.verdict)) {
+    say({.kind = WorldEvent::Kind::kWatchEnded, .watch = watch, .cause = cause});
+  }
+}
+
+// ---- edges ----
+
+Result<std::uint64_t> Progress::enroll(const World& world, Rank peer, const Pipe& pipe) {
+  std::uint64_t token = 0;
+  {
+    const Lock lock(mutex_);
+    if (is_closed_) return Error{Code::kCancelled, "the manager of worlds was closed"};
+    token = ++numbers_;
+    edges_.emplace(token, std::pair(world.number(), peer));
+  }
+  auto added = poller_.add(pipe.fd(), token, Interest::kRead);
+  if (added) return token;
+  const Lock lock(mutex_);
+  edges_.erase(token);
+  return added.error();
+}
+
+void Progress::change(const Pipe& pipe, std::uint64_t token, Interest interest) {
+  poller_.change(pipe.fd(), token, interest);
+}
+
+void Progress::strike_off(const Pipe& pipe, std::uint64_t token) {
+  poller_.remove(pipe.fd());  // a forked child may hold it open, and then closing is not enough
+  const Lock lock(mutex_);
+  edges_.erase(token);
+}
+
+void Progress::note_rest() {
+  if (!has_rest_.exchange(true)) poller_.wake();
+}
+
+void Progress::call_again(std::uint64_t token) {
+  {
+    const Lock lock(mutex_);
+    again_.push_back(token);
+  }
+  poller_.wake();
+}
+
+void Progress::remove(const World& world) {
+  std::shared_ptr<World> last;
+  const Lock lock(mutex_);
+  const auto found = worlds_.find(world.number());
+  if (found == worlds_.end()) return;
+  last = std::move(found->second);
+  worlds_.erase(found);
+}
+
+void Progress::say(WorldEvent event) {
+  event.at = read_clock();
+  events_.push(std::move(event));
+}
+
+// ---- the thread ----
+
+void Progress::run() noexcept {
+  ::pthread_setname_np(::pthread_self(), "hoplite-world");
+  std::optional<Instant> look_at;
+  bool has_more = false;
+  while (is_running_) {
+    if (has_rest_ && !look_at) look_at = read_clock() + kRestEvery;
+    std::optional<Duration> timeout;
+    if (look_at) timeout = std::max(*look_at - read_clock(), Duration{0});
+    if (has_more) timeout = Duration{0};
+    for (const Ready& ready : poller_.wait(timeout)) {
+      if (ready.token == kLivenessToken) {
+        hear_liveness();
+      } else {
+        visit(ready.token);
+      }
+    }
+    std::deque<std::uint64_t> again;
+    {
+      const Lock lock(mutex_);
+      again.swap(again_);
+    }
+    for (const std::uint64_t token : again) visit(token);
+    if (look_at && read_clock() >= *look_at) {
+      look_at.reset();
+      look_after_rest();
+    }
+    {
+      const Lock lock(liveness_mutex_);
+      if (liveness_ != nullptr && !liveness_->flush()) has_rest_ = true;
+    }
+    const Lock lock(mutex_);
+    has_more = !again_.empty();
+  }
+}
+
+void Progress::visit(std::uint64_t token) {
+  std::shared_ptr<World> world;
+  Rank peer;
+  {
+    const Lock lock(mutex_);
+    const auto edge = edges_.find(token);
+    if (edge == edges_.end()) return;
+    peer = edge->second.second;
+    const auto found = worlds_.find(edge->second.first);
+    if (found == worlds_.end()) return;
+    world = found->second;
+  }
+  if (!world->handle_ready(peer)) return;
+  const Lock lock(mutex_);
+  again_.push_back(token);
+}
+
+void Progress::look_after_rest() {
+  has_rest_ = false;
+  std::vector<std::shared_ptr<World>> worlds;
+  {
+    const Lock lock(mutex_);
+    for (const auto& [number, world] : worlds_) worlds.push_back(world);
+  }
+  bool is_used = false;
+  for (const auto& world : worlds) is_used = world->handle_rest() || is_used;
+  if (is_used) has_rest_ = true;
+}
+
+}  // namespace hoplite::worlds

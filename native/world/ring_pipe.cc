@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "world/ring_pipe.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "io/system_error.h"
+#include "world/socket_pipe.h"
+
+namespace hoplite::worlds {
+namespace {
+
+// Copied before the other side is told, so that it copies at the same time.
+constexpr std::uint64_t kStepBytes = 256_KiB;
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+// What is at [offset, offset + size) of a ring lies in one or two runs.
+void copy_in(std::byte* ring, std::uint64_t at, const std::byte* from, std::uint64_t size) {
+  const std::uint64_t first = std::min(size, kRingBytes - at % kRingBytes);
+  std::memcpy(ring + at % kRingBytes, from, first);
+  if (first < size) std::memcpy(ring, from + first, size - first);
+}
+
+void copy_out(const std::byte* ring, std::uint64_t at, std::byte* to, std::uint64_t size) {
+  const std::uint64_t first = std::min(size, kRingBytes - at % kRingBytes);
+  std::memcpy(to, ring + at % kRingBytes, first);
+  if (first < size) std::memcpy(to + first, ring, size - first);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RingPipe>> RingPipe::open(UniqueFd socket, UniqueFd memory, RingSide side) {
+  if (auto prepared = SocketPipe::prepare(socket.value()); !prepared) return prepared.error();
+  struct stat status{};
+  if (::fstat(memory.value(), &status) != 0) return system_error("fstat of a world's memory");
+  const int seals = ::fcntl(memory.value(), F_GET_SEALS);
+  if (static_cast<std::uint64_t>(status.st_size) != kRingsBytes || seals < 0 ||
+      (seals & kSeals) != kSeals) {
+    return Error{Code::kBadFrame, "a world's memory has another size, or is not sealed"};
+  }
+  auto mapping = Mapping::open(memory.value(), 0, kRingsBytes, PROT_READ | PROT_WRITE, MAP_SHARED);
+  if (!mapping) return mapping.error();
+  return std::unique_ptr<RingPipe>(new RingPipe(std::move(socket), std::move(*mapping), side));
+}
+
+RingPipe::RingPipe(UniqueFd socket, Mapping memory, RingSide side)
+    : socket_(std::move(socket)), memory_(std::move(memory)) {
+  const auto ring = [&](std::uint64_t offset) {
+    std::byte* const at = memory_.bytes().data() + offset;
+    return Ring{std::launder(reinterpret_cast<RingHead*>(at)), at + kRingHeadBytes};
+  };
+  out_ = ring(0);
+  in_ = ring(kRingHeadBytes + kRingBytes);
+  if (side == RingSide::kSecond) std::swap(out_, in_);
+}
+
+Result<std::uint64_t> RingPipe::filled(const Ring& ring) const {
+  const bool is_out = ring.head == out_.head;
+  const std::uint64_t written =
+      is_out ? written_ : ring.head->written.load(std::memory_order_acquire);
+  const std::uint64_t taken = is_out ? ring.head->taken.load(std::memory_order_acquire) : taken_;
+  const std::uint64_t size = written - taken;
+  if (size > kRingBytes) return Error{Code::kBadFrame, "a peer has written nonsense into a ring"};
+  return size;
+}
+
+void RingPipe::wake(std::atomic<std::uint32_t>& sleeps) {
+  // Pairs with await(): whoever sleeps has said so before it looked for the last time.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (sleeps.load(std::memory_order_relaxed) == 0) return;
+  if (sleeps.exchange(0, std::memory_order_relaxed) == 0) return;
+  const char knock = 1;  // a socket that is full of them wakes as well
+  [[maybe_unused]] const auto sent =
+      ::send(socket_.value(), &knock, sizeof knock, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+Result<std::size_t> RingPipe::write(std::span<iovec> parts) {
+  std::size_t total = 0;
+  std::uint64_t unsaid = 0;
+  const auto say = [&] {
+    out_.head->written.store(written_, std::memory_order_release);
+    unsaid = 0;
+    wake(out_.head->reader_sleeps);
+  };
+  for (const iovec& part : parts) {
+    for (std::size_t done = 0; done < part.iov_len;) {
+      auto size = filled(out_);
+      if (!size) return size.error();
+      const std::uint64_t step =
+          std::min<std::uint64_t>({kRingBytes - *size, part.iov_len - done, kStepBytes - unsaid});
+      if (step == 0) {
+        if (unsaid > 0) say();
+        return total;
+      }
+      copy_in(out_.bytes, written_, static_cast<const std::byte*>(part.iov_base) + done, step);
+      written_ += step;
+      unsaid += step;
+      done += step;
+      total += step;
+      if (unsaid == kStepBytes) say();
+    }
+  }
+  if (unsaid > 0) say();
+  if (total == 0 && has_ended_) return Error{Code::kPeerLost, "the peer's process has ended"};
+  return total;
+}
+
+Result<std::size_t> RingPipe::read(std::span<iovec> parts) {
+  std::size_t total = 0;
+  for (const iovec& part : parts) {
+    for (std::size_t done = 0; done < part.iov_len;) {
+      auto size = filled(in_);
+      if (!size) return size.error();
+      const std::uint64_t step = std::min<std::uint64_t>({*size, part.iov_len - done, kStepBytes});
+      if (step == 0) {
+        if (total == 0 && has_ended_) return Error{Code::kPeerLost, "the peer's process has ended"};
+        return total;
+      }
+      copy_out(in_.bytes, taken_, static_cast<std::byte*>(part.iov_base) + done, step);
+      taken_ += step;
+      done += step;
+      total += step;
+      in_.head->taken.store(taken_, std::memory_order_release);
+      // A writer that slept is worth waking once it can go on for a while.
+      if (*size - step <= kRingBytes / 2) wake(in_.head->writer_sleeps);
+    }
+  }
+  return total;
+}
+
+bool RingPipe::await(Interest interest) {
+  const auto bits = static_cast<unsigned>(interest);
+  const bool reads = (bits & static_cast<unsigned>(Interest::kRead)) != 0;
+  const bool writes = (bits & static_cast<unsigned>(Interest::kWrite)) != 0;
+  in_.head->reader_sleeps.store(reads ? 1 : 0, std::memory_order_relaxed);
+  out_.head->writer_sleeps.store(writes ? 1 : 0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const auto came = filled(in_);
+  const auto went = filled(out_);
+  const bool has_come = !came || *came > 0 || has_ended_;
+  const bool has_room = !went || *went <= kRingBytes / 2 || has_ended_;
+  return (reads && has_come) || (writes && has_room);
+}
+
+void RingPipe::handle_ready() {
+  std::array<char, 256> knocks;
+  while (!has_ended_) {
+    const ssize_t got = ::recv(socket_.value(), knocks.data(), knocks.size(), MSG_DONTWAIT);
+    if (got > 0) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+    has_ended_ = true;
+  }
+}
+
+void RingPipe::finish() { ::shutdown(socket_.value(), SHUT_WR); }
+
+}  // namespace hoplite::worlds

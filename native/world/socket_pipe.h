@@ -1,0 +1,29 @@
+// An edge by a stream socket: between hosts by TCP. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "io/unique_fd.h"
+#include "world/pipe.h"
+
+namespace hoplite::worlds {
+
+class SocketPipe final : public Pipe {
+ public:
+  // Makes the socket non-blocking, and TCP send small messages at once.
+  [[nodiscard]] static Result<void> prepare(int fd);
+  explicit SocketPipe(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  [[nodiscard]] Result<std::size_t> write(std::span<iovec> parts) override;
+  [[nodiscard]] Result<std::size_t> read(std::span<iovec> parts) override;
+  [[nodiscard]] std::size_t read_ahead_bytes() const override;
+  [[nodiscard]] int fd() const override { return socket_.value(); }
+  [[nodiscard]] bool await(Interest) override { return false; }
+  [[nodiscard]] Interest interest_of(Interest awaited) const override { return awaited; }
+  void handle_ready() override {}
+  void finish() override;
+  [[nodiscard]] const char* name() const override { return "tcp"; }
+
+ private:
+  UniqueFd socket_;
+};
+
+}  // namespace hoplite::worlds

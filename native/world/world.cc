@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "world/world.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+
+namespace hoplite::worlds {
+namespace {
+
+Interest both(Interest a, Interest b) {
+  return static_cast<Interest>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+}
+
+Cause cause_of(const Error& error) {
+  switch (error.code) {
+    case Code::kPeerLost:
+      return Cause::kPeerDied;
+    case Code::kBadFrame:
+    case Code::kLayoutMismatch:
+      return Cause::kProtocol;
+    case Code::kTimeout:
+      return Cause::kFrozen;
+    case Code::kStoreFull:
+      return Cause::kLocal;
+    default:
+      return Cause::kUnreachable;
+  }
+}
+
+// Whether it is an end of the connection, and not of what came by it.
+bool is_of_pipe(const Error& error) {
+  const Cause cause = cause_of(error);
+  return cause != Cause::kProtocol && cause != Cause::kLocal;
+}
+
+const char* words(Cause cause) {
+  switch (cause) {
+    case Cause::kPeerDied:
+      return "its process has ended without leaving";
+    case Cause::kUnreachable:
+      return "the network has cut it off";
+    case Cause::kFrozen:
+      return "its process has said nothing for too long";
+    case Cause::kPeerLeft:
+      return "it has left, and an operation needs it";
+    case Cause::kAborted:
+      return "it has given the world up";
+    case Cause::kProtocol:
+      return "it sent what fits nothing";
+    case Cause::kLocal:
+      break;
+  }
+  return "this process could not go on";
+}
+
+}  // namespace
+
+World::World(Progress& progress, std::uint64_t number, WorldName name)
+    : progress_(progress), number_(number), name_(std::move(name)) {}
+
+World::~World() { close(); }
+
+std::string World::title() const {
+  return "world " + name_.name + " (epoch " + std::to_string(name_.epoch) + ")";
+}
+
+Result<void> World::add_edge(Rank peer, std::unique_ptr<Pipe> pipe) {
+  const Lock lock(mutex_);
+  if (peer == name_.rank || peer.value >= name_.size || edges_.contains(peer) || is_closed_) {
+    return Error{Code::kInvalidArgument, title() + " takes no edge to rank " +
+                                             std::to_string(peer.value) +
+                                             "; add one to each other rank, once"};
+  }
+  auto token = progress_.enroll(*this, peer, *pipe);
+  if (!token) return token.error();
+  Edge& edge =
+      *edges_.emplace(peer, std::make_unique<Edge>(peer, *token, std::move(pipe))).first->second;
+  edge.armed = Interest::kRead;
+  if (end_) return {};  // it broke while it was made; the edge goes with it
+  if (arm(edge, Carrier::kProgress)) progress_.call_again(edge.token());
+  return {};
+}
+
+// ---- operations ----
+
+Result<void> World::check(Rank peer) const {
+  if (is_closed_ || leaving_ != nullptr) {
+    return Error{Code::kInvalidArgument, title() + " was left; join it anew"};
+  }
+  if (end_ || edges_.contains(peer)) return {};
+  return Error{Code::kInvalidArgument, title() + " has no other rank " +
+                                           std::to_string(peer.value) + ", of " +
+                                           std::to_string(name_.size) + "; this is rank " +
+                                           std::to_string(name_.rank.value)};
+}
+
+Result<OperationHandle> World::send(Rank peer, Content content, std::span<const std::byte> bytes) {
+  const Lock lock(mutex_);
+  if (auto valid = check(peer); !valid) return valid.error();
+  const OperationId id{++operations_};
+  if (end_) return begin(nullptr, id, peer);
+  Edge& edge = *edges_.at(peer);
+  edge.rules().handle_send(id, std::move(content), bytes);
+  return begin(&edge, id, peer);
+}
+
+Result<OperationHandle> World::receive(Rank peer, Wanted wanted) {
+  const Lock lock(mutex_);
+  if (auto valid = check(peer); !valid) return valid.error();
+  const OperationId id{++operations_};
+  if (end_) return begin(nullptr, id, peer);
+  Edge& edge = *edges_.at(peer);
+  if (auto taken = edge.rules().handle_receive(id, std::move(wanted)); !taken) {
+    hear_end(edge, taken.error());
+  }
+  return begin(&edge, id, peer);
+}
+
+// Carries it as far as it goes now. `edge` is null, or the world has ended: then so has it.
+OperationHandle World::begin(Edge* edge, OperationId id, Rank peer) {
+  if (!end_) {
+    carried_ = id;
+    if (carry(*edge, Carrier::kCaller)) progress_.call_again(edge->token());
+    carried_ = OperationId{};
+  }
+  std::optional<Outcome> mine = std::exchange(mine_, std::nullopt);
+  if (mine && mine->data == nullptr) return nullptr;
+  auto operation = std::make_shared<Operation>();
+  operation->id = id;
+  operation->peer = peer;
+  if (mine) {
+    operation->content = std::move(mine->content);
+    operation->data = std::move(mine->data);
+    operation->state = Operation::State::kDone;
+  } else if (end_) {
+    operation->state = Operation::State::kBroken;
+  } else {
+    open_.emplace(id, operation);
+  }
+  return operation;
+}
+
+bool World::cancel(Operation& operation) {
+  const Lock lock(mutex_);
+  if (operation.state != Operation::State::kPending || &operation == leaving_.get()) return false;
+  const bool was_open = edges_.at(operation.peer)->rules().handle_cancel(operation.id);
+  HOPLITE_CHECK(was_open);
+  end_operation(operation, Operation::State::kCancelled);
+  open_.erase(operation.id);
+  return true;
+}
+
+bool World::wait(const Operation& operation, Duration timeout) {
+  std::unique_lock lock(mutex_);
+  return ended_.wait_for(lock, std::chrono::nanoseconds(timeout.ns),
+                         [&] { return operation.state != Operation::State::kPending; });
+}
+
+bool World::notify(Operation& operation, std::shared_ptr<Completions> completions,
+                   std::uint64_t token) {
+  const Lock lock(mutex_);
+  if (operation.state != Operation::State::kPending) return false;
+  operation.completions = std::move(completions);
+  operation.token = token;
+  return true;
+}
+
+bool World::has_moved(const Operation& operation) {
+  const Lock lock(mutex_);
+  const auto edge = edges_.find(operation.peer);
+  return edge != edges_.end() && edge->second->rules().has_moved(operation.id);
+}
+
+void World::end_operation(Operation& operation, Operation::State state) {
+  operation.state = state;
+  if (operation.completions != nullptr) operation.completions->push(operation.token);
+  operation.completions.reset();
+  ended_.notify_all();
+}
+
+// ---- moving bytes ----
+
+// Returns whether there is more to do at once.
+bool World::carry(Edge& edge, Carrier carrier) {
+  EdgeRules& rules = edge.rules();
+  if (edge.is_retired) {  // what it sent before it left may be here
+    settle(edge);
+    if (!end_ && rules.has_left()) hear_goodbye(edge);
+    return false;
+  }
+  if (end_ || rules.is_over()) return see_off(edge);
+  const auto moved = move_bytes(edge, carrier);
+  if (!moved && is_of_pipe(moved.error())) {  // the peer may have said why before
+    [[maybe_unused]] const auto read = edge.read(Edge::Reading::kAll);
+    settle(edge);
+  }
+  if (const auto told = rules.ending()) {
+    break_by(&edge, *told);
+    return false;
+  }
+  if (rules.has_left()) {
+    hear_goodbye(edge);
+    return false;
+  }
+  if (!moved) {
+    hear_end(edge, moved.error());
+    return false;
+  }
+  if (rules.is_over()) return see_off(edge);
+  return arm(edge, carrier);
+}
+
+Result<void> World::move_bytes(Edge& edge, Carrier carrier) {
+  const bool is_callers = carrier == Carrier::kCaller;
+  const auto written = edge.write();
+  settle(edge);
+  if (!written) return written.error();
+  if (is_callers && mine_) return {};
+  bool has_settled = true;
+  while (has_settled && !mine_) {
+    const auto read = edge.read(is_callers ? Edge::Reading::kUntilOutcome : Edge::Reading::kAll);
+    has_settled = settle(edge) && is_callers;
+    if (!read) return read.error();
+  }
+  auto answered = edge.write();
+  settle(edge);
+  return answered;
+}
+
+bool World::settle(Edge& edge) {
+  bool has_settled = false;
+  while (auto outcome = edge.rules().poll_outcome()) {
+    has_settled = true;
+    if (outcome->operation == carried_) {
+      mine_ = std::move(outcome);
+      continue;
+    }
+    const auto open = open_.find(outcome->operation);
+    HOPLITE_CHECK(open != open_.end());
+    const OperationHandle operation = std::move(open->second);
+    open_.erase(open);
+    operation->content = std::move(outcome->content);
+    operation->data = std::move(outcome->data);
+    end_operation(*operation, Operation::State::kDone);
+  }
+  return has_settled;
+}
+
+bool World::arm(Edge& edge, Carrier carrier) {
+  const EdgeRules& rules = edge.rules();
+  const bool rests = carrier == Carrier::kCaller && !edge.is_blocked() && !rules.is_waiting();
+  if (rests && edge.is_resting) {
+    edge.was_used = true;
+    return false;
+  }
+  const Interest interest =
+      rests ? Interest::kNone
+            : both(Interest::kRead, edge.is_blocked() ? Interest::kWrite : Interest::kNone);
+  edge.is_resting = edge.was_used = rests;
+  if (const Interest polled = edge.pipe().interest_of(interest); polled != edge.armed) {
+    progress_.change(edge.pipe(), edge.token(), polled);
+    edge.armed = polled;
+  }
+  const bool is_there = edge.pipe().await(interest);
+  if (rests) progress_.note_rest();
+  return !rests && (is_there || edge.has_more() || edge.has_read_ahead());
+}
+
+// After our last word, or the world's end: what is still to be written, and nothing to be read.
+bool World::see_off(Edge& edge) {
+  const auto written = edge.write();
+  const bool is_over = edge.rules().is_over();
+  if (is_over && !std::exchange(edge.is_finished, true)) edge.pipe().finish();
+  if (is_over) check_drained();
+  if (!written || edge.drain()) {
+    retire(edge);
+    return false;
+  }
+  return arm(edge, Carrier::kProgress);
+}
+
+bool World::handle_ready(Rank peer) {
+  const Lock lock(mutex_);
+  const auto found = edges_.find(peer);
+  if (found == edges_.end() || found->second->is_retired) return false;
+  found->second->pipe().handle_ready();
+  return carry(*found->second, Carrier::kProgress);
+}
+
+bool World::handle_rest() {
+  const Lock lock(mutex_);
+  bool is_used = false;
+  for (const auto& [peer, edge] : edges_) {
+    if (!edge->is_resting) continue;
+    if (std::exchange(edge->was_used, false)) {
+      is_used = true;
+    } else {
+      edge->is_resting = false;
+      if (carry(*edge, Carrier::kProgress)) progress_.call_again(edge->token());
+    }
+  }
+  return is_used;
+}
+
+// ---- the end ----
+
+void World::handle_peer_end(Rank peer, Cause cause) {
+  const Lock lock(mutex_);
+  const auto found = edges_.find(peer);
+  if (end_ || is_closed_ || found == edges_.end()) return;
+  Edge& edge = *found->second;
+  // Its last words may lie here unread: Goodbye, or why the world has ended.
+  if (cause == Cause::kPeerDied && carry(edge, Carrier::kProgress)) {
+    progress_.call_again(edge.token());
+  }
+  if (end_ || edge.rules().has_left()) return;
+  retire(edge);
+  break_by(&edge, {cause, peer, words(cause)});
+}
+
+void World::hear_end(Edge& edge, const Error& error) {
+  const Cause cause = cause_of(error);
+  if (is_of_pipe(error)) retire(edge);
+  break_by(&edge, {cause, cause == Cause::kLocal ? name_.rank : edge.peer(),
+                   cause == Cause::kPeerDied ? words(cause) : error.text});
+}
+
+void World::hear_goodbye(Edge& edge) {
+  if (!edge.is_retired) {
+    retire(edge);
+    progress_.say({.kind = WorldEvent::Kind::kPeerLeft,
+                   .world = number_,
+                   .rank = edge.peer(),
+                   .text = "it has left"});
+  }
+  if (edge.rules().waits_in_vain()) {
+    break_by(&edge, {Cause::kPeerLeft, edge.peer(), words(Cause::kPeerLeft)});
+  }
+  check_drained();
+}
+
+// `by` tells no edge of it that told us; the others are told.
+void World::break_by(const Edge* by, End end) {
+  if (end_) return;
+  end_ = std::move(end);
+  for (const auto& [id, operation] : std::exchange(open_, {})) {
+    end_operation(*operation, Operation::State::kBroken);
+  }
+  if (leaving_ != nullptr && leaving_->state == Operation::State::kPending) {
+    end_operation(*leaving_, Operation::State::kBroken);
+  }
+  progress_.say({.kind = WorldEvent::Kind::kBroken,
+                 .world = number_,
+                 .rank = end_->rank,
+                 .cause = static_cast<std::uint8_t>(end_->cause),
+                 .text = end_->text});
+  for (const auto& [peer, edge] : edges_) {
+    const bool has_told = edge.get() == by && edge->rules().ending().has_value();
+    edge->rules().handle_ending(*end_);
+    if (has_told) {
+      retire(*edge);
+    } else if (!edge->is_retired && see_off(*edge)) {
+      progress_.call_again(edge->token());
+    }
+  }
+}
+
+void World::retire(Edge& edge) {
+  if (std::exchange(edge.is_retired, true)) return;
+  progress_.strike_off(edge.pipe(), edge.token());
+}
+
+void World::abort(Cause cause, const std::string& text) {
+  const Lock lock(mutex_);
+  if (is_closed_) return;
+  break_by(nullptr, {cause, name_.rank, text.substr(0, kEndTextBytesMax)});
+}
+
+OperationHandle World::leave() {
+  const Lock lock(mutex_);
+  if (leaving_ != nullptr) return leaving_;
+  leaving_ = std::make_shared<Operation>();
+  if (end_ || is_closed_) {
+    leaving_->state = Operation::State::kBroken;
+    return leaving_;
+  }
+  for (const auto& [peer, edge] : edges_) {
+    edge->rules().handle_leave();
+    if (carry(*edge, Carrier::kProgress)) progress_.call_again(edge->token());
+    if (end_) break;
+  }
+  check_drained();
+  return leaving_;
+}
+
+void World::check_drained() {
+  if (leaving_ == nullptr || leaving_->state != Operation::State::kPending) return;
+  const bool is_drained = std::ranges::all_of(edges_, [](const auto& each) {
+    return each.second->rules().is_over() || each.second->rules().has_left();
+  });
+  if (is_drained) end_operation(*leaving_, Operation::State::kDone);
+}
+
+void World::close() {
+  const Lock lock(mutex_);
+  if (std::exchange(is_closed_, true)) return;
+  const bool has_left = leaving_ != nullptr && leaving_->state == Operation::State::kDone;
+  if (!end_ && !has_left) {
+    break_by(nullptr, {Cause::kLocal, name_.rank, "it was closed without leaving"});
+  }
+  for (const auto& [peer, edge] : edges_) {
+    if (edge->is_retired) continue;
+    [[maybe_unused]] const bool is_more = see_off(*edge);  // unread bytes would make it a reset
+    retire(*edge);
+  }
+  edges_.clear();
+  progress_.remove(*this);
+}
+
+std::optional<End> World::end() {
+  const Lock lock(mutex_);
+  return end_;
+}
+
+std::vector<Rank> World::left() {
+  const Lock lock(mutex_);
+  std::vector<Rank> ranks;
+  for (const auto& [peer, edge] : edges_) {
+    if (edge->rules().has_left()) ranks.push_back(peer);
+  }
+  return ranks;
+}
+
+const char* World::transport(Rank peer) {
+  const Lock lock(mutex_);
+  const auto found = edges_.find(peer);
+  return found == edges_.end() ? nullptr : found->second->pipe().name();
+}
+
+}  // namespace hoplite::worlds
