@@ -191,7 +191,7 @@ class Received:
     def dtype(self) -> str: ...
 
     @property
-    def shape(self) -> tuple: ...
+    def shape(self) -> tuple[int, ...]: ...
 
 class Completions:
     """Where an event loop hears of what has ended."""
@@ -253,16 +253,6 @@ class FakeWire:
 class WorldEdges:
     """One world: this member's edges to the others."""
 
-    def add_edge(self, rank: int, watch: int, fd: int, *, memory: int = -1, is_first: bool = False) -> None:
-        """
-        Take over a connection to a member, and memory that both share, if there is any.
-        """
-
-    def add_fake_edge(self, rank: int, wire: FakeWire, *, is_first: bool) -> None:
-        """
-        Reach a member of this process by a wire whose faults are decided elsewhere.
-        """
-
     def send(self, rank: int, key: int, operation: int, dtype: str, shape: Sequence[int], data: object) -> WorldOperation | None:
         """Send a buffer. None: it is done."""
 
@@ -272,11 +262,26 @@ class WorldEdges:
     def receive_new(self, rank: int, key: int, operation: int) -> WorldOperation:
         """Receive what comes, into memory of its own."""
 
+    def add_edge(self, rank: int, watch: int, fd: int, *, memory: int = -1, is_first: bool = False) -> None:
+        """
+        Take over a connection to a member, and memory that both share, if there is any.
+        """
+
+    def depend(self, rank: int, watch: int) -> None:
+        """From now on the end of that watch is the end of this member."""
+
+    def add_fake_edge(self, rank: int, wire: FakeWire, *, is_first: bool) -> None:
+        """
+        Reach a member of this process by a wire whose faults are decided elsewhere.
+        """
+
     def abort(self, cause: int, text: str) -> None:
         """Break it at once; the others hear of it."""
 
     def leave(self) -> WorldOperation:
-        """Say Goodbye after all that is to be sent; done when that is written."""
+        """
+        Say Goodbye after all that is to be sent; done when it has reached the others.
+        """
 
     def end(self) -> tuple[int, int, str] | None:
         """Return (cause, rank, text) once it is broken."""

@@ -306,13 +306,8 @@ void bind_port(nb::module_& m) {
           "Close all worlds and end the threads. Idempotent.");
 }
 
-void bind_edges(nb::module_& m) {
-  nb::class_<PyWorld>(m, "WorldEdges", "One world: this member's edges to the others.")
-      .def("add_edge", &add_edge, "rank"_a, "watch"_a, "fd"_a, nb::kw_only(), "memory"_a = -1,
-           "is_first"_a = false,
-           "Take over a connection to a member, and memory that both share, if there is any.")
-      .def("add_fake_edge", &add_fake_edge, "rank"_a, "wire"_a, nb::kw_only(), "is_first"_a,
-           "Reach a member of this process by a wire whose faults are decided elsewhere.")
+void bind_transfers(nb::class_<PyWorld>& edges) {
+  edges
       .def("send", &send, "rank"_a, "key"_a, "operation"_a, "dtype"_a, "shape"_a, "data"_a,
            nb::sig("def send(self, rank: int, key: int, operation: int, dtype: str, shape: "
                    "collections.abc.Sequence[int], data: object) -> WorldOperation | None"),
@@ -323,7 +318,25 @@ void bind_edges(nb::module_& m) {
            "Receive into a buffer. None: it is done.")
       .def("receive_new", &receive_new, "rank"_a, "key"_a, "operation"_a,
            nb::sig("def receive_new(self, rank: int, key: int, operation: int) -> WorldOperation"),
-           "Receive what comes, into memory of its own.")
+           "Receive what comes, into memory of its own.");
+}
+
+void bind_edges(nb::module_& m) {
+  nb::class_<PyWorld> edges(m, "WorldEdges", "One world: this member's edges to the others.");
+  bind_transfers(edges);
+  edges
+      .def("add_edge", &add_edge, "rank"_a, "watch"_a, "fd"_a, nb::kw_only(), "memory"_a = -1,
+           "is_first"_a = false,
+           "Take over a connection to a member, and memory that both share, if there is any.")
+      .def(
+          "depend",
+          [](PyWorld& self, std::uint32_t rank, std::uint64_t watch) {
+            const nb::gil_scoped_release released;
+            self.progress->depend(self.world, Rank{rank}, WatchId{watch});
+          },
+          "rank"_a, "watch"_a, "From now on the end of that watch is the end of this member.")
+      .def("add_fake_edge", &add_fake_edge, "rank"_a, "wire"_a, nb::kw_only(), "is_first"_a,
+           "Reach a member of this process by a wire whose faults are decided elsewhere.")
       .def(
           "abort",
           [](PyWorld& self, int cause, const std::string& text) {
@@ -341,7 +354,7 @@ void bind_edges(nb::module_& m) {
             }();
             return PyOperation(self, std::move(leaving), std::nullopt);
           },
-          "Say Goodbye after all that is to be sent; done when that is written.")
+          "Say Goodbye after all that is to be sent; done when it has reached the others.")
       .def(
           "end",
           [](PyWorld& self) -> std::optional<std::tuple<int, int, std::string>> {
@@ -380,12 +393,15 @@ void bind_operations(nb::module_& m) {
   nb::class_<PyReceived>(m, "Received", nb::type_slots(received_slots),
                          "What a member sent; a writable buffer.")
       .def_prop_ro("dtype", [](PyReceived& self) { return self.operation->content.dtype; })
-      .def_prop_ro("shape", [](PyReceived& self) {
-        const std::vector<std::uint64_t>& shape = self.operation->content.shape;
-        nb::list sizes;
-        for (const std::uint64_t size : shape) sizes.append(size);
-        return nb::tuple(sizes);
-      });
+      .def_prop_ro(
+          "shape",
+          [](PyReceived& self) {
+            const std::vector<std::uint64_t>& shape = self.operation->content.shape;
+            nb::list sizes;
+            for (const std::uint64_t size : shape) sizes.append(size);
+            return nb::tuple(sizes);
+          },
+          nb::for_getter(nb::sig("def shape(self) -> tuple[int, ...]")));
   nb::class_<PyCompletions>(m, "Completions", "Where an event loop hears of what has ended.")
       .def(nb::init<>())
       .def_prop_ro("fd", [](PyCompletions& self) { return self.completions->fd(); })

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <span>
+#include <utility>
 
 namespace hoplite::worlds {
 namespace {
@@ -74,6 +75,10 @@ Result<void> Edge::read(Reading reading) {
     total += *got;
   }
   return {};
+}
+
+void Edge::finish() {
+  if (!std::exchange(is_finished_, true)) pipe_->finish();
 }
 
 bool Edge::drain() {

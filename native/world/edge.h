@@ -37,6 +37,7 @@ class Edge {
   [[nodiscard]] Result<void> read(Reading reading);
   // Throws away what comes, after our last word. Returns whether the peer has ended as well.
   [[nodiscard]] bool drain();
+  void finish();  // nothing more will be written; idempotent
 
   [[nodiscard]] bool is_blocked() const { return is_blocked_; }  // bytes to write, and no room
   [[nodiscard]] bool has_more() const { return has_more_; }      // the turn was full
@@ -48,8 +49,7 @@ class Edge {
   // looked.
   bool is_resting = false;
   bool was_used = false;
-  bool is_finished = false;  // the pipe knows that nothing more will be written
-  bool is_retired = false;   // no poller knows it any more
+  bool is_retired = false;  // no poller knows it any more
 
  private:
   [[nodiscard]] Result<std::size_t> read_some();
@@ -63,6 +63,7 @@ class Edge {
   std::size_t staged_end_ = 0;
   bool is_blocked_ = false;
   bool has_more_ = false;
+  bool is_finished_ = false;
 };
 
 }  // namespace hoplite::worlds

@@ -101,6 +101,8 @@ Result<std::size_t> FakePipe::read(std::span<iovec> parts) {
     Doorbell::ring(out().bell.value());  // there is room again
   } else if (way.ended) {
     return Error{*way.ended, "the other end is gone"};
+  } else if (way.is_finished && way.bytes.empty()) {
+    return Error{Code::kPeerLost, "the other end has finished"};
   }
   return total;
 }
@@ -108,10 +110,17 @@ Result<std::size_t> FakePipe::read(std::span<iovec> parts) {
 bool FakePipe::await(Interest interest) {
   const Lock lock(wire_->mutex_);
   const auto bits = static_cast<unsigned>(interest);
-  const bool has_come = in().through > 0 || in().ended.has_value();
+  const bool is_over = in().is_finished && in().bytes.empty();
+  const bool has_come = in().through > 0 || in().ended.has_value() || is_over;
   const bool has_room = out().bytes.size() < FakeWire::kRoomBytes;
   return ((bits & static_cast<unsigned>(Interest::kRead)) != 0 && has_come) ||
          ((bits & static_cast<unsigned>(Interest::kWrite)) != 0 && has_room);
+}
+
+void FakePipe::finish() {
+  const Lock lock(wire_->mutex_);
+  out().is_finished = true;
+  Doorbell::ring(out().bell.value());
 }
 
 void FakePipe::handle_ready() { Doorbell::silence(fd()); }

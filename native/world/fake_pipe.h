@@ -40,7 +40,8 @@ class FakeWire {
     std::deque<std::byte> bytes;
     std::uint64_t through = 0;  // of them may be read
     std::optional<Code> ended;
-    UniqueFd bell;  // of the end that reads it; rings for room on its other way as well
+    bool is_finished = false;  // by who writes it
+    UniqueFd bell;             // of the end that reads it; rings for room on its other way as well
   };
   FakeWire(UniqueFd first, UniqueFd second);
   [[nodiscard]] Way& to(FakeSide side) { return ways_[static_cast<std::size_t>(side)]; }
@@ -62,7 +63,7 @@ class FakePipe final : public Pipe {
   [[nodiscard]] bool await(Interest interest) override;
   [[nodiscard]] Interest interest_of(Interest) const override { return Interest::kRead; }
   void handle_ready() override;
-  void finish() override {}
+  void finish() override;
   [[nodiscard]] const char* name() const override { return "fake"; }
 
  private:

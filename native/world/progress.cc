@@ -149,15 +149,17 @@ void Progress::forget(WatchId watch) {
 }
 
 void Progress::depend(const std::shared_ptr<World>& world, Rank peer, WatchId watch) {
+  std::optional<Cause> ended;
   {
     const Lock lock(mutex_);
     const auto found = watches_.find(watch);
-    if (found != watches_.end()) {
-      found->second.push_back({world, peer});
-      return;
-    }
+    if (found == watches_.end()) return;
+    Watch& watched = found->second;
+    std::erase_if(watched.dependents, [](const Dependent& each) { return each.world.expired(); });
+    watched.dependents.push_back({world, peer});
+    ended = watched.ended;
   }
-  world->handle_peer_end(peer, Cause::kPeerDied);
+  if (ended) world->handle_peer_end(peer, *ended);
 }
 
 void Progress::hear_liveness() {
@@ -172,16 +174,15 @@ void Progress::hear_liveness() {
 
 void Progress::hear(const LivenessEvent& event) {
   const WatchId watch{event.node.value};
+  const std::uint8_t cause = cause_of(event.verdict);
   std::vector<Dependent> dependents;
   {
     const Lock lock(mutex_);
     const auto found = watches_.find(watch);
     if (found == watches_.end()) return;  // forgotten meanwhile
-    std::erase_if(found->second, [](const Dependent& each) { return each.world.expired(); });
-    dependents = found->second;
-    if (is_final(event.verdict)) watches_.erase(found);
+    dependents = found->second.dependents;
+    if (cause != 0) found->second.ended = static_cast<Cause>(cause);
   }
-  const std::uint8_t cause = cause_of(event.verdict);
   for (const Dependent& dependent : dependents) {
     const auto world = dependent.world.lock();
     if (world == nullptr) continue;

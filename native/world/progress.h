@@ -58,8 +58,8 @@ class Progress {
                                                   std::uint32_t size);
   // Takes over a connection of which the other end says the same.
   [[nodiscard]] Result<WatchId> watch(UniqueFd connection);
-  void forget(WatchId watch);  // says Goodbye
-  // A watch that has ended already breaks the world at once.
+  void forget(WatchId watch);  // says Goodbye; to be called of each, also when it has ended
+  // From now on the end of the watch breaks the world; at once, if a death has ended it already.
   void depend(const std::shared_ptr<World>& world, Rank peer, WatchId watch);
 
   [[nodiscard]] int events_fd() const { return events_.fd(); }
@@ -80,6 +80,10 @@ class Progress {
     std::weak_ptr<World> world;
     Rank peer;
   };
+  struct Watch {
+    std::vector<Dependent> dependents;
+    std::optional<Cause> ended;  // by a death
+  };
   using Lock = std::lock_guard<std::mutex>;
 
   Progress(Poller poller, Liveness liveness, Duration cut, UniqueFd doorbell);
@@ -98,7 +102,7 @@ class Progress {
   std::mutex mutex_;  // of all below but the atomics; a world's lock may be held, not the reverse
   std::map<std::uint64_t, std::shared_ptr<World>> worlds_;
   std::map<std::uint64_t, std::pair<std::uint64_t, Rank>> edges_;  // token -> world, peer
-  std::map<WatchId, std::vector<Dependent>> watches_;
+  std::map<WatchId, Watch> watches_;
   std::deque<std::uint64_t> again_;
   std::uint64_t numbers_;
   bool is_closed_ = false;

@@ -87,10 +87,11 @@ Result<void> World::add_edge(Rank peer, std::unique_ptr<Pipe> pipe) {
 // ---- operations ----
 
 Result<void> World::check(Rank peer) const {
+  if (end_) return {};  // the operation says so
   if (is_closed_ || leaving_ != nullptr) {
     return Error{Code::kInvalidArgument, title() + " was left; join it anew"};
   }
-  if (end_ || edges_.contains(peer)) return {};
+  if (edges_.contains(peer)) return {};
   return Error{Code::kInvalidArgument, title() + " has no other rank " +
                                            std::to_string(peer.value) + ", of " +
                                            std::to_string(name_.size) + "; this is rank " +
@@ -194,7 +195,8 @@ bool World::carry(Edge& edge, Carrier carrier) {
   if (end_ || rules.is_over()) return see_off(edge);
   const auto moved = move_bytes(edge, carrier);
   if (!moved && is_of_pipe(moved.error())) {  // the peer may have said why before
-    [[maybe_unused]] const auto read = edge.read(Edge::Reading::kAll);
+    bool is_more = true;
+    while (is_more) is_more = edge.read(Edge::Reading::kAll) && edge.has_more();
     settle(edge);
   }
   if (const auto told = rules.ending()) {
@@ -205,11 +207,11 @@ bool World::carry(Edge& edge, Carrier carrier) {
     hear_goodbye(edge);
     return false;
   }
+  if (rules.is_over()) return see_off(edge);  // the end that may have come answers our Goodbye
   if (!moved) {
     hear_end(edge, moved.error());
     return false;
   }
-  if (rules.is_over()) return see_off(edge);
   return arm(edge, carrier);
 }
 
@@ -270,16 +272,15 @@ bool World::arm(Edge& edge, Carrier carrier) {
 }
 
 // After our last word, or the world's end: what is still to be written, and nothing to be read.
+// Until the peer has closed its half: a connection that is closed before may be reset, and what it
+// still carries is lost with it.
 bool World::see_off(Edge& edge) {
   const auto written = edge.write();
-  const bool is_over = edge.rules().is_over();
-  if (is_over && !std::exchange(edge.is_finished, true)) edge.pipe().finish();
-  if (is_over) check_drained();
-  if (!written || edge.drain()) {
-    retire(edge);
-    return false;
-  }
-  return arm(edge, Carrier::kProgress);
+  if (edge.rules().is_over()) edge.finish();
+  if (written && !edge.drain()) return arm(edge, Carrier::kProgress);
+  retire(edge);
+  check_drained();
+  return false;
 }
 
 bool World::handle_ready(Rank peer) {
@@ -330,6 +331,7 @@ void World::hear_end(Edge& edge, const Error& error) {
 
 void World::hear_goodbye(Edge& edge) {
   if (!edge.is_retired) {
+    edge.finish();
     retire(edge);
     progress_.say({.kind = WorldEvent::Kind::kPeerLeft,
                    .world = number_,
@@ -398,9 +400,8 @@ OperationHandle World::leave() {
 
 void World::check_drained() {
   if (leaving_ == nullptr || leaving_->state != Operation::State::kPending) return;
-  const bool is_drained = std::ranges::all_of(edges_, [](const auto& each) {
-    return each.second->rules().is_over() || each.second->rules().has_left();
-  });
+  const bool is_drained =
+      std::ranges::all_of(edges_, [](const auto& each) { return each.second->is_retired; });
   if (is_drained) end_operation(*leaving_, Operation::State::kDone);
 }
 

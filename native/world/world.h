@@ -71,7 +71,7 @@ class World {
   [[nodiscard]] bool has_moved(const Operation& operation);
 
   void abort(Cause cause, const std::string& text);
-  // Goodbye to all, after what is to be sent; done when it is written.
+  // Goodbye to all, after what is to be sent; done when it has reached them.
   [[nodiscard]] OperationHandle leave();
   // Gives all descriptors and memory back. What is pending is broken.
   void close();

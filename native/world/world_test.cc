@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/tcp_socket.h"
 #include "world/fake_pipe.h"
 #include "world/progress.h"
 #include "world/socket_pipe.h"
@@ -47,6 +48,18 @@ std::pair<UniqueFd, UniqueFd> sockets() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
+// A connection that may be reset, which those of socketpair() are not.
+std::pair<UniqueFd, UniqueFd> tcp_sockets() {
+  auto listener = listen_on(*parse_address("127.0.0.1:0"));
+  EXPECT_TRUE(listener);
+  Dial dialled = dial(*local_address(listener->value()), SocketAddress{});
+  UniqueFd accepted;
+  while (!accepted.is_open()) {
+    accepted = UniqueFd(::accept4(listener->value(), nullptr, nullptr, SOCK_CLOEXEC));
+  }
+  return {std::move(dialled.fd), std::move(accepted)};
+}
+
 std::unique_ptr<Pipe> pipe_of(UniqueFd fd) {
   EXPECT_TRUE(SocketPipe::prepare(fd.value()));
   return std::make_unique<SocketPipe>(std::move(fd));
@@ -66,14 +79,14 @@ struct Member {
 class Worlds : public testing::Test {
  protected:
   // A world of so many members, by sockets, each pair of which watches one another.
-  void meet(std::uint32_t size) {
+  void meet(std::uint32_t size, std::pair<UniqueFd, UniqueFd> (*connect)() = sockets) {
     members_ = std::vector<Member>(size);
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       members_[rank].world = members_[rank].port->open_world("w", 1, Rank{rank}, size);
     }
     for (std::uint32_t a = 0; a < size; ++a) {
       for (std::uint32_t b = a + 1; b < size; ++b) {
-        auto data = sockets();
+        auto data = connect();
         auto watch = sockets();
         join(a, b, std::move(data.first), std::move(watch.first));
         join(b, a, std::move(data.second), std::move(watch.second));
@@ -211,6 +224,42 @@ TEST_F(Worlds, WhoLeavesIsMissedOnlyWhenItIsNeeded) {
   EXPECT_EQ(members_[1].world->end()->rank, Rank{0});
 }
 
+TEST_F(Worlds, MembersThatLeaveAtTheSameTimeDieForNobody) {
+  for (int round = 0; round < 100; ++round) {
+    meet(3, tcp_sockets);
+    std::vector<OperationHandle> leaving(3);
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t i = 0; i < 3; ++i) {
+        threads.emplace_back([&, i] { leaving[i] = members_[i].world->leave(); });
+      }
+    }
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(state_of(i, leaving[i]), State::kDone) << round;
+      members_[i].world->close();
+      EXPECT_FALSE(members_[i].world->end()) << members_[i].world->end()->text;
+    }
+  }
+}
+
+// The receiver gives credit back while the sender's last bytes are still in its kernel.
+TEST_F(Worlds, WhatWasSentBeforeLeavingArrives) {
+  const Data data = pattern(80'000, 5);
+  for (int round = 0; round < 20; ++round) {
+    meet(2, tcp_sockets);
+    std::jthread sender([&] {
+      for (int i = 0; i < 50; ++i) EXPECT_EQ(state_of(0, send(0, 1, data)), State::kDone);
+      EXPECT_EQ(state_of(0, members_[0].world->leave()), State::kDone);
+      members_[0].world->close();
+    });
+    Data got(data.size());
+    for (int i = 0; i < 50; ++i) {
+      ASSERT_EQ(state_of(1, receive(1, 0, got)), State::kDone) << round << ' ' << i;
+      ASSERT_EQ(got, data);
+    }
+  }
+}
+
 TEST_F(Worlds, AWorldThatIsClosedWithoutLeavingIsBrokenForTheOthers) {
   meet(2);
   Data got(10);
@@ -218,7 +267,7 @@ TEST_F(Worlds, AWorldThatIsClosedWithoutLeavingIsBrokenForTheOthers) {
   members_[0].world->close();
   EXPECT_EQ(pending->state, State::kBroken);
   EXPECT_EQ(end_of(1).cause, Cause::kLocal);
-  EXPECT_FALSE(members_[0].world->send(Rank{1}, content_of(got), got));
+  EXPECT_EQ(state_of(0, send(0, 1, got)), State::kBroken);
 }
 
 TEST_F(Worlds, ACancelledReceiveGivesItsMessageToTheNextOne) {
