@@ -12,6 +12,8 @@ _DEFAULT_SHARE = 0.2  # of memory: what is left of it is Ray's (30 %) and the wo
 _ARENA_BYTES_MIN = 1 << 20  # one block of the largest kind: with less nothing large can come in
 _ENVIRONMENT_PREFIX = "HOPLITE_RAY_"
 
+WORLD_TRANSPORTS = ("auto", "tcp", "shared_memory")
+
 # Least and largest value of each option; the bounds are those of native/base/limits.h.
 _RANGES: dict[str, tuple[int, int]] = {
     "arena_bytes": (_ARENA_BYTES_MIN, 1 << 48),
@@ -125,6 +127,21 @@ def progress_wanted(environment: Mapping[str, str] | None = None) -> bool | None
     if text in (None, "0", "1"):
         return None if text is None else text == "1"
     raise ValueError(f"HOPLITE_RAY_PROGRESS={text!r} is neither 0 nor 1; correct or unset it")
+
+
+def world_transport(environment: Mapping[str, str] | None = None) -> str:
+    """Return what carries the bytes of a world whose members leave the choice open.
+
+    Raises:  ValueError if HOPLITE_RAY_WORLD_TRANSPORT is none of the words for it.
+    """
+    environment = os.environ if environment is None else environment
+    text = environment.get("HOPLITE_RAY_WORLD_TRANSPORT", "auto")
+    if text in WORLD_TRANSPORTS:
+        return text
+    raise ValueError(
+        f"HOPLITE_RAY_WORLD_TRANSPORT={text!r} is wrong; it takes "
+        f"{' or '.join(map(repr, WORLD_TRANSPORTS))}; correct or unset it"
+    )
 
 
 def native_value(name: str, value: object) -> int:

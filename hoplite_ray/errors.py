@@ -19,8 +19,12 @@
     ├── WireVersionMismatchError                         a peer speaks another wire version
     ├── UnauthenticatedError                             a peer does not know the cluster's secret
     ├── ControlError                                     the control plane could not do it
+    ├── WorldError                                       a world could not do it
+    │   ├── WorldBrokenError                             it has ended; has `.cause`, `.rank`, ...
+    │   ├── WorldTimeoutError    (also TimeoutError)     the caller's own limit ran out
+    │   └── StaleEpochError                              a newer life of the world is there
     ├── SystemFailureError                               the kernel refused; the text has the errno
-    └── UnusableAfterForkError                           the store was attached before a fork
+    └── UnusableAfterForkError                           its store or manager is a parent's
 
 Texts name the thing, the cause and the next step. All of them survive pickling, with their
 attributes, because Ray carries them between processes.
@@ -106,9 +110,46 @@ class ControlError(HopliteError):
     """The control plane could not do what was asked."""
 
 
+class WorldError(HopliteError):
+    """A world could not be joined, or not do what was asked."""
+
+
+class WorldBrokenError(WorldError):
+    """The world has ended, and with it what was under way; what had not succeeded has not.
+
+    `cause` is one of PEER_DIED, UNREACHABLE, FROZEN, PEER_LEFT, ABORTED, PROTOCOL and LOCAL, `rank`
+    the member at which it began, `detected_at_ns` when this process heard of it, by its monotonic
+    clock. Join the world again, with all members: that is its next epoch.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        world: str = "",
+        epoch: int = 0,
+        rank: int | None = None,
+        cause: str = "",
+        detected_at_ns: int = 0,
+    ) -> None:
+        super().__init__(message, world, epoch, rank, cause, detected_at_ns)
+        self.world, self.epoch, self.rank, self.cause = world, epoch, rank, cause
+        self.detected_at_ns = detected_at_ns
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class WorldTimeoutError(WorldError, TimeoutError):
+    """The caller's own time limit ran out before the operation of a world finished."""
+
+
+class StaleEpochError(WorldError):
+    """The life of a world that was to be joined is over; its members have to join anew."""
+
+
 class SystemFailureError(HopliteError):
     """The kernel refused; the text names the call and the errno."""
 
 
 class UnusableAfterForkError(HopliteError):
-    """This process was forked from the one that attached the store."""
+    """This process was forked from the one that attached the store, or made the manager."""

@@ -45,8 +45,8 @@ NEVER = {
 NEVER_IN_PLAN = NEVER | {"path": "rail"}  # in Python a path is a file's, as everywhere
 NEVER_IN_TYPES = re.compile(r"(Helper|Util|Utils|Impl|Base|Manager)$")
 TYPES_KEPT = {"WorldManager"}  # MultiWorld's own name, kept for its users
-# The awaitable twin of get; what Ray calls to end a collective group.
-NAMES_KEPT = {"get_async", "destroy_group"}
+# The awaitable twin of get; what Ray calls to end a collective group; MultiWorld's own name.
+NAMES_KEPT = {"get_async", "destroy_group", "communicator"}
 # The protocol's version, carried by HELLO; the address of Ray's own GCS.
 PHRASES_KEPT = {"wire version", "gcs address"}
 

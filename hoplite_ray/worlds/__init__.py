@@ -1,0 +1,42 @@
+"""Worlds: a few processes that send each other arrays, each world a fault domain of its own.
+
+    world = await worlds.manager().join("edge", rank=0, size=2, rendezvous="tcp://10.0.0.5:29500")
+    await world.send(array, dst=1)
+
+A member that dies ends the worlds that it is in, for all their members and at once; other worlds
+lose nothing. A world is joined again by its name: that is its next epoch. Needs no Ray and no node.
+Source: MultiWorld; docs/worlds.md.
+"""
+
+from __future__ import annotations
+
+from hoplite_ray.errors import (
+    StaleEpochError,
+    WorldBrokenError,
+    WorldError,
+    WorldTimeoutError,
+)
+from hoplite_ray.worlds.events import Cause, EventKind, EventStream, State, WorldEvent
+from hoplite_ray.worlds.manager import WorldManager
+from hoplite_ray.worlds.process import manager
+from hoplite_ray.worlds.rendezvous import Rendezvous
+from hoplite_ray.worlds.world import World
+
+__all__ = [
+    "BrokenWorldException",
+    "Cause",
+    "EventKind",
+    "EventStream",
+    "Rendezvous",
+    "StaleEpochError",
+    "State",
+    "World",
+    "WorldBrokenError",
+    "WorldError",
+    "WorldEvent",
+    "WorldManager",
+    "WorldTimeoutError",
+    "manager",
+]
+
+BrokenWorldException = WorldBrokenError  # MultiWorld's own name

@@ -1,0 +1,120 @@
+"""What worlds carry: arrays of the CPU's memory, as their dtype's name, shape and bytes."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hoplite_ray.dtypes import imported, numpy_dtype, numpy_name, torch_name
+from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
+
+# What numpy exports as a buffer by itself; of the others their bytes are taken.
+_PLAIN = frozenset("?bhilqBHILQefdFD")
+
+
+class Lent:
+    """An array whose memory an operation uses: `flat` has its elements in one dimension."""
+
+    __slots__ = ("buffer", "dtype", "flat", "shape")
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], flat: np.ndarray[Any, Any]) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.flat = flat
+        self.buffer: Any = flat if flat.dtype.char in _PLAIN else flat.view(np.uint8)
+
+
+def to_send(value: Any) -> Lent:
+    """Lend what is to be read. An array that is not contiguous is copied.
+
+    Raises:  WrongTypeError or InvalidArgumentError for what no world carries.
+    """
+    name, array = _as_numpy(value)
+    return Lent(name, array.shape, np.ascontiguousarray(array).reshape(-1))
+
+
+def to_fill(value: Any) -> Lent:
+    """Lend what is to be written to.
+
+    Raises:  WrongTypeError or InvalidArgumentError, also if it is read-only or not contiguous.
+    """
+    name, array = _as_numpy(value)
+    if not array.flags.c_contiguous:
+        raise InvalidArgumentError(
+            "an array that is received into must be contiguous in C order; receive into a new one "
+            "and copy it"
+        )
+    if not array.flags.writeable:
+        raise InvalidArgumentError("an array that is received into must be writable; copy it first")
+    return Lent(name, array.shape, array.reshape(-1))
+
+
+def fresh(buffer: Any, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Return the numpy array that a message has brought, on the memory that it came in.
+
+    Raises:  InvalidArgumentError if its shape or dtype can't be of so many bytes.
+    """
+    kind = numpy_dtype(dtype)
+    size = memoryview(buffer).nbytes
+    if kind.hasobject or kind.itemsize * math.prod(shape) != size:
+        raise InvalidArgumentError(
+            f"{size} B can't be {dtype}{list(shape)}; the sender is at fault"
+        )
+    return np.frombuffer(buffer, np.uint8).view(kind).reshape(shape)
+
+
+def _as_numpy(value: Any) -> tuple[str, np.ndarray[Any, Any]]:
+    if isinstance(value, np.ndarray):
+        return _name(value), value
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _of_torch(value, torch)
+    if hasattr(value, "__cuda_array_interface__"):
+        raise WrongTypeError(
+            f"{type(value).__name__} is on a device, and these worlds carry memory of the CPU; "
+            "send its .get() or .cpu()"
+        )
+    if isinstance(value, np.generic | int | float | complex | list | tuple | str):
+        raise WrongTypeError(
+            f"{type(value).__name__} is no array whose memory can be used; send np.asarray(it)"
+        )
+    try:
+        array = (
+            np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(memoryview(value))
+        )
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise WrongTypeError(
+            f"{type(value).__name__} is no array on the CPU ({error}); send np.asarray(it)"
+        ) from error
+    return _name(array), array
+
+
+def _name(array: np.ndarray[Any, Any]) -> str:
+    try:
+        return numpy_name(array.dtype)
+    except ValueError as error:
+        raise InvalidArgumentError(f"an array whose dtype {array.dtype} {error}") from error
+
+
+def _of_torch(value: Any, torch: Any) -> tuple[str, np.ndarray[Any, Any]]:
+    if value.device.type != "cpu" or value.layout is not torch.strided:
+        raise WrongTypeError(
+            f"a tensor on {value.device} of layout {value.layout}; worlds carry dense memory of "
+            "the CPU: send its .cpu(), or .to_dense()"
+        )
+    try:
+        name = torch_name(value.dtype)
+    except ValueError as error:
+        raise InvalidArgumentError(f"a tensor whose dtype {value.dtype} {error}") from error
+    plain = value.detach()
+    if value.dtype is torch.bfloat16:
+        kind = imported("ml_dtypes").bfloat16
+        return name, plain.view(torch.int16).numpy().view(kind)
+    try:
+        return name, plain.numpy()
+    except TypeError as error:
+        raise InvalidArgumentError(f"{error}; send a view of it as bytes") from error

@@ -1,0 +1,222 @@
+"""Collectives as a member calls them: arguments checked, a round's number taken, its end judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from hoplite_ray._native import WorldEdges, WorldOperation
+from hoplite_ray.errors import InvalidArgumentError, WorldBrokenError, WorldTimeoutError
+from hoplite_ray.worlds import collectives
+from hoplite_ray.worlds.arrays import Lent, to_fill, to_send
+from hoplite_ray.worlds.collectives import Flat, Steps
+from hoplite_ray.worlds.waiting import DONE, PENDING, Deadline, Waits
+
+# What members call, so that one's barrier is never taken for another one's broadcast.
+SEND = 1
+_OPERATIONS = {
+    "broadcast": 2,
+    "reduce": 3,
+    "all_reduce": 4,
+    "all_gather": 5,
+    "gather": 6,
+    "scatter": 7,
+    "barrier": 8,
+}
+
+
+class Caller(Protocol):
+    """The world that a collective is called in."""
+
+    rank: int
+    size: int
+    edges: WorldEdges
+    rounds: int
+
+    def check(self, operation: WorldOperation) -> None:
+        """Raise unless it has succeeded."""
+
+    def abort(self, why: str) -> None:
+        """End the world for all."""
+
+
+def broadcast(world: Caller, array: Any, src: int, timeout_s: float | None) -> Waits[Any]:
+    """As `World.broadcast`."""
+    _check_rank(world, src)
+    lent = to_send(array) if world.rank == src else to_fill(array)
+    call = Call(world, "broadcast", lent.dtype)
+    yield from call.run(collectives.broadcast(call, lent, src), timeout_s)
+    return array
+
+
+def all_reduce(world: Caller, array: Any, op: str, timeout_s: float | None) -> Waits[Any]:
+    """As `World.all_reduce`."""
+    collectives.ufunc(op)
+    lent = to_fill(array)
+    call = Call(world, "all_reduce", lent.dtype)
+    yield from call.run(collectives.all_reduce(call, lent, op), timeout_s)
+    return array
+
+
+def reduce(world: Caller, array: Any, dst: int, op: str, timeout_s: float | None) -> Waits[Any]:
+    """As `World.reduce`."""
+    _check_rank(world, dst)
+    collectives.ufunc(op)
+    lent = to_fill(array) if world.rank == dst else to_send(array)
+    call = Call(world, "reduce", lent.dtype)
+    yield from call.run(collectives.reduce(call, lent, dst, op), timeout_s)
+    return array
+
+
+def all_gather(
+    world: Caller, array: Any, out: Sequence[Any] | None, timeout_s: float | None
+) -> Waits[list[Any]]:
+    """As `World.all_gather`."""
+    lent = to_send(array)
+    given, into = _outputs(world, lent, out)
+    call = Call(world, "all_gather", lent.dtype)
+    yield from call.run(collectives.all_gather(call, lent, into), timeout_s)
+    return given
+
+
+def gather(
+    world: Caller, array: Any, dst: int, out: Sequence[Any] | None, timeout_s: float | None
+) -> Waits[list[Any] | None]:
+    """As `World.gather`."""
+    _check_rank(world, dst)
+    lent = to_send(array)
+    given, into = _outputs(world, lent, out) if world.rank == dst else (None, [])
+    call = Call(world, "gather", lent.dtype)
+    yield from call.run(collectives.gather(call, lent, into, dst), timeout_s)
+    return given
+
+
+def scatter(
+    world: Caller, arrays: Sequence[Any] | None, src: int, into: Any, timeout_s: float | None
+) -> Waits[Any]:
+    """As `World.scatter`."""
+    _check_rank(world, src)
+    lents: list[Lent] = []
+    if world.rank == src:
+        if arrays is None or len(arrays) != world.size:
+            raise InvalidArgumentError(
+                f"scatter takes one array for each of {world.size} ranks at its src"
+            )
+        lents = [to_send(array) for array in arrays]
+        if len({(each.dtype, each.flat.size) for each in lents}) != 1:
+            raise InvalidArgumentError("scatter takes arrays of one dtype and size")
+        if into is None:
+            into = np.empty(lents[src].shape, lents[src].flat.dtype)
+    elif into is None:
+        raise InvalidArgumentError("scatter needs into= at every rank but src; give np.empty(...)")
+    lent = to_fill(into)
+    _check_alike([lent], lents[0] if lents else lent)
+    call = Call(world, "scatter", lent.dtype)
+    yield from call.run(collectives.scatter(call, lents, lent, src), timeout_s)
+    return into
+
+
+def barrier(world: Caller, timeout_s: float | None) -> Waits[None]:
+    """As `World.barrier`."""
+    call = Call(world, "barrier", "")
+    yield from call.run(collectives.barrier(call), timeout_s)
+
+
+class Call:
+    """One collective of one member, under way: its round's number, and what it has begun."""
+
+    def __init__(self, world: Caller, name: str, dtype: str) -> None:
+        self.rank = world.rank
+        self.size = world.size
+        self._world = world
+        self._name = name
+        self._dtype = dtype
+        self._begun: list[WorldOperation | None] = []
+        world.rounds += 1
+        self._round = world.rounds
+
+    def send(self, to: int, part: Flat) -> WorldOperation | None:
+        """Begin to send a part."""
+        operation = self._world.edges.send(
+            to, self._round, _OPERATIONS[self._name], self._dtype, part.shape, _bytes(part)
+        )
+        self._begun.append(operation)
+        return operation
+
+    def receive(self, source: int, part: Flat) -> WorldOperation | None:
+        """Begin to receive a part."""
+        operation = self._world.edges.receive(
+            source, self._round, _OPERATIONS[self._name], self._dtype, _bytes(part)
+        )
+        self._begun.append(operation)
+        return operation
+
+    def run(self, steps: Steps, timeout_s: float | None) -> Waits[None]:
+        """Wait for each step in turn. Whatever ends it early leaves nothing under way."""
+        deadline = Deadline(timeout_s)
+        try:
+            for operations in steps:
+                for operation in operations:
+                    if operation is None:
+                        continue
+                    if operation.state == PENDING and not (yield operation, deadline.left_s()):
+                        raise WorldTimeoutError(
+                            f"{self._name} in {self._world} did not finish within {timeout_s} s"
+                        )
+                    self._world.check(operation)
+        except WorldBrokenError:
+            self._take_back()
+            raise
+        except WorldTimeoutError as error:
+            raise WorldTimeoutError(f"{error}; {self._give_up('a timeout')}") from None
+        except BaseException:
+            self._give_up("being cancelled")
+            raise
+
+    def _give_up(self, why: str) -> str:
+        """Take it back if nothing of it has moved; else the others can't be saved from it."""
+        has_moved = any(
+            each is None or each.state == DONE or each.has_moved for each in self._begun
+        )
+        self._take_back()
+        if not has_moved and self._world.rounds == self._round:
+            self._world.rounds -= 1
+            return "nothing of it had moved, and the world stays usable"
+        self._world.abort(f"{self._name} was given up by rank {self.rank} after {why}")
+        return "it had begun, so the world was aborted"
+
+    def _take_back(self) -> None:
+        for operation in self._begun:
+            if operation is not None:
+                operation.cancel()
+
+
+def _bytes(part: Flat) -> Any:
+    """Its memory as a buffer, also of dtypes that numpy does not export."""
+    return part.view(np.uint8)
+
+
+def _outputs(world: Caller, lent: Lent, out: Sequence[Any] | None) -> tuple[list[Any], list[Lent]]:
+    if out is None:
+        out = [np.empty(lent.shape, lent.flat.dtype) for _ in range(world.size)]
+    if len(out) != world.size:
+        raise InvalidArgumentError(f"out= takes {world.size} arrays, one for each rank")
+    into = [to_fill(each) for each in out]
+    _check_alike(into, lent)
+    return list(out), into
+
+
+def _check_alike(into: Sequence[Lent], like: Lent) -> None:
+    for each in into:
+        if (each.dtype, each.flat.size) != (like.dtype, like.flat.size):
+            raise InvalidArgumentError(
+                f"{each.dtype}{list(each.shape)} can't hold {like.dtype}{list(like.shape)}; "
+                "give an array of that dtype and size"
+            )
+
+
+def _check_rank(world: Caller, rank: int) -> None:
+    if not 0 <= rank < world.size:
+        raise InvalidArgumentError(f"{world} has ranks 0 to {world.size - 1}, not {rank}")

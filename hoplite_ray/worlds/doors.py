@@ -1,0 +1,157 @@
+"""Where other processes reach this one, and how it reaches them: TCP, and a Unix socket nearby."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import ipaddress
+import os
+import socket
+from collections.abc import AsyncGenerator
+
+from hoplite_ray._native import WORLD_MEMORY_BYTES
+from hoplite_ray.errors import InvalidArgumentError, WorldError
+from hoplite_ray.worlds.introductions import STRANGERS_MAX, Acceptor, Answer, RefusedError
+from hoplite_ray.worlds.members import Member, own_addresses
+
+_CONNECT_S = 1.0  # to one of a member's addresses
+_F_ADD_SEALS = 1033  # linux/fcntl.h; Python 3.11's fcntl lacks it
+_SEALS = 0x1 | 0x2 | 0x4  # sealing, shrinking and growing are over
+
+
+class Doors:
+    """The listening sockets of one manager: of all its machine's addresses, or of one."""
+
+    def __init__(self, uuid: str, listen: str | None, answer: Answer) -> None:
+        name, port = split_listen(listen)
+        tcp = _listening(name, port)
+        port = tcp.getsockname()[1]
+        is_any = name is None or ipaddress.ip_address(name).is_unspecified
+        names = own_addresses() if is_any else [str(name)]
+        if tcp.family == socket.AF_INET:
+            names = [each for each in names if ":" not in each]
+        self.addresses = tuple((each, port) for each in names)
+        near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        near.bind(_near_name(uuid))
+        near.listen(STRANGERS_MAX)
+        self._acceptors = [Acceptor(tcp, answer), Acceptor(near, answer)]
+
+    async def close(self) -> None:
+        """Stop listening."""
+        for acceptor in self._acceptors:
+            await acceptor.close()
+
+
+def split_listen(text: str | None) -> tuple[str | None, int]:
+    """Split "ADDRESS:PORT", or "[ADDRESS]:PORT" of IPv6; None: any address and port.
+
+    Raises:  InvalidArgumentError if it is none.
+    """
+    if text is None:
+        return None, 0
+    name, _, port = text.rpartition(":")
+    name = name.removeprefix("[").removesuffix("]")
+    try:
+        ipaddress.ip_address(name)
+        if port.isdecimal() and int(port) < 1 << 16:
+            return name, int(port)
+    except ValueError:
+        pass
+    raise InvalidArgumentError(
+        f"listen={text!r} is no address; write ADDRESS:PORT of this machine, as 10.1.0.5:0"
+    )
+
+
+def _listening(name: str | None, port: int) -> socket.socket:
+    try:
+        if name is None and socket.has_dualstack_ipv6():
+            return socket.create_server(
+                ("::", port), family=socket.AF_INET6, backlog=STRANGERS_MAX, dualstack_ipv6=True
+            )
+        name = name or "0.0.0.0"
+        family = socket.AF_INET6 if ":" in name else socket.AF_INET
+        return socket.create_server((name, port), family=family, backlog=STRANGERS_MAX)
+    except OSError as error:
+        raise WorldError(
+            f"can't listen at {name or '::'}:{port}: {error}; give listen= an address of this "
+            "machine, with port 0 for any"
+        ) from error
+
+
+def _near_name(uuid: str) -> str:
+    return f"\0hoplite_ray-world-{uuid}"  # abstract: it ends with the process, and leaves no file
+
+
+async def near(member: Member) -> socket.socket:
+    """Connect to a process of this machine.
+
+    Raises:  OSError if it can't be reached from here, as from another container.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(sock, _near_name(member.uuid))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def far(member: Member, *, is_near: bool) -> AsyncGenerator[socket.socket, None]:
+    """Connect to one address of a process after another, while none of them is the right one.
+
+    Addresses of a loopback are this machine's, and tried first if the process is.
+    """
+    addresses = [
+        (ipaddress.ip_address(name).is_loopback, name, port) for name, port in member.addresses
+    ]
+    for is_loopback, name, port in sorted(addresses, key=lambda each: each[0], reverse=is_near):
+        if is_loopback and not is_near:
+            continue
+        sock = socket.socket(socket.AF_INET6 if ":" in name else socket.AF_INET)
+        sock.setblocking(False)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            async with asyncio.timeout(_CONNECT_S):
+                await asyncio.get_running_loop().sock_connect(sock, (name, port))
+        except (OSError, TimeoutError):
+            sock.close()
+            continue
+        except BaseException:
+            sock.close()
+            raise
+        yield sock
+
+
+def give_memory(sock: socket.socket) -> int:
+    """Make the memory that the two ends of an edge share, and pass it on; returns ours.
+
+    Raises:  OSError if there is none.
+    """
+    memory = os.memfd_create("hoplite_ray-world", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(memory, WORLD_MEMORY_BYTES)
+        fcntl.fcntl(memory, _F_ADD_SEALS, _SEALS)
+        socket.send_fds(sock, [b"m"], [memory])
+    except BaseException:
+        os.close(memory)
+        raise
+    return memory
+
+
+async def take_memory(sock: socket.socket) -> int:
+    """Receive it.
+
+    Raises:  RefusedError if something else comes.
+    """
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(sock, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(sock)
+    _, memory, _, _ = socket.recv_fds(sock, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if len(memory) != 1:
+        raise RefusedError("nonsense", "no memory came with an edge")
+    return memory[0]

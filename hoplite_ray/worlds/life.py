@@ -1,0 +1,197 @@
+"""One life of a world at one of its members, from the moment when it is known until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from hoplite_ray._native import WorldEdges, WorldPort
+from hoplite_ray.worlds.introductions import RefusedError, field, hear, say
+from hoplite_ray.worlds.members import Member, Record
+
+
+class Life:
+    """What a member has of a life: its edges once all are known, and what it has to give back."""
+
+    def __init__(self, record: Record, rank: int, transport: str) -> None:
+        self.id = record.life
+        self.name = record.name
+        self.token = record.token
+        self.rank = rank
+        self.transport = transport
+        self.epoch = record.epoch
+        self.gathering: Gathering | None = None  # of rank 0
+        self.is_open = asyncio.Event()
+        self.exits = contextlib.ExitStack()
+        self._edges: WorldEdges | None = None
+        self._others: dict[int, Member] = {}
+        self._missing: set[int] = set()
+        self._is_complete = asyncio.Event()
+
+    def __str__(self) -> str:
+        return f"world {self.name!r}"
+
+    @property
+    def edges(self) -> WorldEdges:
+        """REQUIRES: it is open."""
+        assert self._edges is not None
+        return self._edges
+
+    def open(self, port: WorldPort, epoch: int, members: Mapping[int, Member]) -> None:
+        """All members are known: edges may come."""
+        self.epoch = epoch
+        self._others = {rank: member for rank, member in members.items() if rank != self.rank}
+        self._missing = {*self._others}
+        self._edges = port.open_world(self.name, epoch, self.rank, len(members))
+        self.exits.callback(self._edges.close)
+        self._note_missing()
+        self.is_open.set()
+
+    def before(self) -> list[Member]:
+        """Those to dial; the others dial us."""
+        return [member for rank, member in self._others.items() if rank < self.rank]
+
+    def expect(self, rank: int, peer: str, transport: str) -> None:
+        """Raise RefusedError unless an edge from that rank and process, and such a one, is due."""
+        member = self._others.get(rank)
+        if member is None or member.uuid != peer or rank not in self._missing or rank < self.rank:
+            raise RefusedError("stale", f"no edge of rank {rank} is due here")
+        if self.transport not in ("auto", transport):
+            raise RefusedError(
+                "transport",
+                f"rank {self.rank} takes {self.transport} only, and rank {rank} offers {transport}",
+            )
+
+    def add_edge(
+        self,
+        rank: int,
+        watch: int,
+        sock: socket.socket,
+        *,
+        memory: int = -1,
+        is_first: bool = False,
+    ) -> None:
+        """Take over an edge, and its memory."""
+        self.edges.add_edge(rank, watch, sock.detach(), memory=memory, is_first=is_first)
+        self._missing.discard(rank)
+        self._note_missing()
+
+    async def complete(self) -> None:
+        """Return when all edges are there."""
+        await self._is_complete.wait()
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._missing.clear()
+        self.exits.close()
+
+    def _note_missing(self) -> None:
+        if not self._missing:
+            self._is_complete.set()
+
+
+class Gathering:
+    """Who has come to rank 0: each holds a connection until all have all their edges."""
+
+    def __init__(self, leader: Member, size: int) -> None:
+        self.members = {0: leader}
+        self.epochs_seen: dict[int, int] = {}
+        self._size = size
+        self._met: set[int] = set()
+        self._changed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._table: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self._begins: asyncio.Future[None] = loop.create_future()
+        self._has_lost = False
+
+    def missing(self) -> list[int]:
+        """Return the ranks that have not come."""
+        return [rank for rank in range(self._size) if rank not in self.members]
+
+    async def full(self) -> None:
+        """Return when all have come."""
+        while self.missing():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def tell(self, epoch: int) -> None:
+        """Tell all who the members are."""
+        members = [self.members[rank].fields() for rank in range(self._size)]
+        self._table.set_result({"members": members, "epoch": epoch})
+
+    async def met(self) -> None:
+        """Return when all have said that they have all their edges.
+
+        Raises:  ConnectionError if one goes away before.
+        """
+        while len(self._met) < self._size - 1 and not self._has_lost:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._has_lost:
+            raise ConnectionResetError("a member has gone away while all met")
+
+    def begin(self) -> None:
+        """Let all begin."""
+        self._begins.set_result(None)
+
+    def end(self) -> None:
+        """Send home who is still here."""
+        for future in (self._table, self._begins):
+            future.cancel()
+
+    async def seat(self, sock: socket.socket, rank: int, hello: dict[str, Any]) -> None:
+        """Take in a member, tell it who the others are, and let it begin with them.
+
+        Raises:  RefusedError with the reason if it does not belong here.
+        """
+        size = field(hello, "size", int)
+        member = Member.parsed(field(hello, "who", dict))
+        if self._table.done():
+            raise RefusedError("stale", "all members of that life have come")
+        if size != self._size:
+            raise RefusedError(
+                "size", f"rank 0 makes it of {self._size} members, and rank {rank} says {size}"
+            )
+        if not 0 < rank < self._size or member.rank != rank:
+            raise RefusedError("nonsense", f"rank {rank} is not one of {self._size}")
+        if rank in self.members:
+            raise RefusedError("taken", f"rank {rank} is taken by another process")
+        self.members[rank] = member
+        self.epochs_seen[rank] = field(hello, "epoch", int)
+        self._changed.set()
+        heard = asyncio.ensure_future(hear(sock))
+        try:
+            await say(sock, seated=True)
+            await _unless(heard, self._table)
+            await say(sock, **self._table.result())
+            await _unless(self._begins, heard)  # that ends early only if all is given up
+            heard.result()
+            self._met.add(rank)
+            self._changed.set()
+            heard = asyncio.ensure_future(hear(sock))  # nothing comes but its end
+            await _unless(heard, self._begins)
+            await say(sock, begin=True)
+        finally:
+            heard.cancel()
+            await asyncio.gather(heard, return_exceptions=True)
+            self._leave(rank)
+
+    def _leave(self, rank: int) -> None:
+        if not self._table.done():
+            del self.members[rank]
+        elif not self._begins.done():
+            self._has_lost = True
+        self._changed.set()
+
+
+async def _unless(other: asyncio.Future[Any], wanted: asyncio.Future[Any]) -> None:
+    """Wait for what is wanted, unless the other comes first.
+
+    Raises:  ConnectionError if it does: a member has gone away, or this life was given up.
+    """
+    await asyncio.wait({other, wanted}, return_when=asyncio.FIRST_COMPLETED)
+    if not wanted.done() or wanted.cancelled():
+        raise ConnectionAbortedError("a life of a world was given up while it was joined")

@@ -1,0 +1,395 @@
+"""The worlds of a process: joins, ends, events. For any thread, and for any event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import math
+import os
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from hoplite_ray.config import WORLD_TRANSPORTS, world_transport
+from hoplite_ray.errors import InvalidArgumentError, UnusableAfterForkError, WorldError
+from hoplite_ray.worlds.doors import split_listen
+from hoplite_ray.worlds.events import Cause, EventKind, EventStream, State, WorldEvent
+from hoplite_ray.worlds.joining import Plan
+from hoplite_ray.worlds.meet import Meet
+from hoplite_ray.worlds.multiworld import WorldCalls
+from hoplite_ray.worlds.rendezvous import Elsewhere, Rendezvous, parsed_address
+from hoplite_ray.worlds.waiting import run_async
+from hoplite_ray.worlds.world import LEAVE_S, World
+
+_JOIN_S = 30.0
+_NAME_CHARACTERS_MAX = 200
+_LAST_WORDS_S = 1.0  # how long a broken world's edges stay, so that slow readers hear why
+
+
+@dataclass(eq=False, slots=True)
+class _Joining:
+    plan: Plan
+    world: World | None = None
+    is_abandoned: bool = False
+
+
+class WorldManager:
+    """The worlds of this process. A context manager, also for `async with`; its end ends them.
+
+    listen:           ADDRESS:PORT at which others reach this process; None: all addresses of this
+                      machine, any port.
+    suspect_after_s:  after so long without a sign a peer's process is suspected: an event, no more.
+    dead_after_s:     after so long it is given up; None: never, as long as its kernel answers.
+    cut_after_s:      after so long without its machine's answer it is cut off.
+    """
+
+    def __init__(
+        self,
+        *,
+        listen: str | None = None,
+        suspect_after_s: float = 0.5,
+        dead_after_s: float | None = 3.0,
+        cut_after_s: float = 0.5,
+    ) -> None:
+        dead_s = math.inf if dead_after_s is None else dead_after_s
+        if not 0 < suspect_after_s <= dead_s or not cut_after_s > 0:
+            raise InvalidArgumentError(
+                "limits are positive, and suspect_after_s is at most dead_after_s"
+            )
+        split_listen(listen)
+        self.blocking = BlockingJoins(self)
+        self.communicator = WorldCalls(self)
+        self._listen = listen
+        self._limits = {"suspect_s": suspect_after_s, "dead_s": dead_s, "cut_s": cut_after_s}
+        self._pid = os.getpid()
+        self._lock = threading.Lock()  # of all below
+        self._meet: Meet | None = None
+        self._is_closed = False
+        self._worlds: dict[str, World] = {}
+        self._numbers: dict[int, World] = {}  # that have something to give back
+        self._epochs: dict[str, int] = {}
+        self._joining: dict[str, _Joining] = {}
+        self._leaving: set[Future[None]] = set()
+        self._streams: WeakKeyDictionary[EventStream, World | None] = WeakKeyDictionary()
+
+    def __enter__(self) -> WorldManager:
+        return self
+
+    def __exit__(self, *how: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> WorldManager:
+        return self
+
+    async def __aexit__(self, *how: object) -> None:
+        meet = self._begin_close()
+        if meet is not None:
+            await asyncio.wrap_future(meet.ended)
+            meet.wait_for_end()
+
+    async def join(
+        self,
+        name: str,
+        *,
+        rank: int,
+        size: int,
+        rendezvous: Rendezvous | str | None = None,
+        transport: str = "auto",
+        timeout_s: float = _JOIN_S,
+    ) -> World:
+        """Meet the other members of a world; returns when all are there.
+
+        A world that has broken, or was left, is joined again by its name: that is its next epoch.
+
+        rendezvous:  "tcp://ADDRESS:PORT", where rank 0 listens; or an object with async set and
+                     get; None: Ray's, in a process that is connected to Ray.
+        transport:   "auto", "tcp" or "shared_memory".
+
+        Raises:  WorldTimeoutError saying who has not come; WorldError for what can't be, as a rank
+                 that another process has; StaleEpochError if another rank 0 has come after us.
+        """
+        if rendezvous is not None and not isinstance(rendezvous, str):
+            rendezvous = Elsewhere(rendezvous, asyncio.get_running_loop())
+        joining = self._begin_join(name, rank, size, transport)
+        future = self._submit_join(joining, rendezvous, timeout_s)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            self._abandon(joining)
+            raise
+
+    async def leave(self, world: World | str, *, timeout_s: float | None = LEAVE_S) -> None:
+        """Leave a world, as `World.leave`."""
+        await self.world(world).leave(timeout_s=timeout_s)
+
+    def abort(self, world: World | str, why: str) -> None:
+        """End a world for all members, as `World.abort`. From any thread; idempotent."""
+        self.world(world).abort(why)
+
+    def events(self, world: World | None = None) -> EventStream:
+        """Iterate over what happens from now on: to all worlds, or to one until it is over."""
+        self._check_usable()
+        stream = EventStream()
+        with self._lock:
+            if world is not None and world.broken is not None:
+                stream.tell(world.broken)
+            if world is None or (world.broken is None and world.edges.number in self._numbers):
+                self._streams[stream] = world
+            else:
+                stream.tell(None)
+        return stream
+
+    def world(self, world: World | str) -> World:
+        """Return the world of this name.
+
+        Raises:  InvalidArgumentError if this process has not joined it, or has left it.
+        """
+        found = world if isinstance(world, World) else self._worlds.get(world)
+        if found is None:
+            raise InvalidArgumentError(f"this process is in no world {world!r}; join it first")
+        return found
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was closed, or is a parent's."""
+        return self._is_closed or os.getpid() != self._pid
+
+    def close(self) -> None:
+        """Abort all worlds that were not left, and end the threads. Idempotent."""
+        meet = self._begin_close()
+        if meet is not None:
+            meet.wait_for_end()
+
+    # ---- MultiWorld's names
+
+    async def initialize_world(
+        self,
+        world_name: str,
+        rank: int,
+        size: int,
+        backend: str = "gloo",
+        addr: str = "127.0.0.1",
+        port: int = 29500,
+        timeout: float = _JOIN_S,  # noqa: ASYNC109 - MultiWorld's own name
+        device: object = None,
+    ) -> None:
+        """Join a world whose rank 0 listens at an address. `backend` and `device` change nothing.
+
+        Source: MultiWorld.
+        """
+        meet_at = f"tcp://[{addr}]:{port}" if ":" in addr else f"tcp://{addr}:{port}"
+        await self.join(world_name, rank=rank, size=size, rendezvous=meet_at, timeout_s=timeout)
+
+    def remove_world(self, world_name: str) -> None:
+        """Leave a world without waiting, broken or not; its name may be used again at once."""
+        world = self.world(world_name)
+        with self._lock:
+            self._worlds.pop(world_name, None)
+            leaving = self._started().submit(run_async(world.begin_leave(LEAVE_S)))
+            self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    # ---- for this package
+
+    def begin_blocking_join(
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        rendezvous: Rendezvous | str | None,
+        transport: str,
+        timeout_s: float,
+    ) -> World:
+        """Join, and wait for it; Ctrl-C takes it back."""
+        joining = self._begin_join(name, rank, size, transport)
+        future = self._submit_join(joining, rendezvous, timeout_s)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            self._abandon(joining)
+            raise
+
+    def end(self, world: World) -> None:
+        """Give back what a world has. From any thread; idempotent."""
+        with self._lock:
+            if self._numbers.pop(world.edges.number, None) is None:
+                return
+            if self._worlds.get(world.name) is world and world.state is not State.BROKEN:
+                del self._worlds[world.name]
+            ended = [stream for stream, of in self._streams.items() if of is world]
+            for stream in ended:
+                del self._streams[stream]
+            meet = self._meet
+        world.edges.close()
+        for stream in ended:
+            stream.tell(None)
+        assert meet is not None  # it has made the world
+        meet.release(world.edges.number)
+
+    # ---- joining
+
+    def _begin_join(self, name: str, rank: int, size: int, transport: str) -> _Joining:
+        self._check_usable()
+        if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARACTERS_MAX:
+            raise InvalidArgumentError(
+                f"a world's name has 1 to {_NAME_CHARACTERS_MAX} characters, not {name!r:.40}"
+            )
+        if not 0 <= rank < size:
+            raise InvalidArgumentError(f"rank={rank} is not one of size={size}: 0 to {size - 1}")
+        if transport not in WORLD_TRANSPORTS:
+            words = " or ".join(map(repr, WORLD_TRANSPORTS))
+            raise InvalidArgumentError(f"transport={transport!r} is unknown; it takes {words}")
+        if transport == "auto":
+            transport = world_transport()
+        with self._lock:
+            before = self._worlds.get(name)
+            is_here = before is not None and before.state is not State.BROKEN
+            if is_here or name in self._joining:
+                raise InvalidArgumentError(
+                    f"this process is in world {name!r}, or joins it; leave it first, or use "
+                    "another WorldManager for another member"
+                )
+            plan = Plan(name, rank, size, transport, self._epochs.get(name, 0))
+            joining = self._joining[name] = _Joining(plan)
+        if before is not None:
+            self.end(before)
+        return joining
+
+    def _submit_join(
+        self, joining: _Joining, rendezvous: Rendezvous | str | None, timeout_s: float
+    ) -> Future[World]:
+        try:
+            if isinstance(rendezvous, str):
+                parsed_address(rendezvous)
+            with self._lock:
+                return self._started().submit(self._join(joining, rendezvous, timeout_s))
+        except BaseException:
+            self._forget_join(joining)
+            raise
+
+    async def _join(
+        self, joining: _Joining, rendezvous: Rendezvous | str | None, timeout_s: float
+    ) -> World:
+        """In the thread of meetings."""
+        plan, meet = joining.plan, self._meet
+        assert meet is not None
+        try:
+            life = await meet.join(plan, rendezvous, timeout_s)
+            edges = life.edges
+            world = World(plan.name, life.epoch, plan.rank, plan.size, edges, self)
+            with self._lock:
+                self._epochs[plan.name] = life.epoch
+                self._numbers[edges.number] = self._worlds[plan.name] = joining.world = world
+            if joining.is_abandoned:
+                self._abandon(joining)
+            return world
+        except BaseException as error:
+            if joining.is_abandoned:  # nobody asks how it ended
+                raise asyncio.CancelledError from None
+            if isinstance(error, asyncio.CancelledError) and self._is_closed:
+                raise WorldError(f"the manager was closed while {plan.name!r} was joined") from None
+            raise
+        finally:
+            self._forget_join(joining)
+
+    def _forget_join(self, joining: _Joining) -> None:
+        with self._lock:
+            if self._joining.get(joining.plan.name) is joining:
+                del self._joining[joining.plan.name]
+
+    def _abandon(self, joining: _Joining) -> None:
+        joining.is_abandoned = True
+        self._forget_join(joining)
+        world = joining.world
+        if world is not None:
+            self._worlds.pop(world.name, None)
+            self.end(world)
+
+    # ---- the thread
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise UnusableAfterForkError(
+                "this manager of worlds is of this process's parent; make one after the fork"
+            )
+        if self._is_closed:
+            raise WorldError("this manager of worlds was closed; make another one")
+
+    def _started(self) -> Meet:
+        """REQUIRES: the lock is held."""
+        if self._meet is None:
+            self._meet = Meet(self._limits, self._listen, self._tell)
+            atexit.register(self.close)
+        return self._meet
+
+    def _begin_close(self) -> Meet | None:
+        if os.getpid() != self._pid:
+            return None
+        with self._lock:
+            meet = None if self._is_closed else self._meet
+            self._is_closed = True
+        if meet is not None:
+            atexit.unregister(self.close)
+            meet.stop(self._end_all(meet))
+        return meet
+
+    async def _end_all(self, meet: Meet) -> None:
+        joins = meet.cancel_joins()
+        await asyncio.gather(*joins, return_exceptions=True)
+        leaving = [asyncio.wrap_future(each) for each in self._leaving]
+        await asyncio.gather(*leaving, return_exceptions=True)
+        for world in list(self._numbers.values()):
+            world.edges.abort(Cause.ABORTED, "its manager was closed")
+            self.end(world)
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.tell(None)
+
+    def _tell(self, number: int, kind: int, rank: int, cause: int, text: str, at_ns: int) -> None:
+        with self._lock:
+            world = self._numbers.get(number)
+            if world is None:
+                return
+            words = Cause(cause).name if cause else ""
+            event = WorldEvent(EventKind(kind), world.name, world.epoch, rank, words, text, at_ns)
+            if event.kind is EventKind.BROKEN:
+                world.broken = event
+            streams = {stream: of for stream, of in self._streams.items() if of in (None, world)}
+        for stream in streams:
+            stream.tell(event)
+        if event.kind is EventKind.BROKEN:
+            for stream, of in streams.items():
+                if of is world:
+                    stream.tell(None)
+            asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.end, world)
+
+
+class BlockingJoins:
+    """The names of a manager that wait, for a thread that waits in them."""
+
+    def __init__(self, manager: WorldManager) -> None:
+        self._manager = manager
+
+    def join(
+        self,
+        name: str,
+        *,
+        rank: int,
+        size: int,
+        rendezvous: Rendezvous | str | None = None,
+        transport: str = "auto",
+        timeout_s: float = _JOIN_S,
+    ) -> World:
+        """As `WorldManager.join`; an object's set and get are awaited in another thread's loop."""
+        return self._manager.begin_blocking_join(name, rank, size, rendezvous, transport, timeout_s)
+
+    def leave(self, world: World | str, *, timeout_s: float | None = LEAVE_S) -> None:
+        """As `WorldManager.leave`."""
+        self._manager.world(world).blocking.leave(timeout_s=timeout_s)
+
+    def abort(self, world: World | str, why: str) -> None:
+        """As `WorldManager.abort`."""
+        self._manager.abort(world, why)

@@ -1,0 +1,171 @@
+"""The thread in which a manager's worlds are joined, watched and taken down: an event loop.
+
+What needs a peer's answer is done here, so that no caller's loop or thread waits for it but by
+choice. Everything but `submit`, `release` and `stop` is of this loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from hoplite_ray._native import WorldPort
+from hoplite_ray.errors import WorldError, WorldTimeoutError
+from hoplite_ray.worlds.joining import Plan, join
+from hoplite_ray.worlds.life import Life
+from hoplite_ray.worlds.place import Place
+from hoplite_ray.worlds.rendezvous import (
+    Boards,
+    DistantBoard,
+    OwnBoard,
+    Rendezvous,
+    parsed_address,
+    rays,
+)
+
+T = TypeVar("T")
+
+Tell = Callable[[int, int, int, int, str, int], None]  # world, kind, rank, cause, text, at_ns
+
+_WATCH_ENDED = 5  # an event's kind that is not of a world
+
+
+class Meet:
+    """The thread of one manager. `tell` is called in it, for each event of a world."""
+
+    def __init__(self, limits: dict[str, float], listen: str | None, tell: Tell) -> None:
+        """Raises WorldError, or what the native core raises, if it can't be."""
+        self._tell = tell
+        self._lives: dict[int, Life] = {}
+        self._boards = Boards()
+        self._joins: set[asyncio.Task[Any]] = set()
+        started: Future[None] = Future()
+        self.ended: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(limits, listen, started), name="hoplite-meet", daemon=True
+        )
+        self._thread.start()
+        started.result()
+
+    # ---- from any thread
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Do it in this loop.
+
+        Raises:  WorldError if the loop has ended.
+        """
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self.loop)
+        except RuntimeError as error:
+            work.close()
+            raise WorldError("this manager of worlds was closed; make another one") from error
+
+    def release(self, number: int) -> None:
+        """Give back what a world has: its edges, watches and address."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and given all back
+            self.loop.call_soon_threadsafe(self._release, number)
+
+    def stop(self, last: Coroutine[Any, Any, None]) -> None:
+        """Do one last thing, then end; `ended` tells when."""
+        self.submit(last).add_done_callback(
+            lambda done: self.loop.call_soon_threadsafe(self._stopping.set)
+        )
+
+    def wait_for_end(self) -> None:
+        """Return when the thread has ended."""
+        self._thread.join()
+
+    # ---- of this loop
+
+    async def join(self, plan: Plan, meet_at: Rendezvous | str | None, timeout_s: float) -> Life:
+        """Return a life that has begun.
+
+        Raises:  as `WorldManager.join`.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._joins.add(task)
+        with contextlib.ExitStack() as exits:
+            exits.callback(self._joins.discard, task)
+            try:
+                async with asyncio.timeout(timeout_s):
+                    rendezvous = await self._rendezvous(plan, meet_at, exits)
+                    life = await join(self.place, plan, rendezvous)
+            except TimeoutError:
+                raise WorldTimeoutError(
+                    f"world {plan.name!r} was not joined as rank {plan.rank} of {plan.size} within "
+                    f"{timeout_s} s: {plan.obstacle}; start all members with the same name, size "
+                    "and rendezvous, or raise timeout_s"
+                ) from None
+            if isinstance(rendezvous, OwnBoard):  # as long as the world: members may be replaced
+                exits.pop_all()
+                self._joins.discard(task)
+                life.exits.callback(rendezvous.close)
+        self._lives[life.edges.number] = life
+        return life
+
+    async def _rendezvous(
+        self, plan: Plan, meet_at: Rendezvous | str | None, exits: contextlib.ExitStack
+    ) -> Rendezvous:
+        if meet_at is None:
+            plan.obstacle = "Ray's actor for worlds does not answer"
+            return await asyncio.to_thread(rays)
+        if not isinstance(meet_at, str):
+            return meet_at
+        address = parsed_address(meet_at)
+        if plan.rank > 0:
+            return DistantBoard(address)
+        board = self._boards.use(address)
+        exits.callback(board.close)
+        return board
+
+    def cancel_joins(self) -> list[asyncio.Task[Any]]:
+        """End what is being joined."""
+        for task in self._joins:
+            task.cancel()
+        return list(self._joins)
+
+    def _run(self, limits: dict[str, float], listen: str | None, started: Future[None]) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._live(limits, listen, started))
+        finally:
+            self.ended.set_result(None)
+
+    async def _live(
+        self, limits: dict[str, float], listen: str | None, started: Future[None]
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        with contextlib.ExitStack() as exits:
+            try:
+                port = WorldPort(**limits)
+                exits.callback(port.close)
+                self.place = Place(port, listen)
+                self.loop.add_reader(port.events_fd, self._hear, port)
+                exits.callback(self.loop.remove_reader, port.events_fd)
+            except Exception as error:
+                started.set_exception(error)
+                return
+            started.set_result(None)
+            await self._stopping.wait()
+            for number in list(self._lives):
+                self._release(number)
+            await self.place.close()
+            await self._boards.close()
+
+    def _release(self, number: int) -> None:
+        life = self._lives.pop(number, None)
+        if life is not None:
+            life.close()
+
+    def _hear(self, port: WorldPort) -> None:
+        for kind, world, watch, rank, cause, text, at_ns in port.take_events():
+            if kind == _WATCH_ENDED:
+                self.place.watches.handle_end(watch)
+            else:
+                self._tell(world, kind, rank, cause, text, at_ns)

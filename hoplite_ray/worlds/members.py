@@ -1,0 +1,113 @@
+"""Who is in a world and how it is reached: what members tell each other to meet."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import json
+import socket
+import struct
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hoplite_ray.errors import WorldError
+from hoplite_ray.worlds.introductions import RefusedError, field
+
+_SIOCGIFADDR = 0x8915
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member's process: `uuid` is of its manager, `machine` of its kernel's present life."""
+
+    rank: int
+    uuid: str
+    addresses: tuple[tuple[str, int], ...]
+    machine: str
+
+    @classmethod
+    def parsed(cls, fields: dict[str, Any]) -> Member:
+        """Raises RefusedError for what is none."""
+        addresses = field(fields, "addresses", list)
+        try:
+            reached = tuple((str(ipaddress.ip_address(at)), int(port)) for at, port in addresses)
+        except (TypeError, ValueError) as error:
+            raise RefusedError("nonsense", "a member without addresses") from error
+        return cls(
+            field(fields, "rank", int),
+            field(fields, "uuid", str),
+            reached,
+            field(fields, "machine", str),
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What rank 0 publishes: one life of a world, the secret of its members, and where it is."""
+
+    name: str
+    epoch: int
+    life: str
+    token: bytes
+    leader: Member
+
+    def encode(self) -> bytes:
+        """As a rendezvous keeps it."""
+        return json.dumps(
+            {
+                "name": self.name,
+                "epoch": self.epoch,
+                "life": self.life,
+                "token": self.token.hex(),
+                "leader": self.leader.fields(),
+            }
+        ).encode()
+
+    @classmethod
+    def parsed(cls, value: bytes) -> Record:
+        """Raises WorldError for what is none."""
+        try:
+            fields = json.loads(value)
+            return cls(
+                field(fields, "name", str),
+                field(fields, "epoch", int),
+                field(fields, "life", str),
+                bytes.fromhex(field(fields, "token", str)),
+                Member.parsed(field(fields, "leader", dict)),
+            )
+        except (ValueError, TypeError, AttributeError, RefusedError) as error:
+            raise WorldError(
+                f"the rendezvous has {value[:60]!r} where a world's record should be ({error}); "
+                "use another key or another rendezvous"
+            ) from error
+
+
+def machine_id() -> str:
+    """Name this machine, from one boot to the next."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def own_addresses() -> list[str]:
+    """List the addresses of this machine's interfaces, the loopback's last."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, name in socket.if_nameindex():
+            try:
+                row = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # an interface without an address of IPv4
+                continue
+            found.append(socket.inet_ntoa(row[20:24]))
+    try:
+        rows = Path("/proc/net/if_inet6").read_text().splitlines()
+    except FileNotFoundError:  # a kernel without IPv6
+        rows = []
+    for row6 in rows:
+        address = ipaddress.ip_address(bytes.fromhex(row6.split()[0]))
+        if not address.is_link_local:
+            found.append(str(address))
+    return sorted(dict.fromkeys(found), key=lambda each: ipaddress.ip_address(each).is_loopback)

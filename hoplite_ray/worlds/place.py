@@ -1,0 +1,187 @@
+"""A manager's end of every connection to other processes: who comes in, and how edges are made.
+
+A connection begins with a hello that says what it is: "join", of a member that comes to rank 0;
+"watch", by which two processes see each other die; "edge", which carries a world's messages. All of
+this is of one event loop, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from hoplite_ray._native import WorldPort
+from hoplite_ray.errors import WorldError
+from hoplite_ray.worlds.doors import Doors, far, give_memory, near, take_memory
+from hoplite_ray.worlds.introductions import (
+    HANDSHAKE_S,
+    RefusedError,
+    field,
+    hear,
+    introduce,
+    say,
+    welcome,
+)
+from hoplite_ray.worlds.life import Life
+from hoplite_ray.worlds.members import Member, machine_id
+from hoplite_ray.worlds.watches import Watches
+
+_WATCHES_TRIED_MAX = 3
+
+
+class Place:
+    """What one manager is to others. `lives` are those under way to be joined, by their ids."""
+
+    def __init__(self, port: WorldPort, listen: str | None) -> None:
+        self.port = port
+        self.uuid = uuid.uuid4().hex
+        self.machine = machine_id()
+        self.watches = Watches(port)
+        self.lives: dict[str, Life] = {}
+        self._doors = Doors(self.uuid, listen, self._answer)
+
+    async def close(self) -> None:
+        """Stop listening; the port is its owner's."""
+        await self._doors.close()
+
+    def own(self, rank: int) -> Member:
+        """Return this process as a member."""
+        return Member(rank, self.uuid, self._doors.addresses, self.machine)
+
+    # ---- to others
+
+    @contextlib.asynccontextmanager
+    async def dialled(
+        self, life: Life, member: Member, kind: str, **fields: Any
+    ) -> AsyncIterator[tuple[socket.socket, dict[str, Any]]]:
+        """Connect to a member by TCP, each side proven; yields its answer too.
+
+        Raises:  RefusedError for its reason; ConnectionError if it is not there.
+        """
+        refused: RefusedError | None = None
+        addresses = far(member, is_near=member.machine == self.machine)
+        async with contextlib.aclosing(addresses):
+            async for sock in addresses:
+                with sock:
+                    try:
+                        answer = await self._introduce(sock, life, kind, **fields)
+                    except OSError:
+                        continue
+                    except RefusedError as error:
+                        refused = error  # of another process at an address like it, perhaps
+                        continue
+                    yield sock, answer
+                    return
+        raise refused or ConnectionRefusedError(
+            f"rank {member.rank} does not answer at any of {list(member.addresses)}"
+        )
+
+    async def dial_edge(self, life: Life, member: Member) -> None:
+        """Give the life its edge to a member before it."""
+        for _ in range(_WATCHES_TRIED_MAX):
+            watch = await self.watches.acquire(
+                member.uuid, lambda name: self._dial_watch(life, member, name)
+            )
+            life.exits.callback(self.watches.release, watch)
+            try:
+                return await self._dial_edge(life, member, watch.name, watch.number)
+            except RefusedError as error:
+                if error.reason != "watch":
+                    raise
+                watch.is_over = True
+        raise ConnectionAbortedError(f"rank {member.rank} ends each watch that is begun with it")
+
+    async def _dial_edge(self, life: Life, member: Member, watch: str, number: int) -> None:
+        hello = {"watch": watch, "to": member.uuid}
+        if life.transport != "tcp" and member.machine == self.machine:
+            try:
+                sock = await near(member)
+            except OSError as error:
+                self._refuse_far(life, member, str(error))
+            else:
+                with sock:
+                    await self._introduce(sock, life, "edge", memory=True, **hello)
+                    memory = give_memory(sock)
+                    life.add_edge(member.rank, number, sock, memory=memory, is_first=True)
+                    return
+        else:
+            self._refuse_far(life, member, "it is on another machine")
+        async with self.dialled(life, member, "edge", memory=False, **hello) as (sock, _):
+            life.add_edge(member.rank, number, sock)
+
+    def _refuse_far(self, life: Life, member: Member, why: str) -> None:
+        if life.transport == "shared_memory":
+            raise WorldError(
+                f"rank {member.rank} of {life} can't be reached by shared memory: {why}; use "
+                'transport="auto"'
+            )
+
+    async def _dial_watch(self, life: Life, member: Member, name: str) -> socket.socket:
+        if member.machine == self.machine:
+            with contextlib.suppress(OSError):
+                with await near(member) as sock:
+                    await self._introduce(sock, life, "watch", watch=name, to=member.uuid)
+                    return socket.socket(fileno=sock.detach())
+        async with self.dialled(life, member, "watch", watch=name, to=member.uuid) as (sock, _):
+            return socket.socket(fileno=sock.detach())
+
+    async def _introduce(
+        self, sock: socket.socket, life: Life, kind: str, **fields: Any
+    ) -> dict[str, Any]:
+        async with asyncio.timeout(HANDSHAKE_S):
+            return await introduce(
+                sock,
+                life.token,
+                kind=kind,
+                world=life.name,
+                life=life.id,
+                rank=life.rank,
+                uuid=self.uuid,
+                **fields,
+            )
+
+    # ---- from others
+
+    async def _answer(self, sock: socket.socket) -> Coroutine[Any, Any, None] | None:
+        hello = await hear(sock)
+        life = self.lives.get(field(hello, "life", str))
+        if life is None:
+            raise RefusedError("stale", "that life of the world has begun, or is over")
+        await welcome(sock, life.token, hello)
+        kind, rank = field(hello, "kind", str), field(hello, "rank", int)
+        if field(hello, "to", str) != self.uuid:
+            raise RefusedError("stale", "that process is not here any more")
+        if kind == "join" and life.gathering is not None:
+            return life.gathering.seat(sock, rank, hello)
+        if kind == "edge":
+            return self._take_edge(life, rank, hello, sock)
+        if kind == "watch":
+            await say(sock, ok=True)
+            peer, name = field(hello, "uuid", str), field(hello, "watch", str)
+            self.watches.accept(peer, name, sock)
+            return None
+        raise RefusedError("nonsense", f"{kind!r:.40} is nothing that is done here")
+
+    async def _take_edge(
+        self, life: Life, rank: int, hello: dict[str, Any], sock: socket.socket
+    ) -> None:
+        async with asyncio.timeout(HANDSHAKE_S):
+            await life.is_open.wait()  # whom rank 0 has told first may be faster than we
+            peer, has_memory = field(hello, "uuid", str), field(hello, "memory", bool)
+            life.expect(rank, peer, "shared_memory" if has_memory else "tcp")
+            watch = self.watches.take(peer, field(hello, "watch", str))
+            life.exits.callback(self.watches.release, watch)
+            await say(sock, ok=True)
+            memory = await take_memory(sock) if has_memory else -1
+        try:
+            life.expect(rank, peer, "shared_memory" if has_memory else "tcp")  # and still so
+        except RefusedError:
+            if has_memory:
+                os.close(memory)
+            raise
+        life.add_edge(rank, watch.number, sock, memory=memory)

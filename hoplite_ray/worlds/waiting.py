@@ -1,0 +1,114 @@
+"""Waiting for native operations: in an event loop, or in the calling thread.
+
+What is done with a world is a generator that yields what to wait for; its awaitable and its
+blocking twin drive the same one. An event loop has one descriptor on which the native core tells it
+of everything that has ended, and a future for each operation that somebody waits for: no thread,
+and no poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Generator
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+from hoplite_ray._native import Completions, WorldOperation
+
+T = TypeVar("T")
+# Yields an operation and how long to wait for it, and is sent whether it has ended.
+Waits = Generator[tuple[WorldOperation, float | None], bool, T]
+
+PENDING, DONE, BROKEN = 0, 1, 2  # an operation's state
+
+_FOREVER_S = 1e9
+
+
+class LoopWaiter:
+    """What has ended, for the coroutines of one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._completions = Completions()
+        self._tokens = itertools.count(1)
+        self._futures: dict[int, asyncio.Future[None]] = {}
+        loop.add_reader(self._completions.fd, self._take)
+
+    async def wait(self, operation: WorldOperation, timeout_s: float | None) -> bool:
+        """Return whether the operation has ended, after at most `timeout_s`."""
+        token = next(self._tokens)
+        future = asyncio.get_running_loop().create_future()
+        self._futures[token] = future
+        try:
+            if not operation.notify(self._completions, token):
+                return True
+            if timeout_s is None:
+                await future
+                return True
+            done, _ = await asyncio.wait([future], timeout=timeout_s)
+            return bool(done)
+        finally:
+            self._futures.pop(token, None)
+
+    def _take(self) -> None:
+        for token in self._completions.take():
+            future = self._futures.pop(token, None)
+            if future is not None and not future.done():
+                future.set_result(None)
+
+
+_waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWaiter] = WeakKeyDictionary()
+
+
+async def wait_async(operation: WorldOperation, timeout_s: float | None) -> bool:
+    """Return whether it has ended, after at most `timeout_s`; the event loop goes on meanwhile."""
+    loop = asyncio.get_running_loop()
+    waiter = _waiters.get(loop)
+    if waiter is None:
+        waiter = _waiters[loop] = LoopWaiter(loop)
+    return await waiter.wait(operation, timeout_s)
+
+
+async def run_async(steps: Waits[T]) -> T:
+    """Do what the generator does between its waits; cancelling the task is raised in it."""
+    try:
+        wanted = next(steps)
+        while True:
+            try:
+                has_ended = await wait_async(*wanted)
+            except BaseException as error:
+                wanted = steps.throw(error)
+            else:
+                wanted = steps.send(has_ended)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def run_blocking(steps: Waits[T]) -> T:
+    """Do the same in this thread; Ctrl-C is raised in the generator."""
+    try:
+        wanted = next(steps)
+        while True:
+            try:
+                operation, timeout_s = wanted
+                has_ended = operation.wait(_FOREVER_S if timeout_s is None else timeout_s)
+            except BaseException as error:
+                wanted = steps.throw(error)
+            else:
+                wanted = steps.send(has_ended)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+class Deadline:
+    """When a caller's limit runs out."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._at_s = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def left_s(self) -> float | None:
+        """Seconds until then; None for ever."""
+        return None if self._at_s is None else max(0.0, self._at_s - time.monotonic())

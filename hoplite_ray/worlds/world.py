@@ -1,0 +1,333 @@
+"""One world as one member sees it: send, receive and collectives, awaitable and blocking.
+
+An operation has succeeded only if the native core says so of each of its parts; whatever else ends
+it is raised.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from hoplite_ray._native import WorldEdges, WorldOperation
+from hoplite_ray.errors import UnusableAfterForkError, WorldBrokenError, WorldTimeoutError
+from hoplite_ray.worlds import calls
+from hoplite_ray.worlds.arrays import fresh, to_fill, to_send
+from hoplite_ray.worlds.events import Cause, EventStream, State, WorldEvent
+from hoplite_ray.worlds.waiting import BROKEN, DONE, PENDING, Waits, run_async, run_blocking
+
+LEAVE_S = 10.0  # what may be under way, 4 MiB for each edge, takes a slow receiver far less
+
+
+class Owner(Protocol):
+    """Who has made a world, and gives back what it has."""
+
+    def events(self, world: World | None = None) -> EventStream:
+        """Begin to iterate over what happens to a world."""
+
+    def end(self, world: World) -> None:
+        """A world is over. From any thread; idempotent."""
+
+
+class World:
+    """One epoch of a named world, as its member `rank` of `size`. Made by `WorldManager.join`.
+
+    Awaitable operations are methods; `blocking` has the same names without await. All take
+    `timeout_s`, seconds; None waits as long as all members live. They raise WorldBrokenError once
+    the world has ended, WorldTimeoutError at the limit, and InvalidArgumentError or WrongTypeError
+    for arguments. Messages between two ranks arrive in order; every member calls the collectives of
+    a world in the same order. What an array holds after an operation has failed is undefined.
+
+    Source: MultiWorld.
+    """
+
+    def __init__(
+        self, name: str, epoch: int, rank: int, size: int, edges: WorldEdges, owner: Owner
+    ) -> None:
+        """For WorldManager."""
+        self.name = name
+        self.epoch = epoch
+        self.rank = rank
+        self.size = size
+        self.edges = edges
+        self.rounds = 0
+        self.broken: WorldEvent | None = None
+        self.blocking = BlockingWorld(self)
+        others = [other for other in range(size) if other != rank]
+        self.transports = {other: edges.transport(other) for other in others}
+        self._state = State.READY
+        self._owner = owner
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"World({self.name!r}, epoch={self.epoch}, rank={self.rank}, size={self.size})"
+
+    def __str__(self) -> str:
+        return f"world {self.name!r} (epoch {self.epoch})"
+
+    @property
+    def state(self) -> State:
+        """READY, LEAVING, CLOSED or BROKEN."""
+        if self._state is not State.CLOSED and self.edges.end() is not None:
+            return State.BROKEN
+        return self._state
+
+    def events(self) -> EventStream:
+        """Iterate over what happens to this world from now on: `async for event in w.events()`.
+
+        If it is broken already, that comes first; it is the last thing that happens to a world.
+        """
+        return self._owner.events(self)
+
+    def abort(self, why: str) -> None:
+        """End the world for all members, at once. From any thread; idempotent."""
+        self.check_usable()
+        self.edges.abort(Cause.ABORTED, why)
+
+    async def leave(self, *, timeout_s: float | None = LEAVE_S) -> None:
+        """Leave when all that was sent has reached the others; they are told that it is no death.
+
+        Raises:  WorldTimeoutError, WorldBrokenError; the world is over for us all the same.
+        """
+        await run_async(self.begin_leave(timeout_s))
+
+    async def send(self, array: Any, *, dst: int, timeout_s: float | None = None) -> None:
+        """Send an array to a rank; returns when it may be written to again."""
+        operation = self.begin_send(array, dst)
+        if operation is not None:
+            await run_async(self.finish(operation, timeout_s, f"send to rank {dst}"))
+
+    async def recv(self, into: Any = None, *, src: int, timeout_s: float | None = None) -> Any:
+        """Receive the next message of a rank: into an array of its dtype and size, or a new one.
+
+        Returns: `into`, or a numpy array.
+        """
+        if into is None:
+            return await run_async(self.receive_new(src, timeout_s))
+        operation = self.begin_receive(into, src)
+        if operation is not None:
+            await run_async(self.finish(operation, timeout_s, f"receive from rank {src}"))
+        return into
+
+    async def broadcast(self, array: Any, *, src: int, timeout_s: float | None = None) -> Any:
+        """Fill every member's `array`, of one dtype and size, from that of `src`; returns it."""
+        return await run_async(calls.broadcast(self.usable(), array, src, timeout_s))
+
+    async def all_reduce(
+        self, array: Any, *, op: str = "sum", timeout_s: float | None = None
+    ) -> Any:
+        """Fold all members' arrays, in place: "sum", "prod", "min" or "max". All get the same bits.
+
+        Cost: above 64 KiB a ring, 2 (n - 1) / n of the array out of and into each member.
+        """
+        return await run_async(calls.all_reduce(self.usable(), array, op, timeout_s))
+
+    async def reduce(
+        self, array: Any, *, dst: int, op: str = "sum", timeout_s: float | None = None
+    ) -> Any:
+        """Fold all members' arrays into the one of `dst`, in place; the others' stay."""
+        return await run_async(calls.reduce(self.usable(), array, dst, op, timeout_s))
+
+    async def all_gather(
+        self, array: Any, *, out: Sequence[Any] | None = None, timeout_s: float | None = None
+    ) -> list[Any]:
+        """Return a list of all members' arrays, by rank; all are of one dtype and shape.
+
+        They are new numpy arrays, or those of `out`, filled.
+        """
+        return await run_async(calls.all_gather(self.usable(), array, out, timeout_s))
+
+    async def gather(
+        self,
+        array: Any,
+        *,
+        dst: int,
+        out: Sequence[Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> list[Any] | None:
+        """Return that list at `dst`, and None elsewhere."""
+        return await run_async(calls.gather(self.usable(), array, dst, out, timeout_s))
+
+    async def scatter(
+        self,
+        arrays: Sequence[Any] | None = None,
+        *,
+        src: int,
+        into: Any = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Give each member one of the `arrays` of `src`: into `into`, which all but `src` need."""
+        return await run_async(calls.scatter(self.usable(), arrays, src, into, timeout_s))
+
+    async def barrier(self, *, timeout_s: float | None = None) -> None:
+        """Return when all members have called it."""
+        await run_async(calls.barrier(self.usable(), timeout_s))
+
+    # ---- for this package: what both twins do
+
+    def usable(self) -> World:
+        """Return itself, in the process that has joined."""
+        self.check_usable()
+        return self
+
+    def check_usable(self) -> None:
+        """Raise UnusableAfterForkError in a forked child, which would write between our bytes."""
+        if os.getpid() != self._pid:
+            raise UnusableAfterForkError(
+                f"{self} was joined by this process's parent; join worlds after the fork, with a "
+                "manager of this process"
+            )
+
+    def begin_send(self, array: Any, dst: int) -> WorldOperation | None:
+        """Begin; None: it is done."""
+        self.check_usable()
+        lent = to_send(array)
+        return self.edges.send(dst, 0, calls.SEND, lent.dtype, lent.shape, lent.buffer)
+
+    def begin_receive(self, into: Any, src: int) -> WorldOperation | None:
+        """Begin; None: it is done."""
+        self.check_usable()
+        lent = to_fill(into)
+        return self.edges.receive(src, 0, calls.SEND, lent.dtype, lent.buffer)
+
+    def receive_new(self, src: int, timeout_s: float | None) -> Waits[Any]:
+        """Receive what comes, as a numpy array on the memory that it came in."""
+        self.check_usable()
+        operation = self.edges.receive_new(src, 0, calls.SEND)
+        yield from self.finish(operation, timeout_s, f"receive from rank {src}")
+        received = operation.received()
+        assert received is not None  # it is done
+        return fresh(received, received.dtype, received.shape)
+
+    def begin_leave(self, timeout_s: float | None) -> Waits[None]:
+        """Leave, and give everything back, however that ends."""
+        self.check_usable()
+        if self._state is State.CLOSED:
+            return
+        self._state = State.LEAVING
+        try:
+            operation = self.edges.leave()
+            if operation.state == PENDING and not (yield operation, timeout_s):
+                raise WorldTimeoutError(
+                    f"{self} was left, but not all that was sent was taken within {timeout_s} s; "
+                    "to the others it has ended before that"
+                )
+            self.check(operation)
+            self._state = State.CLOSED
+        finally:
+            self._owner.end(self)
+
+    def finish(self, operation: WorldOperation, timeout_s: float | None, what: str) -> Waits[None]:
+        """Wait for one operation. Taken back, it loses nothing: the world stays usable."""
+        try:
+            has_ended = operation.state != PENDING or (yield operation, timeout_s)
+        except BaseException:
+            operation.cancel()
+            raise
+        if not has_ended and operation.cancel():
+            raise WorldTimeoutError(
+                f"{what} in {self} did not finish within {timeout_s} s; it was taken back (what "
+                "had begun to go still arrives), and the world stays usable"
+            )
+        self.check(operation)
+
+    def check(self, operation: WorldOperation) -> None:
+        """Raise unless it has succeeded."""
+        if operation.state == DONE:
+            return
+        if operation.state == BROKEN:
+            raise self._broken_error()
+        raise WorldTimeoutError(f"an operation in {self} was taken back")
+
+    def _broken_error(self) -> WorldBrokenError:
+        now_ns = time.monotonic_ns()
+        end = self.edges.end()
+        if end is None:  # it was closed, and what was pending with it
+            cause = Cause.LOCAL.name
+            text = f"{self} was left; join it anew"
+            return WorldBrokenError(text, self.name, self.epoch, self.rank, cause, now_ns)
+        number, rank, why = end
+        cause = Cause(number).name
+        return WorldBrokenError(
+            f"{self} has ended: {cause}, rank {rank}: {why}; join it again, with all members, for "
+            "its next epoch",
+            self.name,
+            self.epoch,
+            rank,
+            cause,
+            now_ns if self.broken is None else self.broken.at_ns,
+        )
+
+
+class BlockingWorld:
+    """The operations of a world for a thread that waits in them. Ctrl-C takes one back."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def send(self, array: Any, *, dst: int, timeout_s: float | None = None) -> None:
+        """As `World.send`."""
+        operation = self._world.begin_send(array, dst)
+        if operation is not None:
+            run_blocking(self._world.finish(operation, timeout_s, f"send to rank {dst}"))
+
+    def recv(self, into: Any = None, *, src: int, timeout_s: float | None = None) -> Any:
+        """As `World.recv`."""
+        if into is None:
+            return run_blocking(self._world.receive_new(src, timeout_s))
+        operation = self._world.begin_receive(into, src)
+        if operation is not None:
+            run_blocking(self._world.finish(operation, timeout_s, f"receive from rank {src}"))
+        return into
+
+    def broadcast(self, array: Any, *, src: int, timeout_s: float | None = None) -> Any:
+        """As `World.broadcast`."""
+        return run_blocking(calls.broadcast(self._world.usable(), array, src, timeout_s))
+
+    def all_reduce(self, array: Any, *, op: str = "sum", timeout_s: float | None = None) -> Any:
+        """As `World.all_reduce`."""
+        return run_blocking(calls.all_reduce(self._world.usable(), array, op, timeout_s))
+
+    def reduce(
+        self, array: Any, *, dst: int, op: str = "sum", timeout_s: float | None = None
+    ) -> Any:
+        """As `World.reduce`."""
+        return run_blocking(calls.reduce(self._world.usable(), array, dst, op, timeout_s))
+
+    def all_gather(
+        self, array: Any, *, out: Sequence[Any] | None = None, timeout_s: float | None = None
+    ) -> list[Any]:
+        """As `World.all_gather`."""
+        return run_blocking(calls.all_gather(self._world.usable(), array, out, timeout_s))
+
+    def gather(
+        self,
+        array: Any,
+        *,
+        dst: int,
+        out: Sequence[Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> list[Any] | None:
+        """As `World.gather`."""
+        return run_blocking(calls.gather(self._world.usable(), array, dst, out, timeout_s))
+
+    def scatter(
+        self,
+        arrays: Sequence[Any] | None = None,
+        *,
+        src: int,
+        into: Any = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """As `World.scatter`."""
+        return run_blocking(calls.scatter(self._world.usable(), arrays, src, into, timeout_s))
+
+    def barrier(self, *, timeout_s: float | None = None) -> None:
+        """As `World.barrier`."""
+        run_blocking(calls.barrier(self._world.usable(), timeout_s))
+
+    def leave(self, *, timeout_s: float | None = LEAVE_S) -> None:
+        """As `World.leave`."""
+        run_blocking(self._world.begin_leave(timeout_s))
