@@ -22,6 +22,7 @@ CLAIMS = {
     ("docs/operations.md", ""): "tests/process/test_operations.py",
     ("docs/security.md", "sh"): "tests/process/test_tls.py",
     ("docs/tutorial.md", "python"): PROGRAMS,
+    ("docs/worlds.md", "python"): "tests/process/test_worlds_docs.py",
     ("docs/wire.md", "hex"): "native/wire/wire_doc_test.cc",
 }
 _FENCE = re.compile(r"^ *```(\w*)", re.M)

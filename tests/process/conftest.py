@@ -1,4 +1,4 @@
-"""`nodes = cluster(3)`, and three nodes that the tests of a module share."""
+"""`nodes = cluster(3)`, and three nodes that the tests of a module share; members of worlds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.process.nodes import MakeNodes, Nodes
+from tests.process.world_crew import Crew, Member, crews
 
 
 @pytest.fixture
@@ -37,3 +38,18 @@ def three() -> Iterator[Nodes]:
         yield nodes
     finally:
         nodes.end()
+
+
+@pytest.fixture(scope="session")
+def idle_members() -> Iterator[list[Member]]:
+    """Processes that wait for a test of worlds."""
+    with crews() as started:
+        yield started
+
+
+@pytest.fixture
+def crew(idle_members: list[Member]) -> Iterator[Crew]:
+    """`a, b = crew.muster(2)`: two processes that can be in worlds."""
+    made = Crew(idle_members)
+    yield made
+    made.dismiss()

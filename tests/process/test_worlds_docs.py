@@ -1,0 +1,85 @@
+"""The programs of docs/worlds.md, and of the README for worlds, run as they stand there.
+
+One that names two terminals is run once for each. What a program says behind its prints is printed:
+by one of its processes or by several, and nothing else is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ADDRESS = "127.0.0.1:29500"  # in the pages
+LIMIT_S = 60.0
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
+_TERMINALS = re.compile(r"\bpython \w+\.py (\d+)")
+_PRINTS = re.compile(r"^ *print\(.*\) +# (.*)$", re.M)
+
+
+def programs() -> list[str]:
+    """Those of docs/worlds.md, and the README's for two terminals."""
+    readme = _BLOCK.findall((ROOT / "README.md").read_text())
+    page = _BLOCK.findall((ROOT / "docs/worlds.md").read_text())
+    return [*page, *(program for program in readme if "import worlds" in program)]
+
+
+def ranks(program: str) -> list[list[str]]:
+    """The arguments of each process."""
+    return [[rank] for rank in _TERMINALS.findall(program.partition("\n")[0])] or [[]]
+
+
+def said_to_print(program: str) -> set[str]:
+    return {line for said in _PRINTS.findall(program) for line in said.split(", then ")}
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_the_pages_have_programs() -> None:
+    assert len(programs()) > 5
+    assert all(said_to_print(program) for program in programs())
+
+
+@pytest.mark.timeout(90)  # one of them starts a Ray of its own
+@pytest.mark.parametrize("program", programs(), ids=range(len(programs())))
+def test_program_of_a_page_prints_what_it_says(program: str, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(with_another_address(program, free_address()))
+    environment = os.environ | {"RAY_ADDRESS": "local"}  # not the cluster of another test
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(file), *rank],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ranks(program)
+    ]
+    try:
+        answers = [process.communicate(timeout=LIMIT_S) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    errors = "".join(error for _, error in answers)
+    assert [process.returncode for process in started] == [0] * len(started), errors
+    assert {line for out, _ in answers for line in out.splitlines()} == said_to_print(program)
+
+
+def with_another_address(program: str, address: str) -> str:
+    """Where nobody listens: the page's port may be taken."""
+    host, port = address.split(":")
+    return program.replace(ADDRESS, address).replace(
+        f'"{host}", port={ADDRESS.split(":")[1]}', f'"{host}", port={port}'
+    )

@@ -1,0 +1,102 @@
+"""What worlds leave behind in a process: nothing; and what a forked child has of them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+
+import numpy as np
+import pytest
+
+from hoplite_ray import worlds
+from hoplite_ray.errors import UnusableAfterForkError
+from tests.process.world_crew import Crew, Here, free_address, join
+
+
+async def fork_with_a_manager(here: Here) -> bytes:
+    """A play: what a forked child hears of its parent's manager; it makes one of its own."""
+    world = await here.join("alone", rank=0, size=1, rendezvous=free_address())
+    mine = worlds.manager()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = b"nothing"
+        try:
+            here.manager.blocking.join("w", rank=0, size=1, rendezvous="tcp://127.0.0.1:1")
+        except UnusableAfterForkError:
+            said = b"own" if worlds.manager() is not mine and not worlds.manager().is_over else b"?"
+        here.manager.close()
+        os.write(write, said)
+        os._exit(0)
+    said = os.read(read, 20)
+    await asyncio.to_thread(os.waitpid, pid, 0)
+    await world.barrier()
+    os.close(read)
+    os.close(write)
+    return said
+
+
+def test_a_forked_child_is_told_and_may_have_its_own_manager(crew: Crew) -> None:
+    (member,) = crew.muster(1)
+    assert member.ask(fork_with_a_manager) == b"own"
+
+
+async def counts(here: Here) -> tuple[int, int]:
+    """A play: descriptors and threads of this process."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+
+async def many_lives(here: Here, rank: int, size: int, address: str, count: int) -> None:
+    """A play: worlds are joined, used, and end in one of three ways."""
+    for number in range(count):
+        world = await here.join("w", rank=rank, size=size, rendezvous=address)
+        array = np.ones(10)
+        await world.all_reduce(array)
+        with pytest.raises(worlds.WorldTimeoutError):
+            await world.recv(src=1 - rank, timeout_s=0.0)
+        await world.barrier()
+        assert array[0] == size
+        if number % 3 == 0:
+            await world.leave()
+        elif number % 3 == 1 and rank == 0:
+            world.abort("enough")
+        elif number % 3 == 2:
+            here.manager.remove_world("w")
+        if number % 3 == 1:
+            with pytest.raises(worlds.WorldBrokenError):
+                await world.recv(src=1 - rank)
+            here.manager.remove_world("w")
+
+
+async def until_closed(here: Here, rank: int, size: int, fewest: tuple[int, int]) -> bool:
+    """A play: whether the counts come down to what they were."""
+    for _ in range(500):
+        if await counts(here) <= fewest:
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+def test_a_hundred_worlds_leave_no_descriptor_and_no_thread(crew: Crew) -> None:
+    both = crew.muster(2)
+    address = free_address()
+    crew.together(many_lives, address, 30)  # so that each loop has what it waits by
+    before = [member.ask(counts) for member in both]
+    crew.together(many_lives, address, 99)
+    for rank, member in enumerate(both):
+        assert member.ask(until_closed, rank, 2, before[rank])
+    survivor = both[0]
+    for _ in range(3):
+        (victim,) = crew.muster(1)
+        pair = [survivor, victim]
+        crew.together(join, "killed", address, members=pair)
+        victim.kill()
+    survivor.ask(forget, "killed")
+    assert survivor.ask(until_closed, 0, 2, before[0])
+
+
+async def forget(here: Here, name: str) -> None:
+    here.worlds.clear()
+    here.manager.remove_world(name)

@@ -1,0 +1,368 @@
+"""How worlds are joined: who is let in, who is refused and why, and what replaces what."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hoplite_ray import worlds
+from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.worlds.introductions import RefusedError, hear, introduce, say
+from hoplite_ray.worlds.members import Member, Record
+from hoplite_ray.worlds.rendezvous import parsed_address
+from tests.process.world_crew import free_address, in_a_loop
+
+Managers = list[worlds.WorldManager]
+
+
+class Table:
+    """A rendezvous of a user's own."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.asked = asyncio.Event()
+        self._is_set = asyncio.Event()
+
+    async def set(self, key: str, value: bytes) -> None:
+        self.values[key] = value
+        self._is_set.set()
+
+    async def get(self, key: str) -> bytes | None:
+        self.asked.set()
+        return self.values.get(key)
+
+    async def next_record(self) -> Record:
+        """Wait until rank 0 of world w has set another one."""
+        self._is_set.clear()
+        await self._is_set.wait()
+        return Record.parsed(self.values["w"])
+
+
+@contextlib.asynccontextmanager
+async def managers(count: int, **how: Any) -> AsyncIterator[Managers]:
+    """Members that are of one process, which is no matter here."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(worlds.WorldManager(**how)) for _ in range(count)]
+
+
+async def met(members: Managers, name: str = "w", **how: Any) -> list[worlds.World]:
+    joins = (
+        member.join(name, rank=rank, size=len(members), **{"timeout_s": 10.0, **how})
+        for rank, member in enumerate(members)
+    )
+    return await asyncio.gather(*joins)
+
+
+@in_a_loop
+async def test_any_object_with_set_and_get_is_a_rendezvous() -> None:
+    table = Table()
+    async with managers(3) as members:
+        joined = await met(members, rendezvous=table)
+        assert [world.epoch for world in joined] == [1, 1, 1]
+        assert list(table.values) == ["w"]
+        arrays = [np.full(3, rank) for rank in range(3)]
+        await asyncio.gather(
+            *(world.all_reduce(array) for world, array in zip(joined, arrays, strict=True))
+        )
+        assert all((array == 3).all() for array in arrays)
+
+
+@in_a_loop
+async def test_a_member_may_come_late_or_first() -> None:
+    address = free_address()
+    async with managers(3) as members:
+        how = {"size": 3, "rendezvous": address, "timeout_s": 10.0}
+        early = asyncio.create_task(members[2].join("w", rank=2, **how))
+        await asyncio.sleep(0)
+        leader = asyncio.create_task(members[0].join("w", rank=0, **how))
+        late = await members[1].join("w", rank=1, **how)
+        assert (await early).epoch == (await leader).epoch == late.epoch == 1
+
+
+@in_a_loop
+async def test_who_has_not_come_is_named_at_the_limit() -> None:
+    async with managers(2) as (first, third):
+        how = {"size": 4, "rendezvous": free_address(), "timeout_s": 1.0}
+        both = await asyncio.gather(
+            first.join("w", rank=0, **how), third.join("w", rank=2, **how), return_exceptions=True
+        )
+        assert [type(error) for error in both] == [worlds.WorldTimeoutError] * 2
+        assert "rank 1, 3 has not come" in str(both[0])
+        assert isinstance(both[0], TimeoutError)
+    async with managers(1) as (alone,):
+        with pytest.raises(worlds.WorldTimeoutError, match="rank 0 has not come"):
+            await alone.join("w", rank=1, size=2, rendezvous=free_address(), timeout_s=0.1)
+
+
+@in_a_loop
+async def test_two_of_one_rank_and_another_size_are_refused_and_named() -> None:
+    table = Table()
+    async with managers(4) as (zero, one, double, other):
+        how = {"rendezvous": table, "timeout_s": 10.0}
+        leads = asyncio.create_task(zero.join("w", rank=0, size=3, **how))
+        first = asyncio.create_task(one.join("w", rank=1, size=3, **how))
+        with pytest.raises(worlds.WorldError, match=r"of 3 members, and rank 2 says 5"):
+            await other.join("w", rank=2, size=5, **how)
+        with pytest.raises(worlds.WorldError, match="rank 1 is taken"):
+            await double.join("w", rank=1, size=3, **how)
+        third = await other.join("w", rank=2, size=3, **how)
+        assert {(await leads).state, (await first).state, third.state} == {worlds.State.READY}
+
+
+@in_a_loop
+async def test_a_rank_0_that_comes_after_another_one_ends_its_join() -> None:
+    table = Table()
+    async with managers(3) as (old, new, other):
+        how = {"size": 2, "rendezvous": table, "timeout_s": 10.0}
+        before = asyncio.create_task(old.join("w", rank=0, **how))
+        await table.next_record()
+        after = asyncio.create_task(new.join("w", rank=0, **how))
+        with pytest.raises(worlds.StaleEpochError, match="another rank 0"):
+            await before
+        assert (await other.join("w", rank=1, **how)).epoch == (await after).epoch == 2
+
+
+@in_a_loop
+async def test_a_table_that_has_forgotten_is_told_again() -> None:
+    table = Table()
+    async with managers(2) as members:
+        how = {"size": 2, "rendezvous": table, "timeout_s": 10.0}
+        leads = asyncio.create_task(members[0].join("w", rank=0, **how))
+        await table.next_record()
+        table.values.clear()
+        await members[1].join("w", rank=1, **how)
+        await leads
+
+
+@in_a_loop
+async def test_a_left_or_broken_name_is_joined_again_as_its_next_epoch() -> None:
+    address = free_address()
+    async with managers(2) as members:
+        for epoch in range(1, 6):
+            joined = await met(members, rendezvous=address)
+            assert [world.epoch for world in joined] == [epoch] * 2
+            if epoch % 2:
+                await asyncio.gather(*(world.leave() for world in joined))
+            else:
+                joined[0].abort("a new life")
+                with pytest.raises(worlds.WorldBrokenError):
+                    await joined[1].recv(src=0)
+
+
+@in_a_loop
+async def test_epochs_go_on_although_rank_0_is_another_process() -> None:
+    address = free_address()
+    async with managers(2) as members:
+        for _ in range(3):
+            joined = await met(members, rendezvous=address)
+            await asyncio.gather(*(world.leave() for world in joined))
+        members[0].close()
+        async with worlds.WorldManager() as new:
+            joined = await met([new, members[1]], rendezvous=address)
+            assert [world.epoch for world in joined] == [4, 4]
+
+
+async def dial(record: Record, sock: socket.socket, **hello: Any) -> dict[str, Any]:
+    """Say hello as a program of one's own."""
+    sock.setblocking(False)
+    port = record.leader.addresses[0][1]
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    hello = {"kind": "edge", "world": "w", "rank": 1, "uuid": "me", **hello}
+    hello = {"life": record.life, "to": record.leader.uuid, **hello}
+    return await introduce(sock, record.token, **hello)
+
+
+@in_a_loop
+async def test_members_of_an_old_life_and_strangers_are_refused() -> None:
+    table = Table()
+    async with managers(2) as members:
+        joined = await met(members, rendezvous=table)
+        old = Record.parsed(table.values["w"])
+        await asyncio.gather(*(world.leave() for world in joined))
+        leads = asyncio.create_task(
+            members[0].join("w", rank=0, size=2, rendezvous=table, timeout_s=10.0)
+        )
+        new = await table.next_record()
+        zombie = Record("w", old.epoch, old.life, old.token, new.leader)
+        stranger = Record("w", new.epoch, new.life, b"guessed", new.leader)
+        for record, hello, reason in (
+            (zombie, {}, "stale"),
+            (stranger, {}, "proof"),
+            (new, {"to": "another"}, "stale"),
+            (new, {"kind": "rumour"}, "nonsense"),
+            (new, {"kind": "join", "size": 2, "who": {}}, "nonsense"),
+            (new, {"rank": "one"}, "nonsense"),
+        ):
+            with socket.socket() as sock, pytest.raises(RefusedError) as refused:
+                await dial(record, sock, **hello)
+            assert refused.value.reason == reason
+        await members[1].join("w", rank=1, size=2, rendezvous=table, timeout_s=10.0)
+        await leads
+
+
+@pytest.mark.parametrize("hears_the_table", [False, True])
+@in_a_loop
+async def test_a_member_that_dies_while_all_meet_ends_that_attempt_only(
+    hears_the_table: bool,
+) -> None:
+    table = Table()
+    async with managers(3) as members:
+        how = {"size": 3, "rendezvous": table, "timeout_s": 10.0}
+        leads = asyncio.create_task(members[0].join("w", rank=0, **how))
+        first = await table.next_record()
+        follows = asyncio.create_task(members[1].join("w", rank=1, **how))
+        doomed = Member(2, "doomed", (("127.0.0.1", 1),), "another machine")
+        with socket.socket() as sock:
+            await dial(first, sock, kind="join", rank=2, size=3, epoch=6, who=doomed.fields())
+            if hears_the_table:
+                assert (await hear(sock))["epoch"] == 7  # one more than it has seen
+        late = asyncio.create_task(members[2].join("w", rank=2, **how))
+        joined = await asyncio.gather(leads, follows, late)
+        assert {world.state for world in joined} == {worlds.State.READY}
+        assert len({world.epoch for world in joined}) == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff", b"\x02\0\0\0[]", b"\x05\0\0\0{}\0\0"],
+)
+@in_a_loop
+async def test_hostile_bytes_end_their_connection_and_nothing_else(said: bytes) -> None:
+    table = Table()
+    async with managers(2) as members:
+        leads = asyncio.create_task(
+            members[0].join("w", rank=0, size=2, rendezvous=table, timeout_s=10.0)
+        )
+        port = (await table.next_record()).leader.addresses[0][1]
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", port)) as sock:
+                sock.sendall(said)
+        await members[1].join("w", rank=1, size=2, rendezvous=table, timeout_s=10.0)
+        await leads
+
+
+@in_a_loop
+async def test_an_address_says_what_it_has_and_refuses_nonsense() -> None:
+    address = free_address()
+    at = parsed_address(address)
+    async with managers(2) as members:
+        await met(members, rendezvous=address)
+        loop = asyncio.get_running_loop()
+        for frame, answer in (({"get": "w"}, str), ({"get": "other"}, type(None))):
+            with socket.socket() as sock:
+                sock.setblocking(False)
+                await loop.sock_connect(sock, at)
+                await say(sock, **frame)
+                assert type((await hear(sock))["value"]) is answer
+        with socket.socket() as sock:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, at)
+            await say(sock, get=7)
+            with pytest.raises(RefusedError):
+                await hear(sock)
+
+
+@in_a_loop
+async def test_a_transport_that_cannot_be_had_is_refused_with_its_reason() -> None:
+    table = Table()
+    async with managers(2) as members:
+        how = {"size": 2, "rendezvous": table, "timeout_s": 10.0}
+        with pytest.raises(InvalidArgumentError, match="transport='carrier pigeon'"):
+            await members[0].join("w", rank=0, transport="carrier pigeon", **how)
+        leads = asyncio.create_task(members[0].join("w", rank=0, transport="tcp", **how))
+        with pytest.raises(worlds.WorldError, match="takes tcp only"):
+            await members[1].join("w", rank=1, transport="shared_memory", **how)
+        await members[1].join("w", rank=1, **{**how, "transport": "tcp"})
+        await leads
+
+
+@in_a_loop
+async def test_the_environment_chooses_for_those_who_leave_it_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOPLITE_RAY_WORLD_TRANSPORT", "tcp")
+    async with managers(2) as members:
+        (left, right) = await met(members, rendezvous=Table())
+        assert (left.transports, right.transports) == ({1: "tcp"}, {0: "tcp"})
+        forced = await met(members, "forced", rendezvous=Table(), transport="shared_memory")
+        assert forced[0].transports == {1: "shared_memory"}
+
+
+@in_a_loop
+async def test_a_manager_may_listen_at_one_address() -> None:
+    table = Table()
+    async with managers(2, listen="127.0.0.1:0") as members:
+        await met(members, rendezvous=table, transport="tcp")
+        addresses = Record.parsed(table.values["w"]).leader.addresses
+        assert [name for name, _ in addresses] == ["127.0.0.1"]
+    async with managers(1, listen="192.0.2.1:0") as (nowhere,):
+        with pytest.raises(worlds.WorldError, match=r"can't listen at 192\.0\.2\.1"):
+            await nowhere.join("w", rank=0, size=1, rendezvous=table)
+
+
+@in_a_loop
+async def test_mistakes_are_named() -> None:
+    async with managers(1) as (manager,):
+        how = {"rendezvous": Table()}
+        for arguments, words in (
+            ({"name": "", "rank": 0, "size": 1, **how}, "name has 1 to"),
+            ({"name": "w", "rank": 2, "size": 2, **how}, "rank=2 is not one of size=2"),
+            ({"name": "w", "rank": 0, "size": 1, "rendezvous": "here"}, "no address"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=words):
+                await manager.join(**arguments)
+        with pytest.raises(worlds.WorldError, match=r"call ray\.init\(\) first"):
+            await manager.join("w", rank=0, size=1)
+        with pytest.raises(worlds.WorldError, match=r"can't listen at tcp://192\.0\.2\.1"):
+            await manager.join("w", rank=0, size=1, rendezvous="tcp://192.0.2.1:4000")
+        await manager.join("w", rank=0, size=1, **how)
+        with pytest.raises(InvalidArgumentError, match="leave it first"):
+            await manager.join("w", rank=0, size=1, **how)
+        with pytest.raises(InvalidArgumentError, match="in no world 'other'"):
+            manager.abort("other", "why")
+    with pytest.raises(InvalidArgumentError, match="limits are positive"):
+        worlds.WorldManager(suspect_after_s=4.0)
+    with pytest.raises(worlds.WorldError, match="was closed"):
+        await manager.join("w", rank=0, size=1, rendezvous=Table())
+
+
+@in_a_loop
+async def test_a_join_that_is_given_up_leaves_nothing() -> None:
+    table = Table()
+    async with managers(2) as members:
+        how = {"size": 2, "rendezvous": table}
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(members[0].join("w", rank=0, **how), 0.05)
+        joined = await met(members, rendezvous=table)
+        await asyncio.gather(*(world.barrier() for world in joined))
+        for turns in range(1, 40):  # cancelled at every point of a join, until one is too quick
+            again = asyncio.gather(
+                members[0].join(f"v{turns}", rank=0, timeout_s=0.5, **how),
+                members[1].join(f"v{turns}", rank=1, timeout_s=0.5, **how),
+                return_exceptions=True,
+            )
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            again.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await again
+        await asyncio.gather(*(world.barrier() for world in joined))
+
+
+@in_a_loop
+async def test_closing_a_manager_ends_its_joins_and_streams() -> None:
+    manager, table = worlds.WorldManager(), Table()
+    waits = asyncio.create_task(manager.join("w", rank=0, size=2, rendezvous=table))
+    stream = manager.events()
+    await table.asked.wait()
+    await asyncio.to_thread(manager.close)
+    with pytest.raises(worlds.WorldError, match="was closed while 'w' was joined"):
+        await waits
+    assert [event async for event in stream] == []
+    manager.close()

@@ -1,0 +1,166 @@
+"""The schedules of collectives, without processes: values, folding order, and bytes per link."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.worlds import collectives
+from hoplite_ray.worlds.arrays import Lent, to_fill
+from hoplite_ray.worlds.collectives import BLOCK_BYTES, SMALL_BYTES, Flat, Steps
+
+SIZES = (1, 2, 3, 4, 5)
+COUNTS = (0, 1, 7, SMALL_BYTES // 8, SMALL_BYTES // 8 + 1, 3 * BLOCK_BYTES // 8 + 5)
+
+
+@dataclass
+class Links:
+    """What is under way between members, and how much each link has carried."""
+
+    size: int
+    queues: dict[tuple[int, int], deque[Flat]] = field(default_factory=lambda: defaultdict(deque))
+    carried: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    def run(self, begin: Callable[[Any, int], Steps]) -> None:
+        """Let every member go on whenever all that it waits for is there."""
+        members = [Member(self, rank) for rank in range(self.size)]
+        running = {member.rank: begin(member, member.rank) for member in members}
+        waiting: dict[int, list[Any]] = {}
+        while running:
+            progress = False
+            for rank, steps in list(running.items()):
+                if not all(
+                    receive is None or receive.is_done() for receive in waiting.get(rank, ())
+                ):
+                    continue
+                progress = True
+                try:
+                    waiting[rank] = list(next(steps))
+                except StopIteration:
+                    del running[rank]
+            assert progress, f"ranks {sorted(running)} wait for ever"
+        assert not any(self.queues.values()), "something was sent that nobody received"
+
+
+@dataclass
+class Receive:
+    """A part that is to be filled by the next message of a link, in order."""
+
+    links: Links
+    link: tuple[int, int]
+    part: Flat
+    before: Receive | None
+    was_filled: bool = False
+
+    def is_done(self) -> bool:
+        if self.was_filled:
+            return True
+        queue = self.links.queues[self.link]
+        if (self.before is None or self.before.is_done()) and queue:
+            message = queue.popleft()
+            assert message.shape == self.part.shape
+            self.part[:] = message
+            self.was_filled = True
+        return self.was_filled
+
+
+class Member:
+    """One member's calls of `Round`."""
+
+    def __init__(self, links: Links, rank: int) -> None:
+        self.rank = rank
+        self.size = links.size
+        self._links = links
+        self._last: dict[int, Receive] = {}
+
+    def send(self, to: int, part: Flat) -> None:
+        self._links.queues[self.rank, to].append(part.copy())
+        self._links.carried[self.rank, to] += part.nbytes
+
+    def receive(self, source: int, part: Flat) -> Receive:
+        before = self._last.get(source)
+        self._last[source] = Receive(self._links, (source, self.rank), part, before)
+        return self._last[source]
+
+
+def given(size: int, count: int) -> list[np.ndarray[Any, Any]]:
+    return [((np.arange(count) + rank) % 5 + 1).astype(np.float64) for rank in range(size)]
+
+
+def lents(arrays: list[Any]) -> list[Lent]:
+    return [to_fill(array) for array in arrays]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("count", COUNTS)
+def test_every_member_gets_the_right_values(size: int, count: int) -> None:
+    expected = given(size, count)
+    for root in range(size):
+        arrays = given(size, count)
+        mine = lents(arrays)
+        Links(size).run(lambda m, r: collectives.broadcast(m, mine[r], root))  # noqa: B023
+        assert all((array == expected[root]).all() for array in arrays)
+        arrays = given(size, count)
+        mine = lents(arrays)
+        Links(size).run(lambda m, r: collectives.reduce(m, mine[r], root, "sum"))  # noqa: B023
+        for rank, array in enumerate(arrays):
+            assert (array == (sum(expected) if rank == root else expected[rank])).all()
+    for op, fold in collectives.OPS.items():
+        arrays = given(size, count)
+        mine = lents(arrays)
+        Links(size).run(lambda m, r: collectives.all_reduce(m, mine[r], op))  # noqa: B023
+        assert all((array == fold.reduce(expected)).all() for array in arrays)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_gathers_scatters_and_barriers(size: int) -> None:
+    expected, mine = given(size, 9), lents(given(size, 9))
+    outs = [[np.zeros(9) for _ in range(size)] for _ in range(size)]
+    into = [lents(out) for out in outs]
+    Links(size).run(lambda m, r: collectives.all_gather(m, mine[r], into[r]))
+    assert all((np.array(out) == np.array(expected)).all() for out in outs)
+    outs = [[np.zeros(9) for _ in range(size)] for _ in range(size)]
+    into = [lents(out) for out in outs]
+    Links(size).run(lambda m, r: collectives.gather(m, mine[r], into[r], size - 1))
+    assert (np.array(outs[-1]) == np.array(expected)).all()
+    arrays = [np.zeros(9) for _ in range(size)]
+    targets = lents(arrays)
+    Links(size).run(lambda m, r: collectives.scatter(m, mine if r == 0 else [], targets[r], 0))
+    assert (np.array(arrays) == np.array(expected)).all()
+    Links(size).run(lambda m, r: collectives.barrier(m))
+
+
+@pytest.mark.parametrize("count", [10, 50_000])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_sums_have_the_same_bits_everywhere(size: int, count: int) -> None:
+    arrays = [np.random.default_rng(rank).random(count, np.float32) for rank in range(size)]
+    mine = lents(arrays)
+    Links(size).run(lambda m, r: collectives.all_reduce(m, mine[r], "sum"))
+    assert len({array.tobytes() for array in arrays}) == 1
+
+
+def test_no_link_carries_a_large_array_more_often_than_it_must() -> None:
+    size, count = 4, 1 << 20
+    whole = count * 8
+    begins: list[tuple[Callable[[Any, Lent], Steps], int]] = [
+        (lambda m, mine: collectives.broadcast(m, mine, 1), whole),
+        (lambda m, mine: collectives.reduce(m, mine, 1, "max"), whole),
+        (lambda m, mine: collectives.all_reduce(m, mine, "max"), 2 * (size - 1) * whole // size),
+    ]
+    for begin, most in begins:
+        arrays = lents(given(size, count))
+        links = Links(size)
+        links.run(lambda m, r: begin(m, arrays[r]))  # noqa: B023
+        assert max(links.carried.values()) == most
+        assert len(links.carried) <= size  # a line, or a ring
+
+
+def test_an_unknown_op_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="op='mean' is unknown"):
+        collectives.ufunc("mean")
