@@ -1,11 +1,10 @@
 // Holds the code to docs/wire.md: its worked examples are encoded and decoded, its numbers looked
 // up. SPDX-License-Identifier: Apache-2.0
+#include "wire/wire_doc_test.h"
+
 #include <gtest/gtest.h>
 
-#include <cctype>
 #include <cstddef>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,38 +15,6 @@
 
 namespace hoplite {
 namespace {
-
-// Returns the text of docs/wire.md, or "" when it can't be read.
-std::string wire_doc() {
-  std::ifstream file(HOPLITE_ROOT "/docs/wire.md");
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// Returns the bytes of the example fenced by "```hex <name>": on each line the pairs of hex digits
-// up to the first word that is none.
-std::vector<std::byte> hex_example(const std::string& doc, const std::string& name) {
-  std::vector<std::byte> bytes;
-  std::istringstream lines(doc);
-  std::string line;
-  bool inside = false;
-  while (std::getline(lines, line)) {
-    if (line.starts_with("```")) inside = line == "```hex " + name;
-    if (!inside || line.starts_with("```")) continue;
-    std::istringstream words(line);
-    std::string word;
-    while (words >> word && word.size() == 2 && std::isxdigit(word[0]) && std::isxdigit(word[1])) {
-      bytes.push_back(static_cast<std::byte>(std::stoi(word, nullptr, 16)));
-    }
-  }
-  return bytes;
-}
-
-// True when the document has the table row "| <number> | <name> |".
-bool has_row(const std::string& doc, int number, const std::string& name) {
-  return doc.find("| " + std::to_string(number) + " | " + name + " |") != std::string::npos;
-}
 
 ObjectId example_object() {
   ObjectId id;

@@ -16,6 +16,7 @@ struct EdgeLimits {
   // Of a frame, while more of its message is to come.
   std::uint64_t payload_bytes_min = 64_KiB;
   std::uint64_t payload_bytes_max = kPayloadBytesMax;
+  std::uint64_t message_bytes_max = kMessageBytesMax;
 };
 inline constexpr std::uint64_t kMessageOverheadBytes = 128;  // so that empty messages count, too
 static_assert(EdgeLimits{}.payload_bytes_min + kMessageOverheadBytes <=

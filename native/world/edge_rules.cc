@@ -187,6 +187,7 @@ Result<void> EdgeRules::handle_message(const Envelope& envelope) {
   Lane& lane = lanes_[lane_of(key)];
   if (lane.arrival != nullptr) return nonsense("a message in the middle of another one");
   if (envelope.payload_bytes > envelope.content.size_bytes) return nonsense("more than a message");
+  if (envelope.content.size_bytes > limits_.message_bytes_max) return nonsense("too much at once");
   if (auto taken = take_credit(lane_of(key), envelope.payload_bytes + kMessageOverheadBytes);
       !taken) {
     return taken.error();
