@@ -1,8 +1,9 @@
 """How a member comes to be in a world: attempts at one life after another, until one begins.
 
 Rank 0 draws a life's id and its token, publishes them and waits; the others read, come, and are
-told who all members are. Each dials those before it. Rank 0 lets all begin when all have all their
-edges, so that a member that dies before ends this attempt, for all of them, and they make another.
+told who all members are. Each dials those before it; the connection by which it has come is its
+edge to rank 0. Rank 0 lets all begin when all have all their edges, so that a member that dies
+before ends this attempt, for all of them, and they make another.
 """
 
 from __future__ import annotations
@@ -84,9 +85,9 @@ async def _lead(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life:
         epoch = max(record.epoch, *(seen + 1 for seen in gathering.epochs_seen.values()), 1)
         life.open(place.port, epoch, gathering.members)
         gathering.tell(epoch)
-        await _all(life.complete(), gathering.met())
-        _check_unbroken(life)
+        await gathering.met()
         gathering.begin()
+        await life.complete()
         return life
     except BaseException:
         gathering.end()
@@ -124,23 +125,23 @@ async def _follow(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life | No
     record = Record.parsed(found)
     life = Life(record, plan.rank, plan.transport)
     place.lives[life.id] = life
-    leader = record.leader
     try:
         own = place.own(plan.rank).fields()
-        hello = {"size": plan.size, "who": own, "epoch": plan.epoch_seen, "to": leader.uuid}
-        async with place.dialled(life, leader, "join", **hello) as (sock, _):
+        hello = {"size": plan.size, "who": own, "epoch": plan.epoch_seen}
+        async with place.wired(life, record.leader, "join", **hello) as wire:
             plan.obstacle = f"members other than rank 0 and {plan.rank} have not come"
-            table = await hear(sock, TABLE_BYTES_MAX)
+            table = await hear(wire.sock, TABLE_BYTES_MAX)
             members = [Member.parsed(each) for each in field(table, "members", list)]
             epoch = field(table, "epoch", int)
             life.open(place.port, epoch, {member.rank: member for member in members})
 
             async def meet() -> None:
-                await _all(*(place.dial_edge(life, member) for member in life.before()))
+                await _all(*(_wire(place, life, member) for member in life.before()))
                 await life.complete()
-                await say(sock, met=True)
+                await say(wire.sock, met=True)
 
-            await _all(meet(), hear(sock))
+            await _all(meet(), hear(wire.sock))
+            life.add_edge(0, wire)
         _check_unbroken(life)
         return life
     except BaseException:
@@ -148,6 +149,11 @@ async def _follow(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life | No
         raise
     finally:
         place.lives.pop(life.id, None)
+
+
+async def _wire(place: Place, life: Life, member: Member) -> None:
+    async with place.wired(life, member, "edge") as wire:
+        life.add_edge(member.rank, wire)
 
 
 def _check_unbroken(life: Life) -> None:

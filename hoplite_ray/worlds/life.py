@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,32 @@ from typing import Any
 from hoplite_ray._native import WorldEdges, WorldPort
 from hoplite_ray.worlds.introductions import RefusedError, field, hear, say
 from hoplite_ray.worlds.members import Member, Record
+
+
+class Wire:
+    """A connection that is to become an edge, proven, and the memory that belongs to it, if any.
+
+    Leaving its context closes what no edge has taken.
+    """
+
+    def __init__(self, sock: socket.socket, watch: int, memory: int, *, is_first: bool) -> None:
+        self.sock = sock
+        self.watch = watch
+        self.memory = memory
+        self.is_first = is_first
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+        if self.memory >= 0:
+            os.close(self.memory)
+
+    def become_edge(self, edges: WorldEdges, rank: int) -> None:
+        """Give it to the native core."""
+        memory, self.memory = self.memory, -1
+        edges.add_edge(rank, self.watch, self.sock.detach(), memory=memory, is_first=self.is_first)
 
 
 class Life:
@@ -44,43 +71,39 @@ class Life:
         """All members are known: edges may come."""
         self.epoch = epoch
         self._others = {rank: member for rank, member in members.items() if rank != self.rank}
-        self._missing = {*self._others}
+        self._missing = {rank for rank in self._others if rank > 0}
         self._edges = port.open_world(self.name, epoch, self.rank, len(members))
         self.exits.callback(self._edges.close)
         self._note_missing()
         self.is_open.set()
 
     def before(self) -> list[Member]:
-        """Those to dial; the others dial us."""
-        return [member for rank, member in self._others.items() if rank < self.rank]
+        """Those to dial; the others dial us, and all have come to rank 0 already."""
+        return [member for rank, member in self._others.items() if 0 < rank < self.rank]
 
     def expect(self, rank: int, peer: str, transport: str) -> None:
         """Raise RefusedError unless an edge from that rank and process, and such a one, is due."""
         member = self._others.get(rank)
         if member is None or member.uuid != peer or rank not in self._missing or rank < self.rank:
             raise RefusedError("stale", f"no edge of rank {rank} is due here")
+        self.check_transport(rank, transport)
+
+    def check_transport(self, rank: int, transport: str) -> None:
+        """Raise RefusedError unless this member takes what that rank offers."""
         if self.transport not in ("auto", transport):
             raise RefusedError(
                 "transport",
                 f"rank {self.rank} takes {self.transport} only, and rank {rank} offers {transport}",
             )
 
-    def add_edge(
-        self,
-        rank: int,
-        watch: int,
-        sock: socket.socket,
-        *,
-        memory: int = -1,
-        is_first: bool = False,
-    ) -> None:
-        """Take over an edge, and its memory."""
-        self.edges.add_edge(rank, watch, sock.detach(), memory=memory, is_first=is_first)
+    def add_edge(self, rank: int, wire: Wire) -> None:
+        """Take over an edge."""
+        wire.become_edge(self.edges, rank)
         self._missing.discard(rank)
         self._note_missing()
 
     async def complete(self) -> None:
-        """Return when all edges are there."""
+        """Return when all edges are there, but the one to rank 0."""
         await self._is_complete.wait()
 
     def close(self) -> None:
@@ -94,7 +117,7 @@ class Life:
 
 
 class Gathering:
-    """Who has come to rank 0: each holds a connection until all have all their edges."""
+    """Who has come to rank 0, each by a connection that is its edge once all have all others."""
 
     def __init__(self, leader: Member, size: int) -> None:
         self.members = {0: leader}
@@ -142,8 +165,8 @@ class Gathering:
         for future in (self._table, self._begins):
             future.cancel()
 
-    async def seat(self, sock: socket.socket, rank: int, hello: dict[str, Any]) -> None:
-        """Take in a member, tell it who the others are, and let it begin with them.
+    def check(self, rank: int, hello: dict[str, Any]) -> Member:
+        """Return who has come.
 
         Raises:  RefusedError with the reason if it does not belong here.
         """
@@ -159,12 +182,16 @@ class Gathering:
             raise RefusedError("nonsense", f"rank {rank} is not one of {self._size}")
         if rank in self.members:
             raise RefusedError("taken", f"rank {rank} is taken by another process")
+        return member
+
+    async def seat(self, sock: socket.socket, member: Member, epoch_seen: int) -> None:
+        """Take a member in, tell it who the others are, and let it begin with them."""
+        rank = member.rank
         self.members[rank] = member
-        self.epochs_seen[rank] = field(hello, "epoch", int)
+        self.epochs_seen[rank] = epoch_seen
         self._changed.set()
         heard = asyncio.ensure_future(hear(sock))
         try:
-            await say(sock, seated=True)
             await _unless(heard, self._table)
             await say(sock, **self._table.result())
             await _unless(self._begins, heard)  # that ends early only if all is given up
@@ -173,7 +200,6 @@ class Gathering:
             self._changed.set()
             heard = asyncio.ensure_future(hear(sock))  # nothing comes but its end
             await _unless(heard, self._begins)
-            await say(sock, begin=True)
         finally:
             heard.cancel()
             await asyncio.gather(heard, return_exceptions=True)

@@ -1,7 +1,8 @@
 """A manager's end of every connection to other processes: who comes in, and how edges are made.
 
-A connection begins with a hello that says what it is: "join", of a member that comes to rank 0;
-"watch", by which two processes see each other die; "edge", which carries a world's messages. All of
+A connection begins with a hello that says what it is: "watch", by which two processes see each
+other die; "edge", which carries a world's messages; "join", of a member that comes to rank 0, which
+is their edge once the world begins. All of
 this is of one event loop, in a thread of its own.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import uuid
 from collections.abc import AsyncIterator, Coroutine
@@ -27,9 +27,9 @@ from hoplite_ray.worlds.introductions import (
     say,
     welcome,
 )
-from hoplite_ray.worlds.life import Life
+from hoplite_ray.worlds.life import Gathering, Life, Wire
 from hoplite_ray.worlds.members import Member, machine_id
-from hoplite_ray.worlds.watches import Watches
+from hoplite_ray.worlds.watches import Watch, Watches
 
 _WATCHES_TRIED_MAX = 3
 
@@ -81,23 +81,35 @@ class Place:
             f"rank {member.rank} does not answer at any of {list(member.addresses)}"
         )
 
-    async def dial_edge(self, life: Life, member: Member) -> None:
-        """Give the life its edge to a member before it."""
+    @contextlib.asynccontextmanager
+    async def wired(
+        self, life: Life, member: Member, kind: str, **fields: Any
+    ) -> AsyncIterator[Wire]:
+        """Connect to a member by what is to become an edge, over what both can have.
+
+        Raises:  RefusedError for its reason; ConnectionError if it is not there.
+        """
         for _ in range(_WATCHES_TRIED_MAX):
             watch = await self.watches.acquire(
                 member.uuid, lambda name: self._dial_watch(life, member, name)
             )
             life.exits.callback(self.watches.release, watch)
             try:
-                return await self._dial_edge(life, member, watch.name, watch.number)
+                wire = await self._dial_wire(life, member, kind, watch, **fields)
             except RefusedError as error:
                 if error.reason != "watch":
                     raise
                 watch.is_over = True
+                continue
+            with wire:
+                yield wire
+                return
         raise ConnectionAbortedError(f"rank {member.rank} ends each watch that is begun with it")
 
-    async def _dial_edge(self, life: Life, member: Member, watch: str, number: int) -> None:
-        hello = {"watch": watch, "to": member.uuid}
+    async def _dial_wire(
+        self, life: Life, member: Member, kind: str, watch: Watch, **fields: Any
+    ) -> Wire:
+        hello = {"watch": watch.name, "to": member.uuid, **fields}
         if life.transport != "tcp" and member.machine == self.machine:
             try:
                 sock = await near(member)
@@ -105,14 +117,13 @@ class Place:
                 self._refuse_far(life, member, str(error))
             else:
                 with sock:
-                    await self._introduce(sock, life, "edge", memory=True, **hello)
+                    await self._introduce(sock, life, kind, memory=True, **hello)
                     memory = give_memory(sock)
-                    life.add_edge(member.rank, number, sock, memory=memory, is_first=True)
-                    return
+                    return Wire(_taken(sock), watch.number, memory, is_first=True)
         else:
             self._refuse_far(life, member, "it is on another machine")
-        async with self.dialled(life, member, "edge", memory=False, **hello) as (sock, _):
-            life.add_edge(member.rank, number, sock)
+        async with self.dialled(life, member, kind, memory=False, **hello) as (sock, _):
+            return Wire(_taken(sock), watch.number, -1, is_first=True)
 
     def _refuse_far(self, life: Life, member: Member, why: str) -> None:
         if life.transport == "shared_memory":
@@ -126,9 +137,9 @@ class Place:
             with contextlib.suppress(OSError):
                 with await near(member) as sock:
                     await self._introduce(sock, life, "watch", watch=name, to=member.uuid)
-                    return socket.socket(fileno=sock.detach())
+                    return _taken(sock)
         async with self.dialled(life, member, "watch", watch=name, to=member.uuid) as (sock, _):
-            return socket.socket(fileno=sock.detach())
+            return _taken(sock)
 
     async def _introduce(
         self, sock: socket.socket, life: Life, kind: str, **fields: Any
@@ -157,7 +168,7 @@ class Place:
         if field(hello, "to", str) != self.uuid:
             raise RefusedError("stale", "that process is not here any more")
         if kind == "join" and life.gathering is not None:
-            return life.gathering.seat(sock, rank, hello)
+            return self._seat(life, life.gathering, hello, sock)
         if kind == "edge":
             return self._take_edge(life, rank, hello, sock)
         if kind == "watch":
@@ -167,21 +178,47 @@ class Place:
             return None
         raise RefusedError("nonsense", f"{kind!r:.40} is nothing that is done here")
 
+    async def _seat(
+        self, life: Life, gathering: Gathering, hello: dict[str, Any], sock: socket.socket
+    ) -> None:
+        """As rank 0: the connection by which a member has come becomes its edge."""
+        rank = field(hello, "rank", int)
+        member = gathering.check(rank, hello)
+        async with asyncio.timeout(HANDSHAKE_S):
+            wire = await self._taken_wire(life, rank, hello, sock)
+        with wire:
+            gathering.check(rank, hello)  # and still so
+            await gathering.seat(wire.sock, member, field(hello, "epoch", int))
+            with contextlib.suppress(OSError):  # whoever is gone by now has broken the world
+                await say(wire.sock, begin=True)
+            life.add_edge(rank, wire)
+
     async def _take_edge(
         self, life: Life, rank: int, hello: dict[str, Any], sock: socket.socket
     ) -> None:
         async with asyncio.timeout(HANDSHAKE_S):
             await life.is_open.wait()  # whom rank 0 has told first may be faster than we
-            peer, has_memory = field(hello, "uuid", str), field(hello, "memory", bool)
-            life.expect(rank, peer, "shared_memory" if has_memory else "tcp")
-            watch = self.watches.take(peer, field(hello, "watch", str))
-            life.exits.callback(self.watches.release, watch)
-            await say(sock, ok=True)
-            memory = await take_memory(sock) if has_memory else -1
-        try:
-            life.expect(rank, peer, "shared_memory" if has_memory else "tcp")  # and still so
-        except RefusedError:
-            if has_memory:
-                os.close(memory)
-            raise
-        life.add_edge(rank, watch.number, sock, memory=memory)
+            life.expect(rank, field(hello, "uuid", str), _transport(hello))
+            wire = await self._taken_wire(life, rank, hello, sock)
+        with wire:
+            life.expect(rank, field(hello, "uuid", str), _transport(hello))  # and still so
+            life.add_edge(rank, wire)
+
+    async def _taken_wire(
+        self, life: Life, rank: int, hello: dict[str, Any], sock: socket.socket
+    ) -> Wire:
+        life.check_transport(rank, _transport(hello))
+        watch = self.watches.take(field(hello, "uuid", str), field(hello, "watch", str))
+        life.exits.callback(self.watches.release, watch)
+        await say(sock, ok=True)
+        memory = await take_memory(sock) if field(hello, "memory", bool) else -1
+        return Wire(_taken(sock), watch.number, memory, is_first=False)
+
+
+def _taken(sock: socket.socket) -> socket.socket:
+    """Return the connection as one of its own: who has opened it closes nothing any more."""
+    return socket.socket(fileno=sock.detach())
+
+
+def _transport(hello: dict[str, Any]) -> str:
+    return "shared_memory" if field(hello, "memory", bool) else "tcp"

@@ -174,6 +174,7 @@ async def dial(record: Record, sock: socket.socket, **hello: Any) -> dict[str, A
     port = record.leader.addresses[0][1]
     await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
     hello = {"kind": "edge", "world": "w", "rank": 1, "uuid": "me", **hello}
+    hello = {"watch": "mine", "memory": False, **hello}
     hello = {"life": record.life, "to": record.leader.uuid, **hello}
     return await introduce(sock, record.token, **hello)
 
@@ -218,7 +219,8 @@ async def test_a_member_that_dies_while_all_meet_ends_that_attempt_only(
         first = await table.next_record()
         follows = asyncio.create_task(members[1].join("w", rank=1, **how))
         doomed = Member(2, "doomed", (("127.0.0.1", 1),), "another machine")
-        with socket.socket() as sock:
+        with socket.socket() as sock, socket.socket() as watch:
+            await dial(first, watch, kind="watch", rank=2)
             await dial(first, sock, kind="join", rank=2, size=3, epoch=6, who=doomed.fields())
             if hears_the_table:
                 assert (await hear(sock))["epoch"] == 7  # one more than it has seen
