@@ -204,6 +204,9 @@ class Completions:
     def take(self) -> list[int]:
         """Return the tokens of all operations that have ended since."""
 
+    def push(self, token: int) -> None:
+        """Have a token come out, for what has ended elsewhere."""
+
 class WorldOperation:
     """
     One send, receive or leave under way. Dropping it cancels it; its buffer is the caller's again when its state is not 0.
@@ -295,6 +298,10 @@ class WorldEdges:
 
     @property
     def number(self) -> int: ...
+
+    @property
+    def is_seen_off(self) -> bool:
+        """After leave or an end: whether all have our last word, or are gone."""
 
     @property
     def has_left(self) -> list[int]: ...

@@ -12,7 +12,7 @@ from hoplite_ray.errors import InvalidArgumentError, WorldBrokenError, WorldTime
 from hoplite_ray.worlds import collectives
 from hoplite_ray.worlds.arrays import Lent, to_fill, to_send
 from hoplite_ray.worlds.collectives import Flat, Steps
-from hoplite_ray.worlds.waiting import DONE, PENDING, Deadline, Waits
+from hoplite_ray.worlds.waiting import DONE, PENDING, Deadline, Turn, Waits
 
 # What members call, so that one's barrier is never taken for another one's broadcast.
 SEND = 1
@@ -34,6 +34,7 @@ class Caller(Protocol):
     size: int
     edges: WorldEdges
     rounds: int
+    turn: Turn | None
 
     def check(self, operation: WorldOperation) -> None:
         """Raise unless it has succeeded."""
@@ -136,6 +137,7 @@ class Call:
         self._begun: list[WorldOperation | None] = []
         world.rounds += 1
         self._round = world.rounds
+        self._turn = world.turn = Turn(world.turn)
 
     def send(self, to: int, part: Flat) -> WorldOperation | None:
         """Begin to send a part."""
@@ -154,9 +156,18 @@ class Call:
         return operation
 
     def run(self, steps: Steps, timeout_s: float | None) -> Waits[None]:
-        """Wait for each step in turn. Whatever ends it early leaves nothing under way."""
+        """Wait for each step in turn, after the collectives that were called before.
+
+        Whatever ends it early leaves nothing under way.
+        """
         deadline = Deadline(timeout_s)
         try:
+            # At once they could fill each other's windows with what nobody waits for yet.
+            for turn in self._turn.before():
+                if not (yield turn, deadline.left_s()):
+                    raise WorldTimeoutError(
+                        f"{self._name} in {self._world} waited {timeout_s} s for those before it"
+                    )
             for operations in steps:
                 for operation in operations:
                     if operation is None:
@@ -174,6 +185,8 @@ class Call:
         except BaseException:
             self._give_up("being cancelled")
             raise
+        finally:
+            self._turn.end()
 
     def _give_up(self, why: str) -> str:
         """Take it back if nothing of it has moved; else the others can't be saved from it."""

@@ -24,6 +24,7 @@ from hoplite_ray.worlds.world import LEAVE_S, World
 
 _JOIN_S = 30.0
 _NAME_CHARACTERS_MAX = 200
+_LOOK_S = 0.002  # whether those who were in the middle of a message have heard why it ends
 _LAST_WORDS_S = 1.0  # how long a broken world's edges stay, so that slow readers hear why
 
 
@@ -340,8 +341,14 @@ class WorldManager:
         await asyncio.gather(*joins, return_exceptions=True)
         leaving = [asyncio.wrap_future(each) for each in self._leaving]
         await asyncio.gather(*leaving, return_exceptions=True)
-        for world in list(self._numbers.values()):
+        ending = list(self._numbers.values())
+        for world in ending:
             world.edges.abort(Cause.ABORTED, "its manager was closed")
+        for _ in range(int(_LAST_WORDS_S / _LOOK_S)):
+            if all(world.edges.is_seen_off for world in ending):
+                break
+            await asyncio.sleep(_LOOK_S)
+        for world in ending:
             self.end(world)
         with self._lock:
             streams = list(self._streams)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 import time
 from collections.abc import Generator
 from typing import TypeVar
@@ -18,8 +19,8 @@ from weakref import WeakKeyDictionary
 from hoplite_ray._native import Completions, WorldOperation
 
 T = TypeVar("T")
-# Yields an operation and how long to wait for it, and is sent whether it has ended.
-Waits = Generator[tuple[WorldOperation, float | None], bool, T]
+# Yields what to wait for and how long, and is sent whether it has ended.
+Waits = Generator[tuple["WorldOperation | Turn", float | None], bool, T]
 
 PENDING, DONE, BROKEN = 0, 1, 2  # an operation's state
 
@@ -35,7 +36,7 @@ class LoopWaiter:
         self._futures: dict[int, asyncio.Future[None]] = {}
         loop.add_reader(self._completions.fd, self._take)
 
-    async def wait(self, operation: WorldOperation, timeout_s: float | None) -> bool:
+    async def wait(self, operation: WorldOperation | Turn, timeout_s: float | None) -> bool:
         """Return whether the operation has ended, after at most `timeout_s`."""
         token = next(self._tokens)
         future = asyncio.get_running_loop().create_future()
@@ -61,7 +62,7 @@ class LoopWaiter:
 _waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWaiter] = WeakKeyDictionary()
 
 
-async def wait_async(operation: WorldOperation, timeout_s: float | None) -> bool:
+async def wait_async(operation: WorldOperation | Turn, timeout_s: float | None) -> bool:
     """Return whether it has ended, after at most `timeout_s`; the event loop goes on meanwhile."""
     loop = asyncio.get_running_loop()
     waiter = _waiters.get(loop)
@@ -101,6 +102,55 @@ def run_blocking(steps: Waits[T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
+
+
+class Turn:
+    """What a collective waits for that was called after another one; waited for like an operation.
+
+    It is over when its own call and all before it are.
+    """
+
+    def __init__(self, before: Turn | None) -> None:
+        self._before = before
+        self._is_over = threading.Event()
+        self._waiting: list[tuple[Completions, int]] = []
+        self._lock = threading.Lock()
+
+    def before(self) -> list[Turn]:
+        """Return those that are not over, the oldest first."""
+        turns, turn = [], self._before
+        while turn is not None:
+            if turn.state == PENDING:
+                turns.append(turn)
+            turn = turn._before
+        if not turns:
+            self._before = None
+        return turns[::-1]
+
+    def end(self) -> None:
+        """It is over. Idempotent."""
+        with self._lock:
+            self._is_over.set()
+            waiting, self._waiting = self._waiting, []
+        for completions, token in waiting:
+            completions.push(token)
+
+    @property
+    def state(self) -> int:
+        """PENDING or DONE."""
+        return DONE if self._is_over.is_set() else PENDING
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait in this thread; True when it is over."""
+        return self._is_over.wait(min(timeout_s, threading.TIMEOUT_MAX))
+
+    def notify(self, completions: Completions, token: int) -> bool:
+        """Have the token come out there when it is over; False: it is already."""
+        with self._lock:
+            if self._is_over.is_set():
+                return False
+            self._waiting.append((completions, token))
+            return True
 
 
 class Deadline:

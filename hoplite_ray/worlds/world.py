@@ -8,15 +8,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+
+import numpy as np
 
 from hoplite_ray._native import WorldEdges, WorldOperation
 from hoplite_ray.errors import UnusableAfterForkError, WorldBrokenError, WorldTimeoutError
 from hoplite_ray.worlds import calls
 from hoplite_ray.worlds.arrays import fresh, to_fill, to_send
 from hoplite_ray.worlds.events import Cause, EventStream, State, WorldEvent
-from hoplite_ray.worlds.waiting import BROKEN, DONE, PENDING, Waits, run_async, run_blocking
+from hoplite_ray.worlds.waiting import (
+    BROKEN,
+    DONE,
+    PENDING,
+    Turn,
+    Waits,
+    run_async,
+    run_blocking,
+)
+
+Array = np.ndarray[Any, Any]
 
 LEAVE_S = 10.0  # what may be under way, 4 MiB for each edge, takes a slow receiver far less
 
@@ -53,10 +66,12 @@ class World:
         self.size = size
         self.edges = edges
         self.rounds = 0
+        self.turn: Turn | None = None
         self.broken: WorldEvent | None = None
         self.blocking = BlockingWorld(self)
         others = [other for other in range(size) if other != rank]
         self.transports = {other: edges.transport(other) for other in others}
+        self._kept: defaultdict[int, deque[Array]] = defaultdict(deque)
         self._state = State.READY
         self._owner = owner
         self._pid = os.getpid()
@@ -104,11 +119,11 @@ class World:
 
         Returns: `into`, or a numpy array.
         """
-        if into is None:
-            return await run_async(self.receive_new(src, timeout_s))
+        if into is None or self.has_kept(src):
+            return await run_async(self.receive_new(into, src, timeout_s))
         operation = self.begin_receive(into, src)
         if operation is not None:
-            await run_async(self.finish(operation, timeout_s, f"receive from rank {src}"))
+            await run_async(self.finish_receive(operation, into, src, timeout_s))
         return into
 
     async def broadcast(self, array: Any, *, src: int, timeout_s: float | None = None) -> Any:
@@ -192,14 +207,44 @@ class World:
         lent = to_fill(into)
         return self.edges.receive(src, 0, calls.SEND, lent.dtype, lent.buffer)
 
-    def receive_new(self, src: int, timeout_s: float | None) -> Waits[Any]:
-        """Receive what comes, as a numpy array on the memory that it came in."""
+    def has_kept(self, src: int) -> bool:
+        """Whether a message of that rank came for a receive that was taken back at that moment."""
+        return bool(self._kept[src])
+
+    def receive_new(self, into: Any, src: int, timeout_s: float | None) -> Waits[Any]:
+        """Receive what comes, as a numpy array on its own memory, or what had been kept."""
         self.check_usable()
+        if self._kept[src] and self.edges.end() is None:
+            return self._given(self._kept[src].popleft(), into, src)
         operation = self.edges.receive_new(src, 0, calls.SEND)
-        yield from self.finish(operation, timeout_s, f"receive from rank {src}")
-        received = operation.received()
-        assert received is not None  # it is done
-        return fresh(received, received.dtype, received.shape)
+
+        def keep() -> None:
+            self._kept[src].append(_received(operation))
+
+        yield from self.finish(operation, timeout_s, f"receive from rank {src}", keep)
+        return self._given(_received(operation), into, src)
+
+    def finish_receive(
+        self, operation: WorldOperation, into: Any, src: int, timeout_s: float | None
+    ) -> Waits[None]:
+        """Wait for a receive into an array."""
+
+        def keep() -> None:
+            lent = to_fill(into)
+            self._kept[src].append(lent.flat.copy().reshape(lent.shape))
+
+        return self.finish(operation, timeout_s, f"receive from rank {src}", keep)
+
+    def _given(self, array: Array, into: Any, src: int) -> Any:
+        if into is None:
+            return array
+        lent = to_fill(into)
+        if (lent.flat.dtype, lent.flat.size) != (array.dtype, array.size):
+            why = f"rank {src} sent {array.dtype}{list(array.shape)}, which does not fit its buffer"
+            self.edges.abort(Cause.PROTOCOL, why)
+            raise self._broken_error()
+        lent.flat[...] = array.reshape(-1)
+        return into
 
     def begin_leave(self, timeout_s: float | None) -> Waits[None]:
         """Leave, and give everything back, however that ends."""
@@ -219,12 +264,22 @@ class World:
         finally:
             self._owner.end(self)
 
-    def finish(self, operation: WorldOperation, timeout_s: float | None, what: str) -> Waits[None]:
-        """Wait for one operation. Taken back, it loses nothing: the world stays usable."""
+    def finish(
+        self,
+        operation: WorldOperation,
+        timeout_s: float | None,
+        what: str,
+        keep: Callable[[], None] | None = None,
+    ) -> Waits[None]:
+        """Wait for one operation. Taken back, it loses nothing: the world stays usable.
+
+        `keep` is called if a receive is taken back when its message has just come.
+        """
         try:
             has_ended = operation.state != PENDING or (yield operation, timeout_s)
         except BaseException:
-            operation.cancel()
+            if not operation.cancel() and operation.state == DONE and keep is not None:
+                keep()
             raise
         if not has_ended and operation.cancel():
             raise WorldTimeoutError(
@@ -261,6 +316,12 @@ class World:
         )
 
 
+def _received(operation: WorldOperation) -> Array:
+    received = operation.received()
+    assert received is not None  # it is done
+    return fresh(received, received.dtype, received.shape)
+
+
 class BlockingWorld:
     """The operations of a world for a thread that waits in them. Ctrl-C takes one back."""
 
@@ -275,11 +336,11 @@ class BlockingWorld:
 
     def recv(self, into: Any = None, *, src: int, timeout_s: float | None = None) -> Any:
         """As `World.recv`."""
-        if into is None:
-            return run_blocking(self._world.receive_new(src, timeout_s))
+        if into is None or self._world.has_kept(src):
+            return run_blocking(self._world.receive_new(into, src, timeout_s))
         operation = self._world.begin_receive(into, src)
         if operation is not None:
-            run_blocking(self._world.finish(operation, timeout_s, f"receive from rank {src}"))
+            run_blocking(self._world.finish_receive(operation, into, src, timeout_s))
         return into
 
     def broadcast(self, array: Any, *, src: int, timeout_s: float | None = None) -> Any:

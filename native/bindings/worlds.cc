@@ -110,6 +110,7 @@ class PyOperation {
 
   bool cancel() {
     if (state() != static_cast<int>(Operation::State::kPending)) return false;
+    if (world_.progress->is_forked()) return false;  // it is the parent's
     const nb::gil_scoped_release released;
     return world_.world->cancel(*operation_);
   }
@@ -225,14 +226,20 @@ void add_fake_edge(const PyWorld& self, std::uint32_t rank, const PyFakeWire& wi
       self.world->add_edge(Rank{rank}, std::make_unique<FakePipe>(wire.wire, side_of(is_first))));
 }
 
-using PyEvent = std::tuple<int, std::uint64_t, std::uint64_t, int, int, std::string, std::int64_t>;
+// A peer's text may be no UTF-8, or cut amid a character.
+nb::str to_text(const std::string& text) {
+  return nb::steal<nb::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
+
+using PyEvent = std::tuple<int, std::uint64_t, std::uint64_t, int, int, nb::str, std::int64_t>;
 
 std::vector<PyEvent> take_events(Progress& progress) {
   std::vector<PyEvent> rows;
   for (WorldEvent& event : progress.take_events()) {
     rows.emplace_back(static_cast<int>(event.kind), event.world, event.watch.value,
                       event.rank ? static_cast<int>(event.rank->value) : -1, event.cause,
-                      std::move(event.text), event.at.ns);
+                      to_text(event.text), event.at.ns);
   }
   return rows;
 }
@@ -289,8 +296,8 @@ void bind_port(nb::module_& m) {
           "open_world",
           [](PyPort& self, std::string name, std::uint64_t epoch, std::uint32_t rank,
              std::uint32_t size) {
-            return PyWorld{self.progress,
-                           self.progress->open_world(std::move(name), epoch, Rank{rank}, size)};
+            return PyWorld{self.progress, unwrap(self.progress->open_world(std::move(name), epoch,
+                                                                           Rank{rank}, size))};
           },
           "name"_a, "epoch"_a, "rank"_a, "size"_a)
       .def_prop_ro("events_fd", [](PyPort& self) { return self.progress->events_fd(); })
@@ -357,14 +364,14 @@ void bind_edges(nb::module_& m) {
           "Say Goodbye after all that is to be sent; done when it has reached the others.")
       .def(
           "end",
-          [](PyWorld& self) -> std::optional<std::tuple<int, int, std::string>> {
+          [](PyWorld& self) -> std::optional<std::tuple<int, int, nb::str>> {
             const auto end = [&] {
               const nb::gil_scoped_release released;
               return self.world->end();
             }();
             if (!end) return std::nullopt;
             return std::tuple(static_cast<int>(end->cause), static_cast<int>(end->rank.value),
-                              end->text);
+                              to_text(end->text));
           },
           "Return (cause, rank, text) once it is broken.")
       .def(
@@ -382,6 +389,9 @@ void bind_edges(nb::module_& m) {
           },
           "Give all descriptors and memory back; what is pending is broken. Idempotent.")
       .def_prop_ro("number", [](PyWorld& self) { return self.world->number(); })
+      .def_prop_ro(
+          "is_seen_off", [](PyWorld& self) { return self.world->is_seen_off(); },
+          "After leave or an end: whether all have our last word, or are gone.")
       .def_prop_ro("has_left", [](PyWorld& self) {
         std::vector<std::uint32_t> ranks;
         for (const Rank rank : self.world->left()) ranks.push_back(rank.value);
@@ -392,7 +402,7 @@ void bind_edges(nb::module_& m) {
 void bind_operations(nb::module_& m) {
   nb::class_<PyReceived>(m, "Received", nb::type_slots(received_slots),
                          "What a member sent; a writable buffer.")
-      .def_prop_ro("dtype", [](PyReceived& self) { return self.operation->content.dtype; })
+      .def_prop_ro("dtype", [](PyReceived& self) { return to_text(self.operation->content.dtype); })
       .def_prop_ro(
           "shape",
           [](PyReceived& self) {
@@ -407,7 +417,10 @@ void bind_operations(nb::module_& m) {
       .def_prop_ro("fd", [](PyCompletions& self) { return self.completions->fd(); })
       .def(
           "take", [](PyCompletions& self) { return self.completions->take(); },
-          "Return the tokens of all operations that have ended since.");
+          "Return the tokens of all operations that have ended since.")
+      .def(
+          "push", [](PyCompletions& self, std::uint64_t token) { self.completions->push(token); },
+          "token"_a, "Have a token come out, for what has ended elsewhere.");
   nb::class_<PyOperation>(m, "WorldOperation",
                           "One send, receive or leave under way. Dropping it cancels it; its "
                           "buffer is the caller's again when its state is not 0.")

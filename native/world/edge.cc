@@ -36,9 +36,12 @@ Result<void> Edge::write() {
   }
 }
 
-// Into its place as far as that is known, and then ahead. Returns 0 when nothing is there.
+// Into its place as far as that is known, and then ahead; amid a message no further than the next
+// envelope, so that what follows that lands in its place as well. Returns 0 when nothing is there.
 Result<std::size_t> Edge::read_some() {
-  const std::size_t ahead = std::max(pipe_->read_ahead_bytes(), rules_.missing_bytes());
+  const std::size_t ahead = rules_.is_amid_message()
+                                ? kEnvelopeBytes
+                                : std::max(pipe_->read_ahead_bytes(), rules_.missing_bytes());
   if (staged_.size() < ahead) staged_.resize(ahead);
   const std::span<std::byte> place = rules_.target();
   std::array<iovec, 2> parts{part_of(place), iovec{staged_.data(), ahead}};
@@ -84,13 +87,14 @@ void Edge::finish() {
 bool Edge::drain() {
   if (staged_.size() < kDrainBytes) staged_.resize(kDrainBytes);
   staged_at_ = staged_end_ = 0;
-  has_more_ = false;
-  while (true) {
+  for (std::size_t total = 0; total < kTurnBytesMax;) {
     iovec part{staged_.data(), staged_.size()};
     const auto got = pipe_->read({&part, 1});
-    if (!got) return true;
-    if (*got == 0) return false;
+    has_more_ = got && *got > 0;
+    if (!has_more_) return !got;
+    total += *got;
   }
+  return false;
 }
 
 }  // namespace hoplite::worlds

@@ -84,8 +84,7 @@ class Session {
         send();
         return true;
       case 5:
-        if (last_ > 0) rules_.handle_cancel(OperationId{1 + input_.number() % last_});
-        return true;
+        return last_ == 0 || rules_.handle_cancel(OperationId{1 + input_.number() % last_});
       case 6:
         if (input_.number() == 0) rules_.handle_leave();
         return true;

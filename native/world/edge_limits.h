@@ -18,9 +18,13 @@ struct EdgeLimits {
   std::uint64_t payload_bytes_max = kPayloadBytesMax;
   std::uint64_t message_bytes_max = kMessageBytesMax;
 };
-inline constexpr std::uint64_t kMessageOverheadBytes = 128;  // so that empty messages count, too
-static_assert(EdgeLimits{}.payload_bytes_min + kMessageOverheadBytes <=
-                  EdgeLimits{}.window_bytes / 4,
+// What a message costs its receiver besides its bytes: empty ones count, too.
+[[nodiscard]] inline std::uint64_t overhead_bytes(const Content& content) {
+  return 512 + content.dtype.size() + content.shape.size() * sizeof(std::uint64_t);
+}
+inline constexpr std::uint64_t kOverheadBytesMax =
+    512 + kDTypeBytesMax + kDimensionsMax * sizeof(std::uint64_t);
+static_assert(EdgeLimits{}.payload_bytes_min + kOverheadBytesMax <= EdgeLimits{}.window_bytes / 4,
               "the credit that comes back at once is enough for a frame");
 
 }  // namespace hoplite::worlds

@@ -47,7 +47,7 @@ Result<void> EdgeRules::handle_receive(OperationId operation, Wanted wanted) {
   return {};
 }
 
-bool EdgeRules::handle_cancel(OperationId operation) {
+Result<bool> EdgeRules::handle_cancel(OperationId operation) {
   for (Lane& lane : lanes_) {
     const auto sending = std::ranges::find(lane.sendings, operation, &Sending::operation);
     if (sending == lane.sendings.end()) continue;
@@ -55,11 +55,11 @@ bool EdgeRules::handle_cancel(OperationId operation) {
       lane.sendings.erase(sending);
       return true;
     }
-    sending->operation = OperationId{};
     // The frame under way, if there is one, and then what is in no frame yet.
     const bool is_writing = writing_ == &lane && !frame_.payload.empty();
     const std::size_t in_frame = is_writing ? frame_.payload.size() : 0;
     sending->copy = std::make_unique_for_overwrite<std::byte[]>(in_frame + sending->bytes.size());
+    sending->operation = OperationId{};
     std::byte* const rest = sending->copy.get() + in_frame;
     if (is_writing) {
       copy_bytes(sending->copy.get(), frame_.payload.data(), in_frame);
@@ -77,8 +77,7 @@ bool EdgeRules::handle_cancel(OperationId operation) {
     if (is_claiming) leave_to_the_next(inbox);
     inbox.receives.erase(found);
     if (is_claiming && !inbox.receives.empty()) {
-      // A mismatch with the next one is found when the message is whole.
-      if (auto claimed = claim(inbox); !claimed) inbox.arrivals.front()->is_claimed = false;
+      if (auto claimed = claim(inbox); !claimed) return claimed.error();
     }
     if (inbox.receives.empty() && inbox.arrivals.empty()) inboxes_.erase(each);
     return true;
@@ -125,6 +124,12 @@ void EdgeRules::handle_ending(const End& end) {
 
 std::size_t EdgeRules::missing_bytes() const {
   return payload_left_ > 0 ? 0 : head_bytes_ - head_in_.size();
+}
+
+bool EdgeRules::is_amid_message() const {
+  if (payload_left_ == 0) return false;
+  const Arrival& arrival = *lanes_[lane_of(filling_)].arrival;
+  return arrival.got_bytes + payload_left_ < arrival.content.size_bytes;
 }
 
 Result<std::size_t> EdgeRules::handle_bytes(std::span<const std::byte> bytes) {
@@ -188,15 +193,15 @@ Result<void> EdgeRules::handle_message(const Envelope& envelope) {
   if (lane.arrival != nullptr) return nonsense("a message in the middle of another one");
   if (envelope.payload_bytes > envelope.content.size_bytes) return nonsense("more than a message");
   if (envelope.content.size_bytes > limits_.message_bytes_max) return nonsense("too much at once");
-  if (auto taken = take_credit(lane_of(key), envelope.payload_bytes + kMessageOverheadBytes);
-      !taken) {
+  const std::uint64_t overhead = overhead_bytes(envelope.content);
+  if (auto taken = take_credit(lane_of(key), envelope.payload_bytes + overhead); !taken) {
     return taken.error();
   }
   const auto at = inboxes_.try_emplace(key).first;
   Inbox& inbox = at->second;
   Arrival& arrival = *inbox.arrivals.emplace_back(std::make_unique<Arrival>());
   arrival.content = envelope.content;
-  arrival.unclaimed_bytes = kMessageOverheadBytes;
+  arrival.unclaimed_bytes = overhead;
   filling_ = key;
   payload_left_ = envelope.payload_bytes;
   if (!arrival.is_whole()) lane.arrival = &arrival;
@@ -356,7 +361,7 @@ Frame EdgeRules::poll_frame() {
 bool EdgeRules::choose_message(Lane& lane) {
   if (lane.sendings.empty()) return false;
   Sending& sending = lane.sendings.front();
-  const std::uint64_t overhead = sending.has_begun ? 0 : kMessageOverheadBytes;
+  const std::uint64_t overhead = sending.has_begun ? 0 : overhead_bytes(sending.content);
   const std::uint64_t enough =
       std::min<std::uint64_t>(sending.bytes.size(), limits_.payload_bytes_min);
   if (lane.credit < overhead + enough) return false;
@@ -424,11 +429,20 @@ bool EdgeRules::has_moved(OperationId operation) const {
 }
 
 bool EdgeRules::is_waiting() const {
-  return !lanes_[0].sendings.empty() || !lanes_[1].sendings.empty() ||
-         std::ranges::any_of(inboxes_,
+  return !lanes_[0].sendings.empty() || !lanes_[1].sendings.empty() || has_receive();
+}
+
+bool EdgeRules::has_receive() const {
+  return std::ranges::any_of(inboxes_,
                              [](const auto& each) { return !each.second.receives.empty(); });
 }
 
-bool EdgeRules::waits_in_vain() const { return has_left_ && is_waiting(); }
+bool EdgeRules::waits_in_vain() const {
+  const auto is_somebodys = [](const Sending& each) { return each.operation != OperationId{}; };
+  const auto waits = [&](const Lane& lane) {
+    return std::ranges::any_of(lane.sendings, is_somebodys);
+  };
+  return has_left_ && (std::ranges::any_of(lanes_, waits) || has_receive());
+}
 
 }  // namespace hoplite::worlds

@@ -14,6 +14,7 @@
 
 #include <array>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,14 +41,17 @@ class EdgeRules {
   void handle_send(OperationId operation, Content content, std::span<const std::byte> bytes);
   // An error is a mismatch with what has come: the world's end.
   [[nodiscard]] Result<void> handle_receive(OperationId operation, Wanted wanted);
-  // Returns whether it was open; it is not any more, and its buffer is its caller's.
-  bool handle_cancel(OperationId operation);
+  // Returns whether it was open; it is not any more, and its buffer is its caller's. An error is a
+  // mismatch of what had come for it with the next receive: the world's end.
+  Result<bool> handle_cancel(OperationId operation);
   void handle_leave();  // after all that is to be sent: Goodbye
   void handle_ending(
       const End& end);  // instead of all that is to be sent: what has ended the world
 
   // How much of the next envelope is missing; 0: its payload comes next, to target().
   [[nodiscard]] std::size_t missing_bytes() const;
+  // Whether the frame under way is not the last one of its message.
+  [[nodiscard]] bool is_amid_message() const;
   // Takes what came, at most to the end of one frame, and returns how much that is.
   [[nodiscard]] Result<std::size_t> handle_bytes(std::span<const std::byte> bytes);
   // Where the next bytes of payload belong; handle_landed says how many are there.
@@ -92,8 +96,8 @@ class EdgeRules {
   };
   struct Inbox {  // the i-th receive takes the i-th arrival; only the last arrival may be
                   // unfinished
-    std::deque<Receiving> receives;
-    std::deque<std::unique_ptr<Arrival>> arrivals;
+    std::list<Receiving> receives;
+    std::list<std::unique_ptr<Arrival>> arrivals;
   };
   struct Lane {
     std::deque<Sending> sendings;
@@ -103,6 +107,7 @@ class EdgeRules {
     std::uint64_t owed = 0;         // the part of it that was taken out
   };
 
+  [[nodiscard]] bool has_receive() const;
   [[nodiscard]] Result<void> handle_envelope(const Envelope& envelope);
   [[nodiscard]] Result<void> handle_message(const Envelope& envelope);
   [[nodiscard]] Result<void> handle_data(const Envelope& envelope);

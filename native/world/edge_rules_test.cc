@@ -234,7 +234,7 @@ TEST(EdgeRules, ACancelledReceiveLeavesItsMessageToTheNextOne) {
     pair.a.write(300);
     ASSERT_TRUE(pair.b.read(pair.a, 300));
   }
-  EXPECT_TRUE(pair.b.rules.handle_cancel(OperationId{2}));
+  EXPECT_TRUE(*pair.b.rules.handle_cancel(OperationId{2}));
   std::ranges::fill(first, std::byte{0xEE});  // its caller's again
   const Data untouched = first;
   pair.run();
@@ -247,6 +247,36 @@ TEST(EdgeRules, ACancelledReceiveLeavesItsMessageToTheNextOne) {
   EXPECT_TRUE(pair.a.ended.contains(1));
 }
 
+TEST(EdgeRules, ACancelledReceiveWhoseMessageFitsNotTheNextOneIsAMismatch) {
+  Pair pair;
+  const Data sent = pattern(20'000, 8);
+  Data first(20'000);
+  Data second(8);
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, wanted_of(first)));
+  ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{3}, wanted_of(second)));
+  pair.a.rules.handle_send(OperationId{1}, content_of(20'000), sent);
+  while (!pair.b.rules.has_moved(OperationId{2})) {
+    pair.a.write(300);
+    ASSERT_TRUE(pair.b.read(pair.a, 300));
+  }
+  const auto was_open = pair.b.rules.handle_cancel(OperationId{2});
+  ASSERT_FALSE(was_open);
+  EXPECT_EQ(was_open.error().code, Code::kLayoutMismatch);
+}
+
+TEST(EdgeRules, WhatWasTakenBackWaitsForNobodyWhoHasLeft) {
+  Pair pair;
+  const Data sent = pattern(20'000, 9);
+  pair.a.rules.handle_send(OperationId{1}, content_of(20'000), sent);
+  pair.a.write(100);
+  pair.b.rules.handle_leave();
+  ASSERT_TRUE(pair.a.rules.handle_cancel(OperationId{1}));
+  pair.b.write(100);
+  ASSERT_TRUE(pair.a.read(pair.b, 100));
+  EXPECT_TRUE(pair.a.rules.has_left());
+  EXPECT_FALSE(pair.a.rules.waits_in_vain());
+}
+
 TEST(EdgeRules, ACancelledSendThatHasBegunArrivesFromACopy) {
   Pair pair;
   Data sent = pattern(20'000, 9);
@@ -254,7 +284,7 @@ TEST(EdgeRules, ACancelledSendThatHasBegunArrivesFromACopy) {
   pair.a.rules.handle_send(OperationId{1}, content_of(20'000), sent);
   pair.a.write(100);  // in the middle of a frame
   EXPECT_TRUE(pair.a.rules.has_moved(OperationId{1}));
-  EXPECT_TRUE(pair.a.rules.handle_cancel(OperationId{1}));
+  EXPECT_TRUE(*pair.a.rules.handle_cancel(OperationId{1}));
   std::ranges::fill(sent, std::byte{0xEE});
   Data got(20'000);
   ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, wanted_of(got)));
@@ -269,8 +299,8 @@ TEST(EdgeRules, ACancelledSendThatHasNotBegunNeverArrives) {
   const Data second = pattern(10, 2);
   pair.a.rules.handle_send(OperationId{1}, content_of(10), first);
   pair.a.rules.handle_send(OperationId{2}, content_of(10), second);
-  EXPECT_TRUE(pair.a.rules.handle_cancel(OperationId{1}));
-  EXPECT_FALSE(pair.a.rules.handle_cancel(OperationId{1}));
+  EXPECT_TRUE(*pair.a.rules.handle_cancel(OperationId{1}));
+  EXPECT_FALSE(*pair.a.rules.handle_cancel(OperationId{1}));
   Data got(10);
   ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{3}, wanted_of(got)));
   pair.run();
@@ -409,7 +439,7 @@ class Life {
     auto chosen = sends_.begin();
     std::advance(chosen, static_cast<std::ptrdiff_t>(prng_.below(sends_.size())));
     const bool has_moved = pair_.a.rules.has_moved(OperationId{chosen->first});
-    if (pair_.a.rules.handle_cancel(OperationId{chosen->first})) {
+    if (*pair_.a.rules.handle_cancel(OperationId{chosen->first})) {
       sent_[chosen->second].second = has_moved;
     }
     sends_.erase(chosen);
@@ -419,7 +449,7 @@ class Life {
     if (receives_.empty()) return;
     const auto chosen =
         receives_.begin() + static_cast<std::ptrdiff_t>(prng_.below(receives_.size()));
-    ASSERT_TRUE(pair_.b.rules.handle_cancel(OperationId{*chosen}));
+    ASSERT_TRUE(*pair_.b.rules.handle_cancel(OperationId{*chosen}));
     pair_.b.settle();
     receives_.erase(chosen);
     take();

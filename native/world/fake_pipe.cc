@@ -57,6 +57,7 @@ void FakeWire::end(FakeSide at, Code how) {
   const Lock lock(mutex_);
   Way& way = to(at);
   if (!way.ended) way.ended = how;
+  way.bytes.resize(way.through);
   Doorbell::ring(way.bell.value());
 }
 
@@ -75,7 +76,7 @@ Result<std::size_t> FakePipe::write(std::span<iovec> parts) {
     const auto* const from = static_cast<const std::byte*>(part.iov_base);
     const std::size_t count =
         std::min<std::size_t>(part.iov_len, FakeWire::kRoomBytes - way.bytes.size());
-    way.bytes.insert(way.bytes.end(), from, from + count);
+    if (!way.ended) way.bytes.insert(way.bytes.end(), from, from + count);
     total += count;
   }
   if (total > 0 && !wire_->is_held_) {
@@ -115,6 +116,11 @@ bool FakePipe::await(Interest interest) {
   const bool has_room = out().bytes.size() < FakeWire::kRoomBytes;
   return ((bits & static_cast<unsigned>(Interest::kRead)) != 0 && has_come) ||
          ((bits & static_cast<unsigned>(Interest::kWrite)) != 0 && has_room);
+}
+
+bool FakePipe::took_all() const {
+  const Lock lock(wire_->mutex_);
+  return out().bytes.empty();
 }
 
 void FakePipe::finish() {

@@ -31,7 +31,7 @@ class FakeWire {
   // Lets so many bytes through to an end; returns how many there were.
   std::uint64_t deliver(FakeSide to, std::uint64_t bytes);
   // An end finds, after what has come through, that the other one is gone in this way: kPeerLost,
-  // kTimeout (frozen) or kSystem (cut off).
+  // kTimeout (frozen) or kSystem (cut off). What was under way to it is lost.
   void end(FakeSide at, Code how);
 
  private:
@@ -64,6 +64,7 @@ class FakePipe final : public Pipe {
   [[nodiscard]] Interest interest_of(Interest) const override { return Interest::kRead; }
   void handle_ready() override;
   void finish() override;
+  [[nodiscard]] bool took_all() const override;
   [[nodiscard]] const char* name() const override { return "fake"; }
 
  private:

@@ -38,6 +38,8 @@ class Pipe {
   virtual void handle_ready() = 0;
   // Nothing more will be written.
   virtual void finish() = 0;
+  // Once read() has found the end: whether the peer had taken all that was written.
+  [[nodiscard]] virtual bool took_all() const = 0;
 
   [[nodiscard]] virtual const char* name() const = 0;
 };

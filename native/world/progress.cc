@@ -38,6 +38,7 @@ std::uint8_t cause_of(Verdict verdict) {
     case Verdict::kDead:
       return static_cast<std::uint8_t>(Cause::kPeerDied);
     case Verdict::kUnreachable:
+    case Verdict::kRailLost:  // its only one
       return static_cast<std::uint8_t>(Cause::kUnreachable);
     case Verdict::kFrozen:
       return static_cast<std::uint8_t>(Cause::kFrozen);
@@ -107,9 +108,10 @@ void Progress::close() {
   liveness_.reset();
 }
 
-std::shared_ptr<World> Progress::open_world(std::string name, std::uint64_t epoch, Rank rank,
-                                            std::uint32_t size) {
+Result<std::shared_ptr<World>> Progress::open_world(std::string name, std::uint64_t epoch,
+                                                    Rank rank, std::uint32_t size) {
   const Lock lock(mutex_);
+  if (is_closed_) return Error{Code::kCancelled, "the manager of worlds was closed"};
   const std::uint64_t number = ++numbers_;
   auto world =
       std::make_shared<World>(*this, number, WorldName{std::move(name), epoch, rank, size});
@@ -188,14 +190,14 @@ void Progress::hear(const LivenessEvent& event) {
     if (world == nullptr) continue;
     if (cause != 0) {
       world->handle_peer_end(dependent.peer, static_cast<Cause>(cause));
-    } else if (!is_final(event.verdict) && event.verdict != Verdict::kRailLost) {
+    } else if (!is_final(event.verdict)) {
       say({.kind = event.verdict == Verdict::kSuspect ? WorldEvent::Kind::kSuspect
                                                       : WorldEvent::Kind::kRecovered,
            .world = world->number(),
            .rank = dependent.peer});
     }
   }
-  if (is_final(event.verdict)) {
+  if (is_final(event.verdict) || cause != 0) {
     say({.kind = WorldEvent::Kind::kWatchEnded, .watch = watch, .cause = cause});
   }
 }

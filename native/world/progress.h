@@ -54,8 +54,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  [[nodiscard]] std::shared_ptr<World> open_world(std::string name, std::uint64_t epoch, Rank rank,
-                                                  std::uint32_t size);
+  [[nodiscard]] Result<std::shared_ptr<World>> open_world(std::string name, std::uint64_t epoch,
+                                                          Rank rank, std::uint32_t size);
   // Takes over a connection of which the other end says the same.
   [[nodiscard]] Result<WatchId> watch(UniqueFd connection);
   void forget(WatchId watch);  // says Goodbye; to be called of each, also when it has ended
@@ -65,6 +65,8 @@ class Progress {
   [[nodiscard]] int events_fd() const { return events_.fd(); }
   [[nodiscard]] std::vector<WorldEvent> take_events() { return events_.take(); }
   void close();  // idempotent
+  // Whether this is a child of the process that started it: nothing here is the child's.
+  [[nodiscard]] bool is_forked() const;
 
   // For World, which holds its own lock.
   [[nodiscard]] Result<std::uint64_t> enroll(const World& world, Rank peer, const Pipe& pipe);
@@ -92,7 +94,6 @@ class Progress {
   void hear_liveness();
   void hear(const LivenessEvent& event);
   void look_after_rest();
-  [[nodiscard]] bool is_forked() const;
 
   Poller poller_;
   Outbox<WorldEvent> events_;

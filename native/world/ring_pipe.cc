@@ -21,6 +21,7 @@ namespace {
 
 // Copied before the other side is told, so that it copies at the same time.
 constexpr std::uint64_t kStepBytes = 256_KiB;
+constexpr int kKnocksMax = 64;  // of one turn: a peer may knock as often as it likes
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -154,12 +155,17 @@ bool RingPipe::await(Interest interest) {
 
 void RingPipe::handle_ready() {
   std::array<char, 256> knocks;
-  while (!has_ended_) {
+  for (int turn = 0; turn < kKnocksMax && !has_ended_; ++turn) {
     const ssize_t got = ::recv(socket_.value(), knocks.data(), knocks.size(), MSG_DONTWAIT);
     if (got > 0) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     has_ended_ = true;
   }
+}
+
+bool RingPipe::took_all() const {
+  const auto size = filled(out_);
+  return has_ended_ && size && *size == 0;
 }
 
 void RingPipe::finish() { ::shutdown(socket_.value(), SHUT_WR); }

@@ -50,6 +50,7 @@ class RingPipe final : public Pipe {
   [[nodiscard]] Interest interest_of(Interest) const override { return Interest::kRead; }
   void handle_ready() override;
   void finish() override;
+  [[nodiscard]] bool took_all() const override;
   [[nodiscard]] const char* name() const override { return "shared_memory"; }
 
  private:

@@ -41,6 +41,7 @@ Result<std::size_t> SocketPipe::write(std::span<iovec> parts) {
   const ssize_t sent = ::sendmsg(socket_.value(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent >= 0) return static_cast<std::size_t>(sent);
   if (would_block()) return std::size_t{0};
+  has_failed_ = true;
   return end_of_socket("sendmsg");
 }
 
@@ -52,6 +53,7 @@ Result<std::size_t> SocketPipe::read(std::span<iovec> parts) {
   if (got > 0) return static_cast<std::size_t>(got);
   if (got == 0) return Error{Code::kPeerLost, "the connection was closed"};
   if (would_block()) return std::size_t{0};
+  has_failed_ = true;
   return end_of_socket("recvmsg");
 }
 

@@ -20,10 +20,12 @@ class SocketPipe final : public Pipe {
   [[nodiscard]] Interest interest_of(Interest awaited) const override { return awaited; }
   void handle_ready() override {}
   void finish() override;
+  [[nodiscard]] bool took_all() const override { return !has_failed_; }
   [[nodiscard]] const char* name() const override { return "tcp"; }
 
  private:
   UniqueFd socket_;
+  bool has_failed_ = false;  // instead of being closed: a reset, if the peer has not taken all
 };
 
 }  // namespace hoplite::worlds

@@ -10,6 +10,9 @@
 namespace hoplite::worlds {
 namespace {
 
+// Of reading what a connection that has ended still holds: more than any socket does.
+constexpr int kLastTurnsMax = 64;
+
 Interest both(Interest a, Interest b) {
   return static_cast<Interest>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
 }
@@ -79,7 +82,11 @@ Result<void> World::add_edge(Rank peer, std::unique_ptr<Pipe> pipe) {
   Edge& edge =
       *edges_.emplace(peer, std::make_unique<Edge>(peer, *token, std::move(pipe))).first->second;
   edge.armed = Interest::kRead;
-  if (end_) return {};  // it broke while it was made; the edge goes with it
+  if (end_) {  // it broke while it was made
+    edge.rules().handle_ending(*end_);
+    if (see_off(edge)) progress_.call_again(edge.token());
+    return {};
+  }
   if (arm(edge, Carrier::kProgress)) progress_.call_again(edge.token());
   return {};
 }
@@ -147,10 +154,13 @@ OperationHandle World::begin(Edge* edge, OperationId id, Rank peer) {
 bool World::cancel(Operation& operation) {
   const Lock lock(mutex_);
   if (operation.state != Operation::State::kPending || &operation == leaving_.get()) return false;
-  const bool was_open = edges_.at(operation.peer)->rules().handle_cancel(operation.id);
-  HOPLITE_CHECK(was_open);
+  Edge& edge = *edges_.at(operation.peer);
+  const auto was_open = edge.rules().handle_cancel(operation.id);
+  HOPLITE_CHECK(!was_open || *was_open);
   end_operation(operation, Operation::State::kCancelled);
   open_.erase(operation.id);
+  if (!was_open) hear_end(edge, was_open.error());
+  progress_.call_again(edge.token());  // what was behind it may go now
   return true;
 }
 
@@ -192,13 +202,9 @@ bool World::carry(Edge& edge, Carrier carrier) {
     if (!end_ && rules.has_left()) hear_goodbye(edge);
     return false;
   }
-  if (end_ || rules.is_over()) return see_off(edge);
+  if (end_) return see_off(edge);
   const auto moved = move_bytes(edge, carrier);
-  if (!moved && is_of_pipe(moved.error())) {  // the peer may have said why before
-    bool is_more = true;
-    while (is_more) is_more = edge.read(Edge::Reading::kAll) && edge.has_more();
-    settle(edge);
-  }
+  if (!moved && is_of_pipe(moved.error())) read_last_words(edge);
   if (const auto told = rules.ending()) {
     break_by(&edge, *told);
     return false;
@@ -207,12 +213,21 @@ bool World::carry(Edge& edge, Carrier carrier) {
     hear_goodbye(edge);
     return false;
   }
-  if (rules.is_over()) return see_off(edge);  // the end that may have come answers our Goodbye
+  if (rules.is_over()) return await_answer(edge, !moved);
   if (!moved) {
     hear_end(edge, moved.error());
     return false;
   }
   return arm(edge, carrier);
+}
+
+// Before the end of a connection the peer may have said Goodbye, or why the world has ended.
+void World::read_last_words(Edge& edge) {
+  bool is_more = true;
+  for (int turn = 0; is_more && turn < kLastTurnsMax; ++turn) {
+    is_more = edge.read(Edge::Reading::kAll) && edge.has_more();
+    settle(edge);
+  }
 }
 
 Result<void> World::move_bytes(Edge& edge, Carrier carrier) {
@@ -271,15 +286,23 @@ bool World::arm(Edge& edge, Carrier carrier) {
   return !rests && (is_there || edge.has_more() || edge.has_read_ahead());
 }
 
-// After our last word, or the world's end: what is still to be written, and nothing to be read.
-// Until the peer has closed its half: a connection that is closed before may be reset, and what it
-// still carries is lost with it.
+// Our Goodbye is written, and the peer's closing its half is the answer: a connection that is
+// closed before may be reset, and what it still carries is lost with it.
+bool World::await_answer(Edge& edge, bool has_ended) {
+  edge.finish();
+  if (!has_ended) return arm(edge, Carrier::kProgress);
+  retire(edge);
+  if (!edge.pipe().took_all()) hear_end(edge, {Code::kPeerLost, ""});
+  check_drained();
+  return false;
+}
+
+// After the world's end: what is still to be written, and nothing to be read.
 bool World::see_off(Edge& edge) {
   const auto written = edge.write();
   if (edge.rules().is_over()) edge.finish();
   if (written && !edge.drain()) return arm(edge, Carrier::kProgress);
   retire(edge);
-  check_drained();
   return false;
 }
 
@@ -313,11 +336,16 @@ void World::handle_peer_end(Rank peer, Cause cause) {
   const auto found = edges_.find(peer);
   if (end_ || is_closed_ || found == edges_.end()) return;
   Edge& edge = *found->second;
-  // Its last words may lie here unread: Goodbye, or why the world has ended.
-  if (cause == Cause::kPeerDied && carry(edge, Carrier::kProgress)) {
-    progress_.call_again(edge.token());
+  if (edge.is_retired) return;  // it has left, or we have, and that has reached it
+  if (cause == Cause::kPeerDied) {
+    if (carry(edge, Carrier::kProgress)) progress_.call_again(edge.token());
+    if (!end_ && !edge.is_retired) {
+      read_last_words(edge);
+      if (const auto told = edge.rules().ending()) return break_by(&edge, *told);
+      if (edge.rules().has_left()) return hear_goodbye(edge);
+    }
   }
-  if (end_ || edge.rules().has_left()) return;
+  if (end_ || edge.is_retired) return;
   retire(edge);
   break_by(&edge, {cause, peer, words(cause)});
 }
@@ -348,9 +376,9 @@ void World::hear_goodbye(Edge& edge) {
 void World::break_by(const Edge* by, End end) {
   if (end_) return;
   end_ = std::move(end);
-  for (const auto& [id, operation] : std::exchange(open_, {})) {
-    end_operation(*operation, Operation::State::kBroken);
-  }
+  // First what is under way is copied: an operation that has ended gives its buffer back.
+  for (const auto& [peer, edge] : edges_) edge->rules().handle_ending(*end_);
+  end_open();
   if (leaving_ != nullptr && leaving_->state == Operation::State::kPending) {
     end_operation(*leaving_, Operation::State::kBroken);
   }
@@ -360,13 +388,17 @@ void World::break_by(const Edge* by, End end) {
                  .cause = static_cast<std::uint8_t>(end_->cause),
                  .text = end_->text});
   for (const auto& [peer, edge] : edges_) {
-    const bool has_told = edge.get() == by && edge->rules().ending().has_value();
-    edge->rules().handle_ending(*end_);
-    if (has_told) {
+    if (edge.get() == by && edge->rules().ending()) {  // it knows
       retire(*edge);
     } else if (!edge->is_retired && see_off(*edge)) {
       progress_.call_again(edge->token());
     }
+  }
+}
+
+void World::end_open() {
+  for (const auto& [id, operation] : std::exchange(open_, {})) {
+    end_operation(*operation, Operation::State::kBroken);
   }
 }
 
@@ -402,10 +434,13 @@ void World::check_drained() {
   if (leaving_ == nullptr || leaving_->state != Operation::State::kPending) return;
   const bool is_drained =
       std::ranges::all_of(edges_, [](const auto& each) { return each.second->is_retired; });
-  if (is_drained) end_operation(*leaving_, Operation::State::kDone);
+  if (!is_drained) return;
+  end_operation(*leaving_, Operation::State::kDone);
+  end_open();  // receives for which nothing will come
 }
 
 void World::close() {
+  if (progress_.is_forked()) return;  // the sockets and the poller are the parent's
   const Lock lock(mutex_);
   if (std::exchange(is_closed_, true)) return;
   const bool has_left = leaving_ != nullptr && leaving_->state == Operation::State::kDone;
@@ -419,6 +454,11 @@ void World::close() {
   }
   edges_.clear();
   progress_.remove(*this);
+}
+
+bool World::is_seen_off() {
+  const Lock lock(mutex_);
+  return std::ranges::all_of(edges_, [](const auto& each) { return each.second->is_retired; });
 }
 
 std::optional<End> World::end() {

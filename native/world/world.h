@@ -79,6 +79,8 @@ class World {
   [[nodiscard]] std::uint64_t number() const { return number_; }
   [[nodiscard]] const WorldName& name() const { return name_; }
   [[nodiscard]] std::optional<End> end();
+  // After leave or an end: whether all have our last word, or are gone.
+  [[nodiscard]] bool is_seen_off();
   [[nodiscard]] std::vector<Rank> left();
   [[nodiscard]] const char* transport(Rank peer);  // nullptr: there is no edge
 
@@ -96,13 +98,16 @@ class World {
   [[nodiscard]] OperationHandle begin(Edge* edge, OperationId id, Rank peer);
   [[nodiscard]] bool carry(Edge& edge, Carrier carrier);
   [[nodiscard]] Result<void> move_bytes(Edge& edge, Carrier carrier);
+  void read_last_words(Edge& edge);
   bool settle(Edge& edge);  // returns whether an operation has ended
   [[nodiscard]] bool arm(Edge& edge, Carrier carrier);
+  [[nodiscard]] bool await_answer(Edge& edge, bool has_ended);
   [[nodiscard]] bool see_off(Edge& edge);
   void end_operation(Operation& operation, Operation::State state);
   void break_by(const Edge* by, End end);
   void hear_end(Edge& edge, const Error& error);
   void hear_goodbye(Edge& edge);
+  void end_open();  // nothing of what is under way will come
   void retire(Edge& edge);
   void check_drained();
   [[nodiscard]] std::string title() const;

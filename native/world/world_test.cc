@@ -82,7 +82,7 @@ class Worlds : public testing::Test {
   void meet(std::uint32_t size, std::pair<UniqueFd, UniqueFd> (*connect)() = sockets) {
     members_ = std::vector<Member>(size);
     for (std::uint32_t rank = 0; rank < size; ++rank) {
-      members_[rank].world = members_[rank].port->open_world("w", 1, Rank{rank}, size);
+      members_[rank].world = *members_[rank].port->open_world("w", 1, Rank{rank}, size);
     }
     for (std::uint32_t a = 0; a < size; ++a) {
       for (std::uint32_t b = a + 1; b < size; ++b) {
@@ -260,6 +260,54 @@ TEST_F(Worlds, WhatWasSentBeforeLeavingArrives) {
   }
 }
 
+TEST_F(Worlds, AReceiveThatIsPendingWhenAllLeaveHasEnded) {
+  meet(2);
+  Data got(10);
+  const auto receiving = receive(0, 1, got);
+  EXPECT_EQ(state_of(0, members_[0].world->leave()), State::kDone);
+  EXPECT_EQ(state_of(0, receiving), State::kBroken);
+  EXPECT_FALSE(members_[0].world->end());
+  members_[0].world->close();
+  EXPECT_FALSE(members_[0].world->cancel(*receiving));
+}
+
+TEST_F(Worlds, LeavingIsNotDoneWhenNobodyTookWhatWasSent) {
+  meet(2, tcp_sockets);
+  auto data = tcp_sockets();
+  auto alone = *members_[0].port->open_world("alone", 1, Rank{0}, 2);
+  ASSERT_TRUE(alone->add_edge(Rank{1}, pipe_of(std::move(data.first))));
+  const Data sent = pattern(100'000, 1);
+  ASSERT_TRUE(alone->send(Rank{1}, content_of(sent), sent));
+  const auto leaving = alone->leave();
+  data.second.reset();  // with bytes in it that nobody has read
+  EXPECT_TRUE(alone->wait(*leaving, kLong));
+  EXPECT_EQ(leaving->state, State::kBroken);
+  EXPECT_EQ(alone->end()->cause, Cause::kPeerDied);
+}
+
+TEST_F(Worlds, WhoHasLeftMayDieAfterwards) {
+  meet(2);
+  const auto first = members_[0].world->leave();
+  const auto second = members_[1].world->leave();
+  EXPECT_EQ(state_of(0, first), State::kDone);
+  EXPECT_EQ(state_of(1, second), State::kDone);
+  members_[1].world->handle_peer_end(Rank{0}, Cause::kPeerDied);
+  EXPECT_FALSE(members_[1].world->end());
+}
+
+TEST_F(Worlds, ASendThatIsTakenBackMakesWayForTheNextOne) {
+  meet(2);
+  const Data filling = pattern(EdgeLimits{}.window_bytes - 40'000, 1);
+  const Data large = pattern(100'000, 2);
+  const Data small = pattern(4, 3);
+  EXPECT_EQ(state_of(0, send(0, 1, filling)), State::kDone);
+  const auto waiting = send(0, 1, large);  // for more credit than there is
+  const auto behind = send(0, 1, small);
+  ASSERT_NE(behind, nullptr);
+  EXPECT_TRUE(members_[0].world->cancel(*waiting));
+  EXPECT_EQ(state_of(0, behind), State::kDone);
+}
+
 TEST_F(Worlds, AWorldThatIsClosedWithoutLeavingIsBrokenForTheOthers) {
   meet(2);
   Data got(10);
@@ -321,7 +369,7 @@ class Watched : public testing::Test {
     auto watch = sockets();
     data_ = std::move(data.second);
     watch_ = std::move(watch.second);
-    self_.world = self_.port->open_world("w", 1, Rank{0}, 2);
+    self_.world = *self_.port->open_world("w", 1, Rank{0}, 2);
     number_ = *self_.port->watch(std::move(watch.first));
     EXPECT_TRUE(self_.world->add_edge(Rank{1}, pipe_of(std::move(data.first))));
     self_.port->depend(self_.world, Rank{1}, number_);
@@ -356,7 +404,7 @@ TEST_F(Watched, TheEndOfTheDataIsADeath) {
 TEST_F(Watched, AWatchThatHasEndedBreaksWhatDependsOnItLater) {
   watch_.reset();
   EXPECT_EQ(end().cause, Cause::kPeerDied);
-  auto later = self_.port->open_world("later", 1, Rank{0}, 2);
+  auto later = *self_.port->open_world("later", 1, Rank{0}, 2);
   auto data = sockets();
   ASSERT_TRUE(later->add_edge(Rank{1}, pipe_of(std::move(data.first))));
   self_.port->depend(later, Rank{1}, number_);
@@ -384,7 +432,7 @@ TEST(FakeWorlds, EachFaultIsToldByItsCause) {
     Member self;
     auto wire = FakeWire::open();
     ASSERT_TRUE(wire);
-    self.world = self.port->open_world("w", 1, Rank{0}, 2);
+    self.world = *self.port->open_world("w", 1, Rank{0}, 2);
     FakePipe other(*wire, FakeSide::kSecond);
     ASSERT_TRUE(self.world->add_edge(Rank{1}, std::make_unique<FakePipe>(*wire, FakeSide::kFirst)));
     Data got(10);

@@ -1,0 +1,277 @@
+"""Worlds over the fake: every byte is let through by the test, and members die between any two."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import itertools
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hoplite_ray._native import FakeWire, WorldPort
+from hoplite_ray.worlds import State, World, WorldBrokenError, WorldTimeoutError
+
+SIZE = 3
+CAUSES = {1: "PEER_DIED", 2: "UNREACHABLE", 3: "FROZEN"}
+# One message, many frames of a flat collective, and a line or a ring in blocks of 512 KiB.
+COUNTS = (5, 10_000, 300_001)
+
+Play = Callable[[World, int], Awaitable[Any]]
+
+
+class Crew:
+    """Members of one world in one process, each with a port of its own, and the wires between."""
+
+    def __init__(self, size: int) -> None:
+        self.ports = [WorldPort(suspect_s=9.0, dead_s=9.0, cut_s=9.0) for _ in range(size)]
+        edges = [port.open_world("w", 1, rank, size) for rank, port in enumerate(self.ports)]
+        self.wires: dict[tuple[int, int], FakeWire] = {}
+        for a, b in itertools.combinations(range(size), 2):
+            wire = self.wires[a, b] = FakeWire()
+            edges[a].add_fake_edge(b, wire, is_first=True)
+            edges[b].add_fake_edge(a, wire, is_first=False)
+        self.worlds = [World("w", 1, rank, size, each, self) for rank, each in enumerate(edges)]
+
+    def events(self, world: World | None = None) -> Any:
+        """Nobody asks here."""
+        raise NotImplementedError
+
+    def end(self, world: World) -> None:
+        """As a manager does."""
+        world.edges.close()
+
+    def hold(self) -> None:
+        """From now on nothing passes that `deliver` does not let through."""
+        for wire in self.wires.values():
+            wire.hold()
+
+    def release(self) -> None:
+        """Everything passes again."""
+        for wire in self.wires.values():
+            wire.release()
+
+    def deliver(self, size_bytes: int) -> int:
+        """Let so much through, on each way; returns how much there was."""
+        return sum(
+            wire.deliver(to_first=to_first, size_bytes=size_bytes)
+            for wire in self.wires.values()
+            for to_first in (True, False)
+        )
+
+    def end_of(self, victim: int, cause: int) -> None:
+        """All others find that a member is gone, and it that they are."""
+        of_victim = [(pair, wire) for pair, wire in self.wires.items() if victim in pair]
+        for pair, wire in of_victim:
+            wire.end(at_first=pair[1] == victim, cause=cause)
+        for pair, wire in of_victim:
+            wire.end(at_first=pair[0] == victim, cause=cause)
+
+
+@contextlib.asynccontextmanager
+async def crew(size: int = SIZE) -> AsyncIterator[Crew]:
+    made = Crew(size)
+    try:
+        yield made
+    finally:
+        for port in made.ports:
+            port.close()
+
+
+def in_a_loop(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run a coroutine as a test. pytest reads the arguments from the function itself."""
+
+    def run(**arguments: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(**arguments), 60.0))
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
+    return run
+
+
+def numbers(rank: int, count: int) -> np.ndarray[Any, Any]:
+    return ((np.arange(count) + rank) % 7 + 1).astype(np.float32)
+
+
+TOTAL = {count: sum(numbers(rank, count) for rank in range(SIZE)) for count in COUNTS}
+
+
+async def all_reduce(world: World, count: int) -> None:
+    array = numbers(world.rank, count)
+    await world.all_reduce(array)
+    assert np.array_equal(array, TOTAL[count])
+
+
+async def reduce(world: World, count: int) -> None:
+    array = numbers(world.rank, count)
+    await world.reduce(array, dst=1)
+    assert np.array_equal(array, TOTAL[count] if world.rank == 1 else numbers(world.rank, count))
+
+
+async def broadcast(world: World, count: int) -> None:
+    array = numbers(world.rank, count)
+    await world.broadcast(array, src=2)
+    assert np.array_equal(array, numbers(2, count))
+
+
+async def all_gather(world: World, count: int) -> None:
+    for rank, each in enumerate(await world.all_gather(numbers(world.rank, count))):
+        assert np.array_equal(each, numbers(rank, count))
+
+
+async def gather(world: World, count: int) -> None:
+    for rank, each in enumerate(await world.gather(numbers(world.rank, count), dst=0) or ()):
+        assert np.array_equal(each, numbers(rank, count))
+
+
+async def scatter(world: World, count: int) -> None:
+    given = [numbers(rank + 3, count) for rank in range(SIZE)] if world.rank == 0 else None
+    into = np.zeros(count, np.float32)
+    await world.scatter(given, src=0, into=into)
+    assert np.array_equal(into, numbers(world.rank + 3, count))
+
+
+async def barrier(world: World, count: int) -> None:
+    await world.barrier()
+
+
+async def pass_around(world: World, count: int) -> None:
+    after, before = (world.rank + 1) % SIZE, (world.rank - 1) % SIZE
+    into = np.empty(count, np.float32)
+    await asyncio.gather(
+        world.send(numbers(world.rank, count), dst=after), world.recv(into, src=before)
+    )
+    assert np.array_equal(into, numbers(before, count))
+
+
+PLAYS = (all_reduce, reduce, broadcast, all_gather, gather, scatter, barrier, pass_around)
+
+
+async def carried(made: Crew, tasks: list[asyncio.Task[Any]], piece: Callable[[], int]) -> int:
+    """Let pieces through until all tasks have ended; returns how many."""
+    pieces = 0
+    while not all(task.done() for task in tasks):
+        pieces += made.deliver(piece()) > 0
+        await asyncio.sleep(0)
+    return pieces
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("play", PLAYS)
+@in_a_loop
+async def test_operations_are_right_however_their_bytes_are_cut(play: Play, count: int) -> None:
+    chance = random.Random(f"{play.__name__}{count}")
+    async with crew() as made:
+        made.hold()
+        for most in (7, 100_000):
+            if count * 4 // most > 2_000:
+                continue
+            tasks = [asyncio.create_task(play(world, count)) for world in made.worlds]
+            await carried(made, tasks, lambda most=most: chance.randint(1, most))
+            await asyncio.gather(*tasks)
+        made.release()
+        await asyncio.gather(*(world.leave() for world in made.worlds))
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("play", PLAYS)
+@in_a_loop
+async def test_a_member_that_goes_at_any_step_ends_it_for_all(play: Play, cause: int) -> None:
+    count, piece = 10_000, 9_000
+    async with crew() as made:
+        made.hold()
+        tasks = [asyncio.create_task(play(world, count)) for world in made.worlds]
+        steps = await carried(made, tasks, lambda: piece)
+        await asyncio.gather(*tasks)
+    for step in range(steps + 1):
+        victim = step % SIZE
+        async with crew() as made:
+            made.hold()
+            tasks = [asyncio.create_task(play(world, count)) for world in made.worlds]
+            passed = 0
+            while passed < step and not all(task.done() for task in tasks):
+                passed += made.deliver(piece) > 0
+                await asyncio.sleep(0)
+            made.end_of(victim, cause)
+            made.release()
+            for task in tasks:  # right values, or that the world has ended
+                with contextlib.suppress(WorldBrokenError):
+                    await task
+            for world in made.worlds:
+                with pytest.raises(WorldBrokenError) as ended:
+                    await world.recv(src=(world.rank + 1) % SIZE)
+                assert world.state is State.BROKEN
+                if world.rank != victim:
+                    assert (ended.value.rank, ended.value.cause) == (victim, CAUSES[cause])
+
+
+@in_a_loop
+async def test_collectives_called_at_once_go_one_after_the_other() -> None:
+    count = 3_000_000  # 12 MB: more than a window, which the later one would fill
+
+    async def play(world: World) -> None:
+        arrays = [numbers(world.rank + i, count) for i in range(3)]
+        if world.rank == 0:
+            await asyncio.gather(*(world.all_reduce(array) for array in arrays))
+        elif world.rank == 1:
+            first = asyncio.create_task(world.all_reduce(arrays[0]))
+            await asyncio.sleep(0)
+            await asyncio.to_thread(world.blocking.all_reduce, arrays[1])
+            await world.all_reduce(arrays[2])
+            await first
+        else:
+            for array in arrays:
+                await world.all_reduce(array)
+        for i, array in enumerate(arrays):
+            total = sum(numbers(rank + i, count) for rank in range(SIZE))
+            assert np.array_equal(array, total)
+
+    async with crew() as made:
+        await asyncio.gather(*(play(world) for world in made.worlds))
+
+
+@in_a_loop
+async def test_one_that_waits_for_others_before_it_may_run_out_of_time() -> None:
+    async with crew(2) as made:
+        first, second = made.worlds
+        waits = asyncio.create_task(first.barrier())
+        await asyncio.sleep(0)
+        with pytest.raises(WorldTimeoutError):
+            await first.all_reduce(np.ones(3), timeout_s=0.01)
+        await second.barrier()
+        await waits
+        array = np.ones(3)
+        await asyncio.gather(first.all_reduce(array), second.all_reduce(np.ones(3)))
+        assert array.tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize("has_buffer", [False, True])
+@in_a_loop
+async def test_a_message_that_comes_while_its_receive_is_cancelled_is_the_next_ones(
+    has_buffer: bool,
+) -> None:
+    chance = random.Random(has_buffer)
+    async with crew(2) as made:
+        first, second = made.worlds
+        kept = 0
+        for number in range(300):
+            task = asyncio.create_task(second.recv(np.empty(1) if has_buffer else None, src=0))
+            await asyncio.sleep(0)
+            await first.send(np.array([number], float), dst=1)
+            for _ in range(chance.randint(0, 3)):
+                await asyncio.sleep(0)
+            if chance.random() < 0.5:  # the message is there, and nobody has been told
+                time.sleep(0.001)  # noqa: ASYNC251 - the loop is not to hear of it
+            task.cancel()
+            try:
+                got = await task
+            except asyncio.CancelledError:
+                kept += second.has_kept(0)
+                got = await second.recv(np.empty(1) if has_buffer else None, src=0, timeout_s=9.0)
+            assert got.tolist() == [number]
+        assert kept > 0
