@@ -68,8 +68,10 @@ def fresh(buffer: Any, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]
 
 
 def _as_numpy(value: Any) -> tuple[str, np.ndarray[Any, Any]]:
+    if isinstance(value, np.ma.MaskedArray):
+        raise WrongTypeError("a masked array's mask is not carried; send its .filled(), or .data")
     if isinstance(value, np.ndarray):
-        return _name(value), value
+        return _name(value), np.asarray(value)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_torch(value, torch)
@@ -86,7 +88,7 @@ def _as_numpy(value: Any) -> tuple[str, np.ndarray[Any, Any]]:
         array = (
             np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(memoryview(value))
         )
-    except (BufferError, RuntimeError, TypeError) as error:
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise WrongTypeError(
             f"{type(value).__name__} is no array on the CPU ({error}); send np.asarray(it)"
         ) from error
@@ -116,5 +118,5 @@ def _of_torch(value: Any, torch: Any) -> tuple[str, np.ndarray[Any, Any]]:
         return name, plain.view(torch.int16).numpy().view(kind)
     try:
         return name, plain.numpy()
-    except TypeError as error:
-        raise InvalidArgumentError(f"{error}; send a view of it as bytes") from error
+    except (TypeError, RuntimeError) as error:  # RuntimeError: a conjugate or negative view
+        raise InvalidArgumentError(f"{error}; send its .clone(), or a view of bytes") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -11,20 +12,26 @@ from hoplite_ray._native import WorldEdges, WorldOperation
 from hoplite_ray.errors import InvalidArgumentError, WorldBrokenError, WorldTimeoutError
 from hoplite_ray.worlds import collectives
 from hoplite_ray.worlds.arrays import Lent, to_fill, to_send
+from hoplite_ray.worlds.checks import check_timeout, whole
 from hoplite_ray.worlds.collectives import Flat, Steps
 from hoplite_ray.worlds.waiting import DONE, PENDING, Deadline, Turn, Waits
 
-# What members call, so that one's barrier is never taken for another one's broadcast.
-SEND = 1
+# What members call, so that one's barrier is never taken for another one's broadcast. The number of
+# a collective also has its op, and the root but for multiples of eight.
+SEND = 0
 _OPERATIONS = {
-    "broadcast": 2,
-    "reduce": 3,
-    "all_reduce": 4,
-    "all_gather": 5,
-    "gather": 6,
-    "scatter": 7,
-    "barrier": 8,
+    "broadcast": 1,
+    "reduce": 2,
+    "all_reduce": 3,
+    "all_gather": 4,
+    "gather": 5,
+    "scatter": 6,
+    "barrier": 7,
 }
+
+
+def _number(name: str, op: str = "sum", root: int = 0) -> int:
+    return _OPERATIONS[name] + 8 * list(collectives.OPS).index(op) + 32 * (root % 8)
 
 
 class Caller(Protocol):
@@ -34,7 +41,7 @@ class Caller(Protocol):
     size: int
     edges: WorldEdges
     rounds: int
-    turn: Turn | None
+    turns: list[Turn]
 
     def check(self, operation: WorldOperation) -> None:
         """Raise unless it has succeeded."""
@@ -47,16 +54,16 @@ def broadcast(world: Caller, array: Any, src: int, timeout_s: float | None) -> W
     """As `World.broadcast`."""
     _check_rank(world, src)
     lent = to_send(array) if world.rank == src else to_fill(array)
-    call = Call(world, "broadcast", lent.dtype)
+    call = Call(world, "broadcast", lent.dtype, root=src)
     yield from call.run(collectives.broadcast(call, lent, src), timeout_s)
     return array
 
 
 def all_reduce(world: Caller, array: Any, op: str, timeout_s: float | None) -> Waits[Any]:
     """As `World.all_reduce`."""
-    collectives.ufunc(op)
     lent = to_fill(array)
-    call = Call(world, "all_reduce", lent.dtype)
+    collectives.check_fold(op, lent)
+    call = Call(world, "all_reduce", lent.dtype, op)
     yield from call.run(collectives.all_reduce(call, lent, op), timeout_s)
     return array
 
@@ -64,9 +71,9 @@ def all_reduce(world: Caller, array: Any, op: str, timeout_s: float | None) -> W
 def reduce(world: Caller, array: Any, dst: int, op: str, timeout_s: float | None) -> Waits[Any]:
     """As `World.reduce`."""
     _check_rank(world, dst)
-    collectives.ufunc(op)
     lent = to_fill(array) if world.rank == dst else to_send(array)
-    call = Call(world, "reduce", lent.dtype)
+    collectives.check_fold(op, lent)
+    call = Call(world, "reduce", lent.dtype, op, dst)
     yield from call.run(collectives.reduce(call, lent, dst, op), timeout_s)
     return array
 
@@ -89,7 +96,7 @@ def gather(
     _check_rank(world, dst)
     lent = to_send(array)
     given, into = _outputs(world, lent, out) if world.rank == dst else (None, [])
-    call = Call(world, "gather", lent.dtype)
+    call = Call(world, "gather", lent.dtype, root=dst)
     yield from call.run(collectives.gather(call, lent, into, dst), timeout_s)
     return given
 
@@ -101,6 +108,7 @@ def scatter(
     _check_rank(world, src)
     lents: list[Lent] = []
     if world.rank == src:
+        arrays = None if arrays is None else list(arrays)
         if arrays is None or len(arrays) != world.size:
             raise InvalidArgumentError(
                 f"scatter takes one array for each of {world.size} ranks at its src"
@@ -114,7 +122,7 @@ def scatter(
         raise InvalidArgumentError("scatter needs into= at every rank but src; give np.empty(...)")
     lent = to_fill(into)
     _check_alike([lent], lents[0] if lents else lent)
-    call = Call(world, "scatter", lent.dtype)
+    call = Call(world, "scatter", lent.dtype, root=src)
     yield from call.run(collectives.scatter(call, lents, lent, src), timeout_s)
     return into
 
@@ -128,21 +136,25 @@ def barrier(world: Caller, timeout_s: float | None) -> Waits[None]:
 class Call:
     """One collective of one member, under way: its round's number, and what it has begun."""
 
-    def __init__(self, world: Caller, name: str, dtype: str) -> None:
+    def __init__(
+        self, world: Caller, name: str, dtype: str, op: str = "sum", root: int = 0
+    ) -> None:
         self.rank = world.rank
         self.size = world.size
         self._world = world
         self._name = name
         self._dtype = dtype
+        self._number = _number(name, op, root)
         self._begun: list[WorldOperation | None] = []
-        world.rounds += 1
-        self._round = world.rounds
-        self._turn = world.turn = Turn(world.turn)
+        self._round = 0  # drawn when it is our turn
+        self._turn = Turn()
+        self._before = list(world.turns)
+        world.turns.append(self._turn)
 
     def send(self, to: int, part: Flat) -> WorldOperation | None:
         """Begin to send a part."""
         operation = self._world.edges.send(
-            to, self._round, _OPERATIONS[self._name], self._dtype, part.shape, _bytes(part)
+            to, self._round, self._number, self._dtype, part.shape, _bytes(part)
         )
         self._begun.append(operation)
         return operation
@@ -150,7 +162,7 @@ class Call:
     def receive(self, source: int, part: Flat) -> WorldOperation | None:
         """Begin to receive a part."""
         operation = self._world.edges.receive(
-            source, self._round, _OPERATIONS[self._name], self._dtype, _bytes(part)
+            source, self._round, self._number, self._dtype, _bytes(part)
         )
         self._begun.append(operation)
         return operation
@@ -160,14 +172,17 @@ class Call:
 
         Whatever ends it early leaves nothing under way.
         """
-        deadline = Deadline(timeout_s)
         try:
+            check_timeout(timeout_s)
+            deadline = Deadline(timeout_s)
             # At once they could fill each other's windows with what nobody waits for yet.
-            for turn in self._turn.before():
-                if not (yield turn, deadline.left_s()):
+            for turn in self._before:
+                if turn.state == PENDING and not (yield turn, deadline.left_s()):
                     raise WorldTimeoutError(
                         f"{self._name} in {self._world} waited {timeout_s} s for those before it"
                     )
+            self._world.rounds += 1
+            self._round = self._world.rounds
             for operations in steps:
                 for operation in operations:
                     if operation is None:
@@ -182,10 +197,14 @@ class Call:
             raise
         except WorldTimeoutError as error:
             raise WorldTimeoutError(f"{error}; {self._give_up('a timeout')}") from None
-        except BaseException:
+        except asyncio.CancelledError:
             self._give_up("being cancelled")
             raise
+        except BaseException as error:
+            self._give_up(f"an error: {error!r:.200}")
+            raise
         finally:
+            self._world.turns.remove(self._turn)
             self._turn.end()
 
     def _give_up(self, why: str) -> str:
@@ -194,8 +213,9 @@ class Call:
             each is None or each.state == DONE or each.has_moved for each in self._begun
         )
         self._take_back()
-        if not has_moved and self._world.rounds == self._round:
-            self._world.rounds -= 1
+        if not has_moved:
+            if self._round > 0:
+                self._world.rounds -= 1
             return "nothing of it had moved, and the world stays usable"
         self._world.abort(f"{self._name} was given up by rank {self.rank} after {why}")
         return "it had begun, so the world was aborted"
@@ -231,5 +251,5 @@ def _check_alike(into: Sequence[Lent], like: Lent) -> None:
 
 
 def _check_rank(world: Caller, rank: int) -> None:
-    if not 0 <= rank < world.size:
+    if not 0 <= whole("a root", rank) < world.size:
         raise InvalidArgumentError(f"{world} has ranks 0 to {world.size - 1}, not {rank}")

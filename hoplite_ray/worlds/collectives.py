@@ -49,6 +49,18 @@ def ufunc(op: str) -> Any:
     return OPS[op]
 
 
+def check_fold(op: str, array: Lent) -> None:
+    """Raise InvalidArgumentError if elements like these can't be folded so."""
+    fold = ufunc(op)
+    try:
+        one = np.zeros(1, array.flat.dtype)
+        fold(one, one, out=one)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"op={op!r} can't fold {array.dtype}: {error}; gather the arrays instead"
+        ) from error
+
+
 def broadcast(call: Round, array: Lent, src: int) -> Steps:
     """Fill `array` of all members from the one of `src`."""
     flat = array.flat

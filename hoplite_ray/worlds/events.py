@@ -7,6 +7,8 @@ import contextlib
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
+from hoplite_ray.errors import WorldError
+
 
 class Cause(IntEnum):
     """Why a world has ended. The numbers travel."""
@@ -69,7 +71,13 @@ class EventStream:
     """
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise WorldError(
+                "events are told to an event loop; call events() in a coroutine, or look at "
+                "world.state"
+            ) from None
         self._queue: asyncio.Queue[WorldEvent | None] = asyncio.Queue()
         self._is_over = False
 

@@ -124,7 +124,7 @@ def _proof(token: bytes, side: str, hello: dict[str, Any], nonce: str) -> str:
 def _is_proof(
     frame: dict[str, Any], token: bytes, side: str, hello: dict[str, Any], nonce: str
 ) -> bool:
-    proof = field(frame, "proof", str).encode()
+    proof = field(frame, "proof", str).encode(errors="replace")
     return hmac.compare_digest(proof, _proof(token, side, hello, nonce).encode())
 
 

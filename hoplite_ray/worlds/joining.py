@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from hoplite_ray.errors import StaleEpochError, WorldError
 from hoplite_ray.worlds.introductions import TABLE_BYTES_MAX, RefusedError, field, hear, say
@@ -22,8 +22,11 @@ from hoplite_ray.worlds.members import Member, Record
 from hoplite_ray.worlds.place import Place
 from hoplite_ray.worlds.rendezvous import Rendezvous
 
+T = TypeVar("T")
+
 # From one attempt to the next: short at first, because all members are often started at once.
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.001, 0.1
+_NAMED_MAX = 20  # of the ranks that are missing
 _LOOK_S = 0.5  # how often a waiting rank 0 looks whether another one has come after it
 _TAKEN_S = 2.0  # a rank's dead process may hold it so long, while its memory is given back
 _FINAL = {"size", "transport", "nonsense", "failed"}  # refused once, refused for ever
@@ -102,7 +105,7 @@ async def _superseded(
 ) -> None:
     """Raise StaleEpochError when another rank 0 has published a life after ours."""
     while True:
-        missing = ", ".join(map(str, gathering.missing()))
+        missing = ", ".join(map(str, gathering.missing()[:_NAMED_MAX]))
         plan.obstacle = f"rank {missing} has not come" if missing else "members were lost"
         await asyncio.sleep(_LOOK_S)
         found = await rendezvous.get(plan.name)
@@ -120,9 +123,29 @@ async def _superseded(
 async def _follow(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life | None:
     found = await rendezvous.get(plan.name)
     if not found:
-        plan.obstacle = "rank 0 has not come to the rendezvous"
+        trouble = getattr(rendezvous, "trouble", "")
+        plan.obstacle = f"rank 0 has not come to the rendezvous{trouble}"
         return None
     record = Record.parsed(found)
+    attempt = asyncio.ensure_future(_attempt(place, plan, record))
+    try:
+        return await _first(attempt, _replaced(rendezvous, record))
+    except BaseException:
+        if not attempt.cancelled() and attempt.exception() is None:
+            attempt.result().close()  # it began at the moment when it was given up
+        raise
+
+
+async def _replaced(rendezvous: Rendezvous, record: Record) -> Life:
+    """Raise ConnectionAbortedError when another rank 0 has come, as after one that is frozen."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        found = await rendezvous.get(record.name)
+        if found and Record.parsed(found).life != record.life:
+            raise ConnectionAbortedError("rank 0 has come anew")
+
+
+async def _attempt(place: Place, plan: Plan, record: Record) -> Life:
     life = Life(record, plan.rank, plan.transport)
     place.lives[life.id] = life
     try:
@@ -171,13 +194,12 @@ async def _all(*work: Coroutine[Any, Any, Any]) -> None:
         await _end(tasks)
 
 
-async def _first(*work: Coroutine[Any, Any, Any]) -> None:
-    """Do all of it at once until one has ended, which ends the rest; what it raises is raised."""
+async def _first(*work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
+    """Do all of it at once until one has ended, which ends the rest; return what it returns."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        return next(iter(done)).result()
     finally:
         await _end(tasks)
 

@@ -9,21 +9,21 @@ import os
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
+from time import monotonic_ns
 from weakref import WeakKeyDictionary
 
-from hoplite_ray.config import WORLD_TRANSPORTS, world_transport
 from hoplite_ray.errors import InvalidArgumentError, UnusableAfterForkError, WorldError
+from hoplite_ray.worlds import checks
 from hoplite_ray.worlds.doors import split_listen
 from hoplite_ray.worlds.events import Cause, EventKind, EventStream, State, WorldEvent
 from hoplite_ray.worlds.joining import Plan
 from hoplite_ray.worlds.meet import Meet
 from hoplite_ray.worlds.multiworld import WorldCalls
-from hoplite_ray.worlds.rendezvous import Elsewhere, Rendezvous, parsed_address
+from hoplite_ray.worlds.rendezvous import Elsewhere, Rendezvous
 from hoplite_ray.worlds.waiting import run_async
 from hoplite_ray.worlds.world import LEAVE_S, World
 
 _JOIN_S = 30.0
-_NAME_CHARACTERS_MAX = 200
 _LOOK_S = 0.002  # whether those who were in the middle of a message have heard why it ends
 _LAST_WORDS_S = 1.0  # how long a broken world's edges stay, so that slow readers hear why
 
@@ -86,8 +86,9 @@ class WorldManager:
     async def __aexit__(self, *how: object) -> None:
         meet = self._begin_close()
         if meet is not None:
-            await asyncio.wrap_future(meet.ended)
+            await asyncio.shield(asyncio.wrap_future(meet.ended))
             meet.wait_for_end()
+            self._meet = None  # the two hold each other
 
     async def join(
         self,
@@ -110,9 +111,10 @@ class WorldManager:
         Raises:  WorldTimeoutError saying who has not come; WorldError for what can't be, as a rank
                  that another process has; StaleEpochError if another rank 0 has come after us.
         """
+        checks.check_rendezvous(rendezvous)
         if rendezvous is not None and not isinstance(rendezvous, str):
             rendezvous = Elsewhere(rendezvous, asyncio.get_running_loop())
-        joining = self._begin_join(name, rank, size, transport)
+        joining = self._begin_join(name, rank, size, transport, timeout_s)
         future = self._submit_join(joining, rendezvous, timeout_s)
         try:
             return await asyncio.wrap_future(future)
@@ -131,6 +133,8 @@ class WorldManager:
     def events(self, world: World | None = None) -> EventStream:
         """Iterate over what happens from now on: to all worlds, or to one until it is over."""
         self._check_usable()
+        if world is not None and not world.is_of(self):
+            raise InvalidArgumentError(f"{world} is of another manager; ask that one, or the world")
         stream = EventStream()
         with self._lock:
             if world is not None and world.broken is not None:
@@ -161,6 +165,7 @@ class WorldManager:
         meet = self._begin_close()
         if meet is not None:
             meet.wait_for_end()
+            self._meet = None  # the two hold each other
 
     # ---- MultiWorld's names
 
@@ -184,6 +189,7 @@ class WorldManager:
 
     def remove_world(self, world_name: str) -> None:
         """Leave a world without waiting, broken or not; its name may be used again at once."""
+        self._check_usable()
         world = self.world(world_name)
         with self._lock:
             self._worlds.pop(world_name, None)
@@ -203,11 +209,12 @@ class WorldManager:
         timeout_s: float,
     ) -> World:
         """Join, and wait for it; Ctrl-C takes it back."""
-        joining = self._begin_join(name, rank, size, transport)
+        checks.check_rendezvous(rendezvous)
+        joining = self._begin_join(name, rank, size, transport, timeout_s)
         future = self._submit_join(joining, rendezvous, timeout_s)
         try:
             return future.result()
-        except KeyboardInterrupt:
+        except BaseException:  # Ctrl-C, or what another handler raises
             future.cancel()
             self._abandon(joining)
             raise
@@ -231,19 +238,16 @@ class WorldManager:
 
     # ---- joining
 
-    def _begin_join(self, name: str, rank: int, size: int, transport: str) -> _Joining:
+    def _begin_join(
+        self, name: str, rank: int, size: int, transport: str, timeout_s: float
+    ) -> _Joining:
         self._check_usable()
-        if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARACTERS_MAX:
-            raise InvalidArgumentError(
-                f"a world's name has 1 to {_NAME_CHARACTERS_MAX} characters, not {name!r:.40}"
-            )
+        checks.check_name(name)
+        checks.check_timeout(timeout_s)
+        rank, size = checks.whole("rank", rank), checks.whole("size", size)
         if not 0 <= rank < size:
             raise InvalidArgumentError(f"rank={rank} is not one of size={size}: 0 to {size - 1}")
-        if transport not in WORLD_TRANSPORTS:
-            words = " or ".join(map(repr, WORLD_TRANSPORTS))
-            raise InvalidArgumentError(f"transport={transport!r} is unknown; it takes {words}")
-        if transport == "auto":
-            transport = world_transport()
+        transport = checks.chosen_transport(transport)
         with self._lock:
             before = self._worlds.get(name)
             is_here = before is not None and before.state is not State.BROKEN
@@ -262,8 +266,6 @@ class WorldManager:
         self, joining: _Joining, rendezvous: Rendezvous | str | None, timeout_s: float
     ) -> Future[World]:
         try:
-            if isinstance(rendezvous, str):
-                parsed_address(rendezvous)
             with self._lock:
                 return self._started().submit(self._join(joining, rendezvous, timeout_s))
         except BaseException:
@@ -283,6 +285,9 @@ class WorldManager:
             with self._lock:
                 self._epochs[plan.name] = life.epoch
                 self._numbers[edges.number] = self._worlds[plan.name] = joining.world = world
+            end = edges.end()
+            if end is not None:  # what the port had to tell came before anybody knew this world
+                self._tell(edges.number, EventKind.BROKEN, end[1], end[0], end[2], monotonic_ns())
             if joining.is_abandoned:
                 self._abandon(joining)
             return world
@@ -320,6 +325,7 @@ class WorldManager:
 
     def _started(self) -> Meet:
         """REQUIRES: the lock is held."""
+        self._check_usable()
         if self._meet is None:
             self._meet = Meet(self._limits, self._listen, self._tell)
             atexit.register(self.close)
@@ -358,7 +364,7 @@ class WorldManager:
     def _tell(self, number: int, kind: int, rank: int, cause: int, text: str, at_ns: int) -> None:
         with self._lock:
             world = self._numbers.get(number)
-            if world is None:
+            if world is None or world.broken is not None:  # nothing happens to it after that
                 return
             words = Cause(cause).name if cause else ""
             event = WorldEvent(EventKind(kind), world.name, world.epoch, rank, words, text, at_ns)

@@ -45,6 +45,7 @@ class Meet:
         self._joins: set[asyncio.Task[Any]] = set()
         started: Future[None] = Future()
         self.ended: Future[None] = Future()
+        self.ended.set_running_or_notify_cancel()  # so that who waits for it can't cancel it
         self._thread = threading.Thread(
             target=self._run, args=(limits, listen, started), name="hoplite-meet", daemon=True
         )
@@ -133,6 +134,10 @@ class Meet:
         try:
             with asyncio.Runner() as runner:
                 runner.run(self._live(limits, listen, started))
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)  # as when no descriptor is left
         finally:
             self.ended.set_result(None)
 

@@ -32,7 +32,7 @@ class Member:
         addresses = field(fields, "addresses", list)
         try:
             reached = tuple((str(ipaddress.ip_address(at)), int(port)) for at, port in addresses)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise RefusedError("nonsense", "a member without addresses") from error
         return cls(
             field(fields, "rank", int),

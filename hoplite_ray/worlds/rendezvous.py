@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from hoplite_ray.errors import InvalidArgumentError, WorldError
+from hoplite_ray.errors import InvalidArgumentError, WorldError, WrongTypeError
 from hoplite_ray.worlds.introductions import (
     FRAME_BYTES_MAX,
     HANDSHAKE_S,
@@ -26,7 +26,7 @@ from hoplite_ray.worlds.introductions import (
     say,
 )
 
-_KEY_BYTES_MAX = 2048
+_KEY_BYTES_MAX = 8192  # of a name of 200 characters, each of which JSON may write as twelve
 
 Address = tuple[str, int]
 
@@ -58,6 +58,10 @@ class Elsewhere:
         return value
 
     async def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        if not asyncio.iscoroutine(work):
+            raise WrongTypeError(
+                f"set or get of {type(self._there).__name__} is no coroutine; write `async def`"
+            )
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
@@ -106,6 +110,7 @@ class Boards:
             except OSError as error:
                 text = f"rank 0 can't listen at tcp://{name}:{port}: {error}"
                 if error.errno == errno.EADDRINUSE:  # a rank 0 that dies has it for a while
+                    text = f"another rank 0 or program listens at tcp://{name}:{port}"
                     raise OSError(error.errno, text) from error
                 raise WorldError(
                     f"{text}; give an address of rank 0's machine, the same to all members"
@@ -150,6 +155,7 @@ class DistantBoard:
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        self.trouble = ""  # of the last get, in words
 
     async def set(self, key: str, value: bytes) -> None:
         """Only rank 0 does."""
@@ -166,8 +172,11 @@ class DistantBoard:
                     await loop.sock_connect(sock, self._address)
                     await say(sock, get=key)
                     value = (await hear(sock, 2 * FRAME_BYTES_MAX)).get("value")
+                    self.trouble = ""
                     return bytes.fromhex(value) if isinstance(value, str) else None
-        except (OSError, RefusedError, ValueError):
+        except (OSError, RefusedError, ValueError) as error:
+            name, port = self._address
+            self.trouble = f" (tcp://{name}:{port}: {error or type(error).__name__})"
             return None
 
 

@@ -105,27 +105,12 @@ def run_blocking(steps: Waits[T]) -> T:
 
 
 class Turn:
-    """What a collective waits for that was called after another one; waited for like an operation.
+    """A collective, as those that were called after it wait for it: like for an operation."""
 
-    It is over when its own call and all before it are.
-    """
-
-    def __init__(self, before: Turn | None) -> None:
-        self._before = before
+    def __init__(self) -> None:
         self._is_over = threading.Event()
         self._waiting: list[tuple[Completions, int]] = []
         self._lock = threading.Lock()
-
-    def before(self) -> list[Turn]:
-        """Return those that are not over, the oldest first."""
-        turns, turn = [], self._before
-        while turn is not None:
-            if turn.state == PENDING:
-                turns.append(turn)
-            turn = turn._before
-        if not turns:
-            self._before = None
-        return turns[::-1]
 
     def end(self) -> None:
         """It is over. Idempotent."""

@@ -18,6 +18,7 @@ from hoplite_ray._native import WorldEdges, WorldOperation
 from hoplite_ray.errors import UnusableAfterForkError, WorldBrokenError, WorldTimeoutError
 from hoplite_ray.worlds import calls
 from hoplite_ray.worlds.arrays import fresh, to_fill, to_send
+from hoplite_ray.worlds.checks import check_timeout, whole
 from hoplite_ray.worlds.events import Cause, EventStream, State, WorldEvent
 from hoplite_ray.worlds.waiting import (
     BROKEN,
@@ -66,12 +67,12 @@ class World:
         self.size = size
         self.edges = edges
         self.rounds = 0
-        self.turn: Turn | None = None
+        self.turns: list[Turn] = []
         self.broken: WorldEvent | None = None
         self.blocking = BlockingWorld(self)
         others = [other for other in range(size) if other != rank]
         self.transports = {other: edges.transport(other) for other in others}
-        self._kept: defaultdict[int, deque[Array]] = defaultdict(deque)
+        self._kept: defaultdict[int, deque[Callable[[], Array]]] = defaultdict(deque)
         self._state = State.READY
         self._owner = owner
         self._pid = os.getpid()
@@ -99,7 +100,7 @@ class World:
     def abort(self, why: str) -> None:
         """End the world for all members, at once. From any thread; idempotent."""
         self.check_usable()
-        self.edges.abort(Cause.ABORTED, why)
+        self.edges.abort(Cause.ABORTED, str(why))
 
     async def leave(self, *, timeout_s: float | None = LEAVE_S) -> None:
         """Leave when all that was sent has reached the others; they are told that it is no death.
@@ -110,7 +111,7 @@ class World:
 
     async def send(self, array: Any, *, dst: int, timeout_s: float | None = None) -> None:
         """Send an array to a rank; returns when it may be written to again."""
-        operation = self.begin_send(array, dst)
+        operation = self.begin_send(array, dst, timeout_s)
         if operation is not None:
             await run_async(self.finish(operation, timeout_s, f"send to rank {dst}"))
 
@@ -121,7 +122,7 @@ class World:
         """
         if into is None or self.has_kept(src):
             return await run_async(self.receive_new(into, src, timeout_s))
-        operation = self.begin_receive(into, src)
+        operation = self.begin_receive(into, src, timeout_s)
         if operation is not None:
             await run_async(self.finish_receive(operation, into, src, timeout_s))
         return into
@@ -182,6 +183,10 @@ class World:
 
     # ---- for this package: what both twins do
 
+    def is_of(self, owner: Owner) -> bool:
+        """Whether it was made by that manager."""
+        return self._owner is owner
+
     def usable(self) -> World:
         """Return itself, in the process that has joined."""
         self.check_usable()
@@ -195,16 +200,20 @@ class World:
                 "manager of this process"
             )
 
-    def begin_send(self, array: Any, dst: int) -> WorldOperation | None:
+    def begin_send(self, array: Any, dst: int, timeout_s: float | None) -> WorldOperation | None:
         """Begin; None: it is done."""
         self.check_usable()
+        check_timeout(timeout_s)
         lent = to_send(array)
+        dst = whole("dst", dst) if type(dst) is not int else dst
         return self.edges.send(dst, 0, calls.SEND, lent.dtype, lent.shape, lent.buffer)
 
-    def begin_receive(self, into: Any, src: int) -> WorldOperation | None:
+    def begin_receive(self, into: Any, src: int, timeout_s: float | None) -> WorldOperation | None:
         """Begin; None: it is done."""
         self.check_usable()
+        check_timeout(timeout_s)
         lent = to_fill(into)
+        src = whole("src", src) if type(src) is not int else src
         return self.edges.receive(src, 0, calls.SEND, lent.dtype, lent.buffer)
 
     def has_kept(self, src: int) -> bool:
@@ -215,11 +224,12 @@ class World:
         """Receive what comes, as a numpy array on its own memory, or what had been kept."""
         self.check_usable()
         if self._kept[src] and self.edges.end() is None:
-            return self._given(self._kept[src].popleft(), into, src)
-        operation = self.edges.receive_new(src, 0, calls.SEND)
+            return self._given(self._kept[src].popleft()(), into, src)
+        check_timeout(timeout_s)
+        operation = self.edges.receive_new(whole("src", src), 0, calls.SEND)
 
         def keep() -> None:
-            self._kept[src].append(_received(operation))
+            self._kept[src].append(lambda: _received(operation))
 
         yield from self.finish(operation, timeout_s, f"receive from rank {src}", keep)
         return self._given(_received(operation), into, src)
@@ -231,7 +241,8 @@ class World:
 
         def keep() -> None:
             lent = to_fill(into)
-            self._kept[src].append(lent.flat.copy().reshape(lent.shape))
+            array = lent.flat.copy().reshape(lent.shape)
+            self._kept[src].append(lambda: array)
 
         return self.finish(operation, timeout_s, f"receive from rank {src}", keep)
 
@@ -249,6 +260,7 @@ class World:
     def begin_leave(self, timeout_s: float | None) -> Waits[None]:
         """Leave, and give everything back, however that ends."""
         self.check_usable()
+        check_timeout(timeout_s)
         if self._state is State.CLOSED:
             return
         self._state = State.LEAVING
@@ -330,7 +342,7 @@ class BlockingWorld:
 
     def send(self, array: Any, *, dst: int, timeout_s: float | None = None) -> None:
         """As `World.send`."""
-        operation = self._world.begin_send(array, dst)
+        operation = self._world.begin_send(array, dst, timeout_s)
         if operation is not None:
             run_blocking(self._world.finish(operation, timeout_s, f"send to rank {dst}"))
 
@@ -338,7 +350,7 @@ class BlockingWorld:
         """As `World.recv`."""
         if into is None or self._world.has_kept(src):
             return run_blocking(self._world.receive_new(into, src, timeout_s))
-        operation = self._world.begin_receive(into, src)
+        operation = self._world.begin_receive(into, src, timeout_s)
         if operation is not None:
             run_blocking(self._world.finish_receive(operation, into, src, timeout_s))
         return into

@@ -174,8 +174,7 @@ bool World::notify(Operation& operation, std::shared_ptr<Completions> completion
                    std::uint64_t token) {
   const Lock lock(mutex_);
   if (operation.state != Operation::State::kPending) return false;
-  operation.completions = std::move(completions);
-  operation.token = token;
+  operation.waiters.emplace_back(std::move(completions), token);
   return true;
 }
 
@@ -187,8 +186,8 @@ bool World::has_moved(const Operation& operation) {
 
 void World::end_operation(Operation& operation, Operation::State state) {
   operation.state = state;
-  if (operation.completions != nullptr) operation.completions->push(operation.token);
-  operation.completions.reset();
+  for (const auto& [completions, token] : operation.waiters) completions->push(token);
+  operation.waiters.clear();
   ended_.notify_all();
 }
 

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -35,9 +36,8 @@ struct Operation {
   // Of a receive, once it is done.
   Content content;
   std::unique_ptr<std::byte[]> data;
-  // Of the world, by its lock.
-  std::shared_ptr<Completions> completions;
-  std::uint64_t token = 0;
+  // Who is to be told, each by its token. Of the world, by its lock.
+  std::vector<std::pair<std::shared_ptr<Completions>, std::uint64_t>> waiters;
 };
 using OperationHandle = std::shared_ptr<Operation>;
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -40,6 +42,33 @@ async def fork_with_a_manager(here: Here) -> bytes:
 def test_a_forked_child_is_told_and_may_have_its_own_manager(crew: Crew) -> None:
     (member,) = crew.muster(1)
     assert member.ask(fork_with_a_manager) == b"own"
+
+
+NO_DESCRIPTORS = """
+import os, resource
+from hoplite_ray import worlds
+used = len(os.listdir("/proc/self/fd"))
+for spare in range(12):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, 4096))
+    manager = worlds.WorldManager()
+    try:
+        manager.blocking.join("w", rank=0, size=1, rendezvous="tcp://127.0.0.1:1", timeout_s=0.2)
+    except Exception as error:
+        print(type(error).__name__)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+    manager.close()
+"""
+
+
+def test_a_join_without_descriptors_says_so() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", NO_DESCRIPTORS],
+        capture_output=True,
+        text=True,
+        timeout=15,
+        check=True,
+    )
+    assert len(told.stdout.split()) == 12, told
 
 
 async def counts(here: Here) -> tuple[int, int]:

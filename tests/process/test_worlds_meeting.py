@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from hoplite_ray import worlds
-from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.worlds.introductions import RefusedError, hear, introduce, say
-from hoplite_ray.worlds.members import Member, Record
+from hoplite_ray.worlds.members import Member, Record, machine_id
 from hoplite_ray.worlds.rendezvous import parsed_address
 from tests.process.world_crew import free_address, in_a_loop
 
@@ -153,6 +153,23 @@ async def test_a_left_or_broken_name_is_joined_again_as_its_next_epoch() -> None
                 joined[0].abort("a new life")
                 with pytest.raises(worlds.WorldBrokenError):
                     await joined[1].recv(src=0)
+
+
+@in_a_loop
+async def test_another_rank_0_takes_the_place_of_one_that_is_frozen() -> None:
+    table = Table()
+    with contextlib.ExitStack() as silent:  # its kernel answers, and nobody else
+        frozen = [silent.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(8)]
+        addresses = tuple(each.getsockname() for each in frozen)
+        leader = Member(0, "frozen", addresses, "another machine")
+        elsewhere = Member(0, "frozen", addresses, machine_id())
+        for each in (leader, elsewhere):
+            table.values["w"] = Record("w", 1, "life", b"token", each).encode()
+            async with managers(2) as members:
+                how = {"size": 2, "rendezvous": table, "timeout_s": 8.0}
+                follows = asyncio.create_task(members[1].join("w", rank=1, **how))
+                await asyncio.sleep(0.1)
+                await asyncio.gather(follows, members[0].join("w", rank=0, **how))
 
 
 @in_a_loop
@@ -316,14 +333,26 @@ async def test_mistakes_are_named() -> None:
             ({"name": "", "rank": 0, "size": 1, **how}, "name has 1 to"),
             ({"name": "w", "rank": 2, "size": 2, **how}, "rank=2 is not one of size=2"),
             ({"name": "w", "rank": 0, "size": 1, "rendezvous": "here"}, "no address"),
+            ({"name": "\ud800", "rank": 0, "size": 1, **how}, "no such characters"),
+            ({"name": "w", "rank": 0, "size": 1, "timeout_s": float("nan"), **how}, "no limit"),
+            ({"name": "w", "rank": 0, "size": 1, "transport": "pigeon", **how}, "'pigeon' is unkn"),
         ):
             with pytest.raises(InvalidArgumentError, match=words):
                 await manager.join(**arguments)
+        for arguments, words in (
+            ({"rank": "0", "size": 1, **how}, "rank='0' is a str"),
+            ({"rank": 0, "size": None, **how}, "size=None is a NoneType"),
+            ({"rank": 0, "size": 1, "rendezvous": 4000}, "is no place to meet"),
+            ({"rank": 0, "size": 1, "rendezvous": {}}, "is no place to meet"),
+            ({"rank": 0, "size": 1, "timeout_s": "5", **how}, "timeout_s='5' is a str"),
+        ):
+            with pytest.raises(WrongTypeError, match=words):
+                await manager.join("w", **arguments)
         with pytest.raises(worlds.WorldError, match=r"call ray\.init\(\) first"):
             await manager.join("w", rank=0, size=1)
         with pytest.raises(worlds.WorldError, match=r"can't listen at tcp://192\.0\.2\.1"):
             await manager.join("w", rank=0, size=1, rendezvous="tcp://192.0.2.1:4000")
-        await manager.join("w", rank=0, size=1, **how)
+        await manager.join("w", rank=np.int64(0), size=np.int64(1), **how)
         with pytest.raises(InvalidArgumentError, match="leave it first"):
             await manager.join("w", rank=0, size=1, **how)
         with pytest.raises(InvalidArgumentError, match="in no world 'other'"):

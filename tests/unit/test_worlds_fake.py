@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from hoplite_ray._native import FakeWire, WorldPort
+from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.worlds import State, World, WorldBrokenError, WorldTimeoutError
 
 SIZE = 3
@@ -233,6 +234,54 @@ async def test_collectives_called_at_once_go_one_after_the_other() -> None:
 
     async with crew() as made:
         await asyncio.gather(*(play(world) for world in made.worlds))
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        lambda world: world.all_reduce(np.ones(3), op="max" if world.rank else "sum"),
+        lambda world: world.barrier() if world.rank else world.all_reduce(np.ones(3)),
+        lambda world: world.all_gather(np.ones(3 + world.rank)),
+    ],
+    ids=["op", "name", "shape"],
+)
+@in_a_loop
+async def test_members_that_call_different_things_are_told(calls: Any) -> None:
+    async with crew(2) as made:
+        calls_of_all = (calls(world) for world in made.worlds)
+        ended = await asyncio.gather(*calls_of_all, return_exceptions=True)
+        with contextlib.suppress(WorldBrokenError):
+            await made.worlds[0].recv(src=1)
+        with contextlib.suppress(WorldBrokenError):
+            await made.worlds[1].recv(src=0)
+        assert any(isinstance(each, WorldBrokenError) for each in ended)
+        for world in made.worlds:
+            with pytest.raises(WorldBrokenError, match="PROTOCOL"):
+                await world.barrier()
+
+
+@in_a_loop
+async def test_mistakes_of_a_caller_cost_the_world_nothing() -> None:
+    async with crew(2) as made:
+        first, second = made.worlds
+        array = np.ones(3)
+        for call, words in (
+            (lambda: first.send(array, dst="1"), "dst='1' is a str"),
+            (lambda: first.recv(src=None), "src=None is a NoneType"),
+            (lambda: first.recv(array, src=1.0), "src=1.0 is a float"),
+            (lambda: first.send(array, dst=1, timeout_s="1"), "timeout_s='1' is a str"),
+            (lambda: first.barrier(timeout_s=-1), "timeout_s=-1 is no limit"),
+            (lambda: first.send(np.ma.array(array, mask=[1, 0, 0]), dst=1), "mask is not carried"),
+            (lambda: first.all_reduce(np.zeros(3, "M8[s]")), "can't fold <M8"),
+            (lambda: first.all_reduce(array, op="mean"), "op='mean' is unknown"),
+            (lambda: first.broadcast(array, src=2), "has ranks 0 to 1, not 2"),
+        ):
+            with pytest.raises((InvalidArgumentError, WrongTypeError), match=words):
+                await call()
+        await asyncio.gather(first.barrier(), second.barrier())
+        leaves = (first.leave(), first.leave(), second.leave())
+        await asyncio.gather(*leaves)
+        assert {world.state for world in made.worlds} == {State.CLOSED}
 
 
 @in_a_loop
