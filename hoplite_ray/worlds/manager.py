@@ -137,8 +137,10 @@ class WorldManager:
             raise InvalidArgumentError(f"{world} is of another manager; ask that one, or the world")
         stream = EventStream()
         with self._lock:
-            if world is not None and world.broken is not None:
-                stream.tell(world.broken)
+            if world is not None:
+                for event in (*world.gone.values(), world.broken):
+                    if event is not None:
+                        stream.tell(event)
             if world is None or (world.broken is None and world.edges.number in self._numbers):
                 self._streams[stream] = world
             else:
@@ -285,8 +287,13 @@ class WorldManager:
             with self._lock:
                 self._epochs[plan.name] = life.epoch
                 self._numbers[edges.number] = self._worlds[plan.name] = joining.world = world
+            # What the port told before anybody knew this world is told now.
+            for rank in edges.has_left:
+                self._tell(
+                    edges.number, EventKind.PEER_LEFT, rank, 0, "it has left", monotonic_ns()
+                )
             end = edges.end()
-            if end is not None:  # what the port had to tell came before anybody knew this world
+            if end is not None:
                 self._tell(edges.number, EventKind.BROKEN, end[1], end[0], end[2], monotonic_ns())
             if joining.is_abandoned:
                 self._abandon(joining)
@@ -370,6 +377,8 @@ class WorldManager:
             event = WorldEvent(EventKind(kind), world.name, world.epoch, rank, words, text, at_ns)
             if event.kind is EventKind.BROKEN:
                 world.broken = event
+            elif event.kind is EventKind.PEER_LEFT and world.gone.setdefault(rank, event) != event:
+                return  # as was told when it was joined
             streams = {stream: of for stream, of in self._streams.items() if of in (None, world)}
         for stream in streams:
             stream.tell(event)

@@ -50,7 +50,11 @@ class Meet:
             target=self._run, args=(limits, listen, started), name="hoplite-meet", daemon=True
         )
         self._thread.start()
-        started.result()
+        try:
+            started.result()
+        except BaseException:
+            self._thread.join()  # a thread that is still here when Python ends would end it badly
+            raise
 
     # ---- from any thread
 

@@ -69,6 +69,7 @@ class World:
         self.rounds = 0
         self.turns: list[Turn] = []
         self.broken: WorldEvent | None = None
+        self.gone: dict[int, WorldEvent] = {}  # who has left
         self.blocking = BlockingWorld(self)
         others = [other for other in range(size) if other != rank]
         self.transports = {other: edges.transport(other) for other in others}
@@ -93,7 +94,8 @@ class World:
     def events(self) -> EventStream:
         """Iterate over what happens to this world from now on: `async for event in w.events()`.
 
-        If it is broken already, that comes first; it is the last thing that happens to a world.
+        Who has left before comes first, and then that it has broken, which is the last thing that
+        happens to a world.
         """
         return self._owner.events(self)
 

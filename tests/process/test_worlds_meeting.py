@@ -156,6 +156,22 @@ async def test_a_left_or_broken_name_is_joined_again_as_its_next_epoch() -> None
 
 
 @in_a_loop
+async def test_events_of_a_world_begin_with_who_has_left() -> None:
+    async with managers(3) as members:
+        joined = await met(members, rendezvous=Table())
+        before = joined[1].events()
+        await joined[0].leave()
+        event = await anext(before)
+        assert (event.kind, event.rank) == (worlds.EventKind.PEER_LEFT, 0)
+        assert await anext(joined[1].events()) == event
+        joined[2].abort("enough")
+        with pytest.raises(worlds.WorldBrokenError):
+            await joined[1].recv(src=2)
+        kinds = [(each.kind.name, each.rank) async for each in joined[1].events()]
+        assert kinds == [("PEER_LEFT", 0), ("BROKEN", 2)]
+
+
+@in_a_loop
 async def test_another_rank_0_takes_the_place_of_one_that_is_frozen() -> None:
     table = Table()
     with contextlib.ExitStack() as silent:  # its kernel answers, and nobody else
