@@ -49,6 +49,7 @@ class Member:
         self._process.start()
         theirs.close()
         self._is_asked = False
+        self._limit_s = 3 * ANSWER_S  # of the first answer: it imports all before
 
     @property
     def pid(self) -> int:
@@ -63,7 +64,8 @@ class Member:
 
     def answer(self) -> Any:
         """Return what the play has returned; fails with what it has raised."""
-        assert self._pipe.poll(ANSWER_S), f"no answer of process {self.pid} within {ANSWER_S} s"
+        limit_s, self._limit_s = self._limit_s, ANSWER_S
+        assert self._pipe.poll(limit_s), f"no answer of process {self.pid} within {limit_s} s"
         self._is_asked = False
         failure, value = self._pipe.recv()
         assert failure is None, f"in process {self.pid}: {failure}"
