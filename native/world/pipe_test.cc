@@ -237,9 +237,10 @@ TEST(FakePipe, WhatIsHeldComesWhenItIsLetThrough) {
   EXPECT_EQ(*second.read({&into, 1}), 0U);
   EXPECT_EQ((*wire)->deliver(FakeSide::kSecond, 30), 30U);
   EXPECT_EQ(*second.read({&into, 1}), 30U);
+  EXPECT_EQ((*wire)->deliver(FakeSide::kSecond, 20), 20U);
   (*wire)->end(FakeSide::kSecond, Code::kTimeout);
   (*wire)->release();
-  EXPECT_EQ(*second.read({&into, 1}), 70U);
+  EXPECT_EQ(*second.read({&into, 1}), 20U);  // and what was still under way is lost
   const auto after = second.read({&into, 1});
   ASSERT_FALSE(after);
   EXPECT_EQ(after.error().code, Code::kTimeout);
