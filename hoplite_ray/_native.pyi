@@ -270,9 +270,6 @@ class WorldEdges:
         Take over a connection to a member, and memory that both share, if there is any.
         """
 
-    def depend(self, rank: int, watch: int) -> None:
-        """From now on the end of that watch is the end of this member."""
-
     def add_fake_edge(self, rank: int, wire: FakeWire, *, is_first: bool) -> None:
         """
         Reach a member of this process by a wire whose faults are decided elsewhere.

@@ -335,13 +335,6 @@ void bind_edges(nb::module_& m) {
       .def("add_edge", &add_edge, "rank"_a, "watch"_a, "fd"_a, nb::kw_only(), "memory"_a = -1,
            "is_first"_a = false,
            "Take over a connection to a member, and memory that both share, if there is any.")
-      .def(
-          "depend",
-          [](PyWorld& self, std::uint32_t rank, std::uint64_t watch) {
-            const nb::gil_scoped_release released;
-            self.progress->depend(self.world, Rank{rank}, WatchId{watch});
-          },
-          "rank"_a, "watch"_a, "From now on the end of that watch is the end of this member.")
       .def("add_fake_edge", &add_fake_edge, "rank"_a, "wire"_a, nb::kw_only(), "is_first"_a,
            "Reach a member of this process by a wire whose faults are decided elsewhere.")
       .def(

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "io/fuzz_input.h"
 #include "io/tcp_rail.h"
 #include "wire/crc32c.h"
 
@@ -22,24 +23,6 @@ constexpr Extent kAllowed{4096, 1000};
 constexpr std::uint32_t kBlock = 64;
 constexpr NodeId kPeer{2};
 constexpr std::uint64_t kTurnBytes = 1_MiB;
-
-class Input {
- public:
-  explicit Input(std::span<const std::byte> bytes) : bytes_(bytes) {}
-  [[nodiscard]] bool is_empty() const { return bytes_.empty(); }
-  std::uint8_t number() {
-    const auto first = take(1);
-    return first.empty() ? std::uint8_t{0} : static_cast<std::uint8_t>(first[0]);
-  }
-  std::span<const std::byte> take(std::size_t count) {
-    const auto taken = bytes_.first(std::min(count, bytes_.size()));
-    bytes_ = bytes_.subspan(taken.size());
-    return taken;
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-};
 
 OpenReceive allowed() {
   OpenReceive receive;
@@ -54,7 +37,7 @@ OpenReceive allowed() {
 }
 
 // Right but for what the input says, which no stranger's bytes would often be.
-void append_block(Input& input, Bytes& out) {
+void append_block(FuzzInput& input, Bytes& out) {
   BlockHeader header;
   header.transfer = TransferId{input.number() % 4U};
   header.object.bytes.fill(9);
@@ -68,7 +51,7 @@ void append_block(Input& input, Bytes& out) {
   out.insert(out.end(), payload.begin(), payload.end());
 }
 
-Bytes stream_of(Input& input) {
+Bytes stream_of(FuzzInput& input) {
   Bytes stream;
   while (!input.is_empty()) {
     if (input.number() % 2 == 0) {
@@ -118,7 +101,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     HOPLITE_CHECK(opened.has_value());
     return std::move(*opened);
   }();
-  Input input(std::as_bytes(std::span(data, size)));
+  FuzzInput input(std::as_bytes(std::span(data, size)));
   const std::size_t piece = 1U + input.number();
   const std::size_t abandoned_after = input.number();
   const Bytes stream = stream_of(input);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "io/fuzz_input.h"
 #include "world/edge_rules.h"
 
 namespace hoplite::worlds {
@@ -22,24 +23,6 @@ constexpr EdgeLimits kLimits{.window_bytes = 4096,
                              .message_bytes_max = 1_MiB};
 constexpr std::size_t kOperationsMax = 64;  // under way at once
 constexpr std::byte kUntouched{0x5A};
-
-class Input {
- public:
-  explicit Input(std::span<const std::byte> bytes) : bytes_(bytes) {}
-  [[nodiscard]] bool is_empty() const { return bytes_.empty(); }
-  std::uint8_t number() {
-    const auto first = take(1);
-    return first.empty() ? std::uint8_t{0} : static_cast<std::uint8_t>(first[0]);
-  }
-  std::span<const std::byte> take(std::size_t count) {
-    const auto taken = bytes_.first(std::min(count, bytes_.size()));
-    bytes_ = bytes_.subspan(taken.size());
-    return taken;
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-};
 
 // Memory that a receive has lent, between two pieces that nobody may write to.
 struct Lent {
@@ -58,7 +41,7 @@ struct Lent {
 
 class Session {
  public:
-  explicit Session(Input input) : input_(input) {}
+  explicit Session(FuzzInput input) : input_(input) {}
 
   void run() {
     while (!input_.is_empty() && step()) {
@@ -175,7 +158,7 @@ class Session {
     }
   }
 
-  Input input_;
+  FuzzInput input_;
   EdgeRules rules_{Rank{1}, kLimits};
   std::uint64_t last_ = 0;
   std::size_t open_ = 0;
@@ -187,6 +170,6 @@ class Session {
 }  // namespace hoplite::worlds
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  hoplite::worlds::Session(hoplite::worlds::Input(std::as_bytes(std::span(data, size)))).run();
+  hoplite::worlds::Session(hoplite::FuzzInput(std::as_bytes(std::span(data, size)))).run();
   return 0;
 }

@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "io/tcp_socket.h"
 #include "world/fake_pipe.h"
 #include "world/ring_pipe.h"
 #include "world/socket_pipe.h"
+#include "world/sockets_test.h"
 
 namespace hoplite::worlds {
 namespace {
@@ -33,17 +33,6 @@ std::pair<UniqueFd, UniqueFd> unix_sockets() {
   std::array<int, 2> ends{};
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
-std::pair<UniqueFd, UniqueFd> tcp_sockets() {
-  auto listener = listen_on(*parse_address("127.0.0.1:0"));
-  EXPECT_TRUE(listener);
-  Dial dialled = dial(*local_address(listener->value()), SocketAddress{});
-  UniqueFd accepted;
-  while (!accepted.is_open()) {
-    accepted = UniqueFd(::accept4(listener->value(), nullptr, nullptr, SOCK_CLOEXEC));
-  }
-  return {std::move(dialled.fd), std::move(accepted)};
 }
 
 UniqueFd memory(std::uint64_t size, int seals) {

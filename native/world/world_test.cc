@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "io/tcp_socket.h"
 #include "world/fake_pipe.h"
 #include "world/progress.h"
 #include "world/socket_pipe.h"
+#include "world/sockets_test.h"
 
 namespace hoplite::worlds {
 namespace {
@@ -46,18 +46,6 @@ std::pair<UniqueFd, UniqueFd> sockets() {
   std::array<int, 2> ends{};
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
-// A connection that may be reset, which those of socketpair() are not.
-std::pair<UniqueFd, UniqueFd> tcp_sockets() {
-  auto listener = listen_on(*parse_address("127.0.0.1:0"));
-  EXPECT_TRUE(listener);
-  Dial dialled = dial(*local_address(listener->value()), SocketAddress{});
-  UniqueFd accepted;
-  while (!accepted.is_open()) {
-    accepted = UniqueFd(::accept4(listener->value(), nullptr, nullptr, SOCK_CLOEXEC));
-  }
-  return {std::move(dialled.fd), std::move(accepted)};
 }
 
 std::unique_ptr<Pipe> pipe_of(UniqueFd fd) {

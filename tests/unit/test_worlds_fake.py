@@ -40,8 +40,8 @@ class Crew:
         self.worlds = [World("w", 1, rank, size, each, self) for rank, each in enumerate(edges)]
 
     def events(self, world: World | None = None) -> Any:
-        """Nobody asks here."""
-        raise NotImplementedError
+        """No test of this file asks; they look at the worlds' states."""
+        pytest.fail("there is nobody here who hears of events")
 
     def end(self, world: World) -> None:
         """As a manager does."""
