@@ -96,7 +96,7 @@ class Session {
       said.payload_bytes = input_.number();
     }
     said.content.key = MatchKey{input_.number() % 3U};
-    said.content.size_bytes = input_.number() * 16U;
+    said.content.size_bytes = std::uint64_t{input_.number()} * 16;
     Data bytes;
     encode_envelope(said, bytes);
     bytes.resize(bytes.size() + said.payload_bytes, std::byte{0xCD});
@@ -139,7 +139,7 @@ class Session {
     ++open_;
     Content content;
     content.key = MatchKey{input_.number() % 3U};
-    content.size_bytes = input_.number() * 20U;
+    content.size_bytes = std::uint64_t{input_.number()} * 20;
     content.dtype = "uint8";
     const Data& data = sent_.emplace_back(content.size_bytes);
     rules_.handle_send(OperationId{++last_}, std::move(content), data);
