@@ -18,6 +18,12 @@ iovec part_of(std::span<const std::byte> bytes) {
 }  // namespace
 
 Result<void> Edge::write() {
+  auto written = write_frames();
+  pipe_->flush();
+  return written;
+}
+
+Result<void> Edge::write_frames() {
   is_blocked_ = false;
   std::size_t total = 0;
   while (true) {
@@ -61,6 +67,7 @@ Result<void> Edge::read(Reading reading) {
   std::size_t total = 0;
   while (!rules_.has_left() && !rules_.ending()) {
     if (reading == Reading::kUntilOutcome && rules_.has_outcome()) return {};
+    if (reading == Reading::kWhileAwaited && !rules_.is_waiting()) return {};
     if (has_read_ahead()) {
       const auto came = std::span(staged_).first(staged_end_).subspan(staged_at_);
       const auto used = rules_.handle_bytes(came);

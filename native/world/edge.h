@@ -31,9 +31,9 @@ class Edge {
   // Writes until the pipe takes no more, a turn is full, or nothing is left. An error is the edge's
   // end, of which read() may know more.
   [[nodiscard]] Result<void> write();
-  // Reads until nothing is there, a turn is full, an operation has ended where `one` says so, or
-  // the peer has said its last word.
-  enum class Reading : std::uint8_t { kAll, kUntilOutcome };
+  // Reads until nothing is there, a turn is full, an operation has ended or nobody waits any more,
+  // as asked, or the peer has said its last word.
+  enum class Reading : std::uint8_t { kAll, kUntilOutcome, kWhileAwaited };
   [[nodiscard]] Result<void> read(Reading reading);
   // Throws away what comes, after our last word. Returns whether the peer has ended as well.
   [[nodiscard]] bool drain();
@@ -45,13 +45,14 @@ class Edge {
 
   // What the poller has been told to wait for.
   Interest armed = Interest::kNone;
-  // A caller carries it, so that no thread waits for it; and it was used since somebody last
-  // looked.
+  // Nobody waits for anything of it, so that no thread reads what a caller may soon want in a place
+  // of its own; and it was used since somebody last looked.
   bool is_resting = false;
   bool was_used = false;
   bool is_retired = false;  // no poller knows it any more
 
  private:
+  [[nodiscard]] Result<void> write_frames();
   [[nodiscard]] Result<std::size_t> read_some();
 
   EdgeRules rules_;

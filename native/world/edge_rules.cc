@@ -2,18 +2,14 @@
 #include "world/edge_rules.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <utility>
 
 #include "base/check.h"
+#include "base/copy.h"
 
 namespace hoplite::worlds {
 namespace {
-
-void copy_bytes(std::byte* to, const std::byte* from, std::uint64_t size) {
-  if (size > 0) std::memcpy(to, from, size);
-}
 
 End end_of(const Envelope& told) {
   const bool is_known = told.content.operation > 0 && told.content.operation < kCauseCount;
@@ -130,6 +126,19 @@ bool EdgeRules::is_amid_message() const {
   if (payload_left_ == 0) return false;
   const Arrival& arrival = *lanes_[lane_of(filling_)].arrival;
   return arrival.got_bytes + payload_left_ < arrival.content.size_bytes;
+}
+
+std::uint64_t EdgeRules::coming_bytes() const {
+  std::uint64_t coming = 0;
+  for (const Lane& lane : lanes_) {
+    if (lane.arrival == nullptr) continue;
+    const std::uint64_t left = lane.arrival->content.size_bytes - lane.arrival->got_bytes;
+    const std::uint64_t credit = limits_.window_bytes - lane.outstanding;
+    // With less credit than this its sender may wait for more.
+    const std::uint64_t certain = credit - std::min(credit, limits_.payload_bytes_min);
+    coming += std::min(left + left / limits_.payload_bytes_max * kEnvelopeBytes, certain);
+  }
+  return std::max<std::uint64_t>(coming, 1);
 }
 
 Result<std::size_t> EdgeRules::handle_bytes(std::span<const std::byte> bytes) {

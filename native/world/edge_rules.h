@@ -52,6 +52,9 @@ class EdgeRules {
   [[nodiscard]] std::size_t missing_bytes() const;
   // Whether the frame under way is not the last one of its message.
   [[nodiscard]] bool is_amid_message() const;
+  // What will come once all frames here are written: of the messages under way, as far as there is
+  // credit; or else an envelope's first byte.
+  [[nodiscard]] std::uint64_t coming_bytes() const;
   // Takes what came, at most to the end of one frame, and returns how much that is.
   [[nodiscard]] Result<std::size_t> handle_bytes(std::span<const std::byte> bytes);
   // Where the next bytes of payload belong; handle_landed says how many are there.

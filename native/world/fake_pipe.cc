@@ -108,7 +108,7 @@ Result<std::size_t> FakePipe::read(std::span<iovec> parts) {
   return total;
 }
 
-bool FakePipe::await(Interest interest) {
+bool FakePipe::await(Interest interest, std::uint64_t) {
   const Lock lock(wire_->mutex_);
   const auto bits = static_cast<unsigned>(interest);
   const bool is_over = in().is_finished && in().bytes.empty();

@@ -60,7 +60,7 @@ class FakePipe final : public Pipe {
   [[nodiscard]] Result<std::size_t> read(std::span<iovec> parts) override;
   [[nodiscard]] std::size_t read_ahead_bytes() const override { return 0; }
   [[nodiscard]] int fd() const override;
-  [[nodiscard]] bool await(Interest interest) override;
+  [[nodiscard]] bool await(Interest interest, std::uint64_t enough) override;
   [[nodiscard]] Interest interest_of(Interest) const override { return Interest::kRead; }
   void handle_ready() override;
   void finish() override;

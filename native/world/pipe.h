@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "base/result.h"
@@ -21,6 +22,8 @@ class Pipe {
 
   // How many bytes were taken; 0: none now.
   [[nodiscard]] virtual Result<std::size_t> write(std::span<iovec> parts) = 0;
+  // Nothing more is written for now: a peer that sleeps for more than that gets to know.
+  virtual void flush() {}
   // How many bytes came; 0: none now. The end is an error: kPeerLost if the peer's process or its
   // end is gone, kSystem if the network has cut it off.
   [[nodiscard]] virtual Result<std::size_t> read(std::span<iovec> parts) = 0;
@@ -29,9 +32,10 @@ class Pipe {
 
   // What a poller waits for, on the peer's behalf.
   [[nodiscard]] virtual int fd() const = 0;
-  // Says what is waited for before the poller sleeps. Returns whether it is there already, so that
-  // the poller must not sleep.
-  [[nodiscard]] virtual bool await(Interest interest) = 0;
+  // Says what is waited for before the poller sleeps, and how many bytes are worth waking up for
+  // while the peer has more. Returns whether it is there already, so that the poller must not
+  // sleep.
+  [[nodiscard]] virtual bool await(Interest interest, std::uint64_t enough) = 0;
   // What the poller is to wait for then.
   [[nodiscard]] virtual Interest interest_of(Interest awaited) const = 0;
   // The poller has found it readable.

@@ -98,7 +98,7 @@ std::size_t write(Pipe& pipe, std::span<const std::byte> bytes) {
 
 // Waits as the progress thread does: asleep, unless what it waits for is there.
 void sleep_for(Poller& poller, Pipe& pipe, Interest interest) {
-  if (pipe.await(interest)) return;
+  if (pipe.await(interest, 1)) return;
   poller.change(pipe.fd(), 1, pipe.interest_of(interest));
   for (const Ready& ready : poller.wait(5_s)) {
     if (ready.token == 1) pipe.handle_ready();
@@ -209,9 +209,37 @@ TEST(RingPipe, WhoIsAwakeCostsNoCall) {
   Data got(1000);
   iovec into{got.data(), got.size()};
   ASSERT_TRUE(second->read({&into, 1}));
-  EXPECT_FALSE(second->await(Interest::kRead));  // sleeps
+  EXPECT_FALSE(second->await(Interest::kRead, 1));  // sleeps
   ASSERT_EQ(write(*first, sent), sent.size());
   EXPECT_EQ(::recv(second->fd(), &knock, 1, MSG_DONTWAIT | MSG_PEEK), 1);
+}
+
+TEST(RingPipe, AReaderThatWaitsForMuchIsWokenOnceAndByALittleWhenItsWriterStops) {
+  auto [first, second] = rings();
+  const auto is_knocked = [&pipe = *second] {
+    char knock = 0;
+    return ::recv(pipe.fd(), &knock, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
+  };
+  const Data sent = pattern(100'000);
+  EXPECT_FALSE(second->await(Interest::kRead, 250'000));
+  ASSERT_EQ(write(*first, sent), sent.size());
+  ASSERT_EQ(write(*first, sent), sent.size());
+  EXPECT_FALSE(is_knocked());
+  EXPECT_FALSE(second->await(Interest::kRead, 250'000));  // its writer is at it
+  ASSERT_EQ(write(*first, sent), sent.size());
+  EXPECT_TRUE(is_knocked());
+  first->flush();
+  EXPECT_TRUE(second->await(Interest::kRead, 1'000'000));  // nothing more is coming
+  second->handle_ready();
+  Data got(300'000);
+  iovec into{got.data(), got.size()};
+  ASSERT_EQ(*second->read({&into, 1}), got.size());
+
+  EXPECT_FALSE(second->await(Interest::kRead, 250'000));
+  ASSERT_EQ(write(*first, std::span(sent).first(10)), 10U);
+  EXPECT_FALSE(is_knocked());
+  first->flush();
+  EXPECT_TRUE(is_knocked());
 }
 
 TEST(FakePipe, WhatIsHeldComesWhenItIsLetThrough) {

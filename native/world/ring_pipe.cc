@@ -9,18 +9,20 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <new>
 #include <utility>
 
+#include "base/copy.h"
 #include "io/system_error.h"
 #include "world/socket_pipe.h"
 
 namespace hoplite::worlds {
 namespace {
 
-// Copied before the other side is told, so that it copies at the same time.
+// Copied before the other side may take it, so that both copy at the same time.
 constexpr std::uint64_t kStepBytes = 256_KiB;
+// Who sleeps for as much as this, of bytes or of room, is not woken for each step.
+constexpr std::uint32_t kEnoughBytesMax = kRingBytes / 2;
 constexpr int kKnocksMax = 64;  // of one turn: a peer may knock as often as it likes
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -28,14 +30,14 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 // What is at [offset, offset + size) of a ring lies in one or two runs.
 void copy_in(std::byte* ring, std::uint64_t at, const std::byte* from, std::uint64_t size) {
   const std::uint64_t first = std::min(size, kRingBytes - at % kRingBytes);
-  std::memcpy(ring + at % kRingBytes, from, first);
-  if (first < size) std::memcpy(ring, from + first, size - first);
+  copy_bytes(ring + at % kRingBytes, from, first);
+  copy_bytes(ring, from + first, size - first);
 }
 
 void copy_out(const std::byte* ring, std::uint64_t at, std::byte* to, std::uint64_t size) {
   const std::uint64_t first = std::min(size, kRingBytes - at % kRingBytes);
-  std::memcpy(to, ring + at % kRingBytes, first);
-  if (first < size) std::memcpy(to + first, ring, size - first);
+  copy_bytes(to, ring + at % kRingBytes, first);
+  copy_bytes(to + first, ring, size - first);
 }
 
 }  // namespace
@@ -74,10 +76,12 @@ Result<std::uint64_t> RingPipe::filled(const Ring& ring) const {
   return size;
 }
 
-void RingPipe::wake(std::atomic<std::uint32_t>& sleeps) {
-  // Pairs with await(): whoever sleeps has said so before it looked for the last time. All four
+// REQUIRES: that there is as much has been stored.
+void RingPipe::wake(std::atomic<std::uint32_t>& sleeps_for, std::uint64_t there) {
+  // Pairs with await(): whoever sleeps has said so before it looked for the last time. All
   // accesses are seq_cst, without a fence, which TSan does not know.
-  if (sleeps.load() == 0 || sleeps.exchange(0) == 0) return;
+  const std::uint32_t wanted = sleeps_for.load();
+  if (wanted == 0 || wanted > there || sleeps_for.exchange(0) == 0) return;
   const char knock = 1;  // a socket that is full of them wakes as well
   [[maybe_unused]] const auto sent =
       ::send(socket_.value(), &knock, sizeof knock, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -89,8 +93,9 @@ Result<std::size_t> RingPipe::write(std::span<iovec> parts) {
   const auto say = [&] {
     out_.head->written.store(written_);
     unsaid = 0;
-    wake(out_.head->reader_sleeps);
+    wake(out_.head->reader_sleeps_for, written_ - out_.head->taken.load());
   };
+  if (!std::exchange(is_writing_, true)) out_.head->is_writing.store(1);
   for (const iovec& part : parts) {
     for (std::size_t done = 0; done < part.iov_len;) {
       auto size = filled(out_);
@@ -114,6 +119,13 @@ Result<std::size_t> RingPipe::write(std::span<iovec> parts) {
   return total;
 }
 
+void RingPipe::flush() {
+  if (!std::exchange(is_writing_, false)) return;
+  out_.head->is_writing.store(0);
+  // However little it is: nobody knows when more will come.
+  if (written_ != out_.head->taken.load()) wake(out_.head->reader_sleeps_for, kRingBytes);
+}
+
 Result<std::size_t> RingPipe::read(std::span<iovec> parts) {
   std::size_t total = 0;
   for (const iovec& part : parts) {
@@ -130,23 +142,25 @@ Result<std::size_t> RingPipe::read(std::span<iovec> parts) {
       done += step;
       total += step;
       in_.head->taken.store(taken_);
-      // A writer that slept is worth waking once it can go on for a while.
-      if (*size - step <= kRingBytes / 2) wake(in_.head->writer_sleeps);
+      wake(in_.head->writer_sleeps_for, kRingBytes - (*size - step));
     }
   }
   return total;
 }
 
-bool RingPipe::await(Interest interest) {
+bool RingPipe::await(Interest interest, std::uint64_t enough) {
   const auto bits = static_cast<unsigned>(interest);
   const bool reads = (bits & static_cast<unsigned>(Interest::kRead)) != 0;
   const bool writes = (bits & static_cast<unsigned>(Interest::kWrite)) != 0;
-  in_.head->reader_sleeps.store(reads ? 1 : 0);
-  out_.head->writer_sleeps.store(writes ? 1 : 0);
+  const auto wanted = static_cast<std::uint32_t>(std::min<std::uint64_t>(enough, kEnoughBytesMax));
+  in_.head->reader_sleeps_for.store(reads ? wanted : 0);
+  out_.head->writer_sleeps_for.store(writes ? kEnoughBytesMax : 0);
   const auto came = filled(in_);
   const auto went = filled(out_);
-  const bool has_come = !came || *came > 0 || has_ended_;
-  const bool has_room = !went || *went <= kRingBytes / 2 || has_ended_;
+  // Of a writer that is at it more will come, or it wakes us in flush().
+  const bool is_enough = came && *came > 0 && (*came >= wanted || in_.head->is_writing.load() == 0);
+  const bool has_come = !came || is_enough || has_ended_;
+  const bool has_room = !went || kRingBytes - *went >= kEnoughBytesMax || has_ended_;
   return (reads && has_come) || (writes && has_room);
 }
 

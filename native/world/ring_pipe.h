@@ -27,9 +27,11 @@ inline constexpr std::uint64_t kRingsBytes = 2 * (kRingHeadBytes + kRingBytes);
 struct RingHead {
   // Counters of bytes since the beginning; apart, so that the two sides share no line of cache.
   alignas(128) std::atomic<std::uint64_t> written;
+  std::atomic<std::uint32_t> is_writing;  // more than was written so far
   alignas(128) std::atomic<std::uint64_t> taken;
-  alignas(128) std::atomic<std::uint32_t> reader_sleeps;
-  alignas(128) std::atomic<std::uint32_t> writer_sleeps;
+  // How many bytes, or how much room, it sleeps for; 0: it is awake.
+  alignas(128) std::atomic<std::uint32_t> reader_sleeps_for;
+  alignas(128) std::atomic<std::uint32_t> writer_sleeps_for;
 };
 static_assert(sizeof(RingHead) <= kRingHeadBytes &&
               std::atomic<std::uint64_t>::is_always_lock_free);
@@ -43,10 +45,11 @@ class RingPipe final : public Pipe {
                                                               RingSide side);
 
   [[nodiscard]] Result<std::size_t> write(std::span<iovec> parts) override;
+  void flush() override;
   [[nodiscard]] Result<std::size_t> read(std::span<iovec> parts) override;
   [[nodiscard]] std::size_t read_ahead_bytes() const override { return 0; }  // a call costs nothing
   [[nodiscard]] int fd() const override { return socket_.value(); }
-  [[nodiscard]] bool await(Interest interest) override;
+  [[nodiscard]] bool await(Interest interest, std::uint64_t enough) override;
   [[nodiscard]] Interest interest_of(Interest) const override { return Interest::kRead; }
   void handle_ready() override;
   void finish() override;
@@ -60,7 +63,7 @@ class RingPipe final : public Pipe {
   };
   RingPipe(UniqueFd socket, Mapping memory, RingSide side);
   [[nodiscard]] Result<std::uint64_t> filled(const Ring& ring) const;
-  void wake(std::atomic<std::uint32_t>& sleeps);
+  void wake(std::atomic<std::uint32_t>& sleeps_for, std::uint64_t there);
 
   UniqueFd socket_;
   Mapping memory_;
@@ -68,7 +71,8 @@ class RingPipe final : public Pipe {
   Ring in_;
   std::uint64_t written_ = 0;  // what we know of our own counters: the peer can write to them
   std::uint64_t taken_ = 0;
-  bool has_ended_ = false;  // the peer's end of the socket
+  bool is_writing_ = false;  // since the last flush()
+  bool has_ended_ = false;   // the peer's end of the socket
 };
 
 }  // namespace hoplite::worlds

@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/units.h"
@@ -16,6 +17,9 @@ namespace {
 
 // Sixteen messages of 4 KiB by one call. More is copied once more without saving calls.
 constexpr std::size_t kReadAheadBytes = 64_KiB;
+// Of a large message, before its reader wakes up: more lets the sender run dry, less is a wake-up
+// for each segment (docs/design.md).
+constexpr std::uint64_t kEnoughBytesMax = 64_KiB;
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
@@ -58,6 +62,16 @@ Result<std::size_t> SocketPipe::read(std::span<iovec> parts) {
 }
 
 std::size_t SocketPipe::read_ahead_bytes() const { return kReadAheadBytes; }
+
+bool SocketPipe::await(Interest interest, std::uint64_t enough) {
+  const bool reads = interest == Interest::kRead || interest == Interest::kBoth;
+  const int wanted = reads ? static_cast<int>(std::min(enough, kEnoughBytesMax)) : 1;
+  if (wanted != wakes_at_bytes_ &&
+      ::setsockopt(socket_.value(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) {
+    wakes_at_bytes_ = wanted;
+  }
+  return false;
+}
 
 void SocketPipe::finish() { ::shutdown(socket_.value(), SHUT_WR); }
 

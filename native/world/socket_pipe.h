@@ -16,7 +16,7 @@ class SocketPipe final : public Pipe {
   [[nodiscard]] Result<std::size_t> read(std::span<iovec> parts) override;
   [[nodiscard]] std::size_t read_ahead_bytes() const override;
   [[nodiscard]] int fd() const override { return socket_.value(); }
-  [[nodiscard]] bool await(Interest) override { return false; }
+  [[nodiscard]] bool await(Interest interest, std::uint64_t enough) override;
   [[nodiscard]] Interest interest_of(Interest awaited) const override { return awaited; }
   void handle_ready() override {}
   void finish() override;
@@ -25,6 +25,7 @@ class SocketPipe final : public Pipe {
 
  private:
   UniqueFd socket_;
+  int wakes_at_bytes_ = 1;   // that have come
   bool has_failed_ = false;  // instead of being closed: a reset, if the peer has not taken all
 };
 

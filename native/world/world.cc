@@ -87,7 +87,7 @@ Result<void> World::add_edge(Rank peer, std::unique_ptr<Pipe> pipe) {
     if (see_off(edge)) progress_.call_again(edge.token());
     return {};
   }
-  if (arm(edge, Carrier::kProgress)) progress_.call_again(edge.token());
+  if (arm(edge, false)) progress_.call_again(edge.token());
   return {};
 }
 
@@ -202,6 +202,7 @@ bool World::carry(Edge& edge, Carrier carrier) {
     return false;
   }
   if (end_) return see_off(edge);
+  const bool may_rest = carrier == Carrier::kCaller || rules.is_waiting();
   const auto moved = move_bytes(edge, carrier);
   if (!moved && is_of_pipe(moved.error())) read_last_words(edge);
   if (const auto told = rules.ending()) {
@@ -217,7 +218,7 @@ bool World::carry(Edge& edge, Carrier carrier) {
     hear_end(edge, moved.error());
     return false;
   }
-  return arm(edge, carrier);
+  return arm(edge, may_rest);
 }
 
 // Before the end of a connection the peer may have said Goodbye, or why the world has ended.
@@ -230,14 +231,16 @@ void World::read_last_words(Edge& edge) {
 }
 
 Result<void> World::move_bytes(Edge& edge, Carrier carrier) {
+  using enum Edge::Reading;
   const bool is_callers = carrier == Carrier::kCaller;
+  const auto own = edge.rules().is_waiting() ? kWhileAwaited : kAll;
   const auto written = edge.write();
   settle(edge);
   if (!written) return written.error();
   if (is_callers && mine_) return {};
   bool has_settled = true;
   while (has_settled && !mine_) {
-    const auto read = edge.read(is_callers ? Edge::Reading::kUntilOutcome : Edge::Reading::kAll);
+    const auto read = edge.read(is_callers ? kUntilOutcome : own);
     has_settled = settle(edge) && is_callers;
     if (!read) return read.error();
   }
@@ -265,9 +268,9 @@ bool World::settle(Edge& edge) {
   return has_settled;
 }
 
-bool World::arm(Edge& edge, Carrier carrier) {
+bool World::arm(Edge& edge, bool may_rest) {
   const EdgeRules& rules = edge.rules();
-  const bool rests = carrier == Carrier::kCaller && !edge.is_blocked() && !rules.is_waiting();
+  const bool rests = may_rest && !edge.is_blocked() && !rules.is_waiting();
   if (rests && edge.is_resting) {
     edge.was_used = true;
     return false;
@@ -280,7 +283,7 @@ bool World::arm(Edge& edge, Carrier carrier) {
     progress_.change(edge.pipe(), edge.token(), polled);
     edge.armed = polled;
   }
-  const bool is_there = edge.pipe().await(interest);
+  const bool is_there = edge.pipe().await(interest, rules.coming_bytes());
   if (rests) progress_.note_rest();
   return !rests && (is_there || edge.has_more() || edge.has_read_ahead());
 }
@@ -289,7 +292,7 @@ bool World::arm(Edge& edge, Carrier carrier) {
 // closed before may be reset, and what it still carries is lost with it.
 bool World::await_answer(Edge& edge, bool has_ended) {
   edge.finish();
-  if (!has_ended) return arm(edge, Carrier::kProgress);
+  if (!has_ended) return arm(edge, false);
   retire(edge);
   if (!edge.pipe().took_all()) hear_end(edge, {Code::kPeerLost, ""});
   check_drained();
@@ -300,7 +303,7 @@ bool World::await_answer(Edge& edge, bool has_ended) {
 bool World::see_off(Edge& edge) {
   const auto written = edge.write();
   if (edge.rules().is_over()) edge.finish();
-  if (written && !edge.drain()) return arm(edge, Carrier::kProgress);
+  if (written && !edge.drain()) return arm(edge, false);
   retire(edge);
   return false;
 }

@@ -100,7 +100,7 @@ class World {
   [[nodiscard]] Result<void> move_bytes(Edge& edge, Carrier carrier);
   void read_last_words(Edge& edge);
   bool settle(Edge& edge);  // returns whether an operation has ended
-  [[nodiscard]] bool arm(Edge& edge, Carrier carrier);
+  [[nodiscard]] bool arm(Edge& edge, bool may_rest);
   [[nodiscard]] bool await_answer(Edge& edge, bool has_ended);
   [[nodiscard]] bool see_off(Edge& edge);
   void end_operation(Operation& operation, Operation::State state);
