@@ -163,7 +163,8 @@ async def _attempt(place: Place, plan: Plan, record: Record) -> Life:
                 await life.complete()
                 await say(wire.sock, met=True)
 
-            await _all(meet(), hear(wire.sock))
+            if len(members) > 2:  # else this is the only edge
+                await _all(meet(), hear(wire.sock))
             life.add_edge(0, wire)
         _check_unbroken(life)
         return life

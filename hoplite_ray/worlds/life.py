@@ -130,6 +130,11 @@ class Gathering:
         self._begins: asyncio.Future[None] = loop.create_future()
         self._has_lost = False
 
+    @property
+    def is_pair(self) -> bool:
+        """Whether its one member begins when it is told who rank 0 is: all edges are there."""
+        return self._size == 2
+
     def missing(self) -> list[int]:
         """Return the ranks that have not come."""
         return [rank for rank in range(self._size) if rank not in self.members]
@@ -193,17 +198,25 @@ class Gathering:
         heard = asyncio.ensure_future(hear(sock))
         try:
             await _unless(heard, self._table)
+            if self.is_pair:  # what comes next is the edge's
+                await _end(heard)
+                await say(sock, **self._table.result())
+                self._note_met(rank)
+                await _unless(None, self._begins)
+                return
             await say(sock, **self._table.result())
             await _unless(self._begins, heard)  # that ends early only if all is given up
             heard.result()
-            self._met.add(rank)
-            self._changed.set()
+            self._note_met(rank)
             heard = asyncio.ensure_future(hear(sock))  # nothing comes but its end
             await _unless(heard, self._begins)
         finally:
-            heard.cancel()
-            await asyncio.gather(heard, return_exceptions=True)
+            await _end(heard)
             self._leave(rank)
+
+    def _note_met(self, rank: int) -> None:
+        self._met.add(rank)
+        self._changed.set()
 
     def _leave(self, rank: int) -> None:
         if not self._table.done():
@@ -213,11 +226,17 @@ class Gathering:
         self._changed.set()
 
 
-async def _unless(other: asyncio.Future[Any], wanted: asyncio.Future[Any]) -> None:
+async def _end(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _unless(other: asyncio.Future[Any] | None, wanted: asyncio.Future[Any]) -> None:
     """Wait for what is wanted, unless the other comes first.
 
     Raises:  ConnectionError if it does: a member has gone away, or this life was given up.
     """
-    await asyncio.wait({other, wanted}, return_when=asyncio.FIRST_COMPLETED)
+    both = {wanted} if other is None else {other, wanted}
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     if not wanted.done() or wanted.cancelled():
         raise ConnectionAbortedError("a life of a world was given up while it was joined")

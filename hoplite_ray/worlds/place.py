@@ -90,7 +90,7 @@ class Place:
         Raises:  RefusedError for its reason; ConnectionError if it is not there.
         """
         for _ in range(_WATCHES_TRIED_MAX):
-            watch = await self.watches.acquire(
+            watch = self.watches.acquire(
                 member.uuid, lambda name: self._dial_watch(life, member, name)
             )
             life.exits.callback(self.watches.release, watch)
@@ -109,7 +109,7 @@ class Place:
     async def _dial_wire(
         self, life: Life, member: Member, kind: str, watch: Watch, **fields: Any
     ) -> Wire:
-        hello = {"watch": watch.name, "to": member.uuid, **fields}
+        hello = {"watch": watch.name, "fresh": watch.is_fresh, "to": member.uuid, **fields}
         if life.transport != "tcp" and member.machine == self.machine:
             try:
                 sock = await near(member)
@@ -118,12 +118,14 @@ class Place:
             else:
                 with sock:
                     await self._introduce(sock, life, kind, memory=True, **hello)
+                    number = await asyncio.shield(watch.number)
                     memory = give_memory(sock)
-                    return Wire(_taken(sock), watch.number, memory, is_first=True)
+                    return Wire(_taken(sock), number, memory, is_first=True)
         else:
             self._refuse_far(life, member, "it is on another machine")
         async with self.dialled(life, member, kind, memory=False, **hello) as (sock, _):
-            return Wire(_taken(sock), watch.number, -1, is_first=True)
+            number = await asyncio.shield(watch.number)
+            return Wire(_taken(sock), number, -1, is_first=True)
 
     def _refuse_far(self, life: Life, member: Member, why: str) -> None:
         if life.transport == "shared_memory":
@@ -189,8 +191,9 @@ class Place:
         with wire:
             gathering.check(rank, hello)  # and still so
             await gathering.seat(wire.sock, member, field(hello, "epoch", int))
-            with contextlib.suppress(OSError):  # whoever is gone by now has broken the world
-                await say(wire.sock, begin=True)
+            if not gathering.is_pair:
+                with contextlib.suppress(OSError):  # whoever is gone by now has broken the world
+                    await say(wire.sock, begin=True)
             life.add_edge(rank, wire)
 
     async def _take_edge(
@@ -208,11 +211,15 @@ class Place:
         self, life: Life, rank: int, hello: dict[str, Any], sock: socket.socket
     ) -> Wire:
         life.check_transport(rank, _transport(hello))
-        watch = self.watches.take(field(hello, "uuid", str), field(hello, "watch", str))
+        watch = await self.watches.take(
+            field(hello, "uuid", str),
+            field(hello, "watch", str),
+            is_fresh=field(hello, "fresh", bool),
+        )
         life.exits.callback(self.watches.release, watch)
         await say(sock, ok=True)
         memory = await take_memory(sock) if field(hello, "memory", bool) else -1
-        return Wire(_taken(sock), watch.number, memory, is_first=False)
+        return Wire(_taken(sock), watch.number.result(), memory, is_first=False)
 
 
 def _taken(sock: socket.socket) -> socket.socket:

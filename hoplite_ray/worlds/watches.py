@@ -1,9 +1,9 @@
 """Watching connections, by which processes see each other die, whatever worlds are between them.
 
 Two processes share one for all of their edges. Whoever dials an edge names the watch that it has
-with the other one; if that does not have it, or no more, the dialler makes a new one first. So both
-ends of an edge hold the same watch, and it ends when one of them has no edge left that uses it. All
-of this is of one event loop.
+with the other one, or dials one at the same time; if the other one does not have it, or no more,
+the dialler makes a new one. So both ends of an edge hold the same watch, and it ends when one of
+them has no edge left that uses it. All of this is of one event loop.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
+from typing import Any
 
 from hoplite_ray._native import WorldPort
 from hoplite_ray.worlds.introductions import HANDSHAKE_S, RefusedError
@@ -27,9 +27,14 @@ class Watch:
 
     name: str
     peer: str
-    number: int
+    number: asyncio.Future[int]  # pending while it is dialled
     uses: int = 0
     is_over: bool = False
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the other end may not have it yet."""
+        return not self.number.done()
 
 
 class Watches:
@@ -38,22 +43,41 @@ class Watches:
     def __init__(self, port: WorldPort) -> None:
         self._port = port
         self._of_peer: dict[str, list[Watch]] = {}
-        self._dialling: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._dialling: set[asyncio.Task[None]] = set()
+        self._has_come = asyncio.Event()  # one that was dialled from elsewhere
 
-    async def acquire(self, peer: str, dial: Callable[[str], Awaitable[socket.socket]]) -> Watch:
+    def acquire(
+        self, peer: str, dial: Callable[[str], Coroutine[Any, Any, socket.socket]]
+    ) -> Watch:
         """Return a watch with a process, one more user's; `dial` makes one of a name."""
-        dialling = self._dialling.setdefault(peer, asyncio.Lock())
-        async with dialling:
-            watch = next((each for each in self._of_peer.get(peer, ()) if not each.is_over), None)
-            if watch is None:
-                name = secrets.token_hex(8)
-                watch = self._add(peer, name, await dial(name))
-            watch.uses += 1
-            return watch
+        watch = next((each for each in self._of_peer.get(peer, ()) if not each.is_over), None)
+        if watch is None:
+            watch = self._add(peer, secrets.token_hex(8))
+            dialling = asyncio.ensure_future(self._dial(watch, dial(watch.name)))
+            self._dialling.add(dialling)
+            dialling.add_done_callback(self._dialling.discard)
+        watch.uses += 1
+        return watch
+
+    async def _dial(self, watch: Watch, dialled: Coroutine[Any, Any, socket.socket]) -> None:
+        try:
+            sock = await dialled
+            if watch.number.cancelled():
+                sock.close()
+            else:
+                watch.number.set_result(self._port.watch(sock.detach()))
+        except Exception as error:
+            watch.is_over = True
+            if not watch.number.done():
+                watch.number.set_exception(error)
+                watch.number.exception()  # nobody may be left who waits for it
 
     def accept(self, peer: str, name: str, sock: socket.socket) -> None:
-        """Take a watch that a process has dialled, proven; an edge that uses it follows."""
-        watch = self._add(peer, name, sock)
+        """Take a watch that a process has dialled, proven; an edge uses it."""
+        watch = self._add(peer, name)
+        watch.number.set_result(self._port.watch(sock.detach()))
+        self._has_come.set()
+        self._has_come = asyncio.Event()
 
         def look() -> None:
             if watch.uses == 0:
@@ -61,16 +85,19 @@ class Watches:
 
         asyncio.get_running_loop().call_later(_UNUSED_S, look)
 
-    def take(self, peer: str, name: str) -> Watch:
-        """Return the watch that a process names, one more user's.
+    async def take(self, peer: str, name: str, *, is_fresh: bool) -> Watch:
+        """Return the watch that a process names, one more user's; waits for one that is fresh.
 
         Raises:  RefusedError if there is none, or it is over.
         """
-        for watch in self._of_peer.get(peer, ()):
-            if watch.name == name and not watch.is_over:
-                watch.uses += 1
-                return watch
-        raise RefusedError("watch", "that watch is over here")
+        while True:
+            for watch in self._of_peer.get(peer, ()):
+                if watch.name == name and not watch.is_over and not watch.is_fresh:
+                    watch.uses += 1
+                    return watch
+            if not is_fresh:
+                raise RefusedError("watch", "that watch is over here")
+            await self._has_come.wait()
 
     def release(self, watch: Watch) -> None:
         """End one use."""
@@ -81,13 +108,13 @@ class Watches:
     def handle_end(self, number: int) -> None:
         """A watch is over. Its edges have ended, or do so by themselves; no other may use it."""
         for watches in list(self._of_peer.values()):
-            for watch in [each for each in watches if each.number == number]:
+            for watch in [each for each in watches if _is_numbered(each, number)]:
                 watch.is_over = True
                 if watch.uses == 0:
                     self._forget(watch)
 
-    def _add(self, peer: str, name: str, sock: socket.socket) -> Watch:
-        watch = Watch(name, peer, self._port.watch(sock.detach()))
+    def _add(self, peer: str, name: str) -> Watch:
+        watch = Watch(name, peer, asyncio.get_running_loop().create_future())
         self._of_peer.setdefault(peer, []).append(watch)
         return watch
 
@@ -95,6 +122,18 @@ class Watches:
         watches = self._of_peer.get(watch.peer, [])
         if watch in watches:
             watches.remove(watch)
-            self._port.forget(watch.number)
+            watch.is_over = True
+            if not watch.number.cancel() and watch.number.exception() is None:
+                self._port.forget(watch.number.result())
         if not watches:
             self._of_peer.pop(watch.peer, None)
+
+
+def _is_numbered(watch: Watch, number: int) -> bool:
+    made = watch.number
+    return (
+        made.done()
+        and not made.cancelled()
+        and made.exception() is None
+        and made.result() == number
+    )

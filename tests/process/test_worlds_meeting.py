@@ -207,7 +207,7 @@ async def dial(record: Record, sock: socket.socket, **hello: Any) -> dict[str, A
     port = record.leader.addresses[0][1]
     await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
     hello = {"kind": "edge", "world": "w", "rank": 1, "uuid": "me", **hello}
-    hello = {"watch": "mine", "memory": False, **hello}
+    hello = {"watch": "mine", "fresh": False, "memory": False, **hello}
     hello = {"life": record.life, "to": record.leader.uuid, **hello}
     return await introduce(sock, record.token, **hello)
 

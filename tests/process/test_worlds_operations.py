@@ -17,6 +17,7 @@ TRANSPORTS = ("tcp", "shared_memory")
 # Nothing, one element, odd sizes, the limits of collectives (64 KiB, blocks of 512 KiB), and more.
 COUNTS = (0, 1, 1023, (64 << 10) // 4, (64 << 10) // 4 + 1, 300_001)
 BIG_BYTES = 24 << 20
+LARGEST_BYTES = 256 << 20
 
 Array = np.ndarray[Any, Any]
 
@@ -30,6 +31,12 @@ def check(found: Any, expected: Array) -> None:
     found = np.asarray(found)
     assert found.dtype == expected.dtype
     assert np.array_equal(found, expected), (found[:5], expected[:5])
+
+
+def check_all(found: list[Any], expected: list[Array]) -> None:
+    assert len(found) == len(expected)
+    for each, wanted in zip(found, expected, strict=True):
+        check(each, wanted)
 
 
 async def all_operations(here: Here, rank: int, size: int, blocking: bool) -> str:
@@ -51,16 +58,12 @@ async def all_operations(here: Here, rank: int, size: int, blocking: bool) -> st
             check(array, sum(everyone[1:], everyone[0]) if rank == root else everyone[rank])
             gathered = await do("gather", numbers(rank, count), dst=root)
             assert (gathered is None) == (rank != root)
-            for each, expected in zip(gathered or [], everyone, strict=False):
-                check(each, expected)
+            check_all(gathered or [], everyone if rank == root else [])
             into = np.zeros(count, np.float32)
             given = [numbers(each + 3, count) for each in range(size)] if rank == root else None
             assert await do("scatter", given, src=root, into=into) is into
             check(into, numbers(rank + 3, count))
-        for each, expected in zip(
-            await do("all_gather", numbers(rank, count)), everyone, strict=True
-        ):
-            check(each, expected)
+        check_all(await do("all_gather", numbers(rank, count)), everyone)
         for op, fold in (("sum", np.add), ("prod", np.multiply), ("min", np.minimum)):
             array = numbers(rank, count)
             assert await do("all_reduce", array, op=op) is array
@@ -87,6 +90,36 @@ async def join_by(
 ) -> set[str]:
     await join(here, rank, size, name, address, transport=transport)
     return set(here.worlds[name].transports.values())
+
+
+async def largest(here: Here, rank: int, size: int) -> None:
+    """A play: every operation once, of two members, with much."""
+    world = here.worlds["w"]
+    own = np.arange(LARGEST_BYTES // 4, dtype=np.uint32) + rank
+    other = own + 1 - 2 * rank
+    both = [own, other] if rank == 0 else [other, own]
+    into = np.zeros_like(own)
+    if rank == 0:
+        await world.send(own, dst=1)
+    else:
+        assert await world.recv(into, src=0) is into
+        check(into, other)
+    check(await world.broadcast(own.copy(), src=1), both[1])
+    check(await world.all_reduce(own.copy()), own + other)
+    reduced = await world.reduce(own.copy(), dst=0)
+    check(reduced, own + other if rank == 0 else own)
+    check_all(await world.all_gather(own), both)
+    check_all(await world.gather(own, dst=1) or [], both if rank == 1 else [])
+    check(await world.scatter(both if rank == 0 else None, src=0, into=into), own)
+    await world.barrier()
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_every_operation_carries_256_mebibytes(crew: Crew, transport: str) -> None:
+    crew.muster(2)
+    assert crew.together(join_by, "w", free_address(), transport) == [{transport}] * 2
+    crew.together(largest)
 
 
 async def give_and_take(here: Here, rank: int, size: int) -> None:
