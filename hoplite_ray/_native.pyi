@@ -328,3 +328,55 @@ class WorldPort:
 
     def close(self) -> None:
         """Close all worlds and end the threads. Idempotent."""
+
+class Nccl:
+    """NCCL and the CUDA driver, as this process has loaded them."""
+
+    def __init__(self, nccl: Sequence[str], cuda: str, *, begin: bool) -> None:
+        """
+        Load the first of `nccl` that can be; without begin, only if the process uses CUDA.
+        """
+
+    @property
+    def version(self) -> int: ...
+
+    def device(self, *, begin: bool) -> int:
+        """
+        Return the GPU that this thread uses, or this process; with begin, else the first.
+        """
+
+    def device_of(self, address: int) -> int:
+        """Return the GPU of the memory at an address."""
+
+    def unique_id(self) -> bytes:
+        """Make what the members of one communicator meet by."""
+
+    def open(self, edges: WorldEdges, id: bytes, *, rank: int, size: int, device: int) -> NcclChannel:
+        """
+        Begin to meet the other members of a communicator, which ends with the world.
+        """
+
+    def settle(self) -> bool:
+        """
+        Wait until all communicators of worlds that are over are; False: one can't be ended.
+        """
+
+class NcclChannel:
+    """One communicator: what carries arrays on GPUs."""
+
+    def joined(self) -> WorldOperation:
+        """Done when all members have come; broken: `error` says why."""
+
+    def issue(self, *, kind: int, peer: int, dtype: int, op: int, count: int, part_bytes: int, sources: Sequence[int], targets: Sequence[int], after: int | None, turn: int | None) -> tuple[WorldOperation, int]:
+        """
+        Issue what all its members have agreed on; returns it, and its turn among all.
+        """
+
+    @property
+    def error(self) -> str: ...
+
+    @property
+    def is_leaked(self) -> bool:
+        """
+        Whether it could not be aborted, so that something may write to its arrays for ever.
+        """

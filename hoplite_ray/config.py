@@ -12,7 +12,7 @@ _DEFAULT_SHARE = 0.2  # of memory: what is left of it is Ray's (30 %) and the wo
 _ARENA_BYTES_MIN = 1 << 20  # one block of the largest kind: with less nothing large can come in
 _ENVIRONMENT_PREFIX = "HOPLITE_RAY_"
 
-WORLD_TRANSPORTS = ("auto", "tcp", "shared_memory")
+WORLD_TRANSPORTS = ("auto", "tcp", "shared_memory", "nccl")
 
 # Least and largest value of each option; the bounds are those of native/base/limits.h.
 _RANGES: dict[str, tuple[int, int]] = {
@@ -142,6 +142,13 @@ def world_transport(environment: Mapping[str, str] | None = None) -> str:
         f"HOPLITE_RAY_WORLD_TRANSPORT={text!r} is wrong; it takes "
         f"{' or '.join(map(repr, WORLD_TRANSPORTS))}; correct or unset it"
     )
+
+
+def nccl_libraries(environment: Mapping[str, str] | None = None) -> tuple[str | None, str]:
+    """Return the NCCL library that the user names, if any, and the CUDA driver's, for dlopen."""
+    environment = os.environ if environment is None else environment
+    cuda = environment.get("HOPLITE_RAY_CUDA_LIBRARY") or "libcuda.so.1"
+    return environment.get("HOPLITE_RAY_NCCL_LIBRARY") or None, cuda
 
 
 def native_value(name: str, value: object) -> int:

@@ -77,8 +77,8 @@ def _as_numpy(value: Any) -> tuple[str, np.ndarray[Any, Any]]:
         return _of_torch(value, torch)
     if hasattr(value, "__cuda_array_interface__"):
         raise WrongTypeError(
-            f"{type(value).__name__} is on a device, and these worlds carry memory of the CPU; "
-            "send its .get() or .cpu()"
+            f"{type(value).__name__} is on a device, and others of this call are memory of the "
+            "CPU; give its .get() or .cpu()"
         )
     if isinstance(value, np.generic | int | float | complex | list | tuple | str):
         raise WrongTypeError(

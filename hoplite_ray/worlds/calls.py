@@ -14,6 +14,9 @@ from hoplite_ray.worlds import collectives
 from hoplite_ray.worlds.arrays import Lent, to_fill, to_send
 from hoplite_ray.worlds.checks import check_timeout, whole
 from hoplite_ray.worlds.collectives import Flat, Steps
+from hoplite_ray.worlds.gpu_arrays import OnGpu, empty_like, is_on_gpu
+from hoplite_ray.worlds.nccl import Gpu, check_fold
+from hoplite_ray.worlds.nccl_transfers import collective, offered
 from hoplite_ray.worlds.waiting import DONE, PENDING, Deadline, Turn, Waits
 
 # What members call, so that one's barrier is never taken for another one's broadcast. The number of
@@ -42,6 +45,10 @@ class Caller(Protocol):
     edges: WorldEdges
     rounds: int
     turns: list[Turn]
+    gpu: Gpu
+
+    def mismatched(self, why: str) -> WorldBrokenError:
+        """End the world for all because members do different things; the error to raise."""
 
     def check(self, operation: WorldOperation) -> None:
         """Raise unless it has succeeded."""
@@ -53,6 +60,10 @@ class Caller(Protocol):
 def broadcast(world: Caller, array: Any, src: int, timeout_s: float | None) -> Waits[Any]:
     """As `World.broadcast`."""
     _check_rank(world, src)
+    if is_on_gpu(array):
+        on_gpu = world.gpu.lend(array, is_filled=world.rank != src)
+        yield from _on_gpu(world, "broadcast", [on_gpu], [on_gpu], timeout_s, root=src)
+        return array
     lent = to_send(array) if world.rank == src else to_fill(array)
     call = Call(world, "broadcast", lent.dtype, root=src)
     yield from call.run(collectives.broadcast(call, lent, src), timeout_s)
@@ -61,6 +72,10 @@ def broadcast(world: Caller, array: Any, src: int, timeout_s: float | None) -> W
 
 def all_reduce(world: Caller, array: Any, op: str, timeout_s: float | None) -> Waits[Any]:
     """As `World.all_reduce`."""
+    if is_on_gpu(array):
+        on_gpu = world.gpu.lend(array, is_filled=True)
+        yield from _on_gpu(world, "all_reduce", [on_gpu], [on_gpu], timeout_s, op=op)
+        return array
     lent = to_fill(array)
     collectives.check_fold(op, lent)
     call = Call(world, "all_reduce", lent.dtype, op)
@@ -71,6 +86,10 @@ def all_reduce(world: Caller, array: Any, op: str, timeout_s: float | None) -> W
 def reduce(world: Caller, array: Any, dst: int, op: str, timeout_s: float | None) -> Waits[Any]:
     """As `World.reduce`."""
     _check_rank(world, dst)
+    if is_on_gpu(array):
+        on_gpu = world.gpu.lend(array, is_filled=world.rank == dst)
+        yield from _on_gpu(world, "reduce", [on_gpu], [on_gpu], timeout_s, op=op, root=dst)
+        return array
     lent = to_fill(array) if world.rank == dst else to_send(array)
     collectives.check_fold(op, lent)
     call = Call(world, "reduce", lent.dtype, op, dst)
@@ -82,6 +101,10 @@ def all_gather(
     world: Caller, array: Any, out: Sequence[Any] | None, timeout_s: float | None
 ) -> Waits[list[Any]]:
     """As `World.all_gather`."""
+    if is_on_gpu(array):
+        made, sources, targets = _gpu_outputs(world, array, out)
+        yield from _on_gpu(world, "all_gather", sources, targets, timeout_s)
+        return made
     lent = to_send(array)
     given, into = _outputs(world, lent, out)
     call = Call(world, "all_gather", lent.dtype)
@@ -94,6 +117,14 @@ def gather(
 ) -> Waits[list[Any] | None]:
     """As `World.gather`."""
     _check_rank(world, dst)
+    if is_on_gpu(array):
+        if world.rank == dst:
+            made, sources, targets = _gpu_outputs(world, array, out)
+            yield from _on_gpu(world, "gather", sources, targets, timeout_s, root=dst)
+            return made
+        sources = [world.gpu.lend(array, is_filled=False)]
+        yield from _on_gpu(world, "gather", sources, [], timeout_s, root=dst)
+        return None
     lent = to_send(array)
     given, into = _outputs(world, lent, out) if world.rank == dst else (None, [])
     call = Call(world, "gather", lent.dtype, root=dst)
@@ -113,6 +144,10 @@ def scatter(
             raise InvalidArgumentError(
                 f"scatter takes one array for each of {world.size} ranks at its src"
             )
+    if is_on_gpu(into) or (arrays and is_on_gpu(arrays[src])):
+        return (yield from _scatter_on_gpu(world, arrays or (), src, into, timeout_s))
+    if world.rank == src:
+        assert arrays is not None
         lents = [to_send(array) for array in arrays]
         if len({(each.dtype, each.flat.size) for each in lents}) != 1:
             raise InvalidArgumentError("scatter takes arrays of one dtype and size")
@@ -124,6 +159,19 @@ def scatter(
     _check_alike([lent], lents[0] if lents else lent)
     call = Call(world, "scatter", lent.dtype, root=src)
     yield from call.run(collectives.scatter(call, lents, lent, src), timeout_s)
+    return into
+
+
+def _scatter_on_gpu(
+    world: Caller, arrays: Sequence[Any], src: int, into: Any, timeout_s: float | None
+) -> Waits[Any]:
+    sources: list[OnGpu] = []
+    if world.rank == src:
+        sources = [world.gpu.lend(array, is_filled=False) for array in arrays]
+        into = empty_like(arrays[src], 1)[0] if into is None else into
+    target = world.gpu.lend(into, is_filled=True)
+    _check_gpu_alike([*sources, target])
+    yield from _on_gpu(world, "scatter", sources, [target], timeout_s, root=src)
     return into
 
 
@@ -166,6 +214,14 @@ class Call:
         )
         self._begun.append(operation)
         return operation
+
+    def note(self, operation: WorldOperation) -> None:
+        """Hear of what was begun for it beside the edges."""
+        self._begun.append(operation)
+
+    def mismatched(self, why: str) -> WorldBrokenError:
+        """End the world because members call different things; the error to raise."""
+        return self._world.mismatched(why)
 
     def run(self, steps: Steps, timeout_s: float | None) -> Waits[None]:
         """Wait for each step in turn, after the collectives that were called before.
@@ -229,6 +285,45 @@ class Call:
 def _bytes(part: Flat) -> Any:
     """Its memory as a buffer, also of dtypes that numpy does not export."""
     return part.view(np.uint8)
+
+
+def _on_gpu(
+    world: Caller,
+    name: str,
+    sources: Sequence[OnGpu],
+    targets: Sequence[OnGpu],
+    timeout_s: float | None,
+    *,
+    op: str | None = None,
+    root: int = 0,
+) -> Waits[None]:
+    if op is not None:
+        check_fold(op, (*sources, *targets)[0])
+    dtype = offered((*sources, *targets)[0].dtype)
+    call = Call(world, name, dtype, op or "sum", root)
+    steps = collective(call, world.gpu, name, sources, targets, root=root, op=op)
+    yield from call.run(steps, timeout_s)
+
+
+def _gpu_outputs(
+    world: Caller, array: Any, out: Sequence[Any] | None
+) -> tuple[list[Any], list[OnGpu], list[OnGpu]]:
+    lent = world.gpu.lend(array, is_filled=False)
+    if out is None:
+        out = empty_like(array, world.size)
+    if len(out) != world.size:
+        raise InvalidArgumentError(f"out= takes {world.size} arrays, one for each rank")
+    into = [world.gpu.lend(each, is_filled=True) for each in out]
+    _check_gpu_alike([lent, *into])
+    return list(out), [lent], into
+
+
+def _check_gpu_alike(arrays: Sequence[OnGpu]) -> None:
+    for each in arrays[1:]:
+        if (each.dtype, each.count) != (arrays[0].dtype, arrays[0].count):
+            raise InvalidArgumentError(
+                f"{each} and {arrays[0]} are not of one dtype and size; give arrays that are"
+            )
 
 
 def _outputs(world: Caller, lent: Lent, out: Sequence[Any] | None) -> tuple[list[Any], list[Lent]]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from hoplite_ray.errors import StaleEpochError, WorldError
 from hoplite_ray.worlds.introductions import TABLE_BYTES_MAX, RefusedError, field, hear, say
 from hoplite_ray.worlds.life import Gathering, Life
-from hoplite_ray.worlds.members import Member, Record
+from hoplite_ray.worlds.members import Ability, Member, Record
 from hoplite_ray.worlds.place import Place
 from hoplite_ray.worlds.rendezvous import Rendezvous
 
@@ -40,6 +40,8 @@ class Plan:
     rank: int
     size: int
     transport: str
+    ability: Ability
+    device: int
     epoch_seen: int
     obstacle: str = "nothing was tried"
 
@@ -77,7 +79,8 @@ async def join(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life:
 async def _lead(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life:
     found = await rendezvous.get(plan.name)
     epoch = max(Record.parsed(found).epoch if found else 0, plan.epoch_seen) + 1
-    record = Record(plan.name, epoch, secrets.token_hex(16), secrets.token_bytes(32), place.own(0))
+    leader = place.own(0, plan.ability)
+    record = Record(plan.name, epoch, secrets.token_hex(16), secrets.token_bytes(32), leader)
     life = Life(record, 0, plan.transport)
     life.gathering = gathering = Gathering(record.leader, plan.size)
     place.lives[life.id] = life
@@ -149,7 +152,7 @@ async def _attempt(place: Place, plan: Plan, record: Record) -> Life:
     life = Life(record, plan.rank, plan.transport)
     place.lives[life.id] = life
     try:
-        own = place.own(plan.rank).fields()
+        own = place.own(plan.rank, plan.ability).fields()
         hello = {"size": plan.size, "who": own, "epoch": plan.epoch_seen}
         async with place.wired(life, record.leader, "join", **hello) as wire:
             plan.obstacle = f"members other than rank 0 and {plan.rank} have not come"

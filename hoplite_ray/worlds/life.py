@@ -11,7 +11,7 @@ from typing import Any
 
 from hoplite_ray._native import WorldEdges, WorldPort
 from hoplite_ray.worlds.introductions import RefusedError, field, hear, say
-from hoplite_ray.worlds.members import Member, Record
+from hoplite_ray.worlds.members import Ability, Member, Record
 
 
 class Wire:
@@ -53,6 +53,7 @@ class Life:
         self.gathering: Gathering | None = None  # of rank 0
         self.is_open = asyncio.Event()
         self.exits = contextlib.ExitStack()
+        self.abilities: dict[int, Ability] = {}  # of all, once it is open
         self._edges: WorldEdges | None = None
         self._others: dict[int, Member] = {}
         self._missing: set[int] = set()
@@ -70,6 +71,7 @@ class Life:
     def open(self, port: WorldPort, epoch: int, members: Mapping[int, Member]) -> None:
         """All members are known: edges may come."""
         self.epoch = epoch
+        self.abilities = {rank: member.ability for rank, member in members.items()}
         self._others = {rank: member for rank, member in members.items() if rank != self.rank}
         self._missing = {rank for rank in self._others if rank > 0}
         self._edges = port.open_world(self.name, epoch, self.rank, len(members))

@@ -19,6 +19,7 @@ from hoplite_ray.worlds.events import Cause, EventKind, EventStream, State, Worl
 from hoplite_ray.worlds.joining import Plan
 from hoplite_ray.worlds.meet import Meet
 from hoplite_ray.worlds.multiworld import WorldCalls
+from hoplite_ray.worlds.nccl import ability
 from hoplite_ray.worlds.rendezvous import Elsewhere, Rendezvous
 from hoplite_ray.worlds.waiting import run_async
 from hoplite_ray.worlds.world import LEAVE_S, World
@@ -106,7 +107,9 @@ class WorldManager:
 
         rendezvous:  "tcp://ADDRESS:PORT", where rank 0 listens; or an object with async set and
                      get; None: Ray's, in a process that is connected to Ray.
-        transport:   "auto", "tcp" or "shared_memory".
+        transport:   "auto", "tcp", "shared_memory" or "nccl". Arrays on GPUs go by NCCL; "auto"
+                     has it if all members use a GPU when they join, "nccl" or raises. Arrays of the
+                     CPU then go as with "auto". The GPU is the calling thread's current one.
 
         Raises:  WorldTimeoutError saying who has not come; WorldError for what can't be, as a rank
                  that another process has; StaleEpochError if another rank 0 has come after us.
@@ -250,6 +253,8 @@ class WorldManager:
         if not 0 <= rank < size:
             raise InvalidArgumentError(f"rank={rank} is not one of size={size}: 0 to {size - 1}")
         transport = checks.chosen_transport(transport)
+        able, device = ability(transport)  # in the caller's thread, whose GPU it is
+        transport = "auto" if transport == "nccl" else transport  # of the host's edges
         with self._lock:
             before = self._worlds.get(name)
             is_here = before is not None and before.state is not State.BROKEN
@@ -258,7 +263,7 @@ class WorldManager:
                     f"this process is in world {name!r}, or joins it; leave it first, or use "
                     "another WorldManager for another member"
                 )
-            plan = Plan(name, rank, size, transport, self._epochs.get(name, 0))
+            plan = Plan(name, rank, size, transport, able, device, self._epochs.get(name, 0))
             joining = self._joining[name] = _Joining(plan)
         if before is not None:
             self.end(before)
@@ -281,9 +286,9 @@ class WorldManager:
         plan, meet = joining.plan, self._meet
         assert meet is not None
         try:
-            life = await meet.join(plan, rendezvous, timeout_s)
+            life, gpu = await meet.join(plan, rendezvous, timeout_s)
             edges = life.edges
-            world = World(plan.name, life.epoch, plan.rank, plan.size, edges, self)
+            world = World(plan.name, life.epoch, plan.rank, plan.size, edges, self, gpu)
             with self._lock:
                 self._epochs[plan.name] = life.epoch
                 self._numbers[edges.number] = self._worlds[plan.name] = joining.world = world

@@ -17,6 +17,8 @@ from hoplite_ray._native import WorldPort
 from hoplite_ray.errors import WorldError, WorldTimeoutError
 from hoplite_ray.worlds.joining import Plan, join
 from hoplite_ray.worlds.life import Life
+from hoplite_ray.worlds.nccl import Gpu, settle
+from hoplite_ray.worlds.nccl_meeting import connect
 from hoplite_ray.worlds.place import Place
 from hoplite_ray.worlds.rendezvous import (
     Boards,
@@ -86,8 +88,10 @@ class Meet:
 
     # ---- of this loop
 
-    async def join(self, plan: Plan, meet_at: Rendezvous | str | None, timeout_s: float) -> Life:
-        """Return a life that has begun.
+    async def join(
+        self, plan: Plan, meet_at: Rendezvous | str | None, timeout_s: float
+    ) -> tuple[Life, Gpu]:
+        """Return a life that has begun, and what it has for arrays on GPUs.
 
         Raises:  as `WorldManager.join`.
         """
@@ -100,6 +104,11 @@ class Meet:
                 async with asyncio.timeout(timeout_s):
                     rendezvous = await self._rendezvous(plan, meet_at, exits)
                     life = await join(self.place, plan, rendezvous)
+                    with contextlib.ExitStack() as unless:
+                        unless.callback(life.close)
+                        plan.obstacle = "NCCL has not brought all together"
+                        gpu = await connect(life, plan.device)
+                        unless.pop_all()
             except TimeoutError:
                 raise WorldTimeoutError(
                     f"world {plan.name!r} was not joined as rank {plan.rank} of {plan.size} within "
@@ -111,7 +120,7 @@ class Meet:
                 self._joins.discard(task)
                 life.exits.callback(rendezvous.close)
         self._lives[life.edges.number] = life
-        return life
+        return life, gpu
 
     async def _rendezvous(
         self, plan: Plan, meet_at: Rendezvous | str | None, exits: contextlib.ExitStack
@@ -164,6 +173,7 @@ class Meet:
             await self._stopping.wait()
             for number in list(self._lives):
                 self._release(number)
+            await asyncio.to_thread(settle)
             await self.place.close()
             await self._boards.close()
 

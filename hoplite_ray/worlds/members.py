@@ -18,6 +18,24 @@ _SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True, slots=True)
+class Ability:
+    """What a member has for arrays on GPUs: NCCL's version code, or why it has none."""
+
+    version: int
+    lacks: str
+    is_needed: bool
+
+    @classmethod
+    def parsed(cls, fields: dict[str, Any]) -> Ability:
+        """Raises RefusedError for what is none."""
+        return cls(
+            field(fields, "version", int),
+            field(fields, "lacks", str),
+            field(fields, "is_needed", bool),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """One member's process: `uuid` is of its manager, `machine` of its kernel's present life."""
 
@@ -25,6 +43,7 @@ class Member:
     uuid: str
     addresses: tuple[tuple[str, int], ...]
     machine: str
+    ability: Ability
 
     @classmethod
     def parsed(cls, fields: dict[str, Any]) -> Member:
@@ -39,6 +58,7 @@ class Member:
             field(fields, "uuid", str),
             reached,
             field(fields, "machine", str),
+            Ability.parsed(field(fields, "ability", dict)),
         )
 
     def fields(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from hoplite_ray.worlds.introductions import (
     welcome,
 )
 from hoplite_ray.worlds.life import Gathering, Life, Wire
-from hoplite_ray.worlds.members import Member, machine_id
+from hoplite_ray.worlds.members import Ability, Member, machine_id
 from hoplite_ray.worlds.watches import Watch, Watches
 
 _WATCHES_TRIED_MAX = 3
@@ -49,9 +49,9 @@ class Place:
         """Stop listening; the port is its owner's."""
         await self._doors.close()
 
-    def own(self, rank: int) -> Member:
+    def own(self, rank: int, ability: Ability) -> Member:
         """Return this process as a member."""
-        return Member(rank, self.uuid, self._doors.addresses, self.machine)
+        return Member(rank, self.uuid, self._doors.addresses, self.machine, ability)
 
     # ---- to others
 

@@ -15,15 +15,24 @@ from typing import Any, Protocol
 import numpy as np
 
 from hoplite_ray._native import WorldEdges, WorldOperation
-from hoplite_ray.errors import UnusableAfterForkError, WorldBrokenError, WorldTimeoutError
-from hoplite_ray.worlds import calls
+from hoplite_ray.errors import (
+    InvalidArgumentError,
+    UnusableAfterForkError,
+    WorldBrokenError,
+    WorldTimeoutError,
+)
+from hoplite_ray.worlds import calls, nccl_transfers
 from hoplite_ray.worlds.arrays import fresh, to_fill, to_send
 from hoplite_ray.worlds.checks import check_timeout, whole
 from hoplite_ray.worlds.events import Cause, EventStream, State, WorldEvent
+from hoplite_ray.worlds.gpu_arrays import is_on_gpu
+from hoplite_ray.worlds.nccl import Gpu
+from hoplite_ray.worlds.nccl_transfers import Offer, is_offer
 from hoplite_ray.worlds.waiting import (
     BROKEN,
     DONE,
     PENDING,
+    Deadline,
     Turn,
     Waits,
     run_async,
@@ -58,7 +67,14 @@ class World:
     """
 
     def __init__(
-        self, name: str, epoch: int, rank: int, size: int, edges: WorldEdges, owner: Owner
+        self,
+        name: str,
+        epoch: int,
+        rank: int,
+        size: int,
+        edges: WorldEdges,
+        owner: Owner,
+        carried: Gpu,
     ) -> None:
         """For WorldManager."""
         self.name = name
@@ -66,6 +82,7 @@ class World:
         self.rank = rank
         self.size = size
         self.edges = edges
+        self.gpu = carried
         self.rounds = 0
         self.turns: list[Turn] = []
         self.broken: WorldEvent | None = None
@@ -73,7 +90,7 @@ class World:
         self.blocking = BlockingWorld(self)
         others = [other for other in range(size) if other != rank]
         self.transports = {other: edges.transport(other) for other in others}
-        self._kept: defaultdict[int, deque[Callable[[], Array]]] = defaultdict(deque)
+        self._kept: defaultdict[int, deque[Callable[[], Array | Offer]]] = defaultdict(deque)
         self._state = State.READY
         self._owner = owner
         self._pid = os.getpid()
@@ -90,6 +107,11 @@ class World:
         if self._state is not State.CLOSED and self.edges.end() is not None:
             return State.BROKEN
         return self._state
+
+    @property
+    def device(self) -> int | None:
+        """The GPU whose arrays this world carries, by NCCL; None: it carries the CPU's only."""
+        return None if self.gpu.lacks else self.gpu.device
 
     def events(self) -> EventStream:
         """Iterate over what happens to this world from now on: `async for event in w.events()`.
@@ -112,7 +134,12 @@ class World:
         await run_async(self.begin_leave(timeout_s))
 
     async def send(self, array: Any, *, dst: int, timeout_s: float | None = None) -> None:
-        """Send an array to a rank; returns when it may be written to again."""
+        """Send an array to a rank; returns when it may be written to again.
+
+        One on a GPU waits for its receiver, and can't be taken back: a timeout ends the world.
+        """
+        if is_on_gpu(array):
+            return await run_async(self.send_from_gpu(array, dst, timeout_s))
         operation = self.begin_send(array, dst, timeout_s)
         if operation is not None:
             await run_async(self.finish(operation, timeout_s, f"send to rank {dst}"))
@@ -120,9 +147,11 @@ class World:
     async def recv(self, into: Any = None, *, src: int, timeout_s: float | None = None) -> Any:
         """Receive the next message of a rank: into an array of its dtype and size, or a new one.
 
+        What was sent from a GPU is received into an array on one, which is ready for any stream.
+
         Returns: `into`, or a numpy array.
         """
-        if into is None or self.has_kept(src):
+        if into is None or self.has_kept(src) or is_on_gpu(into):
             return await run_async(self.receive_new(into, src, timeout_s))
         operation = self.begin_receive(into, src, timeout_s)
         if operation is not None:
@@ -210,6 +239,13 @@ class World:
         dst = whole("dst", dst) if type(dst) is not int else dst
         return self.edges.send(dst, 0, calls.SEND, lent.dtype, lent.shape, lent.buffer)
 
+    def send_from_gpu(self, array: Any, dst: int, timeout_s: float | None) -> Waits[None]:
+        """Send an array on a GPU."""
+        self.check_usable()
+        check_timeout(timeout_s)
+        self._check_other("dst", dst := whole("dst", dst))
+        return nccl_transfers.send(self, array, dst, timeout_s)
+
     def begin_receive(self, into: Any, src: int, timeout_s: float | None) -> WorldOperation | None:
         """Begin; None: it is done."""
         self.check_usable()
@@ -225,16 +261,19 @@ class World:
     def receive_new(self, into: Any, src: int, timeout_s: float | None) -> Waits[Any]:
         """Receive what comes, as a numpy array on its own memory, or what had been kept."""
         self.check_usable()
+        if is_on_gpu(into):
+            self.gpu.lend(into, is_filled=True)  # a mistake is told before anything is received
         if self._kept[src] and self.edges.end() is None:
-            return self._given(self._kept[src].popleft()(), into, src)
+            return (yield from self._given(self._kept[src].popleft()(), into, src, timeout_s))
         check_timeout(timeout_s)
+        deadline = Deadline(timeout_s)
         operation = self.edges.receive_new(whole("src", src), 0, calls.SEND)
 
         def keep() -> None:
             self._kept[src].append(lambda: _received(operation))
 
         yield from self.finish(operation, timeout_s, f"receive from rank {src}", keep)
-        return self._given(_received(operation), into, src)
+        return (yield from self._given(_received(operation), into, src, deadline.left_s()))
 
     def finish_receive(
         self, operation: WorldOperation, into: Any, src: int, timeout_s: float | None
@@ -248,16 +287,40 @@ class World:
 
         return self.finish(operation, timeout_s, f"receive from rank {src}", keep)
 
-    def _given(self, array: Array, into: Any, src: int) -> Any:
+    def _given(
+        self, message: Array | Offer, into: Any, src: int, timeout_s: float | None
+    ) -> Waits[Any]:
+        if isinstance(message, Offer):
+            if into is None:
+                self._kept[src].appendleft(lambda: message)
+                raise InvalidArgumentError(
+                    f"rank {src} sent {message}; receive it into such an array on a GPU"
+                )
+            if is_on_gpu(into):
+                yield from nccl_transfers.take(self, message, into, src, timeout_s)
+                return into
+            raise self.mismatched(f"rank {src} sent {message}, and memory of the CPU was given")
         if into is None:
-            return array
+            return message
+        sent = f"rank {src} sent {message.dtype}{list(message.shape)}"
+        if is_on_gpu(into):
+            raise self.mismatched(f"{sent} of the CPU, and an array on a GPU was to be received")
         lent = to_fill(into)
-        if (lent.flat.dtype, lent.flat.size) != (array.dtype, array.size):
-            why = f"rank {src} sent {array.dtype}{list(array.shape)}, which does not fit its buffer"
-            self.edges.abort(Cause.PROTOCOL, why)
-            raise self._broken_error()
-        lent.flat[...] = array.reshape(-1)
+        if (lent.flat.dtype, lent.flat.size) != (message.dtype, message.size):
+            raise self.mismatched(f"{sent}, which does not fit its buffer")
+        lent.flat[...] = message.reshape(-1)
         return into
+
+    def mismatched(self, why: str) -> WorldBrokenError:
+        """End the world for all because members do different things; the error to raise."""
+        self.edges.abort(Cause.PROTOCOL, why)
+        return self._broken_error()
+
+    def _check_other(self, what: str, rank: int) -> None:
+        if rank == self.rank or not 0 <= rank < self.size:
+            raise InvalidArgumentError(
+                f"{what}={rank} is no other rank of {self}, which has 0 to {self.size - 1}"
+            )
 
     def begin_leave(self, timeout_s: float | None) -> Waits[None]:
         """Leave, and give everything back, however that ends."""
@@ -330,9 +393,11 @@ class World:
         )
 
 
-def _received(operation: WorldOperation) -> Array:
+def _received(operation: WorldOperation) -> Array | Offer:
     received = operation.received()
     assert received is not None  # it is done
+    if is_offer(received.dtype):
+        return Offer(received.dtype, received.shape, received)
     return fresh(received, received.dtype, received.shape)
 
 
@@ -344,13 +409,15 @@ class BlockingWorld:
 
     def send(self, array: Any, *, dst: int, timeout_s: float | None = None) -> None:
         """As `World.send`."""
+        if is_on_gpu(array):
+            return run_blocking(self._world.send_from_gpu(array, dst, timeout_s))
         operation = self._world.begin_send(array, dst, timeout_s)
         if operation is not None:
             run_blocking(self._world.finish(operation, timeout_s, f"send to rank {dst}"))
 
     def recv(self, into: Any = None, *, src: int, timeout_s: float | None = None) -> Any:
         """As `World.recv`."""
-        if into is None or self._world.has_kept(src):
+        if into is None or self._world.has_kept(src) or is_on_gpu(into):
             return run_blocking(self._world.receive_new(into, src, timeout_s))
         operation = self._world.begin_receive(into, src, timeout_s)
         if operation is not None:

@@ -17,6 +17,8 @@
 
 #include "bindings/convert.h"
 #include "bindings/handles.h"
+#include "bindings/worlds_handles.h"
+#include "bindings/worlds_nccl.h"
 #include "world/fake_pipe.h"
 #include "world/progress.h"
 #include "world/ring_pipe.h"
@@ -28,29 +30,6 @@ namespace {
 
 using namespace nb::literals;
 
-// A borrowed buffer of a Python object that may be written to, or only read.
-class LentBytes {
- public:
-  LentBytes(nb::handle owner, int flags) {
-    if (PyObject_GetBuffer(owner.ptr(), &buffer_, flags) != 0) throw nb::python_error();
-  }
-  ~LentBytes() {
-    if (buffer_.obj != nullptr) PyBuffer_Release(&buffer_);
-  }
-  LentBytes(LentBytes&& other) noexcept : buffer_(std::exchange(other.buffer_, Py_buffer{})) {}
-  LentBytes& operator=(LentBytes&&) = delete;
-  [[nodiscard]] std::span<std::byte> bytes() const {
-    return {static_cast<std::byte*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)};
-  }
-
- private:
-  Py_buffer buffer_{};
-};
-
-struct PyReceived {
-  OperationHandle operation;
-};
-
 int export_received(PyObject* self, Py_buffer* buffer, int flags) {
   Operation& operation = *nb::inst_ptr<PyReceived>(nb::handle(self))->operation;
   return fill_buffer(self, {operation.data.get(), operation.content.size_bytes}, buffer, flags);
@@ -58,78 +37,6 @@ int export_received(PyObject* self, Py_buffer* buffer, int flags) {
 
 PyType_Slot received_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_received)},
                                 {0, nullptr}};
-
-struct PyCompletions {
-  std::shared_ptr<Completions> completions;
-  PyCompletions() : completions(std::make_shared<Completions>(unwrap(Doorbell::open()))) {}
-};
-
-// What keeps alive what: an operation its world, a world the port.
-struct PyWorld {
-  std::shared_ptr<Progress> progress;
-  std::shared_ptr<World> world;
-};
-
-class PyOperation {
- public:
-  PyOperation(const PyWorld& world, OperationHandle operation, std::optional<LentBytes> lent)
-      : world_(world), operation_(std::move(operation)), lent_(std::move(lent)) {}
-  PyOperation(PyOperation&&) noexcept = default;
-  PyOperation& operator=(PyOperation&&) = delete;
-  ~PyOperation() {
-    if (operation_ != nullptr) cancel();
-  }
-
-  [[nodiscard]] int state() {
-    const auto now = operation_->state.load();
-    if (now != Operation::State::kPending) lent_.reset();
-    return static_cast<int>(now);
-  }
-
-  bool wait(double timeout_s) {
-    constexpr std::int64_t kSliceNs = 50'000'000;  // between looks at Python's signals
-    std::int64_t left = to_duration(timeout_s).ns;
-    while (true) {
-      const std::int64_t slice = std::min(left, kSliceNs);
-      const bool has_ended = [&] {
-        const nb::gil_scoped_release released;
-        return world_.world->wait(*operation_, Duration{slice});
-      }();
-      if (has_ended) return true;
-      left -= slice;
-      if (left <= 0) return false;
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    }
-  }
-
-  nb::object received() {
-    if (state() != static_cast<int>(Operation::State::kDone)) return nb::none();
-    if (operation_->data == nullptr) return nb::none();
-    return nb::cast(PyReceived{operation_});
-  }
-
-  bool cancel() {
-    if (state() != static_cast<int>(Operation::State::kPending)) return false;
-    if (world_.progress->is_forked()) return false;  // it is the parent's
-    const nb::gil_scoped_release released;
-    return world_.world->cancel(*operation_);
-  }
-
-  [[nodiscard]] bool has_moved() {
-    const nb::gil_scoped_release released;
-    return world_.world->has_moved(*operation_);
-  }
-
-  bool notify(const PyCompletions& completions, std::uint64_t token) {
-    const nb::gil_scoped_release released;
-    return world_.world->notify(*operation_, completions.completions, token);
-  }
-
- private:
-  PyWorld world_;
-  OperationHandle operation_;
-  std::optional<LentBytes> lent_;  // until it has ended
-};
 
 // None: it is done already.
 nb::object begun(const PyWorld& world, Result<OperationHandle> begun,
@@ -435,6 +342,7 @@ void bind_worlds(nb::module_& m) {
   bind_fake(m);
   bind_edges(m);
   bind_port(m);
+  bind_nccl(m);
 }
 
 }  // namespace hoplite::worlds

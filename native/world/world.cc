@@ -154,6 +154,10 @@ OperationHandle World::begin(Edge* edge, OperationId id, Rank peer) {
 bool World::cancel(Operation& operation) {
   const Lock lock(mutex_);
   if (operation.state != Operation::State::kPending || &operation == leaving_.get()) return false;
+  if (beside_.contains(operation.id)) {
+    break_by(nullptr, {Cause::kAborted, name_.rank, "it gave up what was under way by NCCL"});
+    return false;
+  }
   Edge& edge = *edges_.at(operation.peer);
   const auto was_open = edge.rules().handle_cancel(operation.id);
   HOPLITE_CHECK(!was_open || *was_open);
@@ -180,6 +184,7 @@ bool World::notify(Operation& operation, std::shared_ptr<Completions> completion
 
 bool World::has_moved(const Operation& operation) {
   const Lock lock(mutex_);
+  if (beside_.contains(operation.id)) return true;
   const auto edge = edges_.find(operation.peer);
   return edge != edges_.end() && edge->second->rules().has_moved(operation.id);
 }
@@ -189,6 +194,37 @@ void World::end_operation(Operation& operation, Operation::State state) {
   for (const auto& [completions, token] : operation.waiters) completions->push(token);
   operation.waiters.clear();
   ended_.notify_all();
+}
+
+// ---- beside the edges ----
+
+void World::attach(std::shared_ptr<Companion> companion) {
+  const Lock lock(mutex_);
+  if (end_ || is_closed_) companion->handle_end(Companion::Ending::kBroken);
+  companions_.push_back(std::move(companion));
+}
+
+OperationHandle World::begin_beside() {
+  const Lock lock(mutex_);
+  auto operation = std::make_shared<Operation>();
+  operation->id = OperationId{++operations_};
+  operation->peer = name_.rank;
+  if (end_ || is_closed_) {
+    operation->state = Operation::State::kBroken;
+  } else {
+    beside_.emplace(operation->id, operation);
+  }
+  return operation;
+}
+
+void World::end_beside(OperationId id, Operation::State state) {
+  const Lock lock(mutex_);
+  const auto found = beside_.find(id);
+  // After the world's end it is still under way, until nothing touches its memory.
+  if (found == beside_.end() || (end_ && state == Operation::State::kDone)) return;
+  end_operation(*found->second, state);
+  beside_.erase(found);
+  check_drained();
 }
 
 // ---- moving bytes ----
@@ -381,6 +417,7 @@ void World::break_by(const Edge* by, End end) {
   // First what is under way is copied: an operation that has ended gives its buffer back.
   for (const auto& [peer, edge] : edges_) edge->rules().handle_ending(*end_);
   end_open();
+  for (const auto& companion : companions_) companion->handle_end(Companion::Ending::kBroken);
   if (leaving_ != nullptr && leaving_->state == Operation::State::kPending) {
     end_operation(*leaving_, Operation::State::kBroken);
   }
@@ -436,7 +473,7 @@ void World::check_drained() {
   if (leaving_ == nullptr || leaving_->state != Operation::State::kPending) return;
   const bool is_drained =
       std::ranges::all_of(edges_, [](const auto& each) { return each.second->is_retired; });
-  if (!is_drained) return;
+  if (!is_drained || !beside_.empty()) return;
   end_operation(*leaving_, Operation::State::kDone);
   end_open();  // receives for which nothing will come
 }
@@ -455,6 +492,9 @@ void World::close() {
     retire(*edge);
   }
   edges_.clear();
+  for (const auto& companion : std::exchange(companions_, {})) {
+    companion->handle_end(has_left ? Companion::Ending::kLeft : Companion::Ending::kBroken);
+  }
   progress_.remove(*this);
 }
 

@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "world/companion.h"
 #include "world/completions.h"
 #include "world/edge.h"
 #include "world/operation.h"
@@ -69,6 +70,11 @@ class World {
   [[nodiscard]] bool notify(Operation& operation, std::shared_ptr<Completions> completions,
                             std::uint64_t token);
   [[nodiscard]] bool has_moved(const Operation& operation);
+
+  // What is carried beside the edges: a companion ends it. It can't be taken back.
+  void attach(std::shared_ptr<Companion> companion);
+  [[nodiscard]] OperationHandle begin_beside();
+  void end_beside(OperationId id, Operation::State state);  // kDone: unless the world has ended
 
   void abort(Cause cause, const std::string& text);
   // Goodbye to all, after what is to be sent; done when it has reached them.
@@ -120,6 +126,8 @@ class World {
   std::condition_variable ended_;  // of any operation
   std::map<Rank, std::unique_ptr<Edge>> edges_;
   std::map<OperationId, OperationHandle> open_;
+  std::map<OperationId, OperationHandle> beside_;
+  std::vector<std::shared_ptr<Companion>> companions_;
   std::optional<Outcome> mine_;  // of the operation that its caller carries right now
   OperationId carried_;
   std::uint64_t operations_ = 0;

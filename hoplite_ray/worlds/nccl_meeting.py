@@ -1,0 +1,129 @@
+"""How the members of a new world bring up NCCL: over its edges, before its join returns."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from hoplite_ray._native import WorldOperation
+from hoplite_ray.errors import HopliteError, WorldError
+from hoplite_ray.worlds.life import Life
+from hoplite_ray.worlds.members import Ability
+from hoplite_ray.worlds.nccl import Gpu, loaded
+from hoplite_ray.worlds.waiting import DONE, PENDING, Waits, run_async
+
+_ID, _VERDICT = 24, 32  # operations, after those of nccl_transfers
+_KEY = 1 << 62
+_ID_BYTES = 128
+_TEXT_BYTES_MAX = 4096
+
+
+async def connect(life: Life, device: int) -> Gpu:
+    """Make the communicators of a life that has begun, or say why there are none.
+
+    Raises:  WorldError if a member needs them; WorldBrokenError if one dies meanwhile.
+    """
+    abilities = life.abilities
+    lacks = _what_lacks(abilities)
+    gpu = Gpu(lacks, device)
+    if not lacks:
+        everybody = tuple(range(len(abilities)))
+        pairs = itertools.combinations(everybody, 2) if len(abilities) > 2 else ()
+        # One after the other, in one order for all, so that no two wait crosswise.
+        for number, among in enumerate((everybody, *pairs)):
+            failure = await _open(life, gpu, among, number) if life.rank in among else ""
+            gpu.lacks = await _verdict(life, failure, number)
+            if gpu.lacks:
+                break
+    if gpu.lacks and any(each.is_needed for each in abilities.values()):
+        raise WorldError(
+            f"{life} was joined with transport='nccl', and has no NCCL: {gpu.lacks}; mend that, or "
+            "join it with transport='auto' everywhere"
+        )
+    return gpu
+
+
+def _what_lacks(abilities: dict[int, Ability]) -> str:
+    for rank, each in sorted(abilities.items()):
+        if each.lacks:
+            return f"rank {rank}: {each.lacks}"
+        if each.version != abilities[0].version:
+            return f"rank 0 has NCCL {abilities[0].version}, and rank {rank} {each.version}"
+    return ""
+
+
+async def _open(life: Life, gpu: Gpu, among: tuple[int, ...], number: int) -> str:
+    """Meet the others of one communicator; returns what has failed."""
+    nccl, key = loaded(), _KEY | number
+    leader, made, failure = among[0], bytearray(_ID_BYTES), ""
+    if life.rank == leader:
+        try:
+            made[:] = await asyncio.to_thread(nccl.unique_id)
+        except HopliteError as error:
+            failure = str(error)
+        given = bytes(made)
+        sent = [life.edges.send(rank, key, _ID, "", (), given) for rank in among[1:]]
+        await run_async(_all(life, *sent))
+    else:
+        await run_async(_all(life, life.edges.receive(leader, key, _ID, "", made)))
+    if not any(made):  # there is none, and its maker says why
+        return failure
+    channel = nccl.open(
+        life.edges,
+        bytes(made),
+        rank=among.index(life.rank),
+        size=len(among),
+        device=gpu.device,
+    )
+    joined = channel.joined()
+    if joined.state == PENDING:
+        await run_async(_end(joined))
+    if joined.state == DONE:
+        gpu.channels[among] = channel
+        return ""
+    _check(life, joined)
+    return channel.error
+
+
+async def _verdict(life: Life, failure: str, number: int) -> str:
+    """Tell all what has failed anywhere; returns the same everywhere."""
+    edges, key = life.edges, _KEY | 1 << 32 | number
+    others = range(1, len(life.abilities))
+
+    def told(text: str) -> bytes:
+        return text.encode()[:_TEXT_BYTES_MAX].ljust(_TEXT_BYTES_MAX)
+
+    said = {rank: bytearray(_TEXT_BYTES_MAX) for rank in (others if life.rank == 0 else (0,))}
+    if life.rank > 0:
+        mine = edges.send(0, key, _VERDICT, "", (), told(failure))
+        heard = edges.receive(0, key, _VERDICT, "", said[0])
+        await run_async(_all(life, mine, heard))
+        return said[0].decode(errors="replace").strip()
+    await run_async(
+        _all(life, *(edges.receive(rank, key, _VERDICT, "", each) for rank, each in said.items()))
+    )
+    texts = {0: failure}
+    texts |= {rank: each.decode(errors="replace").strip() for rank, each in said.items()}
+    verdict = next((f"rank {rank}: {text}" for rank, text in texts.items() if text), "")
+    await run_async(
+        _all(life, *(edges.send(rank, key, _VERDICT, "", (), told(verdict)) for rank in others))
+    )
+    return verdict
+
+
+def _all(life: Life, *operations: WorldOperation | None) -> Waits[None]:
+    for operation in operations:
+        if operation is not None:
+            if operation.state == PENDING:
+                yield operation, None
+            _check(life, operation)
+
+
+def _end(operation: WorldOperation) -> Waits[None]:
+    yield operation, None
+
+
+def _check(life: Life, operation: WorldOperation) -> None:
+    end = life.edges.end()
+    if operation.state != DONE and end is not None:
+        raise WorldError(f"a member of {life} was lost while NCCL brought all together: {end[2]}")

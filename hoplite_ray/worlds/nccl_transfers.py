@@ -1,0 +1,229 @@
+"""How members agree on a transfer between their GPUs, and then begin it together.
+
+Nothing is issued before all who take part have agreed, over the host's edges: what is offered has a
+dtype and a size, so that a mismatch is the world's end, and no kernel waits for a peer that never
+comes. Between two, the sender offers; the receiver answers when it has an array for it; the first
+of the two gives the turn. Of a collective rank 0 hears of all, and gives the turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from hoplite_ray._native import WorldEdges, WorldOperation
+from hoplite_ray.errors import WorldBrokenError, WorldTimeoutError
+from hoplite_ray.worlds.collectives import Steps
+from hoplite_ray.worlds.gpu_arrays import OnGpu, stream_of
+from hoplite_ray.worlds.nccl import Gpu, give_back
+from hoplite_ray.worlds.waiting import PENDING, Deadline, Waits
+
+_MARK = "@gpu"  # after the dtype of a message that is only the offer of one
+
+# Operations of messages between members, beside those that users call, whose numbers are no
+# multiples of eight; and the bit of their keys, beside the rounds of collectives.
+_SEND, _READY, _GO = 0, 8, 16
+_KEY = 1 << 63
+
+
+class Offer:
+    """What a member wants to send from its GPU."""
+
+    __slots__ = ("dtype", "number", "shape", "size_bytes")
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], said: Any) -> None:
+        self.dtype = dtype.removesuffix(_MARK)
+        self.shape = shape
+        self.number, self.size_bytes = (int(each) for each in np.frombuffer(said, np.uint64))
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)} ({self.size_bytes} B) on its GPU"
+
+
+def offered(dtype: str) -> str:
+    """Return the dtype of the messages by which members agree on arrays of `dtype`."""
+    return dtype + _MARK
+
+
+def is_offer(dtype: str) -> bool:
+    """Whether a message of this dtype is one."""
+    return dtype.endswith(_MARK)
+
+
+class Party(Protocol):
+    """The world that a transfer is of."""
+
+    rank: int
+    size: int
+    edges: WorldEdges
+    gpu: Gpu
+
+    def check(self, operation: WorldOperation) -> None:
+        """Raise unless it has succeeded."""
+
+    def abort(self, why: str) -> None:
+        """End the world for all."""
+
+    def mismatched(self, why: str) -> WorldBrokenError:
+        """End the world for all because members do different things; the error to raise."""
+
+
+class Round(Protocol):
+    """One call of a collective by all members."""
+
+    rank: int
+    size: int
+
+    def send(self, to: int, part: Any) -> Any:
+        """Begin to send; the part stays as it is until that has ended."""
+
+    def receive(self, source: int, part: Any) -> Any:
+        """Begin to receive into the part."""
+
+    def note(self, operation: WorldOperation) -> None:
+        """It was begun for this call."""
+
+    def mismatched(self, why: str) -> WorldBrokenError:
+        """End the world because members call different things; the error to raise."""
+
+
+class _Talk:
+    """One transfer between two, which both know of: whatever ends it early ends the world."""
+
+    def __init__(self, world: Party, what: str, timeout_s: float | None) -> None:
+        self._world = world
+        self._what = what
+        self._timeout_s = timeout_s
+        self._deadline = Deadline(timeout_s)
+
+    def wait(self, *operations: WorldOperation | None) -> Waits[None]:
+        """Wait for each, and raise unless it has succeeded."""
+        for operation in operations:
+            if operation is None:
+                continue
+            if operation.state == PENDING and not (yield operation, self._deadline.left_s()):
+                raise WorldTimeoutError(
+                    f"{self._what} in {self._world} did not finish within {self._timeout_s} s"
+                )
+            self._world.check(operation)
+
+    def run(self, steps: Waits[None]) -> Waits[None]:
+        """Do the steps; nothing is left under way."""
+        try:
+            yield from steps
+        except WorldBrokenError:
+            raise
+        except WorldTimeoutError as error:
+            self._give_up("a timeout")
+            raise WorldTimeoutError(
+                f"{error}; the other member knew of it, so the world was aborted"
+            ) from None
+        except BaseException as error:
+            self._give_up(f"{type(error).__name__} {error}"[:200])
+            raise
+        finally:
+            give_back()
+
+    def _give_up(self, why: str) -> None:
+        self._world.abort(f"{self._what} was given up by rank {self._world.rank} after {why}")
+
+
+def send(world: Party, array: Any, dst: int, timeout_s: float | None) -> Waits[None]:
+    """Send from a GPU; ends when the array may be written to again."""
+    lent = world.gpu.lend(array, is_filled=False)
+    talk = _Talk(world, f"send to rank {dst}", timeout_s)
+    return talk.run(_send(world, talk, lent, dst))
+
+
+def _send(world: Party, talk: _Talk, lent: OnGpu, dst: int) -> Waits[None]:
+    number = world.gpu.next_offer(dst)
+    said = np.array([number, lent.size_bytes], np.uint64)
+    yield from talk.wait(world.edges.send(dst, 0, _SEND, offered(lent.dtype), lent.shape, said))
+    if lent.size_bytes == 0:
+        return
+    yield from _transfer(world, talk, "send", lent, dst, number)
+
+
+def take(world: Party, offer: Offer, into: Any, src: int, timeout_s: float | None) -> Waits[None]:
+    """Receive what was offered, into an array on the GPU."""
+    lent = world.gpu.lend(into, is_filled=True)
+    if (lent.dtype, lent.size_bytes) != (offer.dtype, offer.size_bytes):
+        raise world.mismatched(f"rank {src} sent {offer}, and {lent} was to be received")
+    if lent.size_bytes == 0:
+        return
+    talk = _Talk(world, f"receive from rank {src}", timeout_s)
+    yield from talk.run(_transfer(world, talk, "receive", lent, src, offer.number))
+
+
+def _transfer(
+    world: Party, talk: _Talk, kind: str, lent: OnGpu, other: int, number: int
+) -> Waits[None]:
+    """The receiver is ready; the first of the two gives the turn; both issue."""
+    among = (min(world.rank, other), max(world.rank, other))
+    sender = world.rank if kind == "send" else other
+    key = _KEY | number << 1 | (sender == among[0])
+    arrays: Any = ([lent], []) if kind == "send" else ([], [lent])
+    if world.rank == among[0]:
+        if kind == "send":
+            heard = world.edges.receive(other, key, _READY, "", bytearray())
+            yield from talk.wait(heard)
+        operation, turn = world.gpu.issue(among, kind, *arrays, peer=other)
+        go = world.edges.send(other, key, _GO, "", (), turn.to_bytes(8, "little"))
+        yield from talk.wait(go, operation)
+        return
+    ready = None
+    if kind == "receive":
+        ready = world.edges.send(other, key, _READY, "", (), b"")
+    turn_said = bytearray(8)
+    heard = world.edges.receive(other, key, _GO, "", turn_said)
+    yield from talk.wait(ready, heard)
+    turn = int.from_bytes(turn_said, "little")
+    operation, _ = world.gpu.issue(among, kind, *arrays, peer=other, turn=turn)
+    yield from talk.wait(operation)
+
+
+def collective(
+    call: Round,
+    gpu: Gpu,
+    kind: str,
+    sources: Sequence[OnGpu],
+    targets: Sequence[OnGpu],
+    *,
+    root: int = 0,
+    op: str | None = None,
+) -> Steps:
+    """Do one on all members' GPUs, as steps of a call: rank 0 hears of all, and gives the turn."""
+    size_bytes = (*sources, *targets)[0].size_bytes
+    stream_of([*sources, *targets])
+    everybody = tuple(range(call.size))
+    others = everybody[1:]
+    if call.rank > 0:
+        yield [call.send(0, np.array([size_bytes], np.uint64))]
+        given = np.zeros(1, np.uint64)
+        yield [call.receive(0, given)]
+        turn = int(given[0])
+    else:
+        said = {rank: np.zeros(1, np.uint64) for rank in others}
+        yield [call.receive(rank, each) for rank, each in said.items()]
+        for rank, each in said.items():
+            if each[0] != size_bytes:
+                raise call.mismatched(
+                    f"rank {rank} called {kind} with {each[0]} B, and rank 0 with {size_bytes} B"
+                )
+        turn = 0
+    if size_bytes == 0:
+        if call.rank == 0:
+            yield [call.send(rank, np.zeros(1, np.uint64)) for rank in others]
+        return
+    operation, turn = gpu.issue(
+        everybody, kind, sources, targets, peer=root, op=op, turn=turn or None
+    )
+    call.note(operation)
+    if call.rank == 0:
+        yield [call.send(rank, np.array([turn], np.uint64)) for rank in others]
+    try:
+        yield [operation]
+    finally:
+        give_back()

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "world/nccl_thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/units.h"
+#include "world/nccl_channel.h"
+
+namespace hoplite::worlds {
+namespace {
+
+// While NCCL says that a call goes on: it can't be waited for, only asked again.
+constexpr Duration kAskMin = 20_us;
+constexpr Duration kAskMax = 1_ms;
+// How often a channel on which something runs is asked for errors; that it is over comes by itself.
+constexpr Duration kLookEvery = 50_ms;
+
+}  // namespace
+
+std::thread quiet_thread(const char* name, std::function<void()> work) {
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread([name, work = std::move(work)] {
+    ::pthread_setname_np(::pthread_self(), name);
+    work();
+  });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+// ---- the queue
+
+void NcclQueue::add(std::shared_ptr<NcclChannel> channel) {
+  const std::lock_guard guard(mutex_);
+  channels_.push_back(std::move(channel));
+  is_woken_ = true;
+  changed_.notify_all();
+}
+
+void NcclQueue::wake() {
+  const std::lock_guard guard(mutex_);
+  is_woken_ = true;
+  changed_.notify_all();
+}
+
+void NcclQueue::note_ending() {
+  const std::lock_guard guard(mutex_);
+  ++endings_;
+}
+
+void NcclQueue::note_over() {
+  const std::lock_guard guard(mutex_);
+  --endings_;
+  is_woken_ = true;
+  changed_.notify_all();
+}
+
+bool NcclQueue::settle() {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::nanoseconds((kAbortLimit + kCallLimit).ns),
+                           [this] { return endings_ == 0; });
+}
+
+std::vector<std::shared_ptr<NcclChannel>> NcclQueue::wait(std::optional<Duration> timeout) {
+  std::unique_lock lock(mutex_);
+  const auto is_woken = [this] { return is_woken_ || !is_running_; };
+  if (timeout) {
+    changed_.wait_for(lock, std::chrono::nanoseconds(timeout->ns), is_woken);
+  } else {
+    changed_.wait(lock, is_woken);
+  }
+  is_woken_ = false;
+  return is_running_ ? channels_ : std::vector<std::shared_ptr<NcclChannel>>{};
+}
+
+void NcclQueue::drop(const std::vector<std::shared_ptr<NcclChannel>>& channels) {
+  const std::lock_guard guard(mutex_);
+  std::erase_if(channels_, [&](const auto& each) { return std::ranges::count(channels, each) > 0; });
+}
+
+// ---- the thread
+
+NcclThread::NcclThread()
+    : queue_(std::make_shared<NcclQueue>()),
+      pid_(::getpid()),
+      thread_(quiet_thread("hoplite-nccl", [queue = queue_] { run(queue); })) {}
+
+NcclThread::~NcclThread() {
+  if (::getpid() != pid_) {  // a forked child has no such thread, and perhaps a held lock
+    thread_.detach();
+    return;
+  }
+  {
+    const std::lock_guard guard(queue_->mutex_);
+    queue_->is_running_ = false;
+    queue_->changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void NcclThread::run(const std::shared_ptr<NcclQueue>& queue) noexcept {
+  std::optional<Duration> timeout;
+  Duration ask = kAskMin;
+  while (true) {
+    const auto channels = queue->wait(timeout);
+    {
+      const std::lock_guard guard(queue->mutex_);
+      if (!queue->is_running_) return;
+    }
+    std::vector<std::shared_ptr<NcclChannel>> over;
+    timeout.reset();
+    bool is_asked_again = false;
+    for (const auto& channel : channels) {
+      switch (channel->step()) {
+        case NcclChannel::Next::kAsk:
+          is_asked_again = true;
+          break;
+        case NcclChannel::Next::kLook:
+          timeout = kLookEvery;
+          break;
+        case NcclChannel::Next::kOver:
+          over.push_back(channel);
+          break;
+        case NcclChannel::Next::kNothing:
+          break;
+      }
+    }
+    queue->drop(over);
+    ask = is_asked_again ? std::min(ask + ask, kAskMax) : kAskMin;
+    if (is_asked_again) timeout = ask;
+  }
+}
+
+}  // namespace hoplite::worlds
