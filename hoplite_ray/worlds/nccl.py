@@ -165,11 +165,11 @@ def loaded(*, begin: bool = False) -> Nccl:
     with _loading:
         if _nccl is None:
             named, cuda = nccl_libraries()
-            _nccl = Nccl([named] if named else _usual_libraries(), cuda, begin=begin)
+            _nccl = Nccl([named] if named else usual_libraries(), cuda, begin=begin)
         return _nccl
 
 
-def _usual_libraries() -> list[str]:
+def usual_libraries() -> list[str]:
     """Where NCCL is: on the loader's path, or in the wheel that torch and cupy use."""
     names = ["libnccl.so.2"]
     with suppress(ImportError, ValueError):

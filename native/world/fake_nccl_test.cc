@@ -230,10 +230,10 @@ void fold_as(int op, std::byte* into, const std::byte* other, std::size_t size_b
 
 void fold(const Call& call, const std::byte* other) {
   using Fold = void (*)(int, std::byte*, const std::byte*, std::size_t);
-  const std::map<int, Fold> folds = {
-      {0, fold_as<std::int8_t>},   {1, fold_as<std::uint8_t>}, {2, fold_as<std::int32_t>},
-      {3, fold_as<std::uint32_t>}, {4, fold_as<std::int64_t>}, {5, fold_as<std::uint64_t>},
-      {7, fold_as<float>},         {8, fold_as<double>}};
+  const std::map<int, Fold> folds = {{0, fold_as<std::int8_t>},  {1, fold_as<std::uint8_t>},
+                                     {2, fold_as<std::int32_t>}, {3, fold_as<std::uint32_t>},
+                                     {4, fold_as<std::int64_t>}, {5, fold_as<std::uint64_t>},
+                                     {7, fold_as<float>},        {8, fold_as<double>}};
   folds.at(call.dtype)(call.op, call.into, other, call.size_bytes);
 }
 
@@ -449,26 +449,26 @@ int ncclRecv(void* into, std::size_t count, int dtype, int peer, Comm* comm, Str
 
 int ncclBroadcast(const void* from, void* into, std::size_t count, int dtype, int root, Comm* comm,
                   Stream* stream) {
-  return note(comm, stream, {Kind::kBroadcast, bytes(from), bytes(into), size_of(count, dtype),
-                             dtype, 0, root});
+  return note(comm, stream,
+              {Kind::kBroadcast, bytes(from), bytes(into), size_of(count, dtype), dtype, 0, root});
 }
 
 int ncclReduce(const void* from, void* into, std::size_t count, int dtype, int op, int root,
                Comm* comm, Stream* stream) {
-  return note(comm, stream, {Kind::kReduce, bytes(from), bytes(into), size_of(count, dtype), dtype,
-                             op, root});
+  return note(comm, stream,
+              {Kind::kReduce, bytes(from), bytes(into), size_of(count, dtype), dtype, op, root});
 }
 
 int ncclAllReduce(const void* from, void* into, std::size_t count, int dtype, int op, Comm* comm,
                   Stream* stream) {
-  return note(comm, stream, {Kind::kAllReduce, bytes(from), bytes(into), size_of(count, dtype),
-                             dtype, op, 0});
+  return note(comm, stream,
+              {Kind::kAllReduce, bytes(from), bytes(into), size_of(count, dtype), dtype, op, 0});
 }
 
 int ncclAllGather(const void* from, void* into, std::size_t count, int dtype, Comm* comm,
                   Stream* stream) {
-  return note(comm, stream, {Kind::kAllGather, bytes(from), bytes(into), size_of(count, dtype),
-                             dtype, 0, 0});
+  return note(comm, stream,
+              {Kind::kAllGather, bytes(from), bytes(into), size_of(count, dtype), dtype, 0, 0});
 }
 
 // ---- the CUDA driver
@@ -578,6 +578,7 @@ int cuGetErrorString(int, const char** text) {
 
 int fake_launched() { return launched; }
 int fake_aborted() { return aborted; }
+void fake_forget() { launched = aborted = 0; }
 // As torch or cupy have begun to use a GPU.
 void fake_use(int device) {
   is_initialized = true;

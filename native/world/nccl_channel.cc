@@ -275,7 +275,8 @@ NcclResult NcclChannel::call(const NcclTransfer& transfer) {
       break;
     case NcclKind::kGather:
       send(in.front(), peer);
-      for (std::size_t from = 0; from < out.size(); ++from) receive(out[from], static_cast<int>(from));
+      for (std::size_t from = 0; from < out.size(); ++from)
+        receive(out[from], static_cast<int>(from));
       break;
     case NcclKind::kScatter:
       for (std::size_t to = 0; to < in.size(); ++to) send(in[to], static_cast<int>(to));
@@ -423,8 +424,7 @@ bool NcclChannel::is_finalized() {
     pause();
     if (is_error(library_->nccl.async_error(comm_, &state))) return false;
   }
-  return state == NcclResult::kSuccess &&
-         library_->nccl.destroy(comm_) == NcclResult::kSuccess;
+  return state == NcclResult::kSuccess && library_->nccl.destroy(comm_) == NcclResult::kSuccess;
 }
 
 }  // namespace hoplite::worlds

@@ -51,8 +51,8 @@ struct NcclTransfer {
   int op = 0;
   std::size_t count = 0;
   std::size_t part_bytes = 0;
-  std::vector<std::uintptr_t> in;   // what is read: one, or of scatter's root one for each rank
-  std::vector<std::uintptr_t> out;  // what is written: one, or one for each rank
+  std::vector<std::uintptr_t> in;       // what is read: one, or of scatter's root one for each rank
+  std::vector<std::uintptr_t> out;      // what is written: one, or one for each rank
   std::optional<std::uintptr_t> after;  // a stream whose work of now comes first
 };
 

@@ -83,7 +83,8 @@ std::vector<std::shared_ptr<NcclChannel>> NcclQueue::wait(std::optional<Duration
 
 void NcclQueue::drop(const std::vector<std::shared_ptr<NcclChannel>>& channels) {
   const std::lock_guard guard(mutex_);
-  std::erase_if(channels_, [&](const auto& each) { return std::ranges::count(channels, each) > 0; });
+  std::erase_if(channels_,
+                [&](const auto& each) { return std::ranges::count(channels, each) > 0; });
 }
 
 // ---- the thread

@@ -14,9 +14,11 @@ import pytest
 from hoplite_ray import worlds
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.worlds.introductions import RefusedError, hear, introduce, say
-from hoplite_ray.worlds.members import Member, Record, machine_id
+from hoplite_ray.worlds.members import Ability, Member, Record, machine_id
 from hoplite_ray.worlds.rendezvous import parsed_address
 from tests.process.world_crew import free_address, in_a_loop
+
+NO_GPU = Ability(0, "this process uses no GPU", is_needed=False)
 
 Managers = list[worlds.WorldManager]
 
@@ -177,8 +179,8 @@ async def test_another_rank_0_takes_the_place_of_one_that_is_frozen() -> None:
     with contextlib.ExitStack() as silent:  # its kernel answers, and nobody else
         frozen = [silent.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(8)]
         addresses = tuple(each.getsockname() for each in frozen)
-        leader = Member(0, "frozen", addresses, "another machine")
-        elsewhere = Member(0, "frozen", addresses, machine_id())
+        leader = Member(0, "frozen", addresses, "another machine", NO_GPU)
+        elsewhere = Member(0, "frozen", addresses, machine_id(), NO_GPU)
         for each in (leader, elsewhere):
             table.values["w"] = Record("w", 1, "life", b"token", each).encode()
             async with managers(2) as members:
@@ -251,7 +253,7 @@ async def test_a_member_that_dies_while_all_meet_ends_that_attempt_only(
         leads = asyncio.create_task(members[0].join("w", rank=0, **how))
         first = await table.next_record()
         follows = asyncio.create_task(members[1].join("w", rank=1, **how))
-        doomed = Member(2, "doomed", (("127.0.0.1", 1),), "another machine")
+        doomed = Member(2, "doomed", (("127.0.0.1", 1),), "another machine", NO_GPU)
         with socket.socket() as sock, socket.socket() as watch:
             await dial(first, watch, kind="watch", rank=2)
             await dial(first, sock, kind="join", rank=2, size=3, epoch=6, who=doomed.fields())

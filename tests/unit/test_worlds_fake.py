@@ -17,6 +17,7 @@ import pytest
 from hoplite_ray._native import FakeWire, WorldPort
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.worlds import State, World, WorldBrokenError, WorldTimeoutError
+from hoplite_ray.worlds.nccl import Gpu
 
 SIZE = 3
 CAUSES = {1: "PEER_DIED", 2: "UNREACHABLE", 3: "FROZEN"}
@@ -37,7 +38,10 @@ class Crew:
             wire = self.wires[a, b] = FakeWire()
             edges[a].add_fake_edge(b, wire, is_first=True)
             edges[b].add_fake_edge(a, wire, is_first=False)
-        self.worlds = [World("w", 1, rank, size, each, self) for rank, each in enumerate(edges)]
+        self.worlds = [
+            World("w", 1, rank, size, each, self, Gpu("the fake has none"))
+            for rank, each in enumerate(edges)
+        ]
 
     def events(self, world: World | None = None) -> Any:
         """No test of this file asks; they look at the worlds' states."""

@@ -1,0 +1,106 @@
+"""Worlds by NCCL itself: two processes that share one GPU, which is all that there may be.
+
+Each says that it is a host of its own, for NCCL refuses two ranks on one GPU of one host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hoplite_ray import worlds
+from hoplite_ray._native import Nccl
+from hoplite_ray.worlds.nccl import usual_libraries
+from tests.process.world_crew import Crew, Here, free_address
+
+FAKE = Path(__file__).parents[2] / "build/editable/libfake_nccl.so"
+COUNTS = (0, 1, 1023, 300_001, 5_000_000)
+
+
+def test_nccl_as_its_wheel_has_it_can_be_loaded() -> None:
+    if len(usual_libraries()) == 1:
+        pytest.skip("torch is not installed, and NCCL's wheel comes with it")
+    library = Nccl(usual_libraries(), str(FAKE), begin=True)
+    assert library.version >= 21700
+    assert len(library.unique_id()) == 128
+
+
+@pytest.fixture
+def two(crew: Crew) -> Crew:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    crew.muster(2)
+    assert crew.together(join_on_gpu, free_address()) == [0, 0]
+    return crew
+
+
+async def join_on_gpu(here: Here, rank: int, size: int, address: str) -> int | None:
+    """A play: join a world by NCCL."""
+    os.environ["NCCL_HOSTID"] = f"hoplite-{rank}"
+    os.environ |= {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+    how: dict[str, Any] = {"rendezvous": address, "transport": "nccl", "timeout_s": 60.0}
+    return (await here.join("w", rank=rank, size=size, **how)).device
+
+
+async def operations(here: Here, rank: int, size: int) -> None:
+    """A play: the operations, with every count."""
+    import torch
+
+    world = here.worlds["w"]
+    for count in COUNTS:
+        mine = torch.arange(count, device="cuda") % 7 + float(rank + 1)
+        theirs = torch.arange(count, device="cuda") % 7 + float(2 - rank)
+        into = torch.empty_like(mine)
+        await asyncio.gather(world.send(mine, dst=1 - rank), world.recv(into, src=1 - rank))
+        assert torch.equal(into, theirs)
+        total = mine.clone()
+        await world.all_reduce(total)
+        assert torch.equal(total, mine + theirs)
+        gathered = await world.all_gather(mine)
+        assert torch.equal(gathered[rank], mine) and torch.equal(gathered[1 - rank], theirs)
+        await world.broadcast(mine, src=0)
+        assert torch.equal(mine, theirs if rank == 1 else gathered[0])
+    await world.leave()
+
+
+@pytest.mark.timeout(120)
+def test_every_operation_gives_the_right_values(two: Crew) -> None:
+    two.together(operations)
+
+
+async def until_broken(here: Here) -> str:
+    """A play: sums until the other one has died."""
+    import torch
+
+    array = torch.ones(1_000_000, device="cuda")
+    with pytest.raises(worlds.WorldBrokenError) as ended:
+        while True:
+            await here.worlds["w"].all_reduce(array)
+    return ended.value.cause
+
+
+async def until_dead(here: Here) -> None:
+    """A play: some sums, and a death amid the next one."""
+    import torch
+
+    array = torch.ones(1_000_000, device="cuda")
+    for _ in range(10):
+        await here.worlds["w"].all_reduce(array)
+    task = asyncio.create_task(here.worlds["w"].all_reduce(array))
+    await asyncio.sleep(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+    await task
+
+
+@pytest.mark.timeout(120)
+def test_a_death_is_raised_on_the_survivor(two: Crew) -> None:
+    survivor, doomed = two.members
+    survivor.tell(until_broken)
+    doomed.tell(until_dead)
+    assert survivor.answer() == "PEER_DIED"
