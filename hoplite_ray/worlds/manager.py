@@ -185,12 +185,23 @@ class WorldManager:
         timeout: float = _JOIN_S,  # noqa: ASYNC109 - MultiWorld's own name
         device: object = None,
     ) -> None:
-        """Join a world whose rank 0 listens at an address. `backend` and `device` change nothing.
+        """Join a world whose rank 0 listens at an address.
+
+        Backend "nccl" is transport="nccl", others are "auto"; `device` changes nothing, the calling
+        thread's current GPU is it.
 
         Source: MultiWorld.
         """
         meet_at = f"tcp://[{addr}]:{port}" if ":" in addr else f"tcp://{addr}:{port}"
-        await self.join(world_name, rank=rank, size=size, rendezvous=meet_at, timeout_s=timeout)
+        transport = "nccl" if backend == "nccl" else "auto"
+        await self.join(
+            world_name,
+            rank=rank,
+            size=size,
+            rendezvous=meet_at,
+            transport=transport,
+            timeout_s=timeout,
+        )
 
     def remove_world(self, world_name: str) -> None:
         """Leave a world without waiting, broken or not; its name may be used again at once."""
