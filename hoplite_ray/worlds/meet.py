@@ -173,9 +173,9 @@ class Meet:
             await self._stopping.wait()
             for number in list(self._lives):
                 self._release(number)
-            await asyncio.to_thread(settle)
             await self.place.close()
             await self._boards.close()
+            settle()  # nothing else is to be done in this loop
 
     def _release(self, number: int) -> None:
         life = self._lives.pop(number, None)

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,7 @@ def loaded(*, begin: bool = False) -> Nccl:
         return _nccl
 
 
+@cache
 def usual_libraries() -> list[str]:
     """Where NCCL is: on the loader's path, or in the wheel that torch and cupy use."""
     names = ["libnccl.so.2"]

@@ -95,8 +95,9 @@ async def _verdict(life: Life, failure: str, number: int) -> str:
 
     said = {rank: bytearray(_TEXT_BYTES_MAX) for rank in (others if life.rank == 0 else (0,))}
     if life.rank > 0:
-        mine = edges.send(0, key, _VERDICT, "", (), told(failure))
+        # Before ours goes: whoever has heard a failure may end the world at once.
         heard = edges.receive(0, key, _VERDICT, "", said[0])
+        mine = edges.send(0, key, _VERDICT, "", (), told(failure))
         await run_async(_all(life, mine, heard))
         return said[0].decode(errors="replace").strip()
     await run_async(

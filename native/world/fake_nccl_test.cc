@@ -578,7 +578,10 @@ int cuGetErrorString(int, const char** text) {
 
 int fake_launched() { return launched; }
 int fake_aborted() { return aborted; }
-void fake_forget() { launched = aborted = 0; }
+void fake_forget() {
+  launched = aborted = 0;
+  elsewhere = 0;
+}
 // As torch or cupy have begun to use a GPU.
 void fake_use(int device) {
   is_initialized = true;
