@@ -338,7 +338,8 @@ class Nccl:
         """
 
     @property
-    def version(self) -> int: ...
+    def code(self) -> int:
+        """What NCCL says that it is: 23007 is 2.30.7."""
 
     def device(self, *, begin: bool) -> int:
         """
@@ -351,7 +352,7 @@ class Nccl:
     def unique_id(self) -> bytes:
         """Make what the members of one communicator meet by."""
 
-    def open(self, edges: WorldEdges, id: bytes, *, rank: int, size: int, device: int) -> NcclChannel:
+    def open(self, edges: WorldEdges, id: bytes, *, rank: int, size: int, device: int) -> NcclBond:
         """
         Begin to meet the other members of a communicator, which ends with the world.
         """
@@ -361,7 +362,7 @@ class Nccl:
         Wait until all communicators of worlds that are over are; False: one can't be ended.
         """
 
-class NcclChannel:
+class NcclBond:
     """One communicator: what carries arrays on GPUs."""
 
     def joined(self) -> WorldOperation:

@@ -19,9 +19,9 @@ _SIOCGIFADDR = 0x8915
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """What a member has for arrays on GPUs: NCCL's version code, or why it has none."""
+    """What a member has for arrays on GPUs: the code of NCCL's release, or why it has none."""
 
-    version: int
+    code: int
     lacks: str
     is_needed: bool
 
@@ -29,7 +29,7 @@ class Ability:
     def parsed(cls, fields: dict[str, Any]) -> Ability:
         """Raises RefusedError for what is none."""
         return cls(
-            field(fields, "version", int),
+            field(fields, "code", int),
             field(fields, "lacks", str),
             field(fields, "is_needed", bool),
         )

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hoplite_ray._native import Nccl, NcclChannel, WorldOperation
+from hoplite_ray._native import Nccl, NcclBond, WorldOperation
 from hoplite_ray.config import nccl_libraries
 from hoplite_ray.errors import HopliteError, InvalidArgumentError, WorldError, WrongTypeError
 from hoplite_ray.worlds.gpu_arrays import (
@@ -54,7 +54,7 @@ class Gpu:
     def __init__(self, lacks: str = "", device: int = 0) -> None:
         self.lacks = lacks
         self.device = device
-        self.channels: dict[tuple[int, ...], NcclChannel] = {}
+        self.bonds: dict[tuple[int, ...], NcclBond] = {}
         self._offers: Counter[int] = Counter()  # to each rank
         self._lock = threading.Lock()
 
@@ -101,10 +101,10 @@ class Gpu:
         turn: int | None = None,
     ) -> tuple[WorldOperation, int]:
         """Begin a transfer that all of `among` have agreed on; returns it and its turn."""
-        channel = self.channels[among]
+        bond = self.bonds[among]
         arrays = [*sources, *targets]
         part = arrays[0]
-        issued = channel.issue(
+        issued = bond.issue(
             kind=_KINDS.index(kind),
             peer=among.index(peer),
             dtype=_BYTES if op is None else _DTYPES[part.dtype],
@@ -116,13 +116,13 @@ class Gpu:
             after=stream_of(arrays),
             turn=turn,
         )
-        _lent.append((issued[0], channel, arrays))
+        _lent.append((issued[0], bond, arrays))
         return issued
 
 
 # No array's memory may be used anew while a kernel may touch it, whoever forgets the array: until
 # its operation has ended, and for ever if its communicator could not be.
-_lent: list[tuple[WorldOperation, NcclChannel, list[OnGpu]]] = []
+_lent: list[tuple[WorldOperation, NcclBond, list[OnGpu]]] = []
 
 
 def give_back() -> None:
@@ -200,7 +200,7 @@ def ability(transport: str) -> tuple[Ability, int]:
                 f"transport='nccl' can't be had: {error}; or join with transport='auto'"
             ) from error
         return Ability(0, str(error), is_needed=False), 0
-    return Ability(nccl.version, "", is_needed=is_needed), device
+    return Ability(nccl.code, "", is_needed=is_needed), device
 
 
 def settle() -> None:

@@ -47,9 +47,14 @@ def _what_lacks(abilities: dict[int, Ability]) -> str:
     for rank, each in sorted(abilities.items()):
         if each.lacks:
             return f"rank {rank}: {each.lacks}"
-        if each.version != abilities[0].version:
-            return f"rank 0 has NCCL {abilities[0].version}, and rank {rank} {each.version}"
+        if each.code != abilities[0].code:
+            first, other = _release(abilities[0].code), _release(each.code)
+            return f"rank 0 has NCCL {first}, and rank {rank} has {other}"
     return ""
+
+
+def _release(code: int) -> str:
+    return f"{code // 10_000}.{code // 100 % 100}.{code % 100}"
 
 
 async def _open(life: Life, gpu: Gpu, among: tuple[int, ...], number: int) -> str:
@@ -68,21 +73,21 @@ async def _open(life: Life, gpu: Gpu, among: tuple[int, ...], number: int) -> st
         await run_async(_all(life, life.edges.receive(leader, key, _ID, "", made)))
     if not any(made):  # there is none, and its maker says why
         return failure
-    channel = nccl.open(
+    bond = nccl.open(
         life.edges,
         bytes(made),
         rank=among.index(life.rank),
         size=len(among),
         device=gpu.device,
     )
-    joined = channel.joined()
+    joined = bond.joined()
     if joined.state == PENDING:
         await run_async(_end(joined))
     if joined.state == DONE:
-        gpu.channels[among] = channel
+        gpu.bonds[among] = bond
         return ""
     _check(life, joined)
-    return channel.error
+    return bond.error
 
 
 async def _verdict(life: Life, failure: str, number: int) -> str:

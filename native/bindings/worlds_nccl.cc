@@ -15,7 +15,7 @@
 
 #include "bindings/convert.h"
 #include "bindings/worlds_handles.h"
-#include "world/nccl_channel.h"
+#include "world/nccl_bond.h"
 #include "world/nccl_library.h"
 #include "world/nccl_thread.h"
 
@@ -29,7 +29,7 @@ CudaUse use_of(bool begin) { return begin ? CudaUse::kBegin : CudaUse::kAsItIs; 
 
 struct PyNccl {
   std::shared_ptr<const NcclLibrary> library;
-  std::shared_ptr<NcclThread> thread;  // once there is a channel
+  std::shared_ptr<NcclThread> thread;  // once there is a bond
 
   PyNccl(const std::vector<std::string>& nccl, const std::string& cuda, bool begin) {
     auto loaded = [&] {
@@ -40,10 +40,10 @@ struct PyNccl {
   }
 };
 
-struct PyChannel {
+struct PyBond {
   PyWorld world;
   std::shared_ptr<NcclThread> thread;
-  std::shared_ptr<NcclChannel> channel;
+  std::shared_ptr<NcclBond> bond;
   OperationHandle joining;
 };
 
@@ -56,8 +56,8 @@ nb::bytes unique_id(const PyNccl& self) {
   return nb::bytes(id.bytes.data(), id.bytes.size());
 }
 
-PyChannel open_channel(PyNccl& self, const PyWorld& world, const nb::bytes& id, int rank, int size,
-                       int device) {
+PyBond open_bond(PyNccl& self, const PyWorld& world, const nb::bytes& id, int rank, int size,
+                 int device) {
   NcclPlace place{{}, rank, size, device};
   if (id.size() != place.id.bytes.size()) {
     raise_error({Code::kInvalidArgument, "an id of NCCL has 128 bytes, not " +
@@ -65,14 +65,13 @@ PyChannel open_channel(PyNccl& self, const PyWorld& world, const nb::bytes& id, 
   }
   std::memcpy(place.id.bytes.data(), id.data(), id.size());
   if (self.thread == nullptr) self.thread = std::make_shared<NcclThread>();
-  auto channel =
-      std::make_shared<NcclChannel>(self.library, self.thread->queue(), world.world, place);
+  auto bond = std::make_shared<NcclBond>(self.library, self.thread->queue(), world.world, place);
   const nb::gil_scoped_release released;
-  OperationHandle joining = channel->join();
-  return {world, self.thread, std::move(channel), std::move(joining)};
+  OperationHandle joining = bond->join();
+  return {world, self.thread, std::move(bond), std::move(joining)};
 }
 
-nb::tuple issue(PyChannel& self, int kind, int peer, int dtype, int op, std::size_t count,
+nb::tuple issue(PyBond& self, int kind, int peer, int dtype, int op, std::size_t count,
                 std::size_t part_bytes, Addresses in, Addresses out,
                 std::optional<std::uintptr_t> after, std::optional<std::uint64_t> turn) {
   NcclTransfer transfer{to_enum<NcclKind>(kind, kNcclKindCount, "kind"),
@@ -86,7 +85,7 @@ nb::tuple issue(PyChannel& self, int kind, int peer, int dtype, int op, std::siz
                         after};
   auto issued = [&] {
     const nb::gil_scoped_release released;
-    return self.channel->issue(std::move(transfer), turn);
+    return self.bond->issue(std::move(transfer), turn);
   }();
   auto [operation, its_turn] = unwrap(std::move(issued));
   return nb::make_tuple(PyOperation(self.world, std::move(operation), std::nullopt), its_turn);
@@ -97,7 +96,9 @@ void bind_library(nb::module_& m) {
       .def(nb::init<const std::vector<std::string>&, const std::string&, bool>(), "nccl"_a,
            "cuda"_a, nb::kw_only(), "begin"_a,
            "Load the first of `nccl` that can be; without begin, only if the process uses CUDA.")
-      .def_prop_ro("version", [](PyNccl& self) { return self.library->version; })
+      .def_prop_ro(
+          "code", [](PyNccl& self) { return self.library->version; },
+          "What NCCL says that it is: 23007 is 2.30.7.")
       .def(
           "device",
           [](PyNccl& self, bool begin) { return unwrap(self.library->device(use_of(begin))); },
@@ -110,7 +111,7 @@ void bind_library(nb::module_& m) {
           },
           "address"_a, "Return the GPU of the memory at an address.")
       .def("unique_id", &unique_id, "Make what the members of one communicator meet by.")
-      .def("open", &open_channel, "edges"_a, "id"_a, nb::kw_only(), "rank"_a, "size"_a, "device"_a,
+      .def("open", &open_bond, "edges"_a, "id"_a, nb::kw_only(), "rank"_a, "size"_a, "device"_a,
            "Begin to meet the other members of a communicator, which ends with the world.")
       .def(
           "settle",
@@ -125,10 +126,10 @@ void bind_library(nb::module_& m) {
 
 void bind_nccl(nb::module_& m) {
   bind_library(m);
-  nb::class_<PyChannel>(m, "NcclChannel", "One communicator: what carries arrays on GPUs.")
+  nb::class_<PyBond>(m, "NcclBond", "One communicator: what carries arrays on GPUs.")
       .def(
           "joined",
-          [](PyChannel& self) { return PyOperation(self.world, self.joining, std::nullopt); },
+          [](PyBond& self) { return PyOperation(self.world, self.joining, std::nullopt); },
           "Done when all members have come; broken: `error` says why.")
       .def("issue", &issue, nb::kw_only(), "kind"_a, "peer"_a, "dtype"_a, "op"_a, "count"_a,
            "part_bytes"_a, "sources"_a, "targets"_a, "after"_a.none(), "turn"_a.none(),
@@ -137,9 +138,9 @@ void bind_nccl(nb::module_& m) {
                    "collections.abc.Sequence[int], after: int | None, turn: int | None) -> "
                    "tuple[WorldOperation, int]"),
            "Issue what all its members have agreed on; returns it, and its turn among all.")
-      .def_prop_ro("error", [](PyChannel& self) { return self.channel->error(); })
+      .def_prop_ro("error", [](PyBond& self) { return self.bond->error(); })
       .def_prop_ro(
-          "is_leaked", [](PyChannel& self) { return self.channel->is_leaked(); },
+          "is_leaked", [](PyBond& self) { return self.bond->is_leaked(); },
           "Whether it could not be aborted, so that something may write to its arrays for ever.");
 }
 

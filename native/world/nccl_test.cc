@@ -1,4 +1,4 @@
-// Channels of NCCL between members of one process, over the library that stands in for it.
+// Bonds of NCCL between members of one process, over the library that stands in for it.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "world/nccl_channel.h"
+#include "world/nccl_bond.h"
 #include "world/nccl_library.h"
 #include "world/nccl_thread.h"
 #include "world/progress.h"
@@ -69,10 +69,9 @@ class Nccl : public testing::Test {
       ASSERT_TRUE(SocketPipe::prepare(ends[rank]));
       ASSERT_TRUE(worlds_[rank]->add_edge(Rank{static_cast<std::uint32_t>(1 - rank)},
                                           std::make_unique<SocketPipe>(UniqueFd(ends[rank]))));
-      channels_[rank] =
-          std::make_shared<NcclChannel>(library_, threads_[rank].queue(), worlds_[rank],
-                                        NcclPlace{id, static_cast<int>(rank), 2, 0});
-      joined_[rank] = channels_[rank]->join();
+      bonds_[rank] = std::make_shared<NcclBond>(library_, threads_[rank].queue(), worlds_[rank],
+                                                NcclPlace{id, static_cast<int>(rank), 2, 0});
+      joined_[rank] = bonds_[rank]->join();
     }
   }
   void join() {
@@ -84,9 +83,8 @@ class Nccl : public testing::Test {
     EXPECT_TRUE(worlds_[rank]->wait(*operation, kLong));
     return operation->state;
   }
-  NcclChannel::Issued issue(std::size_t rank, NcclTransfer made,
-                            std::optional<std::uint64_t> turn) {
-    auto issued = channels_[rank]->issue(std::move(made), turn);
+  NcclBond::Issued issue(std::size_t rank, NcclTransfer made, std::optional<std::uint64_t> turn) {
+    auto issued = bonds_[rank]->issue(std::move(made), turn);
     EXPECT_TRUE(issued) << issued.error().text;
     return *issued;
   }
@@ -95,7 +93,7 @@ class Nccl : public testing::Test {
   std::array<NcclThread, 2> threads_;
   std::array<std::unique_ptr<Progress>, 2> ports_;
   std::array<std::shared_ptr<World>, 2> worlds_;
-  std::array<std::shared_ptr<NcclChannel>, 2> channels_;
+  std::array<std::shared_ptr<NcclBond>, 2> bonds_;
   std::array<OperationHandle, 2> joined_;
 };
 
@@ -125,9 +123,9 @@ TEST_F(Nccl, ATurnIsHadOnce) {
   join();
   std::vector<float> data(1);
   [[maybe_unused]] const auto first = issue(1, transfer(NcclKind::kReceive, 0, data), 2);
-  EXPECT_EQ(channels_[1]->issue(transfer(NcclKind::kReceive, 0, data), 2).error().code,
+  EXPECT_EQ(bonds_[1]->issue(transfer(NcclKind::kReceive, 0, data), 2).error().code,
             Code::kBadFrame);
-  EXPECT_EQ(channels_[1]->issue(transfer(NcclKind::kReceive, 0, data), 0).error().code,
+  EXPECT_EQ(bonds_[1]->issue(transfer(NcclKind::kReceive, 0, data), 0).error().code,
             Code::kBadFrame);
 }
 
@@ -173,7 +171,7 @@ TEST_F(Nccl, AJoinThatFailsLeavesTheWorldAsItIs) {
   fault("init_fails");
   meet();
   EXPECT_EQ(state_of(0, joined_[0]), State::kBroken);
-  EXPECT_NE(channels_[0]->error().find("as the fake was told"), std::string::npos);
+  EXPECT_NE(bonds_[0]->error().find("as the fake was told"), std::string::npos);
   EXPECT_FALSE(worlds_[0]->end());
 }
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/units.h"
-#include "world/nccl_channel.h"
+#include "world/nccl_bond.h"
 
 namespace hoplite::worlds {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 // While NCCL says that a call goes on: it can't be waited for, only asked again.
 constexpr Duration kAskMin = 20_us;
 constexpr Duration kAskMax = 1_ms;
-// How often a channel on which something runs is asked for errors; that it is over comes by itself.
+// How often a bond on which something runs is asked for errors; that it is over comes by itself.
 constexpr Duration kLookEvery = 50_ms;
 
 }  // namespace
@@ -38,9 +38,9 @@ std::thread quiet_thread(const char* name, std::function<void()> work) {
 
 // ---- the queue
 
-void NcclQueue::add(std::shared_ptr<NcclChannel> channel) {
+void NcclQueue::add(std::shared_ptr<NcclBond> bond) {
   const std::lock_guard guard(mutex_);
-  channels_.push_back(std::move(channel));
+  bonds_.push_back(std::move(bond));
   is_woken_ = true;
   changed_.notify_all();
 }
@@ -69,7 +69,7 @@ bool NcclQueue::settle() {
                            [this] { return endings_ == 0; });
 }
 
-std::vector<std::shared_ptr<NcclChannel>> NcclQueue::wait(std::optional<Duration> timeout) {
+std::vector<std::shared_ptr<NcclBond>> NcclQueue::wait(std::optional<Duration> timeout) {
   std::unique_lock lock(mutex_);
   const auto is_woken = [this] { return is_woken_ || !is_running_; };
   if (timeout) {
@@ -78,13 +78,12 @@ std::vector<std::shared_ptr<NcclChannel>> NcclQueue::wait(std::optional<Duration
     changed_.wait(lock, is_woken);
   }
   is_woken_ = false;
-  return is_running_ ? channels_ : std::vector<std::shared_ptr<NcclChannel>>{};
+  return is_running_ ? bonds_ : std::vector<std::shared_ptr<NcclBond>>{};
 }
 
-void NcclQueue::drop(const std::vector<std::shared_ptr<NcclChannel>>& channels) {
+void NcclQueue::drop(const std::vector<std::shared_ptr<NcclBond>>& bonds) {
   const std::lock_guard guard(mutex_);
-  std::erase_if(channels_,
-                [&](const auto& each) { return std::ranges::count(channels, each) > 0; });
+  std::erase_if(bonds_, [&](const auto& each) { return std::ranges::count(bonds, each) > 0; });
 }
 
 // ---- the thread
@@ -111,26 +110,26 @@ void NcclThread::run(const std::shared_ptr<NcclQueue>& queue) noexcept {
   std::optional<Duration> timeout;
   Duration ask = kAskMin;
   while (true) {
-    const auto channels = queue->wait(timeout);
+    const auto bonds = queue->wait(timeout);
     {
       const std::lock_guard guard(queue->mutex_);
       if (!queue->is_running_) return;
     }
-    std::vector<std::shared_ptr<NcclChannel>> over;
+    std::vector<std::shared_ptr<NcclBond>> over;
     timeout.reset();
     bool is_asked_again = false;
-    for (const auto& channel : channels) {
-      switch (channel->step()) {
-        case NcclChannel::Next::kAsk:
+    for (const auto& bond : bonds) {
+      switch (bond->step()) {
+        case NcclBond::Next::kAsk:
           is_asked_again = true;
           break;
-        case NcclChannel::Next::kLook:
+        case NcclBond::Next::kLook:
           timeout = kLookEvery;
           break;
-        case NcclChannel::Next::kOver:
-          over.push_back(channel);
+        case NcclBond::Next::kOver:
+          over.push_back(bond);
           break;
-        case NcclChannel::Next::kNothing:
+        case NcclBond::Next::kNothing:
           break;
       }
     }

@@ -18,26 +18,26 @@
 
 namespace hoplite::worlds {
 
-class NcclChannel;
+class NcclBond;
 
-// What channels share with the thread, and may outlive it.
+// What bonds share with the thread, and may outlive it.
 class NcclQueue {
  public:
-  void add(std::shared_ptr<NcclChannel> channel);  // from now on its step() is called
+  void add(std::shared_ptr<NcclBond> bond);  // from now on its step() is called
   void wake();
   void note_ending();
   void note_over();
-  // Returns whether all channels that have ended are over, which takes as long as an abort may.
+  // Returns whether all bonds that have ended are over, which takes as long as an abort may.
   [[nodiscard]] bool settle();
 
  private:
   friend class NcclThread;
-  std::vector<std::shared_ptr<NcclChannel>> wait(std::optional<Duration> timeout);
-  void drop(const std::vector<std::shared_ptr<NcclChannel>>& channels);
+  std::vector<std::shared_ptr<NcclBond>> wait(std::optional<Duration> timeout);
+  void drop(const std::vector<std::shared_ptr<NcclBond>>& bonds);
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::shared_ptr<NcclChannel>> channels_;
+  std::vector<std::shared_ptr<NcclBond>> bonds_;
   bool is_woken_ = false;
   bool is_running_ = true;
   int endings_ = 0;

@@ -53,3 +53,18 @@ def crew(idle_members: list[Member]) -> Iterator[Crew]:
     made = Crew(idle_members)
     yield made
     made.dismiss()
+
+
+@pytest.fixture(scope="session")
+def equipped() -> Iterator[list[Member]]:
+    """Members that wait for a test of worlds of GPUs: what they have loaded stays."""
+    with crews() as started:
+        yield started
+
+
+@pytest.fixture
+def gpus(equipped: list[Member]) -> Iterator[Crew]:
+    """As `crew`, of those."""
+    made = Crew(equipped)
+    yield made
+    made.dismiss()

@@ -26,7 +26,7 @@ def test_nccl_as_its_wheel_has_it_can_be_loaded() -> None:
     if len(usual_libraries()) == 1:
         pytest.skip("torch is not installed, and NCCL's wheel comes with it")
     library = Nccl(usual_libraries(), str(FAKE), begin=True)
-    assert library.version >= 21700
+    assert library.code >= 21700
     assert len(library.unique_id()) == 128
 
 

@@ -63,7 +63,7 @@ struct NcclPlace {
   int device = 0;
 };
 
-class NcclChannel final : public Companion, public std::enable_shared_from_this<NcclChannel> {
+class NcclBond final : public Companion, public std::enable_shared_from_this<NcclBond> {
  public:
   enum class Next : std::uint8_t { kNothing, kLook, kAsk, kOver };
   struct Issued {
@@ -71,8 +71,8 @@ class NcclChannel final : public Companion, public std::enable_shared_from_this<
     std::uint64_t turn = 0;
   };
 
-  NcclChannel(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<NcclQueue> queue,
-              const std::shared_ptr<World>& world, const NcclPlace& place);
+  NcclBond(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<NcclQueue> queue,
+           const std::shared_ptr<World>& world, const NcclPlace& place);
   // Begins to meet the other members; done when all have come. If it breaks, error() knows why, and
   // the world goes on.
   [[nodiscard]] OperationHandle join();
@@ -92,7 +92,7 @@ class NcclChannel final : public Companion, public std::enable_shared_from_this<
     CudaEvent event = nullptr;
   };
   struct Ring {  // what a stream hands back when it has got so far
-    std::shared_ptr<NcclChannel> channel;
+    std::shared_ptr<NcclBond> bond;
     OperationId operation;
   };
 

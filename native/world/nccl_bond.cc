@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "world/nccl_channel.h"
+#include "world/nccl_bond.h"
 
 #include <algorithm>
 #include <chrono>
@@ -40,12 +40,11 @@ bool is_one_piece(const NcclTransfer& transfer) {
 
 }  // namespace
 
-NcclChannel::NcclChannel(std::shared_ptr<const NcclLibrary> library,
-                         std::shared_ptr<NcclQueue> queue, const std::shared_ptr<World>& world,
-                         const NcclPlace& place)
+NcclBond::NcclBond(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<NcclQueue> queue,
+                   const std::shared_ptr<World>& world, const NcclPlace& place)
     : library_(std::move(library)), queue_(std::move(queue)), world_(world), place_(place) {}
 
-OperationHandle NcclChannel::join() {
+OperationHandle NcclBond::join() {
   const auto world = world_.lock();
   auto joined = world->begin_beside();
   {
@@ -58,7 +57,7 @@ OperationHandle NcclChannel::join() {
   return joined;
 }
 
-Result<CudaEvent> NcclChannel::now_of(std::uintptr_t stream) const {
+Result<CudaEvent> NcclBond::now_of(std::uintptr_t stream) const {
   const CudaCurrent current(*library_, context_);
   CudaEvent event = nullptr;
   if (const int code = library_->cuda.event_create(&event, kEventDisableTiming);
@@ -71,8 +70,7 @@ Result<CudaEvent> NcclChannel::now_of(std::uintptr_t stream) const {
   return library_->cuda_error("the array's stream", code);
 }
 
-Result<NcclChannel::Issued> NcclChannel::issue(NcclTransfer transfer,
-                                               std::optional<std::uint64_t> turn) {
+Result<NcclBond::Issued> NcclBond::issue(NcclTransfer transfer, std::optional<std::uint64_t> turn) {
   const auto world = world_.lock();
   if (world == nullptr) return Error{Code::kCancelled, "the world was closed"};
   Issued issued{world->begin_beside(), 0};
@@ -103,19 +101,19 @@ Result<NcclChannel::Issued> NcclChannel::issue(NcclTransfer transfer,
   return issued;  // it ends with the world
 }
 
-std::string NcclChannel::error() {
+std::string NcclBond::error() {
   const std::lock_guard guard(mutex_);
   return error_;
 }
 
-bool NcclChannel::is_leaked() {
+bool NcclBond::is_leaked() {
   const std::lock_guard guard(mutex_);
   return is_leaked_;
 }
 
 // ---- the NCCL thread
 
-NcclChannel::Next NcclChannel::step() {
+NcclBond::Next NcclBond::step() {
   {
     const std::lock_guard guard(mutex_);
     if (is_ended_) return Next::kOver;
@@ -128,7 +126,7 @@ NcclChannel::Next NcclChannel::step() {
   return next;
 }
 
-NcclChannel::Next NcclChannel::advance() {
+NcclBond::Next NcclBond::advance() {
   if (state_ == State::kBegun && !begin()) return Next::kOver;
   const CudaCurrent current(*library_, context_);
   if (state_ == State::kJoining) return hear_joined();
@@ -153,7 +151,7 @@ NcclChannel::Next NcclChannel::advance() {
   }
 }
 
-bool NcclChannel::begin() {
+bool NcclBond::begin() {
   const CudaFunctions& cuda = library_->cuda;
   if (const int code = cuda.primary_retain(&context_, place_.device); code != kCudaSuccess) {
     context_ = nullptr;
@@ -177,7 +175,7 @@ bool NcclChannel::begin() {
   return true;
 }
 
-NcclChannel::Next NcclChannel::hear_joined() {
+NcclBond::Next NcclBond::hear_joined() {
   NcclResult state = NcclResult::kSuccess;
   NcclResult result = library_->nccl.async_error(comm_, &state);
   if (!is_error(result)) result = state;
@@ -192,7 +190,7 @@ NcclChannel::Next NcclChannel::hear_joined() {
 }
 
 // Whether neither NCCL nor the stream reports an error. One that stays ends the world.
-bool NcclChannel::is_sound() {
+bool NcclBond::is_sound() {
   NcclResult state = NcclResult::kSuccess;
   NcclResult result = library_->nccl.async_error(comm_, &state);
   if (!is_error(result)) result = state;
@@ -210,7 +208,7 @@ bool NcclChannel::is_sound() {
   return false;
 }
 
-NcclChannel::Next NcclChannel::launch(Waiting waiting) {
+NcclBond::Next NcclBond::launch(Waiting waiting) {
   if (waiting.event != nullptr) {
     const int code = library_->cuda.stream_wait(stream_, waiting.event, 0);
     library_->cuda.event_destroy(waiting.event);
@@ -233,7 +231,7 @@ NcclChannel::Next NcclChannel::launch(Waiting waiting) {
 }
 
 // Every call of one operation, between the start and the end of a group.
-NcclResult NcclChannel::call(const NcclTransfer& transfer) {
+NcclResult NcclBond::call(const NcclTransfer& transfer) {
   const NcclFunctions& nccl = library_->nccl;
   const auto& [kind, peer, dtype, op, count, part_bytes, in, out, after] = transfer;
   NcclResult worst = NcclResult::kSuccess;
@@ -287,7 +285,7 @@ NcclResult NcclChannel::call(const NcclTransfer& transfer) {
 }
 
 // A call that does not block may still go on; what the stream is to hand back comes after it.
-NcclChannel::Next NcclChannel::hear_launched() {
+NcclBond::Next NcclBond::hear_launched() {
   NcclResult state = NcclResult::kSuccess;
   const NcclResult result = library_->nccl.async_error(comm_, &state);
   if (is_error(result) || is_error(state)) {
@@ -297,7 +295,7 @@ NcclChannel::Next NcclChannel::hear_launched() {
   if (state == NcclResult::kInProgress) return Next::kAsk;
   state_ = State::kReady;
   auto ring = std::make_unique<Ring>(Ring{shared_from_this(), launching_});
-  const int code = library_->cuda.host_function(stream_, &NcclChannel::rang, ring.get());
+  const int code = library_->cuda.host_function(stream_, &NcclBond::rang, ring.get());
   if (code == kCudaSuccess) {
     [[maybe_unused]] const Ring* const theirs = ring.release();
     return Next::kNothing;
@@ -308,17 +306,17 @@ NcclChannel::Next NcclChannel::hear_launched() {
 
 // By a thread of CUDA's, which may not call CUDA: it only says so. Rather than an event that is
 // asked again and again: so nothing is polled, and the end is known when it comes.
-void NcclChannel::rang(void* ring) {
+void NcclBond::rang(void* ring) {
   const std::unique_ptr<Ring> mine(static_cast<Ring*>(ring));
-  NcclChannel& channel = *mine->channel;
+  NcclBond& bond = *mine->bond;
   {
-    const std::lock_guard guard(channel.mutex_);
-    channel.finished_.push_back(mine->operation);
+    const std::lock_guard guard(bond.mutex_);
+    bond.finished_.push_back(mine->operation);
   }
-  channel.queue_->wake();
+  bond.queue_->wake();
 }
 
-void NcclChannel::finish_all() {
+void NcclBond::finish_all() {
   std::vector<OperationId> finished;
   {
     const std::lock_guard guard(mutex_);
@@ -327,14 +325,14 @@ void NcclChannel::finish_all() {
   for (const OperationId operation : finished) end_operation(operation, Operation::State::kDone);
 }
 
-void NcclChannel::end_operation(OperationId operation, Operation::State state) {
+void NcclBond::end_operation(OperationId operation, Operation::State state) {
   if (const auto world = world_.lock()) world->end_beside(operation, state);
   const std::lock_guard guard(mutex_);
   open_.erase(operation);
 }
 
 // Before all have come it is the caller's to decide what that means; later it ends the world.
-void NcclChannel::fail(const Error& error) {
+void NcclBond::fail(const Error& error) {
   const bool has_joined = state_ != State::kBegun && state_ != State::kJoining;
   {
     const std::lock_guard guard(mutex_);
@@ -348,7 +346,7 @@ void NcclChannel::fail(const Error& error) {
 
 // ---- the end
 
-void NcclChannel::handle_end(Ending ending) {
+void NcclBond::handle_end(Ending ending) {
   {
     const std::lock_guard guard(mutex_);
     if (std::exchange(is_ended_, true)) return;
@@ -361,7 +359,7 @@ void NcclChannel::handle_end(Ending ending) {
 
 // An abort may never return: then the communicator, its thread and its stream stay as they are, and
 // everything else goes on.
-void NcclChannel::see_down(Ending ending) {
+void NcclBond::see_down(Ending ending) {
   quiet_thread("hoplite-nccl-abo", [self = shared_from_this(), ending] {
     self->take_down(ending);
     const std::lock_guard guard(self->mutex_);
@@ -390,7 +388,7 @@ void NcclChannel::see_down(Ending ending) {
   queue_->note_over();
 }
 
-void NcclChannel::take_down(Ending ending) {
+void NcclBond::take_down(Ending ending) {
   {
     std::unique_lock lock(mutex_);
     const auto is_quiet = [this] { return !is_calling_; };
@@ -417,7 +415,7 @@ void NcclChannel::take_down(Ending ending) {
   library_->cuda.primary_release(place_.device);
 }
 
-bool NcclChannel::is_finalized() {
+bool NcclBond::is_finalized() {
   NcclResult state = library_->nccl.finalize(comm_);
   const std::int64_t until = now_ns() + kFinalizeLimit.ns;
   while (state == NcclResult::kInProgress && now_ns() < until) {
