@@ -7,6 +7,7 @@ import itertools
 
 from hoplite_ray._native import WorldOperation
 from hoplite_ray.errors import HopliteError, WorldError
+from hoplite_ray.worlds.events import Cause
 from hoplite_ray.worlds.life import Life
 from hoplite_ray.worlds.members import Ability
 from hoplite_ray.worlds.nccl import Gpu, loaded
@@ -21,26 +22,34 @@ _TEXT_BYTES_MAX = 4096
 async def connect(life: Life, device: int) -> Gpu:
     """Make the communicators of a life that has begun, or say why there are none.
 
-    Raises:  WorldError if a member needs them; WorldBrokenError if one dies meanwhile.
+    Raises:  WorldError if a member needs them, or if one dies meanwhile.
     """
     abilities = life.abilities
     lacks = _what_lacks(abilities)
     gpu = Gpu(lacks, device)
+    is_needed = any(each.is_needed for each in abilities.values())
     if not lacks:
         everybody = tuple(range(len(abilities)))
         pairs = itertools.combinations(everybody, 2) if len(abilities) > 2 else ()
         # One after the other, in one order for all, so that no two wait crosswise.
         for number, among in enumerate((everybody, *pairs)):
             failure = await _open(life, gpu, among, number) if life.rank in among else ""
+            if failure and is_needed:  # others may wait for us in vain, inside NCCL
+                life.edges.abort(Cause.LOCAL, failure)
+                raise WorldError(_without(life, f"rank {life.rank}: {failure}"))
             gpu.lacks = await _verdict(life, failure, number)
             if gpu.lacks:
                 break
-    if gpu.lacks and any(each.is_needed for each in abilities.values()):
-        raise WorldError(
-            f"{life} was joined with transport='nccl', and has no NCCL: {gpu.lacks}; mend that, or "
-            "join it with transport='auto' everywhere"
-        )
+    if gpu.lacks and is_needed:
+        raise WorldError(_without(life, gpu.lacks))
     return gpu
+
+
+def _without(life: Life, why: str) -> str:
+    return (
+        f"{life} was joined with transport='nccl', and has no NCCL: {why}; mend that, or join it "
+        "with transport='auto' everywhere"
+    )
 
 
 def _what_lacks(abilities: dict[int, Ability]) -> str:
@@ -132,4 +141,6 @@ def _end(operation: WorldOperation) -> Waits[None]:
 def _check(life: Life, operation: WorldOperation) -> None:
     end = life.edges.end()
     if operation.state != DONE and end is not None:
-        raise WorldError(f"a member of {life} was lost while NCCL brought all together: {end[2]}")
+        raise WorldError(
+            f"rank {end[1]} of {life} was lost while NCCL came up: {end[2]}; join it again"
+        )

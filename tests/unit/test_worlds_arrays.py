@@ -69,7 +69,7 @@ def test_memory_is_shared_where_that_can_be() -> None:
         (np.zeros((3, 4)).T, InvalidArgumentError, "contiguous in C order"),
         (np.frombuffer(b"abcd", np.uint8), InvalidArgumentError, "must be writable"),
         (np.array([object()]), InvalidArgumentError, "holds Python objects"),
-        (OnADevice(), WrongTypeError, r"send its \.get\(\) or \.cpu\(\)"),
+        (OnADevice(), WrongTypeError, r"give its \.get\(\) or \.cpu\(\)"),
         ([1.0, 2.0], WrongTypeError, "np.asarray"),
         (3.5, WrongTypeError, "np.asarray"),
         ("text", WrongTypeError, "np.asarray"),

@@ -24,10 +24,12 @@ from hoplite_ray.worlds.introductions import (
     say,
     welcome,
 )
-from hoplite_ray.worlds.members import Member, Record, own_addresses
+from hoplite_ray.worlds.members import Ability, Member, Record, own_addresses
 from hoplite_ray.worlds.rendezvous import parsed_address
 
-LEADER = Member(0, "abc", (("10.0.0.5", 4000), ("fd00::5", 4000)), "boot")
+LEADER = Member(
+    0, "abc", (("10.0.0.5", 4000), ("fd00::5", 4000)), "boot", Ability(23007, "", is_needed=True)
+)
 RECORD = Record("edge", 3, "life", b"\x01\xff", LEADER)
 
 
@@ -47,6 +49,7 @@ def test_a_record_travels() -> None:
         RECORD.encode().replace(b"01ff", b"zz"),
         RECORD.encode().replace(b"10.0.0.5", b"here"),
         RECORD.encode().replace(b'"epoch": 3', b'"epoch": "3"'),
+        RECORD.encode().replace(b"23007", b'"2.30.7"'),
         json.dumps({**json.loads(RECORD.encode()), "leader": 7}).encode(),
     ],
 )
