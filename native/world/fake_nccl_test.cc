@@ -385,6 +385,13 @@ int ncclCommInitRankConfig(Comm** made, int size, Id id, int rank, const Config*
   comm->rank = rank;
   comm->size = size;
   comm->peers.assign(static_cast<std::size_t>(size), -1);
+  {
+    static std::mutex mutex;
+    static auto* const made_ever =
+        new std::vector<Comm*>;  // what was aborted stays, and is no leak
+    const std::lock_guard guard(mutex);
+    made_ever->push_back(comm);
+  }
   comm->meeting = std::thread([comm] { meet(*comm); });
   *made = comm;
   return kInProgress;

@@ -2,6 +2,7 @@
 #include "world/nccl_bond.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -12,7 +13,6 @@ namespace {
 
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventDisableTiming = 2;
-constexpr int kBytes = 1;  // ncclUint8
 // Of a GPU: a world is one of many things that a device does. Research: 2 to 4.
 constexpr int kCtasMax = 4;
 // An error of NCCL's is often a death that is known in a moment, and by its right name.
@@ -24,7 +24,7 @@ std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch
 
 void pause() { std::this_thread::sleep_for(std::chrono::nanoseconds(kDrainLook.ns)); }
 
-void* at(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+void* at(std::uintptr_t address) { return std::bit_cast<void*>(address); }
 
 bool is_error(NcclResult result) {
   return result != NcclResult::kSuccess && result != NcclResult::kInProgress;
@@ -64,7 +64,7 @@ Result<CudaEvent> NcclBond::now_of(std::uintptr_t stream) const {
       code != kCudaSuccess) {
     return library_->cuda_error("cuEventCreate", code);
   }
-  const int code = library_->cuda.event_record(event, reinterpret_cast<CudaStream>(stream));
+  const int code = library_->cuda.event_record(event, std::bit_cast<CudaStream>(stream));
   if (code == kCudaSuccess) return event;
   library_->cuda.event_destroy(event);
   return library_->cuda_error("the array's stream", code);
@@ -147,7 +147,7 @@ NcclBond::Next NcclBond::advance() {
       next = std::move(first->second);
       waiting_.erase(first);
     }
-    if (const Next after = launch(std::move(next)); after != Next::kNothing) return after;
+    if (const Next after = launch(next); after != Next::kNothing) return after;
   }
 }
 
@@ -208,7 +208,7 @@ bool NcclBond::is_sound() {
   return false;
 }
 
-NcclBond::Next NcclBond::launch(Waiting waiting) {
+NcclBond::Next NcclBond::launch(const Waiting& waiting) {
   if (waiting.event != nullptr) {
     const int code = library_->cuda.stream_wait(stream_, waiting.event, 0);
     library_->cuda.event_destroy(waiting.event);

@@ -46,8 +46,8 @@ inline constexpr int kNcclKindCount = 8;
 // `count` elements of NCCL's `dtype`, `part_bytes` in all, at each address.
 struct NcclTransfer {
   NcclKind kind = NcclKind::kSend;
-  int peer = 0;  // to, from, or the root: a rank of the communicator
-  int dtype = 1;
+  int peer = 0;   // to, from, or the root: a rank of the communicator
+  int dtype = 1;  // bytes
   int op = 0;
   std::size_t count = 0;
   std::size_t part_bytes = 0;
@@ -100,7 +100,7 @@ class NcclBond final : public Companion, public std::enable_shared_from_this<Ncc
   [[nodiscard]] bool begin();
   [[nodiscard]] Next hear_joined();
   [[nodiscard]] bool is_sound();
-  [[nodiscard]] Next launch(Waiting waiting);
+  [[nodiscard]] Next launch(const Waiting& waiting);
   [[nodiscard]] NcclResult call(const NcclTransfer& transfer);
   [[nodiscard]] Next hear_launched();
   void finish_all();
