@@ -46,10 +46,6 @@ bool has_fault(const char* name) {
 
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-[[noreturn]] void hang() {
-  while (true) sleep_ms(1000);
-}
-
 std::atomic<bool> is_initialized = false;
 std::array<std::atomic<bool>, 2> is_used{};
 std::atomic<int> launched = 0;
@@ -128,6 +124,7 @@ struct Comm {
   std::atomic<int> state = kInProgress;
   std::atomic<bool> is_aborted = false;
   std::thread meeting;
+  Comm* aborted_before = nullptr;
 
   [[nodiscard]] bool await(int fd, short what) const {
     while (!is_aborted) {
@@ -161,6 +158,8 @@ struct Comm {
     }
   }
 };
+
+std::atomic<Comm*> last_aborted = nullptr;  // they stay: a transfer may still look at one
 
 sockaddr_un address_of(const Comm& comm, int rank, socklen_t& size) {
   sockaddr_un address{};
@@ -385,13 +384,6 @@ int ncclCommInitRankConfig(Comm** made, int size, Id id, int rank, const Config*
   comm->rank = rank;
   comm->size = size;
   comm->peers.assign(static_cast<std::size_t>(size), -1);
-  {
-    static std::mutex mutex;
-    static auto* const made_ever =
-        new std::vector<Comm*>;  // what was aborted stays, and is no leak
-    const std::lock_guard guard(mutex);
-    made_ever->push_back(comm);
-  }
   comm->meeting = std::thread([comm] { meet(*comm); });
   *made = comm;
   return kInProgress;
@@ -409,12 +401,13 @@ int ncclCommRevoke(Comm* comm, int flags) {
 
 int ncclCommAbort(Comm* comm) {
   ++aborted;
-  if (has_fault("abort_hangs")) hang();
+  while (has_fault("abort_hangs")) sleep_ms(1000);
+  comm->aborted_before = last_aborted.exchange(comm);
   comm->is_aborted = true;
   comm->meeting.join();
   sleep_ms(20);  // what still runs looks every 5 ms, and must not meet a number that is used anew
   for (const int fd : comm->peers) ::close(fd);
-  return 0;  // the communicator stays: a transfer may still look at it
+  return 0;
 }
 
 int ncclCommFinalize(Comm* comm) {
