@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hoplite_ray._native import WorldEdges, WorldOperation
-from hoplite_ray.errors import WorldBrokenError, WorldTimeoutError
+from hoplite_ray.errors import InvalidArgumentError, WorldBrokenError, WorldTimeoutError
 from hoplite_ray.worlds.collectives import Steps
 from hoplite_ray.worlds.gpu_arrays import OnGpu, stream_of
 from hoplite_ray.worlds.nccl import Gpu, give_back
@@ -26,6 +26,7 @@ _MARK = "@gpu"  # after the dtype of a message that is only the offer of one
 # multiples of eight; and the bit of their keys, beside the rounds of collectives.
 _SEND, _READY, _GO = 0, 8, 16
 _KEY = 1 << 63
+_OFFER_BYTES = 16
 
 
 class Offer:
@@ -34,6 +35,11 @@ class Offer:
     __slots__ = ("dtype", "number", "shape", "size_bytes")
 
     def __init__(self, dtype: str, shape: tuple[int, ...], said: Any) -> None:
+        """Raises InvalidArgumentError for what is none."""
+        if memoryview(said).nbytes != _OFFER_BYTES:
+            raise InvalidArgumentError(
+                f"{memoryview(said).nbytes} B can't be an offer of {dtype}; the sender is at fault"
+            )
         self.dtype = dtype.removesuffix(_MARK)
         self.shape = shape
         self.number, self.size_bytes = (int(each) for each in np.frombuffer(said, np.uint64))
