@@ -13,13 +13,11 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,7 +26,12 @@
 #include <utility>
 #include <vector>
 
+#include "world/fake_stream_test.h"
+
 namespace {
+
+using hoplite::worlds::Event;
+using hoplite::worlds::Stream;
 
 constexpr int kInternalError = 3;
 constexpr int kInvalidUsage = 5;
@@ -48,73 +51,12 @@ void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms
 
 std::atomic<bool> is_initialized = false;
 std::array<std::atomic<bool>, 2> is_used{};
+std::atomic<bool> is_capturing = false;
 std::atomic<int> launched = 0;
 std::atomic<int> aborted = 0;
 std::atomic<std::uintptr_t> elsewhere = 0;  // an address on GPU 1
 thread_local std::vector<int*> contexts;
 std::array<int, 2> devices = {0, 1};
-
-class Stream {
- public:
-  Stream() : thread_([this] { run(); }) {}
-  ~Stream() {
-    {
-      const std::lock_guard guard(mutex_);
-      is_over_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-
-  void push(std::function<void()> task) {
-    const std::lock_guard guard(mutex_);
-    tasks_.push_back(std::move(task));
-    ++left_;
-    changed_.notify_all();
-  }
-  [[nodiscard]] bool is_idle() {
-    const std::lock_guard guard(mutex_);
-    return left_ == 0;
-  }
-
- private:
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [this] { return is_over_ || !tasks_.empty(); });
-      if (tasks_.empty()) return;
-      auto task = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      task();
-      task = nullptr;
-      lock.lock();
-      --left_;
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
-  int left_ = 0;
-  bool is_over_ = false;
-  std::thread thread_;
-};
-
-struct Mark {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool is_passed = true;
-};
-
-struct Event {
-  std::shared_ptr<Mark> mark = std::make_shared<Mark>();
-};
-
-// The streams that every process has; nothing ever runs on them here.
-bool is_default(const Stream* stream) { return reinterpret_cast<std::uintptr_t>(stream) <= 2; }
 
 struct Comm {
   std::string name;
@@ -530,6 +472,17 @@ int cuStreamDestroy_v2(Stream* stream) {
 
 int cuStreamQuery(Stream* stream) { return stream->is_idle() ? 0 : kCudaNotReady; }
 
+int cuStreamIsCapturing(const Stream*, int* status) {
+  *status = is_capturing ? 1 : 0;
+  return 0;
+}
+
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  static thread_local int own = 0;
+  std::swap(own, *mode);
+  return 0;
+}
+
 int cuEventCreate(Event** event, unsigned) {
   *event = new Event;
   return 0;
@@ -587,6 +540,7 @@ void fake_use(int device) {
   is_initialized = true;
   is_used.at(static_cast<std::size_t>(device)) = true;
 }
+void fake_capture(bool is_on) { is_capturing = is_on; }
 void fake_move(std::uintptr_t address) { elsewhere = address; }
 // A kernel that fills memory after a while.
 void fake_fill(Stream* stream, void* address, int value, std::size_t size_bytes, int after_ms) {

@@ -59,6 +59,14 @@ OperationHandle NcclBond::join() {
 
 Result<CudaEvent> NcclBond::now_of(std::uintptr_t stream) const {
   const CudaCurrent current(*library_, context_);
+  int is_capturing = 0;
+  const int asked =
+      library_->cuda.stream_is_capturing(std::bit_cast<CudaStream>(stream), &is_capturing);
+  if (asked == kCudaSuccess && is_capturing != 0) {
+    return Error{Code::kInvalidArgument,
+                 "the array's stream is being captured into a CUDA graph, which has no operations "
+                 "of worlds; call them outside"};
+  }
   CudaEvent event = nullptr;
   if (const int code = library_->cuda.event_create(&event, kEventDisableTiming);
       code != kCudaSuccess) {

@@ -69,6 +69,8 @@ std::string find_cuda(void* handle, CudaFunctions& cuda) {
   finder.find("cuStreamDestroy_v2", cuda.stream_destroy);
   finder.find("cuStreamQuery", cuda.stream_query);
   finder.find("cuStreamWaitEvent", cuda.stream_wait);
+  finder.find("cuStreamIsCapturing", cuda.stream_is_capturing);
+  finder.find("cuThreadExchangeStreamCaptureMode", cuda.exchange_capture_mode);
   finder.find("cuEventCreate", cuda.event_create);
   finder.find("cuEventDestroy_v2", cuda.event_destroy);
   finder.find("cuEventRecord", cuda.event_record);

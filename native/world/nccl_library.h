@@ -81,6 +81,8 @@ struct CudaFunctions {
   int (*stream_destroy)(CudaStream);
   int (*stream_query)(CudaStream);
   int (*stream_wait)(CudaStream, CudaEvent, unsigned flags);
+  int (*stream_is_capturing)(CudaStream, int*);
+  int (*exchange_capture_mode)(int*);
   int (*event_create)(CudaEvent*, unsigned flags);
   int (*event_destroy)(CudaEvent);
   int (*event_record)(CudaEvent, CudaStream);
@@ -114,14 +116,16 @@ struct NcclLibrary {
   [[nodiscard]] Error nccl_error(const std::string& what, NcclResult code, NcclComm comm) const;
 };
 
-// Makes a context the calling thread's as long as it lives.
+// Makes a context the calling thread's as long as it lives; others may capture graphs meanwhile.
 class CudaCurrent {
  public:
   CudaCurrent(const NcclLibrary& library, CudaContext context) : library_(library) {
     is_pushed_ = library.cuda.context_push(context) == kCudaSuccess;
+    library.cuda.exchange_capture_mode(&capture_mode_);
   }
   ~CudaCurrent() {
     CudaContext popped = nullptr;
+    library_.cuda.exchange_capture_mode(&capture_mode_);
     if (is_pushed_) library_.cuda.context_pop(&popped);
   }
   CudaCurrent(const CudaCurrent&) = delete;
@@ -130,6 +134,7 @@ class CudaCurrent {
  private:
   const NcclLibrary& library_;
   bool is_pushed_ = false;
+  int capture_mode_ = 2;  // relaxed: what we call breaks nobody's capture; then what it was
 };
 
 }  // namespace hoplite::worlds

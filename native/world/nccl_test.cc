@@ -1,5 +1,6 @@
 // Bonds of NCCL between members of one process, over the library that stands in for it.
 // SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -127,6 +128,19 @@ TEST_F(Nccl, ATurnIsHadOnce) {
             Code::kBadFrame);
   EXPECT_EQ(bonds_[1]->issue(transfer(NcclKind::kReceive, 0, data), 0).error().code,
             Code::kBadFrame);
+}
+
+TEST_F(Nccl, AStreamThatIsBeingCapturedIsRefused) {
+  join();
+  const auto capture =
+      reinterpret_cast<void (*)(bool)>(::dlsym(::dlopen(FAKE_NCCL, RTLD_NOW), "fake_capture"));
+  std::vector<float> data(1);
+  NcclTransfer captured = transfer(NcclKind::kSend, 1, data);
+  captured.after = 1;
+  capture(true);
+  const auto refused = bonds_[0]->issue(captured, std::nullopt);
+  capture(false);
+  EXPECT_NE(refused.error().text.find("is being captured into a CUDA graph"), std::string::npos);
 }
 
 TEST_F(Nccl, ManyThreadsIssueAtOnce) {

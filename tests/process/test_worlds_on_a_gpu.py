@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,18 @@ def test_nccl_as_its_wheel_has_it_can_be_loaded() -> None:
 
 
 @pytest.fixture
-def two(crew: Crew) -> Crew:
+def two() -> Iterator[Crew]:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    crew.muster(2)
-    assert crew.together(join_on_gpu, free_address()) == [0, 0]
-    return crew
+    crew = Crew([])  # no other test is to have members that use a GPU
+    try:
+        crew.muster(2)
+        assert crew.together(join_on_gpu, free_address()) == [0, 0]
+        yield crew
+    finally:
+        for member in crew.members:
+            member.kill()
 
 
 async def join_on_gpu(here: Here, rank: int, size: int, address: str) -> int | None:
