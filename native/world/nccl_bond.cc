@@ -241,7 +241,11 @@ NcclBond::Next NcclBond::launch(const Waiting& waiting) {
 // Every call of one operation, between the start and the end of a group.
 NcclResult NcclBond::call(const NcclTransfer& transfer) {
   const NcclFunctions& nccl = library_->nccl;
-  const auto& [kind, peer, dtype, op, count, part_bytes, in, out, after] = transfer;
+  const int peer = transfer.peer;
+  const int dtype = transfer.dtype;
+  const std::size_t count = transfer.count;
+  const auto& in = transfer.in;
+  const auto& out = transfer.out;
   NcclResult worst = NcclResult::kSuccess;
   const auto note = [&](NcclResult result) {
     if (is_error(result) && !is_error(worst)) worst = result;
@@ -252,7 +256,7 @@ NcclResult NcclBond::call(const NcclTransfer& transfer) {
   const auto receive = [&](std::uintptr_t into, int from) {
     note(nccl.receive(at(into), count, dtype, from, comm_, stream_));
   };
-  switch (kind) {
+  switch (transfer.kind) {
     case NcclKind::kSend:
       send(in.front(), peer);
       break;
@@ -263,10 +267,12 @@ NcclResult NcclBond::call(const NcclTransfer& transfer) {
       note(nccl.broadcast(at(in.front()), at(out.front()), count, dtype, peer, comm_, stream_));
       break;
     case NcclKind::kReduce:
-      note(nccl.reduce(at(in.front()), at(out.front()), count, dtype, op, peer, comm_, stream_));
+      note(nccl.reduce(at(in.front()), at(out.front()), count, dtype, transfer.op, peer, comm_,
+                       stream_));
       break;
     case NcclKind::kAllReduce:
-      note(nccl.all_reduce(at(in.front()), at(out.front()), count, dtype, op, comm_, stream_));
+      note(nccl.all_reduce(at(in.front()), at(out.front()), count, dtype, transfer.op, comm_,
+                           stream_));
       break;
     case NcclKind::kAllGather:
       if (is_one_piece(transfer)) {
