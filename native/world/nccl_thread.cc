@@ -104,6 +104,8 @@ NcclThread::~NcclThread() {
     queue_->changed_.notify_all();
   }
   thread_.join();
+  const std::lock_guard guard(queue_->mutex_);
+  queue_->bonds_.clear();  // they hold the queue
 }
 
 void NcclThread::run(const std::shared_ptr<NcclQueue>& queue) noexcept {

@@ -64,7 +64,10 @@ const char* words(Cause cause) {
 World::World(Progress& progress, std::uint64_t number, WorldName name)
     : progress_(progress), number_(number), name_(std::move(name)) {}
 
-World::~World() { close(); }
+// One that was closed may outlive its port, by what ends an operation of it at that moment.
+World::~World() {
+  if (!is_closed_) close();
+}
 
 std::string World::title() const {
   return "world " + name_.name + " (epoch " + std::to_string(name_.epoch) + ")";
