@@ -41,19 +41,17 @@ class EdgeRules {
   void handle_send(OperationId operation, Content content, std::span<const std::byte> bytes);
   // An error is a mismatch with what has come: the world's end.
   [[nodiscard]] Result<void> handle_receive(OperationId operation, Wanted wanted);
-  // Returns whether it was open; it is not any more, and its buffer is its caller's. An error is a
-  // mismatch of what had come for it with the next receive: the world's end.
+  // Returns whether it was open; its buffer is its caller's again. An error is a mismatch of what
+  // had come for it with the next receive: the world's end.
   Result<bool> handle_cancel(OperationId operation);
-  void handle_leave();  // after all that is to be sent: Goodbye
-  void handle_ending(
-      const End& end);  // instead of all that is to be sent: what has ended the world
+  void handle_leave();                 // after all that is to be sent: Goodbye
+  void handle_ending(const End& end);  // instead of all that is to be sent: why the world ended
 
   // How much of the next envelope is missing; 0: its payload comes next, to target().
   [[nodiscard]] std::size_t missing_bytes() const;
   // Whether the frame under way is not the last one of its message.
   [[nodiscard]] bool is_amid_message() const;
-  // What will come once all frames here are written: of the messages under way, as far as there is
-  // credit; or else an envelope's first byte.
+  // Of messages under way, what has credit: it comes once all frames here are written. At least 1.
   [[nodiscard]] std::uint64_t coming_bytes() const;
   // Takes what came, at most to the end of one frame, and returns how much that is.
   [[nodiscard]] Result<std::size_t> handle_bytes(std::span<const std::byte> bytes);
@@ -97,8 +95,7 @@ class EdgeRules {
     OperationId operation;
     Wanted wanted;
   };
-  struct Inbox {  // the i-th receive takes the i-th arrival; only the last arrival may be
-                  // unfinished
+  struct Inbox {  // the i-th receive takes the i-th arrival; only the last one may be unfinished
     std::list<Receiving> receives;
     std::list<std::unique_ptr<Arrival>> arrivals;
   };
