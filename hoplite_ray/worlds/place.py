@@ -2,8 +2,7 @@
 
 A connection begins with a hello that says what it is: "watch", by which two processes see each
 other die; "edge", which carries a world's messages; "join", of a member that comes to rank 0, which
-is their edge once the world begins. All of
-this is of one event loop, in a thread of its own.
+is their edge once the world begins. All of this is of one event loop, in a thread of its own.
 """
 
 from __future__ import annotations

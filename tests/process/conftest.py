@@ -50,7 +50,12 @@ def idle_members() -> Iterator[list[Member]]:
 @pytest.fixture
 def crew(idle_members: list[Member]) -> Iterator[Crew]:
     """`a, b = crew.muster(2)`: two processes that can be in worlds."""
-    made = Crew(idle_members)
+    yield from mustered(idle_members)
+
+
+def mustered(started: list[Member]) -> Iterator[Crew]:
+    """A crew for one test."""
+    made = Crew(started)
     yield made
     made.dismiss()
 
@@ -65,6 +70,4 @@ def equipped() -> Iterator[list[Member]]:
 @pytest.fixture
 def gpus(equipped: list[Member]) -> Iterator[Crew]:
     """As `crew`, of those."""
-    made = Crew(equipped)
-    yield made
-    made.dismiss()
+    yield from mustered(equipped)

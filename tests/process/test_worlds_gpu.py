@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,19 +11,14 @@ import pytest
 from hoplite_ray import worlds
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from tests.process.fake_gpu import OnFake, equip, fake, join, numbers, ready, zeros
-from tests.process.world_crew import Crew, Here, free_address
+from tests.process.world_crew import Crew, Here, doing, free_address
 
 COUNTS = (0, 1, 1023, 300_001, 2_000_000)
 
 
 async def all_operations(here: Here, rank: int, size: int, blocking: bool) -> None:
     """A play: every operation with every count."""
-    world: Any = here.worlds["w"].blocking if blocking else here.worlds["w"]
-
-    async def do(name: str, *arguments: Any, **how: Any) -> Any:
-        done = getattr(world, name)(*arguments, **how)
-        return done if blocking else await done
-
+    do = doing(here.worlds["w"], blocking=blocking)
     for count in COUNTS:
         everyone = [numbers(each, count) for each in range(size)]
         root = size - 1

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hoplite_ray import worlds
-from tests.process.world_crew import Crew, Here, free_address, join
+from tests.process.world_crew import Crew, Here, doing, free_address, join
 
 TRANSPORTS = ("tcp", "shared_memory")
 # Nothing, one element, odd sizes, the limits of collectives (64 KiB, blocks of 512 KiB), and more.
@@ -41,12 +41,7 @@ def check_all(found: list[Any], expected: list[Array]) -> None:
 
 async def all_operations(here: Here, rank: int, size: int, blocking: bool) -> str:
     """A play: every collective with every count, root and op."""
-    world: Any = here.worlds["w"].blocking if blocking else here.worlds["w"]
-
-    async def do(name: str, *arguments: Any, **how: Any) -> Any:
-        done = getattr(world, name)(*arguments, **how)
-        return done if blocking else await done
-
+    do = doing(here.worlds["w"], blocking=blocking)
     for count in COUNTS:
         everyone = [numbers(each, count) for each in range(size)]
         for root in {0, size - 1}:

@@ -162,6 +162,17 @@ def free_address() -> str:
 _numbers = itertools.count()
 
 
+def doing(world: World, *, blocking: bool) -> Callable[..., Awaitable[Any]]:
+    """An operation by its name, by either of a world's twins."""
+
+    async def do(name: str, *arguments: Any, **how: Any) -> Any:
+        if blocking:
+            return getattr(world.blocking, name)(*arguments, **how)
+        return await getattr(world, name)(*arguments, **how)
+
+    return do
+
+
 async def join(here: Here, rank: int, size: int, name: str, address: str, **how: Any) -> int:
     """A play: join a world, and keep it; returns its epoch."""
     return (await here.join(name, rank=rank, size=size, rendezvous=address, **how)).epoch
