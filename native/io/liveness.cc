@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -59,7 +60,8 @@ Result<Liveness> Liveness::start(const LivenessLimits& limits) {
   sigset_t before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  liveness.thread_ = std::thread(LivenessThread::live, theirs.value(), limits);
+  const int its = LivenessThread::kHasOwnTable ? theirs.value() : ::dup(theirs.value());
+  liveness.thread_ = std::thread(LivenessThread::live, its, limits);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   int number = 0;
   while (::recv(liveness.fd(), &number, sizeof number, 0) < 0) HOPLITE_CHECK(errno == EINTR);

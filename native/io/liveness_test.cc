@@ -20,6 +20,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "io/liveness_thread.h"
 #include "io/tcp_socket.h"
 #include "wire/frame.h"
 
@@ -204,6 +205,7 @@ TEST_F(LivenessTest, OneRailOfTwoIsNoDeath) {
 }
 
 TEST_F(LivenessTest, ItsThreadHasATableOfItsOwnAndLeavesNothingBehind) {
+  if (!LivenessThread::kHasOwnTable) GTEST_SKIP() << "it shares the process's under TSan";
   const UniqueFd other(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
   const std::size_t errors_to_null =
       std::filesystem::read_symlink("/proc/self/fd/2") == "/dev/null" ? 1 : 0;
@@ -227,6 +229,7 @@ TEST_F(LivenessTest, ItsThreadHasATableOfItsOwnAndLeavesNothingBehind) {
 }
 
 TEST_F(LivenessTest, ItsDescriptorsAreInNoForkedChild) {
+  if (!LivenessThread::kHasOwnTable) GTEST_SKIP() << "it shares the process's under TSan";
   start();
   Pair pair = connected();
   watch(std::move(pair.ours));

@@ -19,6 +19,12 @@ namespace hoplite {
 
 class LivenessThread {
  public:
+#ifdef __SANITIZE_THREAD__  // it knows a descriptor by its number alone, in whichever table
+  static constexpr bool kHasOwnTable = false;
+#else
+  static constexpr bool kHasOwnTable = true;
+#endif
+
   // What the thread does: says 0, or an errno, on `orders`, and runs until its other end is shut
   // down. REQUIRES: `orders` is of the process's table, and not closed before the answer.
   static void live(int orders, const LivenessLimits& limits) noexcept;
