@@ -56,7 +56,7 @@ fix: tests-built
 	.ci/run format
 	.ci/run stub
 
-# The package and the tools into .venv, without running anything.
+# The package and the tools into .venv, without running anything; again after a change in native/.
 install: $(ready)/package $(venv)/.dev
 
 tests-built: $(ready)/package $(venv)/.dev
@@ -87,7 +87,7 @@ $(venv)/.dev: $(venv)/.build
 	python -m pip install --quiet --group dev
 	touch $@
 
-$(ready)/package: CMakeLists.txt $(venv)/.build
-	python -m pip install --quiet --no-build-isolation -Ceditable.rebuild=true \
-	  --editable '.[examples]'
+# An import builds nothing: thousands of processes would each look whether there is something to do.
+$(ready)/package: CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h') $(venv)/.build
+	python -m pip install --quiet --no-build-isolation --editable '.[examples]'
 	touch $@

@@ -91,8 +91,7 @@ class OtherUser:
         script = _opened(self.home, sys.base_prefix, sys.prefix, str(ROOT))
         as_other = ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups"]
         paths = os.pathsep.join([str(self.home / "lib"), os.environ["PYTHONPATH"]])
-        built = ROOT / "build" / "editable"  # an import would renew it, which is not his to do
-        own = [f"HOME={self.home}", f"PYTHONPATH={paths}", f"SKBUILD_EDITABLE_SKIP={built}"]
+        own = [f"HOME={self.home}", f"PYTHONPATH={paths}"]
         words = [*as_other, "env", *own, sys.executable, *command]
         script.append(" ".join(["exec", *map(quote, words)]))
         return subprocess.Popen(
