@@ -15,7 +15,7 @@ import os
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -100,8 +100,10 @@ class WorldsPlayer(Player):
         peers = range(1, self.senders + 1) if self.rank == 0 else [self.rank]
         wanted = [(transport, peer) for peer in peers for transport in TRANSPORTS]
         self._edges = dict(zip(wanted, self._runner.run(self._join_all(wanted)), strict=True))
+        self._edges |= {("alloc", peer): self._edges["shared_memory", peer] for peer in peers}
         other = min(self.rank, 1) ^ 1
-        return [self._edges[way, peers[0]].transports[other] for way in TRANSPORTS]
+        carried_by = [self._edges[way, peers[0]].transports[other] for way in TRANSPORTS]
+        return [*carried_by, "without a copy"]
 
     async def _join_all(self, wanted: Sequence[tuple[str, int]]) -> list[worlds.World]:
         joins = [
@@ -119,10 +121,12 @@ class WorldsPlayer(Player):
 
     def receive(self, way: str, into: Sequence[Array], count: int) -> Cost:
         edges = [self._edges[way, peer] for peer in range(1, len(into) + 1)]
-        return self._runner.run(_receive(edges, into, count))
+        take = _look if way == "alloc" else _take
+        return self._runner.run(_receive(edges, into, count, take))
 
     def send(self, way: str, array: Array, count: int) -> Cost:
-        return self._runner.run(_send(self._edges[way, self.rank], array, count))
+        give = _give_away if way == "alloc" else _give
+        return self._runner.run(_send(self._edges[way, self.rank], array, count, give))
 
     def wait(self, *, way: str, wait_s: float) -> float:
         """What it costs to wait, as a share of a core; the message comes after so many seconds."""
@@ -148,15 +152,20 @@ class WorldsPlayer(Player):
         return asdict(self._runner.run(receive(self._manager, edge, told)))
 
 
-async def _receive(edges: Sequence[worlds.World], into: Sequence[Array], count: int) -> Cost:
-    await asyncio.gather(*map(_take, edges, into, [WARM_UP] * len(edges)))
+Move = Callable[[worlds.World, Array, int], Awaitable[None]]
+
+
+async def _receive(
+    edges: Sequence[worlds.World], into: Sequence[Array], count: int, take: Move
+) -> Cost:
+    await asyncio.gather(*map(take, edges, into, [WARM_UP] * len(edges)))
     for edge in edges:
         await edge.send(_GO, dst=1)
     begun = Cost.now()
     if len(edges) == 1:
-        await _take(edges[0], into[0], count)
+        await take(edges[0], into[0], count)
     else:
-        await asyncio.gather(*map(_take, edges, into, [count] * len(edges)))
+        await asyncio.gather(*map(take, edges, into, [count] * len(edges)))
     cost = begun.since
     for edge in edges:
         await edge.send(_GO, dst=1)
@@ -168,14 +177,33 @@ async def _take(edge: worlds.World, into: Array, count: int) -> None:
         await edge.recv(into, src=1)
 
 
-async def _send(edge: worlds.World, array: Array, count: int) -> Cost:
-    go = np.empty_like(_GO)
-    for _ in range(WARM_UP):
-        await edge.send(array, dst=0)
-    await edge.recv(go, src=0)
-    begun = Cost.now()
+async def _look(edge: worlds.World, into: Array, count: int) -> None:
+    """Read each where it lies, at either end; the last is copied, to be checked."""
+    for _ in range(count):
+        array = await edge.recv(src=1)
+        into[0], into[-1] = array[0], array[-1]
+    into[:] = array
+
+
+async def _give(edge: worlds.World, array: Array, count: int) -> None:
     for _ in range(count):
         await edge.send(array, dst=0)
+
+
+async def _give_away(edge: worlds.World, array: Array, count: int) -> None:
+    """Write each where it is then read: the one copy that there is."""
+    for _ in range(count):
+        given = edge.alloc(array.shape, array.dtype)
+        np.copyto(given, array)
+        await edge.send(given, dst=0)
+
+
+async def _send(edge: worlds.World, array: Array, count: int, give: Move) -> Cost:
+    go = np.empty_like(_GO)
+    await give(edge, array, WARM_UP)
+    await edge.recv(go, src=0)
+    begun = Cost.now()
+    await give(edge, array, count)
     await edge.recv(go, src=0)  # so that what others of our threads still do is counted too
     return begun.since
 

@@ -3,7 +3,8 @@
     python benchmarks/worlds.py
 
 Messages of float32 from one, two or three processes to one, each sender over an edge of its own,
-on this machine: `tcp` (over loopback) and `shared_memory` are forced, `auto` is what is chosen.
+on this machine: `tcp` (over loopback) and `shared_memory` are forced, `auto` is what is chosen, and
+by `alloc` each message is an array that is given away: written once, and read where it lies.
 Everybody plays each case in turns, and ratios are of plays of the same round. Bounds are processes
 with blocking sockets, and such as copy into and out of shared memory. CPU is of all threads of the
 receiver and of the first sender, for each message.
@@ -33,7 +34,7 @@ from ranks import Rank
 
 SIZES = {"4 KB": 4_000, "40 KB": 40_000, "400 KB": 400_000, "4 MB": 4_000_000, "64 MB": 64_000_000}
 SENDERS_MAX = 3
-WORLD_WAYS = ("tcp", "shared_memory", "auto")
+WORLD_WAYS = ("tcp", "shared_memory", "auto", "alloc")
 BOUND_OF = {"tcp": "raw tcp", "shared_memory": "raw memory"}
 KIND_OF = {
     **dict.fromkeys(("raw tcp", "raw memory"), "raw"),

@@ -191,6 +191,9 @@ class Received:
     def dtype(self) -> str: ...
 
     @property
+    def is_notice(self) -> bool: ...
+
+    @property
     def shape(self) -> tuple[int, ...]: ...
 
 class Completions:
@@ -256,11 +259,11 @@ class FakeWire:
 class WorldEdges:
     """One world: this member's edges to the others."""
 
-    def send(self, rank: int, key: int, operation: int, dtype: str, shape: Sequence[int], data: object) -> WorldOperation | None:
-        """Send a buffer. None: it is done."""
+    def send(self, rank: int, key: int, operation: int, dtype: str, shape: Sequence[int], data: object, *, is_notice: bool = False) -> WorldOperation | None:
+        """Send a buffer, or in one a notice of where it lies. None: it is done."""
 
     def receive(self, rank: int, key: int, operation: int, dtype: str, into: object) -> WorldOperation | None:
-        """Receive into a buffer. None: it is done."""
+        """Receive into a buffer; a notice comes beside it. None: it is done."""
 
     def receive_new(self, rank: int, key: int, operation: int) -> WorldOperation:
         """Receive what comes, into memory of its own."""

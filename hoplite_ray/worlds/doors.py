@@ -15,7 +15,7 @@ from hoplite_ray.worlds.introductions import STRANGERS_MAX, Acceptor, Answer, Re
 from hoplite_ray.worlds.members import Member, own_addresses
 
 _CONNECT_S = 1.0  # to one of a member's addresses
-_F_ADD_SEALS = 1033  # linux/fcntl.h; Python 3.11's fcntl lacks it
+_F_ADD_SEALS, _F_GET_SEALS = 1033, 1034  # linux/fcntl.h; Python 3.11's fcntl lacks them
 _SEALS = 0x1 | 0x2 | 0x4  # sealing, shrinking and growing are over
 
 
@@ -32,7 +32,7 @@ class Doors:
             names = [each for each in names if ":" not in each]
         self.addresses = tuple((each, port) for each in names)
         near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        near.bind(_near_name(uuid))
+        near.bind(near_name(uuid))
         near.listen(STRANGERS_MAX)
         self._acceptors = [Acceptor(tcp, answer), Acceptor(near, answer)]
 
@@ -78,7 +78,8 @@ def _listening(name: str | None, port: int) -> socket.socket:
         ) from error
 
 
-def _near_name(uuid: str) -> str:
+def near_name(uuid: str) -> str:
+    """Return the address of a manager's Unix socket."""
     return f"\0hoplite_ray-world-{uuid}"  # abstract: it ends with the process, and leaves no file
 
 
@@ -90,7 +91,7 @@ async def near(member: Member) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.setblocking(False)
     try:
-        await asyncio.get_running_loop().sock_connect(sock, _near_name(member.uuid))
+        await asyncio.get_running_loop().sock_connect(sock, near_name(member.uuid))
     except BaseException:
         sock.close()
         raise
@@ -128,15 +129,36 @@ def give_memory(sock: socket.socket) -> int:
 
     Raises:  OSError if there is none.
     """
-    memory = os.memfd_create("hoplite_ray-world", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    memory = sealed_memory(WORLD_MEMORY_BYTES)
     try:
-        os.ftruncate(memory, WORLD_MEMORY_BYTES)
-        fcntl.fcntl(memory, _F_ADD_SEALS, _SEALS)
         socket.send_fds(sock, [b"m"], [memory])
     except BaseException:
         os.close(memory)
         raise
     return memory
+
+
+def sealed_memory(size: int) -> int:
+    """Return a descriptor of new memory that keeps its size.
+
+    Raises:  OSError if there is none.
+    """
+    memory = os.memfd_create("hoplite_ray-world", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(memory, size)
+        fcntl.fcntl(memory, _F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(memory)
+        raise
+    return memory
+
+
+def is_sealed(memory: int) -> bool:
+    """Whether memory keeps its size, so that reading it can't end the process."""
+    try:
+        return fcntl.fcntl(memory, _F_GET_SEALS) & _SEALS == _SEALS
+    except OSError:  # it is something else
+        return False
 
 
 async def take_memory(sock: socket.socket) -> int:

@@ -89,7 +89,7 @@ async def _lead(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life:
         while gathering.missing():  # again if one goes while the last one comes
             await _first(gathering.full(), _superseded(plan, rendezvous, record, gathering))
         epoch = max(record.epoch, *(seen + 1 for seen in gathering.epochs_seen.values()), 1)
-        life.open(place.port, epoch, gathering.members)
+        place.open(life, epoch, gathering.members)
         gathering.tell(epoch)
         await gathering.met()
         gathering.begin()
@@ -159,7 +159,7 @@ async def _attempt(place: Place, plan: Plan, record: Record) -> Life:
             table = await hear(wire.sock, TABLE_BYTES_MAX)
             members = [Member.parsed(each) for each in field(table, "members", list)]
             epoch = field(table, "epoch", int)
-            life.open(place.port, epoch, {member.rank: member for member in members})
+            place.open(life, epoch, {member.rank: member for member in members})
 
             async def meet() -> None:
                 await _all(*(_wire(place, life, member) for member in life.before()))

@@ -55,7 +55,7 @@ class Life:
         self.exits = contextlib.ExitStack()
         self.abilities: dict[int, Ability] = {}  # of all, once it is open
         self._edges: WorldEdges | None = None
-        self._others: dict[int, Member] = {}
+        self.others: dict[int, Member] = {}
         self._missing: set[int] = set()
         self._is_complete = asyncio.Event()
 
@@ -72,8 +72,8 @@ class Life:
         """All members are known: edges may come."""
         self.epoch = epoch
         self.abilities = {rank: member.ability for rank, member in members.items()}
-        self._others = {rank: member for rank, member in members.items() if rank != self.rank}
-        self._missing = {rank for rank in self._others if rank > 0}
+        self.others = {rank: member for rank, member in members.items() if rank != self.rank}
+        self._missing = {rank for rank in self.others if rank > 0}
         self._edges = port.open_world(self.name, epoch, self.rank, len(members))
         self.exits.callback(self._edges.close)
         self._note_missing()
@@ -81,11 +81,11 @@ class Life:
 
     def before(self) -> list[Member]:
         """Those to dial; the others dial us, and all have come to rank 0 already."""
-        return [member for rank, member in self._others.items() if 0 < rank < self.rank]
+        return [member for rank, member in self.others.items() if 0 < rank < self.rank]
 
     def expect(self, rank: int, peer: str, transport: str) -> None:
         """Raise RefusedError unless an edge from that rank and process, and such a one, is due."""
-        member = self._others.get(rank)
+        member = self.others.get(rank)
         if member is None or member.uuid != peer or rank not in self._missing or rank < self.rank:
             raise RefusedError("stale", f"no edge of rank {rank} is due here")
         self.check_transport(rank, transport)

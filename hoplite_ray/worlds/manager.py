@@ -299,7 +299,16 @@ class WorldManager:
         try:
             life, gpu = await meet.join(plan, rendezvous, timeout_s)
             edges = life.edges
-            world = World(plan.name, life.epoch, plan.rank, plan.size, edges, self, gpu)
+            world = World(
+                plan.name,
+                life.epoch,
+                plan.rank,
+                plan.size,
+                edges,
+                self,
+                gpu,
+                meet.place.loans(life),
+            )
             with self._lock:
                 self._epochs[plan.name] = life.epoch
                 self._numbers[edges.number] = self._worlds[plan.name] = joining.world = world

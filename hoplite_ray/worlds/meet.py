@@ -181,6 +181,7 @@ class Meet:
         life = self._lives.pop(number, None)
         if life is not None:
             life.close()
+            self.place.forget(life)
 
     def _hear(self, port: WorldPort) -> None:
         for kind, world, watch, rank, cause, text, at_ns in port.take_events():

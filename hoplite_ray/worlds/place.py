@@ -2,7 +2,8 @@
 
 A connection begins with a hello that says what it is: "watch", by which two processes see each
 other die; "edge", which carries a world's messages; "join", of a member that comes to rank 0, which
-is their edge once the world begins. All of this is of one event loop, in a thread of its own.
+is their edge once the world begins; "memory", of one that was lent some. All of this is of one
+event loop, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import contextlib
 import socket
 import uuid
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
 from hoplite_ray._native import WorldPort
@@ -27,6 +28,7 @@ from hoplite_ray.worlds.introductions import (
     welcome,
 )
 from hoplite_ray.worlds.life import Gathering, Life, Wire
+from hoplite_ray.worlds.loans import Borrower, Lender, Loans
 from hoplite_ray.worlds.members import Ability, Member, machine_id
 from hoplite_ray.worlds.watches import Watch, Watches
 
@@ -42,15 +44,42 @@ class Place:
         self.machine = machine_id()
         self.watches = Watches(port)
         self.lives: dict[str, Life] = {}
+        loop = asyncio.get_running_loop()
+        self.lender, self.borrower = Lender(loop), Borrower(loop)
+        self._open: dict[str, Life] = {}
         self._doors = Doors(self.uuid, listen, self._answer)
 
     async def close(self) -> None:
         """Stop listening; the port is its owner's."""
+        self.lender.close()
         await self._doors.close()
 
     def own(self, rank: int, ability: Ability) -> Member:
         """Return this process as a member."""
         return Member(rank, self.uuid, self._doors.addresses, self.machine, ability)
+
+    def open(self, life: Life, epoch: int, members: Mapping[int, Member]) -> None:
+        """All members of a life are known: edges may come, and once those are there, memory."""
+        life.open(self.port, epoch, members)
+        self._open[life.id] = life
+        life.exits.callback(self._open.pop, life.id, None)
+
+    def loans(self, life: Life) -> Loans:
+        """Return what its world has of memory that is lent."""
+        peers = {rank: member.uuid for rank, member in life.others.items()}
+
+        async def dial(rank: int) -> socket.socket:
+            with await near(life.others[rank]) as sock:
+                await self._introduce(sock, life, "memory", to=peers[rank])
+                return _taken(sock)
+
+        return Loans(self.lender, self.borrower, life.edges.number, peers, dial)
+
+    def forget(self, life: Life) -> None:
+        """It is over."""
+        self.lender.forget(life.edges.number)
+        others = [each.others.values() for each in self._open.values() if each is not life]
+        self.borrower.forget({member.uuid for members in others for member in members})
 
     # ---- to others
 
@@ -161,7 +190,8 @@ class Place:
 
     async def _answer(self, sock: socket.socket) -> Coroutine[Any, Any, None] | None:
         hello = await hear(sock)
-        life = self.lives.get(field(hello, "life", str))
+        lives = self._open if hello.get("kind") == "memory" else self.lives
+        life = lives.get(field(hello, "life", str))
         if life is None:
             raise RefusedError("stale", "that life of the world has begun, or is over")
         await welcome(sock, life.token, hello)
@@ -177,6 +207,9 @@ class Place:
             peer, name = field(hello, "uuid", str), field(hello, "watch", str)
             self.watches.accept(peer, name, sock)
             return None
+        if kind == "memory":
+            await say(sock, ok=True)
+            return self.borrower.serve(sock, field(hello, "uuid", str))
         raise RefusedError("nonsense", f"{kind!r:.40} is nothing that is done here")
 
     async def _seat(

@@ -26,6 +26,7 @@ from hoplite_ray.worlds.arrays import fresh, to_fill, to_send
 from hoplite_ray.worlds.checks import check_timeout, whole
 from hoplite_ray.worlds.events import Cause, EventStream, State, WorldEvent
 from hoplite_ray.worlds.gpu_arrays import is_on_gpu
+from hoplite_ray.worlds.loans import LENT_BYTES_MIN, Loans, Notice
 from hoplite_ray.worlds.nccl import Gpu
 from hoplite_ray.worlds.nccl_transfers import Offer, is_offer
 from hoplite_ray.worlds.waiting import (
@@ -40,6 +41,7 @@ from hoplite_ray.worlds.waiting import (
 )
 
 Array = np.ndarray[Any, Any]
+Message = Array | Offer | Notice
 
 LEAVE_S = 10.0  # what may be under way, 4 MiB for each edge, takes a slow receiver far less
 
@@ -75,6 +77,7 @@ class World:
         edges: WorldEdges,
         owner: Owner,
         carried: Gpu,
+        loans: Loans,
     ) -> None:
         """For WorldManager."""
         self.name = name
@@ -83,6 +86,7 @@ class World:
         self.size = size
         self.edges = edges
         self.gpu = carried
+        self.loans = loans
         self.rounds = 0
         self.turns: list[Turn] = []
         self.broken: WorldEvent | None = None
@@ -90,7 +94,7 @@ class World:
         self.blocking = BlockingWorld(self)
         others = [other for other in range(size) if other != rank]
         self.transports = {other: edges.transport(other) for other in others}
-        self._kept: defaultdict[int, deque[Callable[[], Array | Offer]]] = defaultdict(deque)
+        self._kept: defaultdict[int, deque[Callable[[], Message]]] = defaultdict(deque)
         self._state = State.READY
         self._owner = owner
         self._pid = os.getpid()
@@ -121,6 +125,20 @@ class World:
         """
         return self._owner.events(self)
 
+    def alloc(self, shape: Sequence[int] | int, dtype: Any = np.float32) -> Array:
+        """Return an array whose elements are undefined, and which is given away by sending it.
+
+        Over shared memory it is not copied then: the receiver's array is on the same memory, and
+        read-only, as the sender's is from then on. Its memory serves the next array once neither
+        has one on it. Of less than 64 KiB, and over TCP, it is sent as any other; collectives take
+        it as any other.
+
+        Raises:  WrongTypeError for a dtype of objects; WorldError if there is no memory.
+        Cost:    the first use of each page of new memory; none of memory that is used again.
+        """
+        self.check_usable()
+        return self.loans.alloc(shape, dtype)
+
     def abort(self, why: str) -> None:
         """End the world for all members, at once. From any thread; idempotent."""
         self.check_usable()
@@ -136,10 +154,13 @@ class World:
     async def send(self, array: Any, *, dst: int, timeout_s: float | None = None) -> None:
         """Send an array to a rank; returns when it may be written to again.
 
+        One of `alloc` is read-only from then on.
         One on a GPU waits for its receiver, and can't be taken back: a timeout ends the world.
         """
         if is_on_gpu(array):
             return await run_async(self.send_from_gpu(array, dst, timeout_s))
+        if self.loans.is_ours(array):
+            return await run_async(self.give_away(array, dst, timeout_s))
         operation = self.begin_send(array, dst, timeout_s)
         if operation is not None:
             await run_async(self.finish(operation, timeout_s, f"send to rank {dst}"))
@@ -149,7 +170,7 @@ class World:
 
         What was sent from a GPU is received into an array on one, which is ready for any stream.
 
-        Returns: `into`, or a numpy array.
+        Returns: `into`, or a numpy array: a read-only one if it came without a copy (`alloc`).
         """
         if into is None or self.has_kept(src) or is_on_gpu(into):
             return await run_async(self.receive_new(into, src, timeout_s))
@@ -239,6 +260,27 @@ class World:
         dst = whole("dst", dst) if type(dst) is not int else dst
         return self.edges.send(dst, 0, calls.SEND, lent.dtype, lent.shape, lent.buffer)
 
+    def give_away(self, array: Array, dst: int, timeout_s: float | None) -> Waits[None]:
+        """Send an array of `alloc`: where it lies, if the receiver can map it."""
+        self.check_usable()
+        check_timeout(timeout_s)
+        self._check_other("dst", dst := whole("dst", dst))
+        deadline, what = Deadline(timeout_s), f"send to rank {dst}"
+        lent, loans = to_send(array), self.loans
+        is_near = self.transports[dst] == "shared_memory" and self.edges.end() is None
+        is_lent = is_near and array.flags.c_contiguous and array.nbytes >= LENT_BYTES_MIN
+        if is_lent and (gift := loans.give(array, dst)) is not None:
+            if not (yield gift, deadline.left_s()):
+                raise WorldTimeoutError(
+                    f"{what} in {self} did not begin within {timeout_s} s; the array is still yours"
+                )
+            is_lent = not gift.trouble  # it is copied, then
+        loans.seal(array)
+        said: Any = loans.lend(array, dst) if is_lent else lent.buffer
+        sent = self.edges.send(dst, 0, calls.SEND, lent.dtype, lent.shape, said, is_notice=is_lent)
+        if sent is not None:
+            yield from self.finish(sent, deadline.left_s(), what)
+
     def send_from_gpu(self, array: Any, dst: int, timeout_s: float | None) -> Waits[None]:
         """Send an array on a GPU."""
         self.check_usable()
@@ -270,10 +312,11 @@ class World:
         operation = self.edges.receive_new(whole("src", src), 0, calls.SEND)
 
         def keep() -> None:
-            self._kept[src].append(lambda: _received(operation))
+            self._kept[src].append(lambda: self._received(operation, src))
 
         yield from self.finish(operation, timeout_s, f"receive from rank {src}", keep)
-        return (yield from self._given(_received(operation), into, src, deadline.left_s()))
+        message = self._received(operation, src)
+        return (yield from self._given(message, into, src, deadline.left_s()))
 
     def finish_receive(
         self, operation: WorldOperation, into: Any, src: int, timeout_s: float | None
@@ -281,15 +324,34 @@ class World:
         """Wait for a receive into an array."""
 
         def keep() -> None:
+            if operation.received() is not None:
+                self._kept[src].append(lambda: self._received(operation, src))
+                return
             lent = to_fill(into)
             array = lent.flat.copy().reshape(lent.shape)
             self._kept[src].append(lambda: array)
 
-        return self.finish(operation, timeout_s, f"receive from rank {src}", keep)
+        deadline = Deadline(timeout_s)
+        yield from self.finish(operation, timeout_s, f"receive from rank {src}", keep)
+        if operation.received() is not None:  # a notice, beside the buffer
+            message = self._received(operation, src)
+            yield from self._given(message, into, src, deadline.left_s())
 
-    def _given(
-        self, message: Array | Offer, into: Any, src: int, timeout_s: float | None
-    ) -> Waits[Any]:
+    def _received(self, operation: WorldOperation, src: int) -> Message:
+        received = operation.received()
+        assert received is not None  # it is done
+        if received.is_notice:
+            return self.loans.notice(received, src)
+        if is_offer(received.dtype):
+            return Offer(received.dtype, received.shape, received)
+        return fresh(received, received.dtype, received.shape)
+
+    def _given(self, message: Message, into: Any, src: int, timeout_s: float | None) -> Waits[Any]:
+        if isinstance(message, Notice):
+            try:
+                message = self.loans.array(message)
+            except InvalidArgumentError as error:
+                raise self.mismatched(f"rank {src} sent a notice of {error}") from None
         if isinstance(message, Offer):
             if into is None:
                 self._kept[src].appendleft(lambda: message)
@@ -393,14 +455,6 @@ class World:
         )
 
 
-def _received(operation: WorldOperation) -> Array | Offer:
-    received = operation.received()
-    assert received is not None  # it is done
-    if is_offer(received.dtype):
-        return Offer(received.dtype, received.shape, received)
-    return fresh(received, received.dtype, received.shape)
-
-
 class BlockingWorld:
     """The operations of a world for a thread that waits in them. Ctrl-C takes one back."""
 
@@ -411,6 +465,8 @@ class BlockingWorld:
         """As `World.send`."""
         if is_on_gpu(array):
             return run_blocking(self._world.send_from_gpu(array, dst, timeout_s))
+        if self._world.loans.is_ours(array):
+            return run_blocking(self._world.give_away(array, dst, timeout_s))
         operation = self._world.begin_send(array, dst, timeout_s)
         if operation is not None:
             run_blocking(self._world.finish(operation, timeout_s, f"send to rank {dst}"))

@@ -51,11 +51,13 @@ std::uint8_t to_operation(int number) {
 }
 
 nb::object send(const PyWorld& self, std::uint32_t rank, std::uint64_t key, int operation,
-                std::string dtype, std::vector<std::uint64_t> shape, const nb::handle& data) {
+                std::string dtype, std::vector<std::uint64_t> shape, const nb::handle& data,
+                bool is_notice) {
   LentBytes lent(data, PyBUF_SIMPLE);
   Content content;
   content.key = MatchKey{key};
   content.operation = to_operation(operation);
+  content.is_notice = is_notice;
   content.size_bytes = lent.bytes().size();
   if (dtype.size() > kDTypeBytesMax || shape.size() > kDimensionsMax) {
     raise_error({Code::kInvalidArgument,
@@ -223,13 +225,15 @@ void bind_port(nb::module_& m) {
 void bind_transfers(nb::class_<PyWorld>& edges) {
   edges
       .def("send", &send, "rank"_a, "key"_a, "operation"_a, "dtype"_a, "shape"_a, "data"_a,
+           nb::kw_only(), "is_notice"_a = false,
            nb::sig("def send(self, rank: int, key: int, operation: int, dtype: str, shape: "
-                   "collections.abc.Sequence[int], data: object) -> WorldOperation | None"),
-           "Send a buffer. None: it is done.")
+                   "collections.abc.Sequence[int], data: object, *, is_notice: bool = False) -> "
+                   "WorldOperation | None"),
+           "Send a buffer, or in one a notice of where it lies. None: it is done.")
       .def("receive", &receive, "rank"_a, "key"_a, "operation"_a, "dtype"_a, "into"_a,
            nb::sig("def receive(self, rank: int, key: int, operation: int, dtype: str, into: "
                    "object) -> WorldOperation | None"),
-           "Receive into a buffer. None: it is done.")
+           "Receive into a buffer; a notice comes beside it. None: it is done.")
       .def("receive_new", &receive_new, "rank"_a, "key"_a, "operation"_a,
            nb::sig("def receive_new(self, rank: int, key: int, operation: int) -> WorldOperation"),
            "Receive what comes, into memory of its own.");
@@ -303,6 +307,7 @@ void bind_operations(nb::module_& m) {
   nb::class_<PyReceived>(m, "Received", nb::type_slots(received_slots),
                          "What a member sent; a writable buffer.")
       .def_prop_ro("dtype", [](PyReceived& self) { return to_text(self.operation->content.dtype); })
+      .def_prop_ro("is_notice", [](PyReceived& self) { return self.operation->content.is_notice; })
       .def_prop_ro(
           "shape",
           [](PyReceived& self) {

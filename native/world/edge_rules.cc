@@ -281,7 +281,7 @@ Result<void> EdgeRules::claim(Inbox& inbox) {
   Arrival& arrival = *inbox.arrivals.front();
   const Wanted& wanted = inbox.receives.front().wanted;
   if (auto fits = compare(wanted, arrival.content); !fits) return fits.error();
-  if (wanted.into) {
+  if (wanted.into && !arrival.content.is_notice) {
     copy_bytes(wanted.into->data(), arrival.at, arrival.got_bytes);
     arrival.at = wanted.into->data();
     arrival.data.reset();
@@ -326,7 +326,7 @@ void EdgeRules::give_back(MatchKey key, std::uint64_t bytes) {
 
 Result<void> EdgeRules::compare(const Wanted& wanted, const Content& content) const {
   const bool fits = wanted.operation == content.operation &&
-                    (!wanted.into ||
+                    (!wanted.into || content.is_notice ||
                      (wanted.into->size() == content.size_bytes && wanted.dtype == content.dtype));
   if (fits) return {};
   std::string text = "rank " + std::to_string(peer_.value) + " sent " + content_text(content);

@@ -233,6 +233,33 @@ TEST(EdgeRules, AReceiveWithoutABufferBringsWhatCame) {
   }
 }
 
+TEST(EdgeRules, ANoticeComesBesideTheBufferThatWasGiven) {
+  for (const bool is_first : {true, false}) {
+    Pair pair;
+    const Data notice = pattern(48, 4);
+    Content content = content_of(48);
+    content.is_notice = true;
+    content.dtype = "float64";
+    content.shape = {1000};
+    Data into(8'000, std::byte{9});
+    const auto receive = [&] {
+      ASSERT_TRUE(pair.b.rules.handle_receive(OperationId{2}, wanted_of(into)));
+      pair.b.settle();
+    };
+    if (is_first) receive();
+    pair.a.rules.handle_send(OperationId{1}, content, notice);
+    pair.run();
+    if (!is_first) receive();
+    ASSERT_TRUE(pair.b.ended.contains(2));
+    const Outcome& outcome = pair.b.ended.at(2);
+    EXPECT_TRUE(outcome.content.is_notice);
+    EXPECT_EQ(outcome.content.shape, content.shape);
+    ASSERT_NE(outcome.data, nullptr);
+    EXPECT_TRUE(std::equal(notice.begin(), notice.end(), outcome.data.get()));
+    EXPECT_EQ(into, Data(8'000, std::byte{9}));
+  }
+}
+
 TEST(EdgeRules, WhatDoesNotFitIsAnError) {
   const Data sent = pattern(100, 1);
   const auto refused = [&](Wanted wanted, bool is_early) {

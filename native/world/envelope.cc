@@ -10,6 +10,7 @@ namespace hoplite::worlds {
 namespace {
 
 constexpr std::uint16_t kMagic = 0x5748;  // "HW"
+constexpr std::uint32_t kNotice = 1;      // a flag
 
 struct Head {
   std::uint16_t magic = kMagic;
@@ -18,7 +19,7 @@ struct Head {
   std::uint16_t dtype_bytes = 0;
   std::uint16_t dimensions = 0;
   std::uint32_t payload_bytes = 0;
-  std::uint32_t nothing = 0;
+  std::uint32_t flags = 0;
   std::uint64_t key = 0;
   std::uint64_t size_bytes = 0;
 };
@@ -44,9 +45,11 @@ Result<std::size_t> tail_bytes(std::span<const std::byte> bytes) {
   const bool is_known = head.verb >= static_cast<std::uint8_t>(Verb::kMessage) &&
                         head.verb <= static_cast<std::uint8_t>(Verb::kEnding);
   const std::uint32_t payload_max = has_payload(head.verb) ? kPayloadBytesMax : 0;
-  if (head.magic != kMagic || !is_known || head.nothing != 0 || head.payload_bytes > payload_max ||
-      head.dtype_bytes > kDTypeBytesMax || head.dimensions > kDimensionsMax ||
-      head.size_bytes > kMessageBytesMax) {
+  const std::uint32_t flags_max =
+      head.verb == static_cast<std::uint8_t>(Verb::kMessage) ? kNotice : 0;
+  if (head.magic != kMagic || !is_known || head.flags > flags_max ||
+      head.payload_bytes > payload_max || head.dtype_bytes > kDTypeBytesMax ||
+      head.dimensions > kDimensionsMax || head.size_bytes > kMessageBytesMax) {
     return Error{Code::kBadFrame, "what came is no envelope of a world"};
   }
   return head.dtype_bytes + head.dimensions * sizeof(std::uint64_t);
@@ -62,6 +65,7 @@ Envelope decode_envelope(std::span<const std::byte> bytes) {
   Content& content = envelope.content;
   content.key = MatchKey{head.key};
   content.operation = head.operation;
+  content.is_notice = head.flags == kNotice;
   content.size_bytes = head.size_bytes;
   content.dtype.assign(reinterpret_cast<const char*>(tail.data()), head.dtype_bytes);
   content.shape.resize(head.dimensions);
@@ -83,6 +87,7 @@ void encode_envelope(const Envelope& envelope, std::vector<std::byte>& bytes) {
   head.dtype_bytes = static_cast<std::uint16_t>(content.dtype.size());
   head.dimensions = static_cast<std::uint16_t>(content.shape.size());
   head.payload_bytes = envelope.payload_bytes;
+  head.flags = content.is_notice ? kNotice : 0;
   head.key = content.key.value;
   head.size_bytes = content.size_bytes;
   const auto append = [&](const void* data, std::size_t size) {

@@ -24,6 +24,7 @@ using MatchKey =
 struct Content {
   MatchKey key;
   std::uint8_t operation = 0;
+  bool is_notice = false;  // it says where what is sent lies, and lands in nobody's buffer
   std::uint64_t size_bytes = 0;
   std::string dtype;
   std::vector<std::uint64_t> shape;

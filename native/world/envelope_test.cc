@@ -53,6 +53,10 @@ TEST(Envelopes, WhatIsEncodedIsDecoded) {
   EXPECT_EQ(again.content.size_bytes, 1024U);
   EXPECT_EQ(again.content.dtype, "float32");
   EXPECT_EQ(again.content.shape, (std::vector<std::uint64_t>{16, 16}));
+  EXPECT_FALSE(again.content.is_notice);
+  Envelope notice = example();
+  notice.content.is_notice = true;
+  EXPECT_TRUE(decode_envelope(encoded(notice)).content.is_notice);
 }
 
 // Each field that a stranger could lie with, one byte at a time.
@@ -62,10 +66,10 @@ TEST(Envelopes, WhatIsNoneIsRefusedBeforeAnythingIsAllocated) {
     std::size_t at;
     std::byte value;
   } lies[] = {
-      {"magic", 0, std::byte{0}},           {"no verb", 2, std::byte{0}},
-      {"unknown verb", 2, std::byte{6}},    {"dtype of over 1,024 B", 5, std::byte{5}},
-      {"65 dimensions", 6, std::byte{65}},  {"payload over 256 KiB", 10, std::byte{5}},
-      {"reserved field", 12, std::byte{1}}, {"message over 1 TiB", 31, std::byte{1}},
+      {"magic", 0, std::byte{0}},          {"no verb", 2, std::byte{0}},
+      {"unknown verb", 2, std::byte{6}},   {"dtype of over 1,024 B", 5, std::byte{5}},
+      {"65 dimensions", 6, std::byte{65}}, {"payload over 256 KiB", 10, std::byte{5}},
+      {"unknown flag", 12, std::byte{2}},  {"message over 1 TiB", 31, std::byte{1}},
   };
   for (const auto& lie : lies) {
     Data bytes = encoded(example());
@@ -74,6 +78,9 @@ TEST(Envelopes, WhatIsNoneIsRefusedBeforeAnythingIsAllocated) {
   }
   Data goodbye = encoded({Verb::kGoodbye, 0, {}});
   EXPECT_TRUE(tail_bytes(std::span(goodbye).first(kEnvelopeBytes)));
+  goodbye[12] = std::byte{1};
+  EXPECT_FALSE(tail_bytes(std::span(goodbye).first(kEnvelopeBytes))) << "Goodbye with a flag";
+  goodbye[12] = std::byte{0};
   goodbye[8] = std::byte{1};
   EXPECT_FALSE(tail_bytes(std::span(goodbye).first(kEnvelopeBytes))) << "Goodbye with a payload";
 }

@@ -38,10 +38,11 @@ inline constexpr std::size_t kEndTextBytesMax = 512;
 struct Outcome {
   OperationId operation;
   Content content;                    // of a receive: what came
-  std::unique_ptr<std::byte[]> data;  // of a receive that brought no buffer
+  std::unique_ptr<std::byte[]> data;  // of a notice, and of a receive that brought no buffer
 };
 
-// What a receive takes: with a buffer, messages of just its size and dtype.
+// What a receive takes: with a buffer, messages of just its size and dtype; and notices, which
+// don't go into it.
 struct Wanted {
   MatchKey key;
   std::uint8_t operation = 0;

@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import itertools
 import random
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from hoplite_ray._native import FakeWire, WorldPort
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.worlds import State, World, WorldBrokenError, WorldTimeoutError
+from hoplite_ray.worlds.loans import Borrower, Lender, Loans
 from hoplite_ray.worlds.nccl import Gpu
 
 SIZE = 3
@@ -25,6 +27,17 @@ CAUSES = {1: "PEER_DIED", 2: "UNREACHABLE", 3: "FROZEN"}
 COUNTS = (5, 10_000, 300_001)
 
 Play = Callable[[World, int], Awaitable[Any]]
+
+
+def nothing_lent() -> Loans:
+    """What a world has that lends nothing: its members are one process."""
+    loop = asyncio.new_event_loop()
+    loop.close()
+    return Loans(Lender(loop), Borrower(loop), 1, {}, nowhere)
+
+
+async def nowhere(rank: int) -> socket.socket:
+    raise ConnectionRefusedError(f"rank {rank} is here")
 
 
 class Crew:
@@ -39,7 +52,7 @@ class Crew:
             edges[a].add_fake_edge(b, wire, is_first=True)
             edges[b].add_fake_edge(a, wire, is_first=False)
         self.worlds = [
-            World("w", 1, rank, size, each, self, Gpu("the fake has none"))
+            World("w", 1, rank, size, each, self, Gpu("the fake has none"), nothing_lent())
             for rank, each in enumerate(edges)
         ]
 

@@ -1,0 +1,466 @@
+"""Arrays on memory that processes of one machine share: sent without a copy.
+
+`alloc` makes an array on a slab of memory of its own. What is sent of it is a notice of where it
+lies, and its receiver has a read-only array there. Two processes have a connection for that, by
+which the sender gives a slab's descriptor before its first notice, and the receiver says when it
+has no array on one any more: then, and when the sender has none either, the slab is used anew. One
+of which nobody can say that, as when a world has ended before, is given back to the machine, and
+stays whole for whoever still maps it. So does all that a sender leaves behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import mmap
+import os
+import socket
+import struct
+import threading
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hoplite_ray.errors import InvalidArgumentError, WorldError, WrongTypeError
+from hoplite_ray.worlds import introductions
+from hoplite_ray.worlds.arrays import fresh
+from hoplite_ray.worlds.doors import is_sealed, sealed_memory, take_memory
+from hoplite_ray.worlds.introductions import RefusedError, hear, say
+from hoplite_ray.worlds.waiting import Turn
+
+Array = np.ndarray[Any, Any]
+
+LENT_BYTES_MIN = 64 << 10  # below it two copies cost less than a notice and its answer
+_SLAB_BYTES_MIN = 64 << 10
+_FREE_BYTES_MAX = 1 << 30  # of slabs that are kept for arrays to come
+_NOTICE = struct.Struct("<QQQQ")  # slab, where in it, bytes, loan
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class _Slab:
+    number: int
+    fd: int
+    memory: mmap.mmap
+    loans: set[int] = field(default_factory=set)
+    is_used: bool = False  # an array of this process is on it
+    is_spoilt: bool = False  # somebody may read it for ever
+
+    @property
+    def size(self) -> int:
+        return len(self.memory)
+
+
+class Gift(Turn):
+    """A slab on its way to a process; then `trouble` says why it can't be, or nothing."""
+
+    trouble = ""
+
+
+Dial = Callable[[], Awaitable[socket.socket]]
+
+
+@dataclass(eq=False)
+class _Link:
+    """With one process, as its lender: what is to be given and told."""
+
+    gifts: deque[tuple[_Slab, Gift]] = field(default_factory=deque)
+    given: deque[tuple[_Slab, Gift]] = field(default_factory=deque)  # and not confirmed
+    gone: deque[tuple[int, str]] = field(default_factory=deque)
+    has_work: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+
+class Lender:
+    """The slabs of one process. For any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lock = threading.Lock()  # of all below but the deque
+        self._numbers = itertools.count(1)
+        self._slabs: dict[int, _Slab] = {}
+        self._free: defaultdict[int, list[_Slab]] = defaultdict(list)
+        self._free_bytes = 0
+        self._roots: dict[int, tuple[weakref.ref[Array], _Slab]] = {}
+        self._loans: dict[int, tuple[_Slab, int, str]] = {}  # in which world, and to whom
+        self._links: dict[str, _Link] = {}  # by the other process; of the loop
+        self._given: set[tuple[str, int]] = set()  # which process has which slab
+        self._dropped: deque[tuple[int, _Slab]] = deque()  # by arrays that have gone
+
+    def alloc(self, shape: Sequence[int] | int, dtype: Any) -> Array:
+        """Return an array whose elements are undefined, as `numpy.empty`.
+
+        Raises:  WrongTypeError for objects; WorldError if there is no memory.
+        """
+        kind = np.dtype(dtype)
+        if kind.hasobject:
+            raise WrongTypeError(f"{kind} has Python objects, which no other process can read")
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        size = kind.itemsize * math.prod(shape)
+        if size < 0 or min(shape, default=0) < 0:
+            raise InvalidArgumentError(f"shape={shape} has a negative dimension")
+        with self._lock:
+            self._collect()
+            slab = self._take(max(_SLAB_BYTES_MIN, 1 << (size - 1).bit_length() if size else 0))
+            root = np.frombuffer(slab.memory, np.uint8)
+            self._roots[id(root)] = (weakref.ref(root), slab)
+        # It may run in any thread, amid anything, so that it takes no lock.
+        weakref.finalize(root, self._dropped.append, (id(root), slab)).atexit = False
+        array: Array = root[:size].view(kind).reshape(shape)
+        return array
+
+    def is_ours(self, array: object) -> bool:
+        """Whether an array is on one of the slabs."""
+        return bool(self._roots) and isinstance(array, np.ndarray) and self._root(array) is not None
+
+    def lend(self, array: Array, world: int, peer: str) -> bytes:
+        """Give an array away, to one process in a world; returns the notice.
+
+        REQUIRES: it is ours, and contiguous.
+        """
+        found = self._root(array)
+        assert found is not None
+        root, slab = found
+        begin = array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
+        with self._lock:
+            loan = next(self._numbers)
+            slab.loans.add(loan)
+            self._loans[loan] = (slab, world, peer)
+        return _NOTICE.pack(slab.number, begin, array.nbytes, loan)
+
+    def give(self, array: Array, peer: str, dial: Dial) -> Gift | None:
+        """Let a process have an array's slab, over a connection that `dial` makes if need be.
+
+        REQUIRES: it is ours. Returns None if that process has it.
+        """
+        found = self._root(array)
+        assert found is not None
+        slab = found[1]
+        if (peer, slab.number) in self._given:
+            return None
+        gift = Gift()
+        self._loop.call_soon_threadsafe(self._begin_to_give, slab, peer, dial, gift)
+        return gift
+
+    def seal(self, array: Array) -> None:
+        """Let nobody write to it by this array, or a new view of its memory."""
+        found = self._root(array)
+        if found is not None:
+            found[0].flags.writeable = False
+        array.flags.writeable = False
+
+    def forget(self, world: int) -> None:
+        """A world is over: what was lent in it, and not given back, may be read for ever."""
+        with self._lock:
+            for loan in [each for each, (_, of, _) in self._loans.items() if of == world]:
+                self._end(loan, is_known=False)
+
+    def counts(self) -> tuple[int, int, int]:
+        """Pieces, those that are free, and loans."""
+        with self._lock:
+            self._collect()
+            return len(self._slabs), sum(map(len, self._free.values())), len(self._loans)
+
+    def close(self) -> None:
+        """Give all memory back, as far as no array is on it."""
+        with self._lock:
+            for loan in list(self._loans):
+                self._end(loan, is_known=False)
+            self._collect()
+            for slab in [each for slabs in self._free.values() for each in slabs]:
+                self._give_back(slab)
+            self._free.clear()
+
+    # ---- of the loop
+
+    def _begin_to_give(self, slab: _Slab, peer: str, dial: Dial, gift: Gift) -> None:
+        link = self._links.get(peer)
+        if link is None:
+            link = self._links[peer] = _Link()
+            link.task = self._loop.create_task(self._live(peer, link, dial))
+        link.gifts.append((slab, gift))
+        link.has_work.set()
+
+    async def _live(self, peer: str, link: _Link, dial: Dial) -> None:
+        trouble = "its process has gone"
+        hearing: asyncio.Future[None] | None = None
+        try:
+            with await dial() as sock:
+                hearing = asyncio.ensure_future(self._hear_all(sock, peer, link))
+                while True:
+                    working = asyncio.ensure_future(link.has_work.wait())
+                    both = (working, hearing)
+                    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                    working.cancel()
+                    if hearing.done():
+                        hearing.result()
+                    link.has_work.clear()
+                    while link.gone:
+                        number, word = link.gone.popleft()
+                        await say(sock, **{word: number})
+                    while link.gifts:
+                        slab, gift = link.gifts.popleft()
+                        link.given.append((slab, gift))
+                        await self._give(sock, slab)
+        except (OSError, WorldError) as error:
+            trouble = str(error) or type(error).__name__
+        finally:
+            if hearing is not None:
+                hearing.cancel()
+                await asyncio.gather(hearing, return_exceptions=True)
+            del self._links[peer]
+            self._given = {each for each in self._given if each[0] != peer}
+            for _, gift in (*link.given, *link.gifts):
+                gift.trouble = trouble
+                gift.end()
+
+    async def _give(self, sock: socket.socket, slab: _Slab) -> None:
+        await say(sock, slab=slab.number)
+        fd = os.open(f"/proc/self/fd/{slab.fd}", os.O_RDONLY)  # nobody else writes to it
+        try:
+            socket.send_fds(sock, [b"m"], [fd])
+        finally:
+            os.close(fd)
+
+    async def _hear_all(self, sock: socket.socket, peer: str, link: _Link) -> None:
+        while True:
+            frame = await hear(sock)
+            with self._lock:
+                for loan in introductions.field(frame, "ended", list):
+                    if isinstance(loan, int) and self._loans.get(loan, ("",))[-1] == peer:
+                        self._end(loan, is_known=True)
+            for _ in range(min(introductions.field(frame, "has", int), len(link.given))):
+                slab, gift = link.given.popleft()
+                self._given.add((peer, slab.number))
+                gift.end()
+
+    def _say_gone(self, slab: _Slab) -> None:
+        for peer, link in self._links.items():
+            if (peer, slab.number) in self._given:
+                self._given.discard((peer, slab.number))
+                link.gone.append((slab.number, "spoilt" if slab.is_spoilt else "gone"))
+                link.has_work.set()
+
+    # ---- with the lock
+
+    def _root(self, array: Array) -> tuple[Array, _Slab] | None:
+        root = array
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        found = self._roots.get(id(root))
+        if found is None or found[0]() is not root:
+            return None
+        return root, found[1]
+
+    def _take(self, size: int) -> _Slab:
+        if self._free[size]:
+            slab = self._free[size].pop()
+            self._free_bytes -= size
+        else:
+            try:
+                fd = sealed_memory(size)
+                memory = mmap.mmap(fd, size)
+            except OSError as error:
+                raise WorldError(
+                    f"there are no {size} B of memory to share: {error}; let go of arrays"
+                ) from error
+            slab = _Slab(next(self._numbers), fd, memory)
+            weakref.finalize(slab, os.close, fd)
+            self._slabs[slab.number] = slab
+        slab.is_used = True
+        return slab
+
+    def _collect(self) -> None:
+        while self._dropped:
+            root, slab = self._dropped.popleft()
+            if root in self._roots and self._roots[root][1] is slab:
+                del self._roots[root]
+            slab.is_used = False
+            self._settle(slab)
+
+    def _end(self, loan: int, *, is_known: bool) -> None:
+        slab = self._loans.pop(loan)[0]
+        slab.loans.discard(loan)
+        slab.is_spoilt |= not is_known
+        self._settle(slab)
+
+    def _settle(self, slab: _Slab) -> None:
+        if slab.is_used or slab.loans or slab.number not in self._slabs:
+            return
+        if slab.is_spoilt or self._free_bytes + slab.size > _FREE_BYTES_MAX:
+            self._give_back(slab)
+            return
+        self._free[slab.size].append(slab)
+        self._free_bytes += slab.size
+
+    def _give_back(self, slab: _Slab) -> None:
+        del self._slabs[slab.number]
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and its links with it
+            self._loop.call_soon_threadsafe(self._say_gone, slab)
+
+
+# ---- the other side
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What came instead of an array: where it lies, at the process `lender`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    lender: str
+    slab: int
+    begin: int
+    size_bytes: int
+    loan: int
+
+    @classmethod
+    def parsed(cls, said: Any, lender: str) -> Notice:
+        """Raises InvalidArgumentError for what is none."""
+        if memoryview(said).nbytes != _NOTICE.size:
+            raise InvalidArgumentError("what came is no notice of memory; the sender is at fault")
+        return cls(said.dtype, said.shape, lender, *_NOTICE.unpack(memoryview(said)))
+
+
+@dataclass(eq=False)
+class _Lent:
+    """What one process has lent to this one."""
+
+    mapped: dict[int, mmap.mmap] = field(default_factory=dict)
+    spoilt: list[int] = field(default_factory=list)  # unread notices may still be of them
+    came: int = 0  # slabs that are to be confirmed
+    ended: list[int] = field(default_factory=list)
+    has_news: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: bool = False
+
+
+class Borrower:
+    """What others have lent to one process."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lent: dict[str, _Lent] = {}  # by the lender
+
+    def array(self, notice: Notice) -> Array:
+        """Return what a notice is of, read-only; from any thread.
+
+        It is given back when no array is on it any more.
+        Raises:  InvalidArgumentError if it was not lent.
+        """
+        lent = self._lent.get(notice.lender)
+        memory = None if lent is None else lent.mapped.get(notice.slab)
+        if memory is None or notice.begin + notice.size_bytes > len(memory):
+            raise InvalidArgumentError(
+                f"{notice.size_bytes} B of memory that was not lent; the sender is at fault"
+            )
+        root = np.frombuffer(memory, np.uint8, notice.size_bytes, notice.begin)
+        # It may run in any thread, amid anything.
+        weakref.finalize(root, self._give_back, notice.lender, notice.loan).atexit = False
+        return fresh(root, notice.dtype, notice.shape)
+
+    def _give_back(self, lender: str, loan: int) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._note_ended, lender, loan)
+
+    # ---- of the loop
+
+    async def serve(self, sock: socket.socket, lender: str) -> None:
+        """Take what a process lends, until that has gone or this manager ends."""
+        before = self._lent.get(lender)  # of another connection, with notices of it unread
+        lent = self._lent[lender] = _Lent({} if before is None else before.mapped)
+        hearing = asyncio.ensure_future(self._hear_all(sock, lent))
+        try:
+            while True:
+                news = asyncio.ensure_future(lent.has_news.wait())
+                await asyncio.wait((news, hearing), return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+                if hearing.done():
+                    hearing.result()
+                lent.has_news.clear()
+                ended, lent.ended = lent.ended, []
+                came, lent.came = lent.came, 0
+                await say(sock, ended=ended, has=came)
+        finally:
+            lent.is_over = True
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
+
+    def forget(self, peers: set[str]) -> None:
+        """A world is over; with all but these processes it was the last one."""
+        for lender, lent in list(self._lent.items()):
+            if lender in peers:
+                continue
+            for slab in lent.spoilt:
+                lent.mapped.pop(slab, None)
+            lent.spoilt.clear()
+            if lent.is_over:
+                del self._lent[lender]
+
+    async def _hear_all(self, sock: socket.socket, lent: _Lent) -> None:
+        while True:
+            frame = await hear(sock)
+            if "gone" in frame:
+                lent.mapped.pop(introductions.field(frame, "gone", int), None)
+                continue
+            if "spoilt" in frame:
+                lent.spoilt.append(introductions.field(frame, "spoilt", int))
+                continue
+            number = introductions.field(frame, "slab", int)
+            fd = await take_memory(sock)
+            try:
+                lent.mapped[number] = _mapped(fd)
+            finally:
+                os.close(fd)
+            lent.came += 1
+            lent.has_news.set()
+
+    def _note_ended(self, lender: str, loan: int) -> None:
+        lent = self._lent.get(lender)
+        if lent is not None and not lent.is_over:
+            lent.ended.append(loan)
+            lent.has_news.set()
+
+
+def _mapped(fd: int) -> mmap.mmap:
+    if not is_sealed(fd):
+        raise RefusedError("nonsense", "memory that could shrink")
+    return mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_SHARED, mmap.PROT_READ)
+
+
+class Loans:
+    """What a world has of both: its members by their ranks."""
+
+    def __init__(
+        self,
+        lender: Lender,
+        borrower: Borrower,
+        world: int,
+        peers: Mapping[int, str],
+        dial: Callable[[int], Awaitable[socket.socket]],
+    ) -> None:
+        self._lender = lender
+        self._borrower = borrower
+        self._world = world
+        self._peers = peers
+        self._dial = dial
+        self.alloc = lender.alloc
+        self.is_ours = lender.is_ours
+        self.seal = lender.seal
+        self.array = borrower.array
+
+    def give(self, array: Array, rank: int) -> Gift | None:
+        """As `Lender.give`."""
+        return self._lender.give(array, self._peers[rank], lambda: self._dial(rank))
+
+    def lend(self, array: Array, rank: int) -> bytes:
+        """As `Lender.lend`."""
+        return self._lender.lend(array, self._world, self._peers[rank])
+
+    def notice(self, said: Any, rank: int) -> Notice:
+        """As `Notice.parsed`."""
+        return Notice.parsed(said, self._peers[rank])

@@ -1,0 +1,221 @@
+"""Arrays of `alloc`: sent without a copy, whole for who has them, and used anew after that."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hoplite_ray import worlds
+from hoplite_ray.errors import HopliteError
+from hoplite_ray.worlds.loans import LENT_BYTES_MIN
+from tests.process.world_crew import ANSWER_S, Crew, Here, free_address, join
+
+COUNT = 300_000
+
+Array = np.ndarray[Any, Any]
+
+
+def filled(world: worlds.World, number: int, count: int = COUNT) -> Array:
+    array = world.alloc(count, np.int64)
+    array[:] = np.arange(count) + number
+    return array
+
+
+def expected(number: int, count: int = COUNT) -> Array:
+    return np.arange(count) + number
+
+
+def pages_of(array: Array) -> str:
+    """What is mapped where an array lies."""
+    at = array.__array_interface__["data"][0]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(each, 16) for each in line.split()[0].split("-"))
+        if begin <= at < end:
+            return line
+    raise AssertionError("nothing is mapped there")
+
+
+async def until(what: Any) -> None:
+    async with asyncio.timeout(ANSWER_S / 2):
+        while not what():
+            gc.collect()
+            await asyncio.sleep(0.005)
+
+
+def pair(crew: Crew, transport: str = "shared_memory") -> None:
+    crew.muster(2)
+    crew.together(join_by, free_address(), transport)
+
+
+async def join_by(here: Here, rank: int, size: int, address: str, transport: str) -> None:
+    await join(here, rank, size, "w", address, transport=transport)
+
+
+async def pass_on(here: Here, rank: int, size: int) -> str:
+    """A play: rank 0 gives arrays away, in every way there is."""
+    world = here.worlds["w"]
+    if rank == 1:
+        first = await world.recv(src=0)
+        assert np.array_equal(first, expected(1)) and first.dtype == np.int64
+        assert "memfd" in pages_of(first) and not first.flags.writeable
+        into = np.zeros(COUNT, np.int64)
+        assert await world.recv(into, src=0) is into
+        assert np.array_equal(into, expected(2))
+        part = await asyncio.to_thread(world.blocking.recv, src=0)
+        assert part.shape == (2, 50_000) and np.array_equal(part.ravel(), expected(3)[1000:101_000])
+        small = await world.recv(src=0)
+        assert small.flags.writeable and np.array_equal(small, expected(4, 10))
+        crooked = await world.recv(src=0)
+        assert np.array_equal(crooked, expected(5)[::2])
+        assert np.array_equal(first, expected(1))  # still
+        return pages_of(first).split()[1]
+    one = filled(world, 1)
+    await world.send(one, dst=1)
+    assert not one.flags.writeable
+    await asyncio.to_thread(world.blocking.send, filled(world, 2), dst=1)
+    await world.send(filled(world, 3)[1000:101_000].reshape(2, 50_000), dst=1)
+    await world.send(filled(world, 4, 10), dst=1)
+    await world.send(filled(world, 5)[::2], dst=1)
+    return "sent"
+
+
+def test_what_is_given_away_arrives_without_a_copy_and_read_only(crew: Crew) -> None:
+    pair(crew)
+    assert crew.together(pass_on) == ["sent", "r--s"]
+
+
+async def over_tcp(here: Here, rank: int, size: int) -> None:
+    """A play: where memory can't be shared, an array of `alloc` goes as any other."""
+    world = here.worlds["w"]
+    if rank == 0:
+        array = filled(world, 1)
+        await world.send(array, dst=1)
+        assert not array.flags.writeable
+    else:
+        got = await world.recv(src=0)
+        assert np.array_equal(got, expected(1)) and got.flags.writeable
+
+
+def test_over_tcp_it_is_an_array_as_any_other(crew: Crew) -> None:
+    pair(crew, "tcp")
+    crew.together(over_tcp)
+
+
+async def rotate(here: Here, rank: int, size: int, count: int) -> tuple[int, int, int]:
+    """A play: many, of which the receiver keeps three; returns slabs, free ones, and loans."""
+    world = here.worlds["w"]
+    lender = here.manager._meet.place.lender  # type: ignore[union-attr]
+    kept: list[Array] = []
+    for number in range(count):
+        if rank == 0:
+            await world.send(filled(world, number), dst=1)
+        else:
+            kept = [*kept[-2:], await world.recv(src=0)]
+            for back, array in enumerate(reversed(kept)):
+                assert np.array_equal(array, expected(number - back))
+    await world.barrier()
+    kept.clear()
+    if rank == 0:
+        await until(lambda: lender.counts()[2] == 0)
+    counts: tuple[int, int, int] = lender.counts()
+    return counts
+
+
+def test_memory_is_used_anew_when_nobody_has_an_array_on_it(crew: Crew) -> None:
+    pair(crew)
+    (slabs, free, loans), _ = crew.together(rotate, 60)
+    assert slabs == free < 60 and loans == 0
+
+
+async def keep(here: Here, rank: int, size: int, ends: str) -> str:
+    """A play: rank 1 keeps what it has, and reads what it has not read, when rank 0 has gone."""
+    world = here.worlds["w"]
+    if rank == 0:
+        for number in (1, 2):
+            await world.send(filled(world, number), dst=1)
+        if ends == "leaves":
+            await world.leave()
+            here.manager.close()
+        return "sent"
+    first = await world.recv(src=0)
+    here.kept["first"] = first
+    if ends == "leaves":
+        await until(lambda: 0 in world.gone)
+        second = await world.recv(src=0)
+        assert np.array_equal(second, expected(2))
+    return "kept"
+
+
+async def look(here: Here, is_broken: bool) -> None:
+    """A play: what was kept is as it was."""
+    if is_broken:
+        with pytest.raises(worlds.WorldBrokenError):
+            while True:
+                await here.worlds["w"].recv(src=0)
+    assert np.array_equal(here.kept["first"], expected(1))
+
+
+@pytest.mark.parametrize("ends", ["leaves", "dies"])
+def test_an_array_outlives_who_has_given_it_away(crew: Crew, ends: str) -> None:
+    pair(crew)
+    giver, taker = crew.members
+    assert crew.together(keep, ends) == ["sent", "kept"]
+    if ends == "dies":
+        os.kill(giver.pid, signal.SIGKILL)
+    taker.ask(look, ends == "dies")
+
+
+async def end_with_loans(here: Here, rank: int, size: int) -> tuple[int, int, int]:
+    """A play: the world ends while the receiver has an array; its memory serves no other."""
+    world = here.worlds["w"]
+    lender = here.manager._meet.place.lender  # type: ignore[union-attr]
+    if rank == 0:
+        await world.send(filled(world, 1), dst=1)
+        await world.barrier()
+        world.abort("enough")
+        here.manager.remove_world("w")
+        await until(lambda: lender.counts() == (0, 0, 0))
+    else:
+        first = await world.recv(src=0)
+        await world.barrier()
+        with pytest.raises(worlds.WorldBrokenError):
+            await world.recv(src=0)
+        await asyncio.sleep(0.1)
+        assert np.array_equal(first, expected(1))
+    counts: tuple[int, int, int] = lender.counts()
+    return counts
+
+
+def test_memory_that_may_be_read_for_ever_serves_no_other_array(crew: Crew) -> None:
+    pair(crew)
+    assert crew.together(end_with_loans) == [(0, 0, 0)] * 2
+
+
+async def mistakes(here: Here, rank: int, size: int) -> None:
+    """A play: what is no array of memory, and who fits no buffer."""
+    world = here.worlds["w"]
+    with pytest.raises(HopliteError, match="objects"):
+        world.alloc(3, object)
+    with pytest.raises(HopliteError, match="negative"):
+        world.alloc((2, -1))
+    assert world.alloc(()).shape == () and world.alloc((0, 3)).size == 0
+    if rank == 0:
+        array = world.alloc(LENT_BYTES_MIN, np.uint8)
+        with pytest.raises(HopliteError, match="no other rank"):
+            await world.send(array, dst=7)
+        assert array.flags.writeable
+        await world.send(array, dst=1)
+    with pytest.raises(worlds.WorldBrokenError, match="does not fit"):
+        await world.recv(np.zeros(3), src=1 - rank)
+
+
+def test_mistakes_are_told(crew: Crew) -> None:
+    pair(crew)
+    crew.together(mistakes)
