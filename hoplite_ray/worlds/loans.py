@@ -144,7 +144,11 @@ class Lender:
         if (peer, slab.number) in self._given:
             return None
         gift = Gift()
-        self._loop.call_soon_threadsafe(self._begin_to_give, slab, peer, dial, gift)
+        try:
+            self._loop.call_soon_threadsafe(self._begin_to_give, slab, peer, dial, gift)
+        except RuntimeError:
+            gift.trouble = "the manager of worlds was closed"
+            gift.end()
         return gift
 
     def seal(self, array: Array) -> None:
