@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import ray
+from ray._private import state
 
 import hoplite_ray  # noqa: F401 - before ray.init, for the flag
 from tests.ray.raycluster import ARENA_BYTES, RayCluster
@@ -25,3 +29,15 @@ def cluster() -> Iterator[RayCluster]:
     finally:
         ray.shutdown()
         started.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_actor_stays() -> Iterator[None]:
+    """What a module leaves alive, all modules after it would share the machine with."""
+    yield
+    if not ray.is_initialized():
+        return
+    for actor in state.actors().values():
+        if actor["State"] == "ALIVE" and "Steward" not in actor["ActorClassName"]:
+            with suppress(ProcessLookupError):
+                os.kill(actor["Pid"], signal.SIGKILL)

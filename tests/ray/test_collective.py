@@ -117,9 +117,9 @@ def kept() -> list[int]:
 
 
 def started(cluster: RayCluster) -> list[Any]:
-    """One on each Ray node."""
+    """One on each Ray node; three processes that import torch at once take a while to begin."""
     members = [Process.options(**cluster.on(node)).remote() for node in range(SIZE)]
-    each(members, "attach")
+    ray.get([one.attach.remote() for one in members], timeout=75)
     return members
 
 
@@ -249,13 +249,19 @@ def test_survivors_of_a_killed_member_hear_who_it_was(
     each(survivors, "leave", again)
 
 
+@pytest.mark.timeout(180)  # a Ray node and two members start, and a crash is believed after 15 s
 def test_survivors_of_a_node_hear_who_was_on_it(cluster: RayCluster) -> None:
     node = cluster.add_node("lost", num_cpus=1)
-    places: list[dict[str, Any]] = [cluster.on(0), {"num_cpus": 0, "resources": {"lost": 0.001}}]
-    first, second = (Process.options(**place).remote() for place in places)
-    name = joined([first, second])
-    begun = first.run.remote(name, "allreduce", np.ones(LARGE))
-    cluster.crash_node(node)
+    try:
+        places: list[dict[str, Any]] = [
+            cluster.on(0),
+            {"num_cpus": 0, "resources": {"lost": 0.001}},
+        ]
+        first, second = (Process.options(**place).remote() for place in places)
+        name = joined([first, second])
+        begun = first.run.remote(name, "allreduce", np.ones(LARGE))
+    finally:  # the tests after this one count the nodes
+        cluster.crash_node(node)
     with pytest.raises(hop.CollectiveError, match="rank 1 is dead"):
         ray.get(begun, timeout=60)
     ray.get(first.leave.remote(name))
