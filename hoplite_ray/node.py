@@ -55,6 +55,9 @@ _THREADS = 4
 _EVENT_WAIT_S = 5.0  # stop() wakes the wait, so it delays nothing but a look at the log's size
 _LEAVE_S = 2.0  # then the others find out by themselves
 _GRACE_S = 1.0  # for watchers to receive the view in which we have left
+# After that the kernel ends what still waits: a thread in a call to Ray's GCS, which is gone, too,
+# would hold the process for 40 s.
+_END_S = 5
 # A usual log grows by some 200 bytes per change of the view; only `trace=1` and strangers who
 # knock for days come near this. As much again is kept in node.log.1.
 _LOG_BYTES_MAX = 16 << 20
@@ -336,6 +339,7 @@ def _watched(pid: int | None, stop: asyncio.Event) -> Iterator[None]:
         _logger.info("process %d has ended", pid)
         loop.remove_reader(descriptor)
         stop.set()
+        signal.alarm(_END_S)
 
     loop.add_reader(descriptor, ended)
     try:

@@ -12,6 +12,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ray
@@ -259,11 +260,8 @@ class KeyValues:
     """
 
     def __init__(self, address: str, *, timeout_s: float = 30.0) -> None:
-        from ray._raylet import GcsClient  # type: ignore[attr-defined]
-
         self._address = address
         self._timeout_s = timeout_s
-        self._client = GcsClient(address=address)
 
     def put_if_absent(self, key: str, value: bytes) -> bytes:
         """Store `value` unless the key has one; returns what is stored."""
@@ -291,14 +289,20 @@ class KeyValues:
         self._call("del", key.encode(), False)
 
     def _call(self, verb: str, *arguments: Any) -> Any:
-        call = getattr(self._client, f"internal_kv_{verb}")
         try:
+            call = getattr(self._client, f"internal_kv_{verb}")
             return call(*arguments, namespace=_NAMESPACE, timeout=self._timeout_s)
         except ray.exceptions.RayError as error:
             raise ControlError(
                 f"Ray's key-value store at {self._address} does not answer ({error}); "
                 "look at the machine of Ray's head node and the way to it"
             ) from error
+
+    @cached_property
+    def _client(self) -> Any:  # at the first call: it waits for a GCS that is not there, too
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+        return GcsClient(address=self._address)
 
 
 class RayViewStore:

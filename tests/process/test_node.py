@@ -96,6 +96,19 @@ def test_it_ends_with_the_process_that_it_watches(tmp_path: Path) -> None:
     assert not (tmp_path / "node/node.sock").exists()
 
 
+def test_it_ends_so_also_while_it_waits_for_rays_own_table(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        closed = "{}:{}".format(*nobody.getsockname())
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as watched:
+        arguments = ["--directory", str(tmp_path / "node"), "--listen", "127.0.0.1:0"]
+        arguments += ["--watch-pid", str(watched.pid), "--gcs-address", closed]
+        with subprocess.Popen([*NODE, *arguments, "--arena-bytes", str(16 * MIB)]) as node:
+            while not (tmp_path / "node/node.sock").exists():  # then it enters
+                time.sleep(0.01)
+            watched.kill()
+            assert node.wait() in (0, -signal.SIGALRM)  # within its limit; it took 40 s
+
+
 def test_it_does_not_start_for_a_process_that_is_gone(tmp_path: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
