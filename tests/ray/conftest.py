@@ -38,6 +38,7 @@ def _no_actor_stays() -> Iterator[None]:
     if not ray.is_initialized():
         return
     for actor in state.actors().values():
-        if actor["State"] == "ALIVE" and "Steward" not in actor["ActorClassName"]:
+        shared = "Steward" in actor["ActorClassName"]  # by all modules, as the nodes are
+        if actor["State"] == "ALIVE" and actor["Pid"] and not shared:
             with suppress(ProcessLookupError):
                 os.kill(actor["Pid"], signal.SIGKILL)
