@@ -1,0 +1,173 @@
+"""When an ensemble may answer, and what: the votes on one query, counted as they come.
+
+Pure: a `Poll` is told who has voted, who is lost and that the deadline has come. It is decided
+as soon as one of these holds, and at least `quorum` members have voted:
+
+    all living members have voted    a death shrinks them at once, so it costs no waiting
+    the deadline has come
+    nothing can change the answer    of a majority: the outstanding votes are too few
+
+With fewer than `quorum` living members it fails at once; at the deadline, too.
+
+Source: Hoplite 5.3 (serving an ensemble through failures); Clipper (late votes are not waited for).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+Combine = Callable[[Sequence[Any]], Any]
+
+
+class Verdict(Enum):
+    """Where a poll is."""
+
+    OPEN = "open"
+    DECIDED = "decided"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an ensemble has answered, and by whom: names of members, in the ensemble's order.
+
+    value:    the votes, combined.
+    voted:    whose votes are in it.
+    missing:  who is dead, or has failed on this query.
+    late:     who lives and had not voted when it was decided.
+    """
+
+    value: Any
+    voted: tuple[str, ...]
+    missing: tuple[str, ...]
+    late: tuple[str, ...]
+
+
+class Poll:
+    """The votes of an ensemble's members on one query.
+
+    members:  their names.
+    quorum:   so many votes make an answer.
+    combine:  "majority", "mean", or a function of the votes, in the order of the members.
+    """
+
+    def __init__(
+        self, members: Sequence[str], *, quorum: int, combine: str | Combine = "majority"
+    ) -> None:
+        if not 1 <= quorum <= len(members):
+            raise ValueError(f"quorum={quorum} is none of 1 to {len(members)}, the members")
+        if isinstance(combine, str) and combine not in COMBINATIONS:
+            raise ValueError(f"combine={combine!r} is none of {list(COMBINATIONS)}, nor a function")
+        self._members = tuple(members)
+        self._quorum = quorum
+        self._combine = COMBINATIONS[combine] if isinstance(combine, str) else combine
+        self._votes: dict[str, Any] = {}
+        self._lost: dict[str, str] = {}  # and why
+        self._is_due = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """OPEN, DECIDED (`answer` may be called) or FAILED (`failure` says why)."""
+        outstanding = len(self._members) - len(self._votes) - len(self._lost)
+        if len(self._votes) + (0 if self._is_due else outstanding) < self._quorum:
+            return Verdict.FAILED
+        if len(self._votes) < self._quorum:
+            return Verdict.OPEN
+        is_over = self._is_due or outstanding == 0 or self._is_settled(outstanding)
+        return Verdict.DECIDED if is_over else Verdict.OPEN
+
+    def vote(self, member: str, value: Any) -> None:
+        """Count a member's vote; its first one holds, also when it was taken for lost."""
+        self._lost.pop(member, None)
+        self._votes.setdefault(member, value)
+
+    def lose(self, member: str, why: str) -> None:
+        """Take in that a member will not vote; a vote that it has given stays."""
+        if member not in self._votes:
+            self._lost.setdefault(member, why)
+
+    def expire(self) -> None:
+        """Take in that the deadline has come."""
+        self._is_due = True
+
+    def answer(self) -> Answer:
+        """Combine the votes. REQUIRES: DECIDED."""
+        voted = tuple(member for member in self._members if member in self._votes)
+        return Answer(
+            self._combine([self._votes[member] for member in voted]),
+            voted,
+            tuple(member for member in self._members if member in self._lost),
+            tuple(m for m in self._members if m not in self._lost and m not in self._votes),
+        )
+
+    def failure(self) -> str:
+        """Say why there is no answer. REQUIRES: FAILED."""
+        lost = "; ".join(f"{member}: {why}" for member, why in self._lost.items())
+        return (
+            f"{len(self._votes)} of {len(self._members)} members have voted, the quorum is "
+            f"{self._quorum}" + (f"; lost are {lost}" if lost else "; the deadline has come")
+        )
+
+    @property
+    def partial(self) -> Mapping[str, Any]:
+        """The votes that have come, by member."""
+        return dict(self._votes)
+
+    def _is_settled(self, outstanding: int) -> bool:
+        if self._combine is not majority:
+            return False
+        _, counts = _counted(list(self._votes.values()))
+        first, second = np.sort(np.vstack([counts, np.zeros_like(counts[:1])]), axis=0)[:-3:-1]
+        return bool((first - second > outstanding).all())
+
+
+def majority(votes: Sequence[Any]) -> Any:
+    """Return what most votes say; of arrays element by element, of equals the smallest.
+
+    Shapes:  arrays and lists are of one shape, as is the result; anything else is one vote.
+    """
+    labels, counts = _counted(votes)
+    chosen = counts.argmax(axis=0)  # the first of equals, which is the smallest label
+    return np.asarray(labels)[chosen] if _has_elements(votes[0]) else labels[int(chosen[0])]
+
+
+def mean(votes: Sequence[Any]) -> Any:
+    """Return the mean of all votes, element by element."""
+    value = _stacked(votes).mean(axis=0)
+    return value if value.ndim else value.item()
+
+
+COMBINATIONS: dict[str, Combine] = {"majority": majority, "mean": mean}
+
+
+def _counted(votes: Sequence[Any]) -> tuple[list[Any], np.ndarray[Any, Any]]:
+    """What was voted for, in order, and how often: a row for each, a column for each element."""
+    if _has_elements(votes[0]):
+        arrays = _stacked(votes)
+        found, codes = np.unique(arrays, return_inverse=True)
+        codes = codes.reshape(arrays.shape)
+        rows = [(codes == code).sum(axis=0) for code in range(len(found))]
+        return list(found), np.stack(rows or [np.zeros(arrays.shape[1:], int)])
+    try:
+        told = Counter(votes)
+        labels = sorted(told)
+    except TypeError as error:
+        raise TypeError(f"votes can't be counted ({error}); combine them by a function") from None
+    return labels, np.array([[told[label]] for label in labels])
+
+
+def _has_elements(vote: Any) -> bool:
+    return isinstance(vote, list | np.ndarray)
+
+
+def _stacked(votes: Sequence[Any]) -> np.ndarray[Any, Any]:
+    shapes = {np.shape(vote) for vote in votes}
+    if len(shapes) > 1:
+        raise ValueError(f"votes have the shapes {sorted(shapes)}; combine them by a function")
+    return np.stack([np.asarray(vote) for vote in votes])

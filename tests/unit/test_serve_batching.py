@@ -1,0 +1,183 @@
+"""Opportunistic batching, under virtual time: research's table, deadlines, limits, learning."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hoplite_ray.serve.batching import Batches, Late, ServiceTime
+
+_FIXED_S, _EACH_S = 0.040, 0.001  # the model of the table: 40 ms and 1 ms an item
+_TARGET_S = 0.200
+
+
+@dataclass
+class Run:
+    """What a stage did with queries that came at random for a while."""
+
+    latencies_s: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
+
+    def percentile_ms(self, share: float) -> float:
+        ordered = sorted(self.latencies_s)
+        return 1000 * ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+    @property
+    def missed(self) -> float:
+        return sum(each > _TARGET_S for each in self.latencies_s) / len(self.latencies_s)
+
+    @property
+    def mean_size(self) -> float:
+        return sum(self.sizes) / len(self.sizes)
+
+
+def driven(rate: float, *, cap: int, seconds: float = 60, late: Late = Late.SERVE) -> Run:
+    """Poisson arrivals at one stage, as events in virtual time."""
+    arrivals = random.Random(7)
+    run, batches = Run(), Batches[float](cap=cap, waiting_max=100_000, late=late)
+    at_s, events, running = 0.0, [], []
+    while (at_s := at_s + arrivals.expovariate(rate)) < seconds:
+        events.append((at_s, "arrive"))
+    heapq.heapify(events)
+    while events:
+        now_s, what = heapq.heappop(events)
+        if what == "arrive":
+            batches.offer(now_s, deadline_s=now_s + _TARGET_S)
+        else:
+            run.latencies_s += [now_s - came_s for came_s in running]
+            batches.finish(len(running), _FIXED_S + _EACH_S * len(running))
+        batch = batches.take(now_s)
+        if batch is None:
+            continue
+        run.late += batch.late
+        if running := batch.items:
+            run.sizes.append(len(running))
+            heapq.heappush(events, (now_s + _FIXED_S + _EACH_S * len(running), "finish"))
+    return run
+
+
+# rate, cap -> p50 and p99 as measured for the reference batcher, ms; mean batch
+TABLE = {
+    (5, 32): (41, 66, 1.0),
+    (50, 32): (63, 85, 2.1),
+    (150, 32): (76, 130, 7.0),
+    (300, 32): (88, 123, 16.8),
+}
+
+
+@pytest.mark.parametrize(("rate", "cap"), TABLE)
+def test_up_to_300_a_second_hardly_any_query_takes_200_ms(rate: float, cap: int) -> None:
+    run = driven(rate, cap=cap)
+    p50, p99, size = TABLE[rate, cap]
+    assert run.missed <= 0.01
+    assert run.percentile_ms(0.5) == pytest.approx(p50, rel=0.15)
+    assert run.percentile_ms(0.99) <= 1.3 * p99
+    assert run.mean_size == pytest.approx(size, rel=0.25)
+
+
+def test_nothing_waits_for_a_batch_to_fill() -> None:
+    run = driven(0.5, cap=32, seconds=600)
+    assert run.percentile_ms(0.5) == pytest.approx(41)
+    assert max(run.latencies_s) < 2 * (_FIXED_S + 32 * _EACH_S)
+
+
+def test_no_query_waits_longer_than_one_batch_while_the_cap_suffices() -> None:
+    run = driven(300, cap=32)
+    assert max(run.latencies_s) <= 2 * (_FIXED_S + 32 * _EACH_S) + 0.040  # a burst above the cap
+
+
+def test_a_cap_without_capacity_is_an_overload() -> None:
+    assert driven(300, cap=8, seconds=4).missed > 0.9
+
+
+def test_dropping_the_late_keeps_the_others_in_time_in_an_overload() -> None:
+    run = driven(300, cap=8, seconds=20, late=Late.DROP)
+    assert run.late
+    assert len(run.latencies_s) > 0.45 * (len(run.late) + len(run.latencies_s))  # 167 a second
+    assert max(run.latencies_s) <= _TARGET_S + 8 * _EACH_S
+
+
+def test_the_earliest_deadline_is_first_and_a_batch_has_at_most_the_cap() -> None:
+    batches = Batches[str](cap=2, waiting_max=9)
+    for name, deadline_s in (("late", 9.0), ("never", math.inf), ("soon", 1.0), ("then", 2.0)):
+        batches.offer(name, deadline_s=deadline_s)
+    taken = batches.take(0.0)
+    assert taken is not None and (taken.items, taken.late) == (["soon", "then"], [])
+    assert batches.take(0.0) is None, "it runs"
+    batches.finish(2, 0.1)
+    taken = batches.take(0.1)
+    assert taken is not None and taken.items == ["late", "never"]
+    batches.finish(2, 0.1)
+    assert batches.take(0.2) is None, "nothing waits"
+
+
+def test_those_of_one_deadline_keep_their_order() -> None:
+    batches = Batches[int](cap=9, waiting_max=9)
+    for number in range(9):
+        batches.offer(number)
+    taken = batches.take(0.0)
+    assert taken is not None and taken.items == list(range(9))
+
+
+def test_a_stage_with_too_many_refuses_and_a_withdrawn_one_makes_room() -> None:
+    batches = Batches[str](cap=1, waiting_max=2)
+    first = batches.offer("a")
+    assert first is not None and batches.offer("b") is not None
+    assert batches.offer("c") is None
+    assert batches.withdraw(first) and not batches.withdraw(first)
+    assert batches.offer("d") is not None
+    taken = batches.take(0.0)
+    assert taken is not None and taken.items == ["b"]
+
+
+def test_a_batch_of_nothing_but_late_ones_does_not_run() -> None:
+    batches = Batches[str](cap=4, waiting_max=4, late=Late.DROP)
+    batches.offer("a", deadline_s=1.0)
+    taken = batches.take(2.0)
+    assert taken is not None and (taken.items, taken.late) == ([], ["a"])
+    assert not batches.is_busy
+
+
+def test_what_can_not_be_done_in_time_any_more_is_late_at_once() -> None:
+    batches = Batches[str](cap=1, waiting_max=4, late=Late.DROP)
+    batches.offer("first")
+    assert batches.take(0.0) is not None
+    batches.finish(1, 0.5)
+    batches.offer("hopeless", deadline_s=1.4)
+    batches.offer("just", deadline_s=1.5)
+    taken = batches.take(1.0)
+    assert taken is not None and (taken.items, taken.late) == (["just"], ["hopeless"])
+
+
+@given(st.floats(0, 1), st.floats(0, 0.1), st.lists(st.integers(1, 64), min_size=2, max_size=40))
+def test_the_time_of_a_batch_is_learnt_exactly_from_exact_ones(
+    fixed_s: float, each_s: float, sizes: list[int]
+) -> None:
+    learnt = ServiceTime()
+    for size in sizes:
+        learnt.learn(size, fixed_s + each_s * size)
+    for size in sizes if len(set(sizes)) == 1 else range(1, 65):
+        assert learnt.of(size) == pytest.approx(fixed_s + each_s * size, rel=1e-3, abs=1e-6)
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0, 10)), max_size=40))
+def test_no_time_is_ever_negative(batches: list[tuple[int, float]]) -> None:
+    learnt = ServiceTime()
+    assert learnt.of(1) == 0
+    for size, took_s in batches:
+        learnt.learn(size, took_s)
+        assert learnt.of(1) >= 0
+        assert learnt.of(64) >= learnt.of(1) - 1e-9
+
+
+@pytest.mark.parametrize("limits", [{"cap": 0, "waiting_max": 1}, {"cap": 1, "waiting_max": 0}])
+def test_limits_are_at_least_one(limits: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Batches(**limits)

@@ -1,0 +1,168 @@
+"""When an ensemble answers, and what: votes, deaths, deadlines, quorums, early decisions."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hoplite_ray.serve.votes import Poll, Verdict, majority, mean
+
+FIVE = ("a", "b", "c", "d", "e")
+
+
+def poll(quorum: int = 1, **how: Any) -> Poll:
+    return Poll(FIVE, quorum=quorum, **how)
+
+
+def test_all_votes_make_an_answer() -> None:
+    asked = poll(combine="mean")
+    for number, member in enumerate(FIVE):
+        assert asked.verdict is Verdict.OPEN
+        asked.vote(member, float(number))
+    assert asked.verdict is Verdict.DECIDED
+    answer = asked.answer()
+    assert (answer.value, answer.voted, answer.missing, answer.late) == (2.0, FIVE, (), ())
+
+
+def test_a_death_shrinks_what_is_waited_for_at_once() -> None:
+    asked = poll(combine="mean")
+    for member in "abcd":
+        asked.vote(member, 1.0)
+    assert asked.verdict is Verdict.OPEN
+    asked.lose("e", "its process has ended")
+    assert asked.verdict is Verdict.DECIDED
+    assert asked.answer().missing == ("e",)
+
+
+def test_a_vote_that_was_given_stays_when_its_member_dies() -> None:
+    asked = poll(combine="mean")
+    asked.vote("a", 5.0)
+    asked.lose("a", "its process has ended")
+    for member in "bcde":
+        asked.lose(member, "its process has ended")
+    assert asked.answer().value == 5.0
+    assert asked.answer().missing == tuple("bcde")
+
+
+def test_a_vote_of_one_that_was_taken_for_lost_counts() -> None:
+    asked = poll(combine="mean")
+    asked.lose("a", "suspected")
+    asked.vote("a", 1.0)
+    asked.expire()
+    assert asked.answer().voted == ("a",)
+
+
+def test_the_deadline_answers_with_a_quorum_and_names_the_late() -> None:
+    asked = poll(quorum=2, combine="mean")
+    asked.vote("a", 1.0)
+    asked.lose("b", "it raised")
+    asked.vote("c", 3.0)
+    assert asked.verdict is Verdict.OPEN
+    asked.expire()
+    assert asked.verdict is Verdict.DECIDED
+    answer = asked.answer()
+    assert (answer.value, answer.voted, answer.missing) == (2.0, ("a", "c"), ("b",))
+    assert answer.late == ("d", "e")
+
+
+def test_without_a_quorum_the_deadline_fails_and_keeps_the_votes() -> None:
+    asked = poll(quorum=3)
+    asked.vote("a", 1)
+    asked.lose("b", "out of memory")
+    asked.expire()
+    assert asked.verdict is Verdict.FAILED
+    assert asked.failure() == (
+        "1 of 5 members have voted, the quorum is 3; lost are b: out of memory"
+    )
+    assert asked.partial == {"a": 1}
+
+
+def test_too_many_deaths_fail_at_once() -> None:
+    asked = poll(quorum=4)
+    asked.lose("a", "died")
+    assert asked.verdict is Verdict.OPEN
+    asked.lose("b", "died")
+    assert asked.verdict is Verdict.FAILED
+
+
+def test_a_settled_majority_waits_for_nobody() -> None:
+    asked = poll()
+    asked.vote("a", "cat")
+    asked.vote("b", "cat")
+    assert asked.verdict is Verdict.OPEN, "three dogs may come"
+    asked.vote("c", "cat")
+    assert asked.verdict is Verdict.DECIDED
+    assert asked.answer().late == ("d", "e")
+
+
+def test_a_majority_is_settled_only_if_each_element_is() -> None:
+    asked = poll()
+    for member, vote in zip("abc", ([1, 1], [1, 2], [1, 1]), strict=True):
+        asked.vote(member, np.array(vote))
+    assert asked.verdict is Verdict.OPEN
+    asked.vote("d", np.array([0, 1]))
+    assert asked.verdict is Verdict.DECIDED
+    assert asked.answer().value.tolist() == [1, 1]
+
+
+def test_a_quorum_holds_back_what_is_settled() -> None:
+    asked = poll(quorum=4)
+    for member in "abc":
+        asked.vote(member, 1)
+    assert asked.verdict is Verdict.OPEN
+    asked.vote("d", 0)
+    assert asked.verdict is Verdict.DECIDED
+
+
+def test_nothing_that_comes_later_changes_an_answer_that_was_settled(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(300):
+        votes = {member: draw.randint(0, 2) for member in FIVE}
+        asked = poll()
+        for member in draw.sample(FIVE, 5):
+            asked.vote(member, votes[member])
+            if asked.verdict is Verdict.DECIDED:
+                break
+        assert asked.answer().value == majority(list(votes.values()))
+
+
+@pytest.mark.parametrize("votes", list(itertools.product((0, 1, 2), repeat=3)))
+def test_the_majority_of_equals_is_the_smallest(votes: tuple[int, ...]) -> None:
+    expected = max(sorted(set(votes)), key=votes.count)
+    assert majority(list(votes)) == expected
+    arrays = [np.full((2, 3), vote) for vote in votes]
+    assert majority(arrays).tolist() == np.full((2, 3), expected).tolist()
+
+
+def test_a_batch_of_none_has_a_majority_of_none() -> None:
+    asked = Poll(("a", "b"), quorum=1)
+    asked.vote("a", [])
+    asked.vote("b", [])
+    assert asked.answer().value.tolist() == []
+
+
+def test_the_mean_is_of_arrays_or_of_numbers() -> None:
+    assert mean([1, 2]) == 1.5
+    assert mean([np.zeros(2), np.ones(2)]).tolist() == [0.5, 0.5]
+
+
+def test_a_function_gets_the_votes_in_the_members_order() -> None:
+    asked = poll(combine="".join)
+    for member in "edcba":
+        asked.vote(member, member)
+    assert asked.answer().value == "abcde"
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="quorum=6 is none of 1 to 5"):
+        poll(quorum=6)
+    with pytest.raises(ValueError, match="combine='median' is none of"):
+        poll(combine="median")
+    with pytest.raises(ValueError, match="combine them by a function"):
+        majority([np.zeros(2), np.zeros(3)])
+    with pytest.raises(TypeError, match="combine them by a function"):
+        majority([{"a": 1}, {"b": 2}])
