@@ -1,6 +1,31 @@
-"""Serving through failures on Ray Serve: its decisions so far, each a pure machine.
+"""Ray Serve applications that keep answering while their replicas die and join.
 
-    batching.py  what a stage runs next
-    joins.py     which inputs of a query have met
-    votes.py     when an ensemble may answer, and what
+    @stage                a class that answers lists with lists, as a deployment of Ray Serve
+    pipeline(a=A, ...)    a graph of stages, with joins
+    ensemble(A, B, ...)   models that vote; a death costs a vote
+
+Between two replicas there is a world of its own. Source: MultiWorld; Vortex; Hoplite 5.3.
+docs/serving.md.
 """
+
+from hoplite_ray.serve.edges import EdgeBrokenError
+from hoplite_ray.serve.ensemble import QuorumError, ensemble
+from hoplite_ray.serve.outlet import NoReplicaError, PoisonousQueryError
+from hoplite_ray.serve.pipeline import pipeline
+from hoplite_ray.serve.stage import BusyError, LateError, Stage, query_ids, stage
+from hoplite_ray.serve.votes import Answer
+
+__all__ = [
+    "Answer",
+    "BusyError",
+    "EdgeBrokenError",
+    "LateError",
+    "NoReplicaError",
+    "PoisonousQueryError",
+    "QuorumError",
+    "Stage",
+    "ensemble",
+    "pipeline",
+    "query_ids",
+    "stage",
+]

@@ -17,8 +17,10 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
 
 
-# The README's program for worlds is run in its two terminals by tests/process/test_worlds_docs.py.
-README = [block for block in blocks("README.md") if "import worlds" not in block]
+# The README's program for worlds is run in its two terminals by tests/process/test_worlds_docs.py,
+# that for Serve by tests/serve/test_docs.py.
+ELSEWHERE = re.compile("import worlds|hoplite_ray.serve")
+README = [block for block in blocks("README.md") if not ELSEWHERE.search(block)]
 BLOCKS = [*README, *blocks("docs/direct.md"), *blocks("docs/collective.md")]
 TUTORIAL = "".join(blocks("docs/tutorial.md"))
 

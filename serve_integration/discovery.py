@@ -1,0 +1,51 @@
+"""Which replicas each deployment has, as the routers of this process are told by Serve.
+
+Serve pickles a router's module by value, so the router keeps nothing itself: it tells this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+Deployment = tuple[str, str]  # the application's name, and the deployment's
+Doors = dict[str, dict[str, Any]]  # a replica's id -> where its door is
+
+_lock = threading.Lock()
+_known: dict[Deployment, Doors] = {}
+_watchers: dict[Deployment, list[tuple[asyncio.AbstractEventLoop, Callable[[Doors], None]]]] = {}
+
+METADATA_KEY = "hoplite_edge"
+
+
+def tell(deployment: Deployment, doors: Doors) -> None:
+    """Take in which replicas run. From any thread."""
+    with _lock:
+        _known[deployment] = doors
+        watchers = list(_watchers.get(deployment, ()))
+    for loop, watcher in watchers:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(watcher, doors)
+
+
+def watch(deployment: Deployment, watcher: Callable[[Doors], None]) -> None:
+    """Have `watcher` called in this loop with the replicas, now and after each change."""
+    loop = asyncio.get_running_loop()
+    with _lock:
+        _watchers.setdefault(deployment, []).append((loop, watcher))
+        known = _known.get(deployment)
+    if known is not None:
+        loop.call_soon(watcher, known)
+
+
+def unwatch(deployment: Deployment, watcher: Callable[[Doors], None]) -> None:
+    """End that."""
+    with _lock:
+        left = [each for each in _watchers.get(deployment, ()) if each[1] != watcher]
+        if left:
+            _watchers[deployment] = left
+        else:
+            _watchers.pop(deployment, None)
+            _known.pop(deployment, None)

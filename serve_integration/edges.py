@@ -1,0 +1,284 @@
+"""An edge between two replicas: a world of two, over which each calls the other.
+
+The upstream replica opens it: it connects to the downstream's door, shows the door's token and says
+the world's name, and both join that world; all of it in the background. A call is a message with a
+number, and so is its reply; what is to go while a send is under way goes together, in one frame.
+Once the world has broken all calls that are open raise EdgeBrokenError, and the edge is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+import json
+import logging
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import ray
+
+from hoplite_ray import WorldError
+from hoplite_ray.serve.frames import Packed, framed, packed, unframed
+from hoplite_ray.worlds import World, manager
+
+logger = logging.getLogger("hoplite_ray.serve")
+
+Handler = Callable[[Any], Awaitable[Any]]
+
+_JOIN_S = 10.0
+_TOGETHER = 64  # messages in one frame at most; more wait for the next
+_TOGETHER_BYTES = 1 << 20  # and so many bytes, or one message
+_ALLOC_BYTES_MIN = 64 << 10  # below it `World.alloc` gives ordinary memory
+_LINE_BYTES_MAX = 16 << 10
+
+_CALL, _REPLY, _FAILURE = 0, 1, 2
+
+
+class EdgeBrokenError(Exception):
+    """The world of the edge has ended: the peer is dead, or out of reach."""
+
+
+class Edge:
+    """One end of an edge. Of one event loop."""
+
+    def __init__(self, world: World, handler: Handler) -> None:
+        self.world = world
+        self.is_broken = False
+        self.calls_open = 0
+        self._peer = 1 - world.rank
+        self._handler = handler
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._outgoing: deque[Packed] = deque()
+        self._has_outgoing = asyncio.Event()
+        self._answering: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._receive())]
+
+    async def call(self, request: Any) -> Any:
+        """Have the peer's handler answer.
+
+        Raises:  EdgeBrokenError; or what the handler raised.
+        """
+        if self.is_broken:
+            raise EdgeBrokenError(f"{self.world} has ended")
+        number = next(self._numbers)
+        reply = self._waiting[number] = asyncio.get_running_loop().create_future()
+        self._post(packed((_CALL, number, request)))
+        self.calls_open += 1
+        self._is_idle.clear()
+        try:
+            return await reply
+        finally:
+            self.calls_open -= 1
+            if not self.calls_open:
+                self._is_idle.set()
+            self._waiting.pop(number, None)
+
+    async def ended(self) -> None:
+        """Return when the world has ended, whoever ended it."""
+        await self._ended.wait()
+
+    async def idle(self) -> None:
+        """Return when no call of ours is open."""
+        await self._is_idle.wait()
+
+    async def close(self) -> None:
+        """Leave the world; what is open raises."""
+        self._break("it was closed")
+        try:
+            await self.world.leave(timeout_s=1.0)
+        except WorldError as error:
+            logger.debug("left %s: %s", self.world, error)
+
+    def _post(self, message: Packed) -> None:
+        self._outgoing.append(message)
+        self._has_outgoing.set()
+
+    def _next_frame(self) -> np.ndarray[Any, Any]:
+        messages, size_bytes = [self._outgoing.popleft()], 0
+        size_bytes = messages[0].size_bytes
+        while self._outgoing and len(messages) < _TOGETHER:
+            if (size_bytes := size_bytes + self._outgoing[0].size_bytes) > _TOGETHER_BYTES:
+                break
+            messages.append(self._outgoing.popleft())
+        return framed(messages, self._empty)
+
+    def _empty(self, size_bytes: int) -> np.ndarray[Any, Any]:
+        if size_bytes < _ALLOC_BYTES_MIN:
+            return np.empty(size_bytes, np.uint8)
+        return self.world.alloc(size_bytes, np.uint8)
+
+    async def _send(self) -> None:
+        try:
+            while True:
+                await self._has_outgoing.wait()
+                while self._outgoing:
+                    await self.world.send(self._next_frame(), dst=self._peer)
+                self._has_outgoing.clear()
+        except WorldError as error:
+            self._break(str(error))
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                frame = await self.world.recv(src=self._peer)
+                for kind, number, value in unframed(frame):
+                    if kind == _CALL:
+                        task = asyncio.create_task(self._answer(number, value))
+                        self._answering.add(task)
+                        task.add_done_callback(self._answering.discard)
+                    elif (reply := self._waiting.get(number)) is not None and not reply.done():
+                        if kind == _REPLY:
+                            reply.set_result(value)
+                        else:
+                            reply.set_exception(value)
+        except WorldError as error:
+            self._break(str(error))
+        except Exception as error:  # what came can't be read: nothing after it can be trusted
+            logger.exception("edge %s", self.world)
+            self._break(f"{type(error).__name__}: {error}")
+            self.world.abort(f"a message can't be read: {error}")
+
+    async def _answer(self, number: int, request: Any) -> None:
+        try:
+            message = packed((_REPLY, number, await self._handler(request)))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            message = packed_failure(number, error)
+        if not self.is_broken:
+            self._post(message)
+
+    def _break(self, why: str) -> None:
+        if self.is_broken:
+            return
+        self.is_broken = True
+        for reply in self._waiting.values():
+            if not reply.done():
+                reply.set_exception(EdgeBrokenError(why))
+        for task in (*self._tasks, *self._answering):
+            if task is not asyncio.current_task():
+                task.cancel()
+        self._ended.set()
+
+
+def packed_failure(number: int, error: Exception) -> Packed:
+    """Pack an error; one that can't be pickled goes as its text."""
+    try:
+        message = packed((_FAILURE, number, error))
+        unframed(framed([message], lambda size_bytes: np.empty(size_bytes, np.uint8)))
+        return message
+    except Exception:
+        told = RuntimeError(f"{type(error).__name__}: {error}")
+        return packed((_FAILURE, number, told))
+
+
+class Door:
+    """Where upstream replicas knock; each that shows the token gets an edge."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.edges: set[Edge] = set()
+        self._handler = handler
+        self._token = secrets.token_hex(16)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> dict[str, Any]:
+        """Listen; returns what `open_edge` needs, as JSON has it."""
+        address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        server = await asyncio.start_server(self._knocked, address, 0, limit=_LINE_BYTES_MAX)
+        self._listening = server
+        return {
+            "address": address,
+            "port": server.sockets[0].getsockname()[1],
+            "token": self._token,
+        }
+
+    async def close(self) -> None:
+        """Stop listening and leave all worlds."""
+        self._listening.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(edge.close() for edge in list(self.edges)))
+
+    async def _knocked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        edge = None
+        try:
+            async with asyncio.timeout(_JOIN_S):
+                hello = json.loads(await reader.readline())
+                if not hmac.compare_digest(str(hello["token"]), self._token):
+                    return
+                world = await manager().join(
+                    str(hello["world"]),
+                    rank=1,
+                    size=2,
+                    rendezvous=Doorway(writer, reader),
+                    timeout_s=_JOIN_S,
+                )
+            edge = Edge(world, self._handler)
+            self.edges.add(edge)
+            writer.close()
+            await edge.ended()
+        except (WorldError, OSError, ValueError, KeyError, TypeError, TimeoutError) as error:
+            logger.debug("nobody came in by the door: %s", error)
+        finally:
+            writer.close()
+            self._tasks.discard(task)
+            if edge is not None:
+                self.edges.discard(edge)
+
+
+class Doorway:
+    """The rendezvous of one edge's world: upstream sets by a connection, downstream gets by it."""
+
+    def __init__(
+        self, writer: asyncio.StreamWriter, reader: asyncio.StreamReader | None = None
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._values: dict[str, bytes] = {}
+
+    async def set(self, key: str, value: bytes) -> None:
+        """Send a value to the other end."""
+        self._values[key] = value
+        if self._writer.is_closing():  # uvloop's would raise RuntimeError
+            raise ConnectionResetError("the door was closed")
+        self._writer.write(json.dumps([key, value.hex()]).encode() + b"\n")
+        await self._writer.drain()
+
+    async def get(self, key: str) -> bytes | None:
+        """Return the value; downstream once it has come."""
+        while key not in self._values and self._reader is not None:
+            line = await self._reader.readline()
+            if not line:
+                return None
+            name, value = json.loads(line)
+            self._values[name] = bytes.fromhex(value)
+        return self._values.get(key)
+
+
+async def open_edge(door: dict[str, Any], name: str, handler: Handler) -> Edge:
+    """Open an edge to the replica behind a door; `name` is the world's, known to both.
+
+    Raises:  OSError, TimeoutError or WorldError if it can't be.
+    """
+    async with asyncio.timeout(_JOIN_S):
+        _, writer = await asyncio.open_connection(door["address"], door["port"])
+        try:
+            hello = {"token": door["token"], "world": name}
+            writer.write(json.dumps(hello).encode() + b"\n")
+            world = await manager().join(
+                name, rank=0, size=2, rendezvous=Doorway(writer), timeout_s=_JOIN_S
+            )
+        finally:
+            writer.close()
+    return Edge(world, handler)

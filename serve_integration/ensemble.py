@@ -1,0 +1,148 @@
+"""Several models that vote on each query, as one Serve application that a death costs a vote.
+
+Source: Hoplite 5.3 and Figure 12.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import uuid
+from typing import Any
+
+from ray import serve
+from starlette.responses import JSONResponse
+
+from hoplite_ray.serve.outlet import NoReplicaError, Outlet
+from hoplite_ray.serve.pipeline import (
+    EDGES,
+    INGRESS_REPLICAS,
+    as_json,
+    ingress_options,
+    is_json,
+)
+from hoplite_ray.serve.stage import Query, Stage, deployment
+from hoplite_ray.serve.votes import Answer, Combine, Poll, Verdict
+
+
+class QuorumError(Exception):
+    """Too few members have voted. `partial` has the votes that came, by member."""
+
+    def __init__(self, why: str, partial: dict[str, Any]) -> None:
+        super().__init__(why, partial)
+        self.partial = partial
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def ensemble(
+    *models: Stage,
+    combine: str | Combine = "majority",
+    quorum: int = 1,
+    deadline_ms: float = 10_000,
+    edges: str = "worlds",
+    replicas: int = INGRESS_REPLICAS,
+) -> Any:
+    """Return a Serve application in which all `models` answer each query; named model0, model1 ...
+
+    `await handle.remote(x)` is an Answer: value, voted, missing, late. It comes when all living
+    members have voted, when nothing can change a majority, or at the deadline.
+
+    combine:  "majority", "mean", or a function of the list of votes.
+    quorum:   so many votes make an answer; with fewer QuorumError, which has those that came.
+    edges:    "worlds"; "serve" runs the same over plain handles, for comparison.
+
+    Raises:  ValueError for arguments that can't be.
+    """
+    if edges not in EDGES:
+        raise ValueError(f"edges={edges!r} is none of {list(EDGES)}")
+    names = [f"model{number}" for number in range(len(models))]
+    Poll(names, quorum=quorum, combine=combine)  # a mistake is told here
+    for each in models:
+        if not isinstance(each, Stage) or each.inputs:
+            raise ValueError(f"{each!r} is no stage that gets the query itself; use @stage")
+    members = {name: deployment(each, name, {}) for name, each in zip(names, models, strict=True)}
+    options = ingress_options(replicas)
+    bound = serve.deployment(**options)(EnsembleIngress)
+    return bound.bind(members, quorum, combine, deadline_ms / 1000, edges)
+
+
+class EnsembleIngress:
+    """Where queries come in and votes are counted. Serve makes it."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self,
+        members: dict[str, Any],
+        quorum: int,
+        combine: str | Combine,
+        deadline_s: float,
+        edges: str,
+    ) -> None:
+        self._handles = members
+        self._quorum = quorum
+        self._combine = combine
+        self._deadline_s = deadline_s
+        self._outlets = (
+            {name: Outlet(handle) for name, handle in members.items()} if edges == "worlds" else {}
+        )
+        if self._outlets:  # before the first query nobody is missing
+            ready = asyncio.gather(*(outlet.ready() for outlet in self._outlets.values()))
+            await asyncio.wait_for(ready, deadline_s + 30)
+
+    async def __call__(self, request: Any) -> Any:
+        """Answer one query: an Answer by a handle, JSON over HTTP."""
+        if not is_json(request):
+            return await self.ask(request)
+        try:
+            query = await request.json()
+        except ValueError as error:
+            return JSONResponse({"error": f"the query is no JSON: {error}"}, 400)
+        try:
+            return JSONResponse(as_json(dataclasses.asdict(await self.ask(query))))
+        except QuorumError as error:
+            return JSONResponse({"error": str(error), "partial": as_json(error.partial)}, 503)
+
+    async def ask(self, value: Any, query_id: str | None = None) -> Answer:
+        """Have all members vote on one query."""
+        query_id = query_id or uuid.uuid4().hex
+        poll = Poll(list(self._handles), quorum=self._quorum, combine=self._combine)
+        voting = {
+            asyncio.ensure_future(self._vote(name, query_id, value)): name for name in self._handles
+        }
+        waiting = set(voting)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._deadline_s
+        try:
+            while poll.verdict is Verdict.OPEN:
+                left_s = max(deadline_s - loop.time(), 0)
+                done, waiting = await asyncio.wait(
+                    waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    poll.expire()
+                for vote in done:
+                    error = vote.exception()
+                    if error is None:
+                        poll.vote(voting[vote], vote.result())
+                    else:
+                        poll.lose(voting[vote], f"{type(error).__name__}: {error}")
+        finally:
+            for vote in voting:
+                vote.cancel()
+        if poll.verdict is Verdict.FAILED:
+            raise QuorumError(poll.failure(), dict(poll.partial))
+        return poll.answer()
+
+    async def _vote(self, name: str, query_id: str, value: Any) -> Any:
+        if not self._outlets:
+            return await self._handles[name].remote(query_id, self._deadline_s, value)
+        query = Query(query_id, 1, "", value, self._deadline_s, {})
+        return await self._outlets[name].call_once_known(query)
+
+    async def __del__(self) -> None:
+        for outlet in self._outlets.values():
+            await outlet.close()
+
+
+__all__ = ["EnsembleIngress", "NoReplicaError", "QuorumError", "ensemble"]

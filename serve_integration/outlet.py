@@ -1,0 +1,183 @@
+"""The edges from this replica to all replicas of one stage, and the calls over them.
+
+A call goes to the replica with the fewest of our calls open. If its edge breaks the call goes to
+another one, so a death costs its callers a repetition and no answer; user code runs at least once.
+A query over which several replicas have died is given up: it would kill the others, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from hoplite_ray import WorldError
+from hoplite_ray.serve import discovery
+from hoplite_ray.serve.edges import Edge, EdgeBrokenError, open_edge
+
+logger = logging.getLogger("hoplite_ray.serve")
+
+_DEATHS_MAX = 3  # of replicas that held one query, one after the other
+_AGAIN_S = 0.1  # before a door is knocked at again: Serve takes longer to say that it is gone
+
+_MEET_S = 1.0  # for a replica that others have met already; a world takes milliseconds
+
+
+class NoReplicaError(Exception):
+    """A stage has no replica that could answer now."""
+
+
+class PoisonousQueryError(Exception):
+    """Replicas have died one after the other while they held this query."""
+
+
+class Outlet:
+    """What one replica needs of one downstream stage. Of one event loop; opened in it."""
+
+    def __init__(self, handle: Any) -> None:
+        self.stage = handle.deployment_name
+        self._deployment = (handle.app_name, handle.deployment_name)
+        self._caller = uuid.uuid4().hex[:12]
+        self._handle = handle
+        self._kept: dict[str, asyncio.Event] = {}  # set when Serve says that a replica goes
+        self._keeping: set[asyncio.Task[None]] = set()
+        self._edges: dict[str, Edge] = {}
+        self._dead: set[str] = set()  # at whose doors nobody listens
+        self._changed = asyncio.Event()
+        if not handle.is_initialized:
+            handle._init()  # its router is told of the replicas from now on, without any request
+        discovery.watch(self._deployment, self._told)
+
+    @property
+    def replicas(self) -> list[str]:
+        """The ids of the replicas that can be called, in order."""
+        return sorted(self._edges)
+
+    async def ready(self) -> None:
+        """Return when there is a replica that can be called."""
+        while not self._edges:
+            changed = self._changed
+            await changed.wait()
+
+    async def call(self, request: Any, *, preferred: Sequence[str] = ()) -> Any:
+        """Have a replica of the stage answer; waits while there is none.
+
+        preferred:  the ids to try first, in their order.
+
+        Raises:  what the stage raised; PoisonousQueryError.
+        """
+        deaths = 0
+        while True:
+            await self.ready()
+            edge = await self._pinned(preferred) or self._chosen()
+            try:
+                return await edge.call(request)
+            except EdgeBrokenError as error:
+                self._forget(edge)
+                deaths += 1
+                if deaths >= _DEATHS_MAX:
+                    raise PoisonousQueryError(
+                        f"{deaths} replicas of stage {self.stage} have died, one after the other, "
+                        f"while they held this query; the last: {error}"
+                    ) from None
+
+    async def call_once_known(self, request: Any) -> Any:
+        """As `call`, but with no replica left it does not wait.
+
+        Raises:  NoReplicaError then.
+        """
+        for _ in range(_DEATHS_MAX):
+            if not self._edges:
+                break
+            edge = self._chosen()
+            try:
+                return await edge.call(request)
+            except EdgeBrokenError:
+                self._forget(edge)
+        raise NoReplicaError(f"stage {self.stage} has no replica now")
+
+    async def close(self) -> None:
+        """Leave all edges."""
+        discovery.unwatch(self._deployment, self._told)
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+
+    def _chosen(self) -> Edge:
+        return min(self._edges.values(), key=lambda edge: edge.calls_open)
+
+    async def _pinned(self, preferred: Sequence[str]) -> Edge | None:
+        """Return the edge to the first of these that is not dead: all senders of a query agree.
+
+        One that is alive, and that this replica has not met yet, is waited for.
+        """
+        for replica in preferred:
+            deadline_s = _now() + _MEET_S
+            while replica not in self._dead and (left_s := deadline_s - _now()) > 0:
+                if replica in self._edges:
+                    return self._edges[replica]
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), left_s)
+        return None
+
+    def _forget(self, edge: Edge) -> None:
+        for replica, known in list(self._edges.items()):
+            if known is edge:
+                del self._edges[replica]
+
+    def _told(self, doors: discovery.Doors) -> None:
+        for replica, door in doors.items():
+            if replica not in self._kept:
+                gone = self._kept[replica] = asyncio.Event()
+                task = asyncio.create_task(self._keep(replica, door, gone))
+                self._keeping.add(task)
+                task.add_done_callback(self._keeping.discard)
+        for replica in self._kept.keys() - doors.keys():
+            self._kept.pop(replica).set()
+            self._dead.discard(replica)
+
+    def _tell_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _keep(self, replica: str, door: dict[str, Any], gone: asyncio.Event) -> None:
+        """Have an edge to a replica as long as Serve says that it runs."""
+        while not gone.is_set():
+            try:
+                edge = await open_edge(door, f"{self._caller}>{replica}", self._nothing)
+            except (OSError, TimeoutError, WorldError) as error:
+                logger.debug("no edge to %s: %s", replica, error)
+                if isinstance(error, ConnectionRefusedError):  # nobody listens: it is dead
+                    self._dead.add(replica)
+                    self._tell_change()
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            self._dead.discard(replica)
+            self._edges[replica] = edge
+            self._tell_change()
+            try:
+                await _first(edge.ended(), gone.wait())
+                self._edges.pop(replica, None)
+                await _first(edge.ended(), edge.idle())  # what it runs, it still answers
+            finally:
+                self._edges.pop(replica, None)
+                await edge.close()
+
+    async def _nothing(self, request: Any) -> Any:
+        raise TypeError(f"a stage does not call its callers; it asked for {type(request).__name__}")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _first(*events: Coroutine[Any, Any, Any]) -> None:
+    tasks = [asyncio.ensure_future(event) for event in events]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,203 @@
+"""A graph of stages as one Serve application: queries go in by its ingress, answers come out there.
+
+The ingress sends a query to the first stages; each stage sends what it has answered to the next
+ones, over their edges, and keeps it until they have answered. So a dead replica is replaced by a
+sibling from there on, and everything before it stands.
+Only joins are chosen by the ingress, so that all inputs of a query meet; other replicas are chosen
+by who sends. Source: Vortex 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from ray import serve
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from hoplite_ray.serve.outlet import Outlet
+from hoplite_ray.serve.stage import Merged, Query, Stage, deployment
+
+INGRESS_REPLICAS = 2
+EDGES = ("worlds", "serve")
+
+
+def pipeline(
+    *,
+    edges: str = "worlds",
+    deadline_ms: float = 60_000,
+    replicas: int = INGRESS_REPLICAS,
+    **stages: Stage,
+) -> Any:
+    """Return a Serve application of stages: `serve.run(pipeline(a=A, b=B.after("a")))`.
+
+    `handle.remote(x)` answers one query; over HTTP a query and its answer are JSON. What the last
+    stage answers is the query's answer.
+
+    edges:        "worlds"; "serve" runs the same stages over plain handles, for comparison.
+    deadline_ms:  of each query, from when the ingress has it. Then TimeoutError.
+    replicas:     of the ingress.
+
+    Raises:  ValueError for what is no graph: a stage that is not there, a circle, two last stages.
+    """
+    if edges not in EDGES:
+        raise ValueError(f"edges={edges!r} is none of {list(EDGES)}")
+    order = ordered(stages)
+    nodes: dict[str, Any] = {}
+    for name in reversed(order):
+        following = consumers(stages, name) if edges == "worlds" else []
+        downstream = {each: nodes[each] for each in following}
+        nodes[name] = deployment(stages[name], name, downstream)
+    inputs = {name: stages[name].inputs for name in order}
+    options = ingress_options(replicas)
+    shown = (
+        nodes
+        if edges == "serve"
+        else {
+            name: node for name, node in nodes.items() if not inputs[name] or len(inputs[name]) > 1
+        }
+    )
+    return serve.deployment(**options)(Ingress).bind(shown, inputs, edges, deadline_ms / 1000)
+
+
+def ingress_options(replicas: int) -> dict[str, Any]:
+    """Return an ingress's options: it only waits, and holds no CPU of Ray's."""
+    return {
+        "name": "ingress",
+        "num_replicas": replicas,
+        "max_ongoing_requests": 1000,
+        "ray_actor_options": {"num_cpus": 0},
+    }
+
+
+def ordered(stages: Mapping[str, Stage]) -> list[str]:
+    """Return the names such that each comes after its inputs.
+
+    Raises:  ValueError if that can't be, or there is not one last stage.
+    """
+    if not stages:
+        raise ValueError("a pipeline has at least one stage: pipeline(name=Stage)")
+    for name, each in stages.items():
+        if not isinstance(each, Stage):
+            raise ValueError(f"{name}={each!r} is no stage; decorate the class with @stage")
+        for before in each.inputs:
+            if before not in stages:
+                raise ValueError(
+                    f"stage {name} is after {before!r}, which is none of {sorted(stages)}"
+                )
+    order: list[str] = []
+    left = dict(stages)
+    while left:
+        free = [name for name, each in left.items() if set(each.inputs) <= set(order)]
+        if not free:
+            raise ValueError(f"stages {sorted(left)} wait for each other")
+        for name in free:
+            order.append(name)
+            del left[name]
+    last = [name for name in order if not consumers(stages, name)]
+    if len(last) != 1:
+        raise ValueError(f"stages {last} are all last; the answer is one stage's")
+    return order
+
+
+def consumers(stages: Mapping[str, Stage], name: str) -> list[str]:
+    """Return the stages that get the answers of one."""
+    return [each for each, of in stages.items() if name in of.inputs]
+
+
+def is_json(request: Any) -> bool:
+    """Whether it came over HTTP."""
+    return isinstance(request, Request)
+
+
+class Ingress:
+    """Where queries come in. Serve makes it."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self,
+        nodes: dict[str, Any],
+        inputs: dict[str, tuple[str, ...]],
+        edges: str,
+        deadline_s: float,
+    ) -> None:
+        self._inputs = inputs
+        self._deadline_s = deadline_s
+        self._handles = nodes
+        self._outlets = (
+            {name: Outlet(handle) for name, handle in nodes.items()} if edges == "worlds" else {}
+        )
+
+    async def __call__(self, request: Any) -> Any:
+        """Answer one query: a value by a handle, or JSON over HTTP."""
+        if not is_json(request):
+            return await self.ask(request)
+        try:
+            query = await request.json()
+        except ValueError as error:
+            return JSONResponse({"error": f"the query is no JSON: {error}"}, 400)
+        return JSONResponse(as_json(await self.ask(query)))
+
+    async def ask(self, value: Any, query_id: str | None = None) -> Any:
+        """Answer one query.
+
+        query_id:  what stages see as its id; the same one if a caller asks again.
+        """
+        query_id = query_id or uuid.uuid4().hex
+        if not self._outlets:
+            return await self._by_handles(query_id, value)
+        has_joins = any(len(each) > 1 for each in self._inputs.values())
+        if not has_joins:
+            return await self._by_edges(query_id, 1, value, self._deadline_s)
+        # What an attempt's inputs missed each other by, as an edge that broke for one of them
+        # alone, the next attempt makes good.
+        began_s = time.monotonic()
+        first = asyncio.ensure_future(self._by_edges(query_id, 1, value, self._deadline_s))
+        done, _ = await asyncio.wait({first}, timeout=self._deadline_s / 2)
+        if done:
+            return first.result()
+        left_s = self._deadline_s - (time.monotonic() - began_s)
+        second = asyncio.ensure_future(self._by_edges(query_id, 2, value, left_s))
+        try:
+            done, _ = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+            return next(iter(done)).result()
+        finally:
+            first.cancel()
+            second.cancel()
+
+    async def _by_edges(self, query_id: str, attempt: int, value: Any, left_s: float) -> Any:
+        joins = {
+            name: tuple(random.sample(outlet.replicas, len(outlet.replicas)))
+            for name, outlet in self._outlets.items()
+            if len(self._inputs[name]) > 1
+        }
+        query = Query(query_id, attempt, "", value, left_s, joins)
+        first = [outlet for name, outlet in self._outlets.items() if not self._inputs[name]]
+        async with asyncio.timeout(left_s):
+            answers = await asyncio.gather(*(outlet.call(query) for outlet in first))
+        return next(each for each in answers if not isinstance(each, Merged))
+
+    async def _by_handles(self, query_id: str, value: Any) -> Any:
+        responses: dict[str, Any] = {}
+        for name, inputs in self._inputs.items():
+            values = [responses[each] for each in inputs] or [value]
+            responses[name] = self._handles[name].remote(query_id, self._deadline_s, *values)
+        async with asyncio.timeout(self._deadline_s):
+            return await responses[next(reversed(self._inputs))]
+
+    async def __del__(self) -> None:
+        for outlet in self._outlets.values():
+            await outlet.close()
+
+
+def as_json(value: Any) -> Any:
+    """Return a value as JSON has it: arrays as lists, numpy's numbers as numbers."""
+    if isinstance(value, dict):
+        return {str(key): as_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -1,0 +1,345 @@
+"""A stage: a class that answers lists of queries with lists, as a deployment of Ray Serve.
+
+    @stage(max_batch=32, num_replicas=2)
+    class Vision:
+        def __init__(self, path): ...
+        def __call__(self, images: list) -> list: ...
+
+Nothing about worlds, batches or ids is in it. Source: Vortex 5.1; MultiWorld.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ray import serve
+from ray.serve.config import RequestRouterConfig
+
+from hoplite_ray.serve import discovery
+from hoplite_ray.serve.batching import Batches, Late
+from hoplite_ray.serve.edges import Door
+from hoplite_ray.serve.joins import Joins
+from hoplite_ray.serve.outlet import Outlet
+from hoplite_ray.serve.router import ROUTER
+
+_WAITING_MAX = 4096  # queries at one replica; their senders keep them then
+_REMEMBERED_S = 5.0  # a join's answer, for those whose caller has died and been replaced meanwhile
+_HEALTH_CHECK_PERIOD_S = 1.0  # a dead replica is replaced after 5 s then, and after 18 with Serve's
+
+_CALL = "__call__"
+_DRAIN_S = 15.0  # for what runs when Serve ends a replica, which ends it after 20 by itself
+
+_query_ids: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("query_ids")
+
+
+class LateError(Exception):
+    """A query was not run, for its deadline would have been over; or it is over."""
+
+
+class BusyError(Exception):
+    """A stage has as many queries waiting as it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query on its way: what a stage is asked.
+
+    name:    of the input that it comes as; "" where a stage has one.
+    left_s:  seconds until its deadline, when it was sent.
+    joins:   for each stage with several inputs, which replica is to join it, best first.
+    """
+
+    id: str
+    attempt: int
+    name: str
+    value: Any
+    left_s: float
+    joins: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What the callers of a join hear whose input is not its first: another one has the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A decorated class, with constructor arguments and inputs if it was given any."""
+
+    user_class: type
+    max_batch: int
+    late: Late
+    options: Mapping[str, Any]
+    inputs: tuple[str, ...] = ()
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]] = field(default=((), {}))
+
+    def bind(self, *args: Any, **kwargs: Any) -> Stage:
+        """Return it with constructor arguments."""
+        return replace(self, arguments=(args, kwargs))
+
+    def after(self, *stages: str) -> Stage:
+        """Return it as one that gets what `stages` answer; of several, one list each by keyword."""
+        if not stages or len(set(stages)) != len(stages):
+            raise ValueError(f"after{stages}: name each stage once, and at least one")
+        return replace(self, inputs=stages)
+
+
+def stage(
+    cls: type | None = None, *, max_batch: int = 32, late: str = "serve", **options: Any
+) -> Any:
+    """Make a class a stage; `options` are those of `serve.deployment`.
+
+    The class has `__call__(list) -> list`, plain or async: as many answers as queries, in their
+    order; one of them may be an exception, which its query is answered with. A call that raises is
+    repeated with halves of its batch, so that only what can't be answered fails.
+
+    max_batch:  queries in one call at most. A free stage takes what is there and never waits.
+    late:       "serve" runs queries whose deadline can't be met; "drop" answers LateError at once.
+
+    Raises:  TypeError for a generator, or a class without `__call__`; ValueError.
+    """
+
+    def decorated(user_class: type) -> Stage:
+        if not isinstance(user_class, type):
+            raise TypeError(f"@stage is for classes, not for {user_class!r}")
+        run = next((vars(base)[_CALL] for base in user_class.__mro__ if _CALL in vars(base)), None)
+        if run is None:
+            raise TypeError(f"stage {user_class.__name__} has no __call__(list) -> list")
+        if inspect.isgeneratorfunction(run) or inspect.isasyncgenfunction(run):
+            raise TypeError(
+                f"stage {user_class.__name__} is a generator; return a list with one answer a query"
+            )
+        if max_batch < 1:
+            raise ValueError(f"stage {user_class.__name__}: max_batch={max_batch} is at least 1")
+        return Stage(user_class, max_batch, Late(late), options)
+
+    return decorated if cls is None else decorated(cls)
+
+
+def query_ids() -> tuple[str, ...]:
+    """The ids of the queries that the calling stage runs, in the order of its list.
+
+    A query may run more than once: what has effects elsewhere uses its id to have them once.
+    """
+    return _query_ids.get()
+
+
+def deployment(stage: Stage, name: str, downstream: Mapping[str, Any]) -> Any:
+    """Return a stage's node of a Serve application; `downstream` are those that get its answers."""
+    options = {
+        "max_ongoing_requests": max(100, 4 * stage.max_batch),
+        "health_check_period_s": _HEALTH_CHECK_PERIOD_S,
+        **stage.options,
+        "name": name,
+        "request_router_config": RequestRouterConfig(
+            request_router_class=ROUTER  # type: ignore[arg-type]
+        ),
+    }
+    return serve.deployment(**options)(Replica).bind(stage, name, dict(downstream))
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    """A query that waits for its batch."""
+
+    id: str
+    value: Any  # of a join a dict of all inputs
+    answer: asyncio.Future[Any]
+
+
+class Replica:
+    """One replica of a stage: the user's object, its batches and its edges. Serve makes it."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, stage: Stage, name: str, downstream: dict[str, Any]
+    ) -> None:
+        self._stage = stage
+        self._name = name
+        self._user = stage.user_class(*stage.arguments[0], **stage.arguments[1])
+        self._is_async = inspect.iscoroutinefunction(self._user.__call__)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{name}")
+        self._batches = Batches[_Run](
+            cap=stage.max_batch, waiting_max=_WAITING_MAX, late=stage.late
+        )
+        self._joins = Joins[Any](stage.inputs or ("",), open_max=_WAITING_MAX)
+        self._joined: dict[tuple[str, int], asyncio.Future[Any]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._asking = 0  # queries that came over edges and are not answered yet
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._outlets = {each: Outlet(handle) for each, handle in downstream.items()}
+        self._door = Door(self._asked)
+        self._metadata = {discovery.METADATA_KEY: await self._door.open()}
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """Tell Serve where the door is; the user's own metadata go along."""
+        own = getattr(self._user, "record_replica_metadata", None)
+        return {**(own() if own is not None else {}), **self._metadata}
+
+    def check_health(self) -> None:
+        """Ask the user's object, if it can tell."""
+        own = getattr(self._user, "check_health", None)
+        if own is not None:
+            own()
+
+    async def __call__(self, query_id: str, left_s: float, *values: Any) -> Any:
+        """Answer one query by a plain handle (edges="serve"): no stage is called from here."""
+        value = (
+            values[0] if len(values) == 1 else dict(zip(self._stage.inputs, values, strict=True))
+        )
+        return await self._run(query_id, value, time.monotonic() + left_s)
+
+    async def __del__(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_S):
+                await self._is_idle.wait()
+        await self._door.close()
+        for outlet in self._outlets.values():
+            await outlet.close()
+
+    async def _asked(self, query: Query) -> Any:
+        """Answer what comes over an edge."""
+        self._asking += 1
+        self._is_idle.clear()
+        try:
+            return await self._answer(query)
+        finally:
+            self._asking -= 1
+            if not self._asking:
+                self._is_idle.set()
+
+    async def _answer(self, query: Query) -> Any:
+        deadline_s = time.monotonic() + query.left_s
+        if len(self._stage.inputs) <= 1:
+            return await self._answered(query, query.value, deadline_s)
+        self._evict()
+        if not self._joins.has_room(query.id):
+            raise BusyError(f"stage {self._name} has {_WAITING_MAX} queries that wait for inputs")
+        met = self._joins.offer(
+            query.id, query.attempt, query.name, query.value, deadline_s=deadline_s
+        )
+        key = (query.id, query.attempt)
+        joined = self._joined.get(key)
+        if joined is None:
+            joined = self._joined[key] = asyncio.get_running_loop().create_future()
+        if met is not None:
+            task = asyncio.create_task(self._finish_join(joined, query, met, deadline_s))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        async with asyncio.timeout(query.left_s):
+            answer = await asyncio.shield(joined)
+        return answer if query.name == self._stage.inputs[0] else Merged()
+
+    async def _finish_join(
+        self, joined: asyncio.Future[Any], query: Query, met: dict[str, Any], deadline_s: float
+    ) -> None:
+        try:
+            joined.set_result(await self._answered(query, met, deadline_s))
+        except Exception as error:
+            joined.set_exception(error)
+            joined.exception()  # there may be no caller left
+        finally:
+            loop, key = asyncio.get_running_loop(), (query.id, query.attempt)
+            loop.call_later(_REMEMBERED_S, self._joined.pop, key, None)
+
+    def _evict(self) -> None:
+        for unmet in self._joins.evict(time.monotonic()):
+            for key in [key for key in self._joined if key[0] == unmet.query]:
+                self._joined.pop(key).cancel()
+
+    async def _answered(self, query: Query, value: Any, deadline_s: float) -> Any:
+        """Run it here, and have the next stages answer."""
+        result = await self._run(query.id, value, deadline_s)
+        if not self._outlets:
+            return result
+        left_s = max(deadline_s - time.monotonic(), 0.001)
+        calls = [
+            outlet.call(
+                Query(query.id, query.attempt, self._name, result, left_s, query.joins),
+                preferred=query.joins.get(name, ()),
+            )
+            for name, outlet in self._outlets.items()
+        ]
+        async with asyncio.timeout(left_s):
+            answers = await asyncio.gather(*calls)
+        return next((each for each in answers if not isinstance(each, Merged)), Merged())
+
+    async def _run(self, query_id: str, value: Any, deadline_s: float) -> Any:
+        run = _Run(query_id, value, asyncio.get_running_loop().create_future())
+        ticket = self._batches.offer(run, deadline_s=deadline_s)
+        if ticket is None:
+            raise BusyError(f"stage {self._name} has {_WAITING_MAX} queries waiting")
+        self._take()
+        try:
+            return await run.answer
+        finally:
+            self._batches.withdraw(ticket)
+
+    def _take(self) -> None:
+        batch = self._batches.take(time.monotonic())
+        if batch is None:
+            return
+        for late in batch.late:
+            if not late.answer.done():
+                late.answer.set_exception(LateError(f"query {late.id} is late at {self._name}"))
+        if batch.items:
+            task = asyncio.create_task(self._work(batch.items))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._take()
+
+    async def _work(self, runs: list[_Run]) -> None:
+        began_s = time.monotonic()
+        try:
+            for run, answer in zip(runs, await self._bisected(runs), strict=True):
+                if run.answer.done():
+                    continue
+                if isinstance(answer, BaseException):
+                    run.answer.set_exception(answer)
+                else:
+                    run.answer.set_result(answer)
+        finally:
+            self._batches.finish(len(runs), time.monotonic() - began_s)
+            self._take()
+
+    async def _bisected(self, runs: list[_Run]) -> list[Any]:
+        """Return an answer or an exception for each; halves of a batch that raises run again."""
+        try:
+            return await self._call_user(runs)
+        except Exception as error:
+            if len(runs) == 1:
+                return [error]
+            half = len(runs) // 2
+            return await self._bisected(runs[:half]) + await self._bisected(runs[half:])
+
+    async def _call_user(self, runs: list[_Run]) -> list[Any]:
+        lists: Callable[[], Any]
+        if len(self._stage.inputs) > 1:
+            inputs = {name: [run.value[name] for run in runs] for name in self._stage.inputs}
+            lists = lambda: self._user(**inputs)  # noqa: E731
+        else:
+            values = [run.value for run in runs]
+            lists = lambda: self._user(values)  # noqa: E731
+        context = contextvars.copy_context()
+        context.run(_query_ids.set, tuple(run.id for run in runs))
+        loop = asyncio.get_running_loop()
+        if self._is_async:
+            answers = await loop.create_task(lists(), context=context)
+        else:
+            answers = await loop.run_in_executor(self._executor, context.run, lists)
+        if not isinstance(answers, list | tuple) or len(answers) != len(runs):
+            size = len(answers) if hasattr(answers, "__len__") else type(answers).__name__
+            raise TypeError(
+                f"stage {self._name} answered {len(runs)} queries with {size}; return a list with "
+                "one answer for each"
+            )
+        return list(answers)

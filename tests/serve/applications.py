@@ -1,0 +1,97 @@
+"""The stages of this folder's applications, imported by their replicas."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.naive_bayes import BernoulliNB, GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.svm import SVC
+from sklearn.tree import DecisionTreeClassifier
+
+from hoplite_ray.serve import query_ids, stage
+
+LIGHT: dict[str, Any] = {"ray_actor_options": {"num_cpus": 0}}
+BAD = 13  # what Cross can't answer
+KEY = 0.5
+
+MODELS = (
+    SVC(),
+    GaussianNB(),
+    KNeighborsClassifier(3),
+    BernoulliNB(binarize=8.0),
+    DecisionTreeClassifier(random_state=0),
+)
+
+
+@stage(num_replicas=2, **LIGHT)
+class Text:
+    def __call__(self, queries: list[Any]) -> list[Any]:
+        return [query + 1 for query in queries]
+
+
+@stage(num_replicas=2, **LIGHT)
+class Vision:
+    async def __call__(self, queries: list[Any]) -> list[Any]:
+        return [query * 10 for query in queries]
+
+
+@stage(num_replicas=2, **LIGHT)
+class Cross:
+    def __init__(self, key: float) -> None:
+        self._key = key
+
+    def __call__(self, text: list[Any], vision: list[Any]) -> list[Any]:
+        if any(np.ndim(each) == 0 and each == BAD + 1 for each in text):
+            raise ValueError(f"{BAD} brings bad luck")
+        return [one + two + self._key for one, two in zip(text, vision, strict=True)]
+
+
+@stage(**LIGHT)
+class Search:
+    def __call__(self, queries: list[Any]) -> list[Any]:
+        return [{"found": query} for query in queries]
+
+
+@stage(num_replicas=2, max_batch=1, **LIGHT)
+class Deadly:
+    """Ends its own process over -1, is slow over -2, says who it is over -3."""
+
+    def __call__(self, queries: list[int]) -> list[Any]:
+        (query,) = queries
+        if query == -1:
+            os._exit(1)
+        if query == -2:
+            time.sleep(5)
+        return [query_ids() if query == -3 else query]
+
+
+@stage(**LIGHT)
+class Wrong:
+    def __call__(self, queries: list[int]) -> list[int]:
+        return queries[1:]
+
+
+def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Images and labels to learn from, and to be tried on."""
+    images, labels = load_digits(return_X_y=True)
+    return images[:1000], labels[:1000], images[1000:], labels[1000:]
+
+
+def member(number: int) -> Any:
+    """One of the ensemble's models, which learns when its replica starts."""
+
+    @stage(**LIGHT)
+    class Model:
+        def __init__(self) -> None:
+            images, labels, _, _ = digits()
+            self._model = MODELS[number].fit(images, labels)
+
+        def __call__(self, queries: list[np.ndarray]) -> list[np.ndarray]:
+            return [self._model.predict(query) for query in queries]
+
+    return Model

@@ -1,0 +1,70 @@
+"""One Ray node with Serve for all tests of this folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray import serve
+from ray._private import state
+from ray.serve.config import HTTPOptions
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[str]:
+    """Ray and Serve; returns where it is reached over HTTP."""
+    present = filter(None, [os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *present])
+    ray.init(
+        num_cpus=4,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=200 << 20,
+    )
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        serve.start(http_options=HTTPOptions(port=port))
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+class Application:
+    """A running application: what a test asks of it, and does to it."""
+
+    def __init__(self, name: str, app: Any) -> None:
+        self.name = name
+        self._handle = serve.run(app, name=name, route_prefix=f"/{name}")
+
+    def ask(self, query: Any) -> Any:
+        """Begin a query; its `result` waits."""
+        return self._handle.remote(query)
+
+    def answer(self, query: Any) -> Any:
+        return self.ask(query).result(timeout_s=60)
+
+    def answer_as(self, query: Any, query_id: str) -> Any:
+        return self._handle.ask.remote(query, query_id=query_id).result(timeout_s=60)
+
+    def pids(self, deployment: str) -> list[int]:
+        """The processes of a deployment's replicas."""
+        mark = f"SERVE_REPLICA::{self.name}#{deployment}#"
+        actors = state.actors().values()
+        alive = [each for each in actors if each["State"] == "ALIVE" and each["Pid"]]
+        return [each["Pid"] for each in alive if each["Name"].startswith(mark)]
+
+    def kill_one_of(self, deployment: str) -> None:
+        with suppress(ProcessLookupError):  # it has died since
+            os.kill(self.pids(deployment)[0], signal.SIGKILL)
+
+    def delete(self) -> None:
+        serve.delete(self.name)

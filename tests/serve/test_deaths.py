@@ -1,0 +1,60 @@
+"""Replicas are killed, replaced and updated under load: every query has its one right answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hoplite_ray.serve import PoisonousQueryError, pipeline
+from tests.serve.applications import Deadly
+from tests.serve.conftest import Application
+from tests.serve.test_pipeline import KEY, four_stages
+
+QUERIES = range(100, 160)
+
+
+@pytest.fixture(scope="module")
+def application(node: str) -> Iterator[Application]:
+    started = Application("deaths", four_stages(replicas=1))
+    yield started
+    started.delete()
+
+
+def begun(application: Application) -> list[Any]:
+    return [application.ask(query) for query in QUERIES]
+
+
+def check(asked: list[Any]) -> None:
+    answers = [each.result(timeout_s=80) for each in asked]
+    expected = [{"found": query + 1 + 10 * query + KEY} for query in QUERIES]
+    assert answers == expected * (len(asked) // len(expected))
+
+
+@pytest.mark.parametrize("stage", ["text", "vision", "cross", "search"])
+def test_a_replica_that_dies_costs_no_answer(application: Application, stage: str) -> None:
+    application.answer(100)
+    before = begun(application)
+    application.kill_one_of(stage)  # search has one replica alone, which Serve replaces
+    check(before + begun(application))
+
+
+def test_what_is_under_way_in_an_update_is_answered(application: Application) -> None:
+    stages = ("text", "vision", "cross", "search")
+    old = {pid for stage in stages for pid in application.pids(stage)}
+    before = begun(application)
+    Application("deaths", four_stages(replicas=1))
+    check(before + begun(application))
+    assert old.isdisjoint(pid for stage in stages for pid in application.pids(stage))
+
+
+@pytest.mark.timeout(120)
+def test_a_query_that_kills_is_given_up_and_others_are_answered(node: str) -> None:
+    application = Application("deadly", pipeline(only=Deadly, replicas=1))
+    innocent = [application.ask(query) for query in range(5)]
+    with pytest.raises(Exception, match=PoisonousQueryError.__name__):
+        application.answer(-1)
+    assert [each.result(timeout_s=60) for each in innocent] == list(range(5))
+    assert application.answer(7) == 7
+    application.delete()

@@ -1,0 +1,58 @@
+"""An ensemble of real models goes on voting when members die, exactly as well as those left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from hoplite_ray.serve import QuorumError, ensemble
+from hoplite_ray.serve.votes import majority
+from tests.serve.applications import MODELS, digits, member
+from tests.serve.conftest import Application
+
+NAMES = tuple(f"model{number}" for number in range(len(MODELS)))
+
+
+@pytest.fixture(scope="module")
+def application(node: str) -> Iterator[Application]:
+    models = [member(number) for number in range(len(MODELS))]
+    started = Application("vote", ensemble(*models, quorum=3, replicas=1))
+    yield started
+    started.delete()
+
+
+def offline(members: list[int]) -> np.ndarray:
+    """What these members vote for, without any of this."""
+    images, labels, tried, _ = digits()
+    return majority([MODELS[number].fit(images, labels).predict(tried) for number in members])
+
+
+@pytest.mark.timeout(150)
+def test_with_members_dead_it_answers_as_the_living_do_offline(application: Application) -> None:
+    _, _, tried, labels = digits()
+    for dead in (None, 4, 1):
+        if dead is not None:
+            application.kill_one_of(NAMES[dead])
+        while True:  # a killed one still votes until its process has ended
+            answer = application.answer(tried)
+            voted = [int(name.removeprefix("model")) for name in answer.voted]
+            if dead not in voted:
+                break
+        assert len(voted) >= len(MODELS) - 2
+        expected = offline(voted)
+        np.testing.assert_array_equal(answer.value, expected)
+        assert (answer.value == labels).mean() == (expected == labels).mean()
+        assert set(answer.voted) | set(answer.missing) | set(answer.late) == set(NAMES)
+
+
+def test_below_the_quorum_it_says_who_has_voted(application: Application) -> None:
+    _, _, tried, _ = digits()
+    for name in NAMES[:4]:
+        for _ in application.pids(name):
+            application.kill_one_of(name)
+    with pytest.raises(Exception, match=QuorumError.__name__) as failed:
+        while True:  # until all have ended
+            application.answer(tried)
+    assert "the quorum is 3" in str(failed.value)

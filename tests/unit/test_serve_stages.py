@@ -1,0 +1,134 @@
+"""What a stage and a pipeline may be, told where they are written; and what goes over an edge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hoplite_ray.serve import ensemble, pipeline, stage
+from hoplite_ray.serve.edges import packed_failure
+from hoplite_ray.serve.frames import framed, packed, unframed
+from hoplite_ray.serve.pipeline import as_json, ordered
+
+
+def empty(size_bytes: int) -> np.ndarray:
+    return np.empty(size_bytes, np.uint8)
+
+
+@stage
+class One:
+    def __call__(self, queries: list[Any]) -> list[Any]:
+        return queries
+
+
+class Generator:
+    def __call__(self, queries: list[Any]) -> Any:
+        yield from queries
+
+
+class Inherited(Generator):
+    pass
+
+
+class Nothing:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        (Generator, "stage Generator is a generator; return a list"),
+        (Inherited, "stage Inherited is a generator"),
+        (Nothing, "stage Nothing has no __call__"),
+        (print, "@stage is for classes"),
+    ],
+)
+def test_what_is_no_stage_is_told_at_its_decoration(what: Any, why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        stage(what)
+
+
+@pytest.mark.parametrize("options", [{"max_batch": 0}, {"late": "never"}])
+def test_options_that_can_not_be_are_told(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"max_batch=0|never"):
+        stage(**options)(type(One.user_class.__name__, (One.user_class,), {}))
+
+
+GRAPHS: dict[str, tuple[dict[str, Any], str]] = {
+    "empty": ({}, "at least one stage"),
+    "no stage": ({"a": 3}, "a=3 is no stage; decorate"),
+    "unknown": ({"a": One.after("b")}, r"stage a is after 'b', which is none of \['a'\]"),
+    "circle": (
+        {"a": One, "b": One.after("a", "c"), "c": One.after("b")},
+        r"\['b', 'c'\] wait for each other",
+    ),
+    "two ends": (
+        {"a": One, "b": One.after("a"), "c": One.after("a")},
+        r"\['b', 'c'\] are all last",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_what_is_no_graph_is_told(name: str) -> None:
+    stages, why = GRAPHS[name]
+    with pytest.raises(ValueError, match=why):
+        pipeline(**stages)
+
+
+def test_stages_are_ordered_by_their_inputs() -> None:
+    stages = {"d": One.after("b", "c"), "c": One.after("a"), "b": One.after("a"), "a": One}
+    assert ordered(stages) == ["a", "c", "b", "d"]
+
+
+def test_other_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="edges='tcp' is none of"):
+        pipeline(edges="tcp", a=One)
+    with pytest.raises(ValueError, match="edges='tcp' is none of"):
+        ensemble(One, edges="tcp")
+    with pytest.raises(ValueError, match="is no stage that gets the query itself"):
+        ensemble(One, One.after("a"))
+    with pytest.raises(ValueError, match="quorum=2 is none of 1 to 1"):
+        ensemble(One, quorum=2)
+    with pytest.raises(ValueError, match="name each stage once"):
+        One.after("a", "a")
+
+
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(st.lists(VALUES, min_size=1))
+def test_messages_of_a_frame_come_out_as_they_went_in(values: list[Any]) -> None:
+    assert unframed(framed([packed(value) for value in values], empty)) == values
+
+
+def test_arrays_come_out_as_views_of_what_was_received() -> None:
+    arrays = [np.arange(size, dtype=np.float64) for size in (0, 1, 1000)]
+    frame = framed([packed(("a", arrays)), packed(arrays[2])], empty)
+    (name, first), second = unframed(frame)
+    assert name == "a"
+    for sent, received in zip([*arrays, arrays[2]], [*first, second], strict=True):
+        np.testing.assert_array_equal(received, sent)
+        assert received.ctypes.data % 64 == frame.ctypes.data % 64 or not received.size
+    assert np.shares_memory(second, frame)
+
+
+def test_an_error_that_can_not_be_pickled_goes_as_its_text() -> None:
+    class Stubborn(Exception):
+        def __reduce__(self) -> Any:
+            raise TypeError("no")
+
+    ((_, number, told),) = unframed(framed([packed_failure(7, Stubborn("why"))], empty))
+    assert (number, str(told)) == (7, "Stubborn: why")
+
+
+def test_answers_are_json_with_arrays_as_lists() -> None:
+    answer = {"a": np.arange(2), 1: (np.float32(0.5), "b")}
+    assert as_json(answer) == {"a": [0, 1], "1": [0.5, "b"]}
