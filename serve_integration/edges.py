@@ -22,7 +22,7 @@ import numpy as np
 import ray
 
 from hoplite_ray import WorldError
-from hoplite_ray.serve.frames import Packed, framed, packed, unframed
+from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.worlds import World, manager
 
 logger = logging.getLogger("hoplite_ray.serve")
@@ -35,7 +35,10 @@ _TOGETHER_BYTES = 1 << 20  # and so many bytes, or one message
 _ALLOC_BYTES_MIN = 64 << 10  # below it `World.alloc` gives ordinary memory
 _LINE_BYTES_MAX = 16 << 10
 
-_CALL, _REPLY, _FAILURE = 0, 1, 2
+_QUEUED_BYTES_MAX = 64 << 20  # that wait to be sent; above it `call` waits
+_STRANGERS_MAX = 64  # at a door at once that have not shown its token
+
+_CALL, _REPLY, _FAILURE, _TAKEN_BACK = range(4)
 
 
 class EdgeBrokenError(Exception):
@@ -53,16 +56,19 @@ class Edge:
         self._handler = handler
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._outgoing: deque[Packed] = deque()
+        self._outgoing: deque[Message] = deque()
         self._has_outgoing = asyncio.Event()
-        self._answering: set[asyncio.Task[None]] = set()
+        self._queued_bytes = 0
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._answering: dict[int, asyncio.Task[None]] = {}
         self._ended = asyncio.Event()
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._receive())]
 
     async def call(self, request: Any) -> Any:
-        """Have the peer's handler answer.
+        """Have the peer's handler answer; taken back, the handler is cancelled.
 
         Raises:  EdgeBrokenError; or what the handler raised.
         """
@@ -70,16 +76,21 @@ class Edge:
             raise EdgeBrokenError(f"{self.world} has ended")
         number = next(self._numbers)
         reply = self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._post(packed((_CALL, number, request)))
         self.calls_open += 1
         self._is_idle.clear()
         try:
+            await self._has_room.wait()
+            self._post(Message.packed(_CALL, number, request))
             return await reply
+        except asyncio.CancelledError:
+            if not self.is_broken:
+                self._post(Message.packed(_TAKEN_BACK, number, None))
+            raise
         finally:
+            self._waiting.pop(number, None)
             self.calls_open -= 1
             if not self.calls_open:
                 self._is_idle.set()
-            self._waiting.pop(number, None)
 
     async def ended(self) -> None:
         """Return when the world has ended, whoever ended it."""
@@ -97,17 +108,24 @@ class Edge:
         except WorldError as error:
             logger.debug("left %s: %s", self.world, error)
 
-    def _post(self, message: Packed) -> None:
+    def _post(self, message: Message) -> None:
         self._outgoing.append(message)
+        self._queued_bytes += message.size_bytes
+        if self._queued_bytes > _QUEUED_BYTES_MAX:
+            self._has_room.clear()
         self._has_outgoing.set()
 
     def _next_frame(self) -> np.ndarray[Any, Any]:
-        messages, size_bytes = [self._outgoing.popleft()], 0
+        messages = [self._outgoing.popleft()]
         size_bytes = messages[0].size_bytes
         while self._outgoing and len(messages) < _TOGETHER:
-            if (size_bytes := size_bytes + self._outgoing[0].size_bytes) > _TOGETHER_BYTES:
+            if size_bytes + self._outgoing[0].size_bytes > _TOGETHER_BYTES:
                 break
             messages.append(self._outgoing.popleft())
+            size_bytes += messages[-1].size_bytes
+        self._queued_bytes -= size_bytes
+        if self._queued_bytes <= _QUEUED_BYTES_MAX:
+            self._has_room.set()
         return framed(messages, self._empty)
 
     def _empty(self, size_bytes: int) -> np.ndarray[Any, Any]:
@@ -128,33 +146,40 @@ class Edge:
     async def _receive(self) -> None:
         try:
             while True:
-                frame = await self.world.recv(src=self._peer)
-                for kind, number, value in unframed(frame):
-                    if kind == _CALL:
-                        task = asyncio.create_task(self._answer(number, value))
-                        self._answering.add(task)
-                        task.add_done_callback(self._answering.discard)
-                    elif (reply := self._waiting.get(number)) is not None and not reply.done():
-                        if kind == _REPLY:
-                            reply.set_result(value)
-                        else:
-                            reply.set_exception(value)
+                for message in unframed(await self.world.recv(src=self._peer)):
+                    self._take_in(message)
         except WorldError as error:
             self._break(str(error))
-        except Exception as error:  # what came can't be read: nothing after it can be trusted
-            logger.exception("edge %s", self.world)
-            self._break(f"{type(error).__name__}: {error}")
-            self.world.abort(f"a message can't be read: {error}")
 
-    async def _answer(self, number: int, request: Any) -> None:
+    def _take_in(self, message: Message) -> None:
+        number = message.number
+        if message.kind == _CALL:
+            task = self._answering[number] = asyncio.create_task(self._answer(message))
+            task.add_done_callback(lambda _: self._answering.pop(number, None))
+        elif message.kind == _TAKEN_BACK:
+            if (answering := self._answering.get(number)) is not None:
+                answering.cancel()
+        elif (reply := self._waiting.get(number)) is not None and not reply.done():
+            try:
+                value = message.value()
+            except Exception as error:
+                text = f"the reply can't be read here: {type(error).__name__}: {error}"
+                reply.set_exception(RuntimeError(text))
+                return
+            if message.kind == _REPLY:
+                reply.set_result(value)
+            else:
+                reply.set_exception(value)
+
+    async def _answer(self, call: Message) -> None:
         try:
-            message = packed((_REPLY, number, await self._handler(request)))
+            reply = Message.packed(_REPLY, call.number, await self._handler(call.value()))
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            message = packed_failure(number, error)
+            reply = failure(call.number, error)
         if not self.is_broken:
-            self._post(message)
+            self._post(reply)
 
     def _break(self, why: str) -> None:
         if self.is_broken:
@@ -163,21 +188,22 @@ class Edge:
         for reply in self._waiting.values():
             if not reply.done():
                 reply.set_exception(EdgeBrokenError(why))
-        for task in (*self._tasks, *self._answering):
+        self._has_room.set()
+        for task in (*self._tasks, *self._answering.values()):
             if task is not asyncio.current_task():
                 task.cancel()
         self._ended.set()
 
 
-def packed_failure(number: int, error: Exception) -> Packed:
-    """Pack an error; one that can't be pickled goes as its text."""
+def failure(number: int, error: Exception) -> Message:
+    """Pack an error; one that can't be pickled, or read again, goes as its text."""
     try:
-        message = packed((_FAILURE, number, error))
-        unframed(framed([message], lambda size_bytes: np.empty(size_bytes, np.uint8)))
+        message = Message.packed(_FAILURE, number, error)
+        message.value()
         return message
     except Exception:
         told = RuntimeError(f"{type(error).__name__}: {error}")
-        return packed((_FAILURE, number, told))
+        return Message.packed(_FAILURE, number, told)
 
 
 class Door:
@@ -188,6 +214,7 @@ class Door:
         self._handler = handler
         self._token = secrets.token_hex(16)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._strangers = 0
 
     async def open(self) -> dict[str, Any]:
         """Listen; returns what `open_edge` needs, as JSON has it."""
@@ -213,21 +240,11 @@ class Door:
         self._tasks.add(task)
         edge = None
         try:
-            async with asyncio.timeout(_JOIN_S):
-                hello = json.loads(await reader.readline())
-                if not hmac.compare_digest(str(hello["token"]), self._token):
-                    return
-                world = await manager().join(
-                    str(hello["world"]),
-                    rank=1,
-                    size=2,
-                    rendezvous=Doorway(writer, reader),
-                    timeout_s=_JOIN_S,
-                )
-            edge = Edge(world, self._handler)
-            self.edges.add(edge)
-            writer.close()
-            await edge.ended()
+            if (world := await self._let_in(reader, writer)) is not None:
+                edge = Edge(world, self._handler)
+                self.edges.add(edge)
+                writer.close()
+                await edge.ended()
         except (WorldError, OSError, ValueError, KeyError, TypeError, TimeoutError) as error:
             logger.debug("nobody came in by the door: %s", error)
         finally:
@@ -235,6 +252,27 @@ class Door:
             self._tasks.discard(task)
             if edge is not None:
                 self.edges.discard(edge)
+
+    async def _let_in(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> World | None:
+        if self._strangers >= _STRANGERS_MAX:
+            return None
+        async with asyncio.timeout(_JOIN_S):
+            self._strangers += 1
+            try:
+                hello = json.loads(await reader.readline())
+            finally:
+                self._strangers -= 1
+            if not hmac.compare_digest(str(hello["token"]), self._token):
+                return None
+            return await manager().join(
+                str(hello["world"]),
+                rank=1,
+                size=2,
+                rendezvous=Doorway(writer, reader),
+                timeout_s=_JOIN_S,
+            )
 
 
 class Doorway:

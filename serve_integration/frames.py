@@ -1,7 +1,9 @@
 """Python values as one array of bytes, and back: a pickle, and the buffers that it leaves out.
 
-    u32 number of messages; for each u32 number of its buffers and u64 lengths: the pickle's, theirs
-    then all bytes, each buffer at a multiple of 64
+    u32 number of messages
+    for each of them u32 kind, u32 number of parts, u64 number
+    for each part u64 length: of the pickle, then of its buffers
+    all parts, each at a multiple of 64
 
 Arrays come out as views of what was received, which may be read-only.
 """
@@ -17,57 +19,76 @@ from typing import Any
 import numpy as np
 from ray import cloudpickle
 
-_ALIGNED = 64  # of each buffer: what vector instructions and caches want
+_ALIGNED = 64  # of each part: what vector instructions and caches want
+_COUNT, _MESSAGE, _LENGTH = struct.Struct("<I"), struct.Struct("<IIQ"), struct.Struct("<Q")
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Part = memoryview | bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """A value, pickled; its buffers are still the value's own."""
+class Message:
+    """A message: its kind and number, and its value as it travels."""
 
-    parts: tuple[memoryview | bytes, ...]
-    size_bytes: int
+    kind: int
+    number: int
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def packed(cls, kind: int, number: int, value: Any) -> Message:
+        """Pickle a value. Cost: no copy of the arrays in it."""
+        buffers: list[pickle.PickleBuffer] = []
+        body: bytes = cloudpickle.dumps(  # type: ignore[no-untyped-call]
+            value, protocol=5, buffer_callback=buffers.append
+        )
+        return cls(kind, number, (body, *(buffer.raw() for buffer in buffers)))
+
+    def value(self) -> Any:
+        """Return the value. Raises whatever its class does."""
+        return pickle.loads(self.parts[0], buffers=self.parts[1:])
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its parts in a frame."""
+        return sum(_rounded(len(part)) for part in self.parts)
 
 
-def packed(value: Any) -> Packed:
-    """Pickle a value. Cost: no copy of the arrays in it."""
-    buffers: list[pickle.PickleBuffer] = []
-    body: bytes = cloudpickle.dumps(  # type: ignore[no-untyped-call]
-        value, protocol=5, buffer_callback=buffers.append
-    )
-    parts: tuple[memoryview | bytes, ...] = (body, *(buffer.raw() for buffer in buffers))
-    return Packed(parts, sum(_rounded(len(part)) for part in parts))
-
-
-def framed(messages: Sequence[Packed], empty: Callable[[int], Bytes]) -> Bytes:
+def framed(messages: Sequence[Message], empty: Callable[[int], Bytes]) -> Bytes:
     """Write messages into one array, which `empty` makes. Cost: one copy of all bytes."""
-    lengths = [[len(part) for part in message.parts] for message in messages]
-    head = struct.pack(f"<I{len(messages)}I", len(messages), *map(len, lengths))
-    flat = [length for each in lengths for length in each]
-    head += struct.pack(f"<{len(flat)}Q", *flat)
+    parts = [part for message in messages for part in message.parts]
+    head = b"".join(
+        (
+            _COUNT.pack(len(messages)),
+            *(_MESSAGE.pack(each.kind, len(each.parts), each.number) for each in messages),
+            *(_LENGTH.pack(len(part)) for part in parts),
+        )
+    )
     frame = empty(_rounded(len(head)) + sum(message.size_bytes for message in messages))
     at = 0
-    for part in (head, *(part for message in messages for part in message.parts)):
+    for part in (head, *parts):
         frame[at : at + len(part)] = np.frombuffer(part, np.uint8)
         at += _rounded(len(part))
     return frame
 
 
-def unframed(frame: Bytes) -> list[Any]:
+def unframed(frame: Bytes) -> list[Message]:
     """Return the messages of a frame."""
     view = frame.data
-    (count,) = struct.unpack_from("<I", view)
-    counts = struct.unpack_from(f"<{count}I", view, 4)
-    lengths = struct.unpack_from(f"<{sum(counts)}Q", view, 4 + 4 * count)
-    at, number, messages = _rounded(4 + 4 * count + 8 * sum(counts)), 0, []
-    for parts in counts:
-        views = []
-        for length in lengths[number : number + parts]:
+    (count,) = _COUNT.unpack_from(view)
+    heads = [
+        _MESSAGE.unpack_from(view, _COUNT.size + _MESSAGE.size * each) for each in range(count)
+    ]
+    length_at = _COUNT.size + _MESSAGE.size * count
+    at = _rounded(length_at + _LENGTH.size * sum(parts for _, parts, _ in heads))
+    messages = []
+    for kind, parts, number in heads:
+        views: list[Part] = []
+        for _ in range(parts):
+            (length,) = _LENGTH.unpack_from(view, length_at)
             views.append(view[at : at + length])
+            length_at += _LENGTH.size
             at += _rounded(length)
-        number += parts
-        messages.append(pickle.loads(views[0], buffers=views[1:]))
+        messages.append(Message(kind, number, tuple(views)))
     return messages
 
 

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ray import serve
+from ray.serve._private.common import RUNNING_REQUESTS_KEY
 from ray.serve.config import RequestRouterConfig
 
 from hoplite_ray.serve import discovery
@@ -30,10 +32,13 @@ from hoplite_ray.serve.joins import Joins
 from hoplite_ray.serve.outlet import Outlet
 from hoplite_ray.serve.router import ROUTER
 
+logger = logging.getLogger("hoplite_ray.serve")
+
 _WAITING_MAX = 4096  # queries at one replica; their senders keep them then
 _REMEMBERED_S = 5.0  # a join's answer, for those whose caller has died and been replaced meanwhile
 _HEALTH_CHECK_PERIOD_S = 1.0  # a dead replica is replaced after 5 s then, and after 18 with Serve's
 
+_TICK_S = 0.01  # by which a loop's timer may come early
 _CALL = "__call__"
 _DRAIN_S = 15.0  # for what runs when Serve ends a replica, which ends it after 20 by itself
 
@@ -172,6 +177,7 @@ class Replica:
         self._joins = Joins[Any](stage.inputs or ("",), open_max=_WAITING_MAX)
         self._joined: dict[tuple[str, int], asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._running = 0  # queries that wait or run
         self._asking = 0  # queries that came over edges and are not answered yet
         self._is_idle = asyncio.Event()
         self._is_idle.set()
@@ -183,6 +189,26 @@ class Replica:
         """Tell Serve where the door is; the user's own metadata go along."""
         own = getattr(self._user, "record_replica_metadata", None)
         return {**(own() if own is not None else {}), **self._metadata}
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Tell Serve how many queries wait or run here, which its autoscaling goes by.
+
+        Serve counts calls by handles itself, and knows nothing of those over edges.
+        """
+        own = getattr(self._user, "record_autoscaling_stats", None)
+        stats = own() if own is not None else {}
+        if inspect.isawaitable(stats):
+            stats = await stats
+        return {**stats, RUNNING_REQUESTS_KEY: self._running}
+
+    def reconfigure(self, user_config: Any) -> Any:
+        """Have the user's object take in Serve's `user_config`."""
+        own = getattr(self._user, "reconfigure", None)
+        if own is None:
+            raise ValueError(
+                f"user_config is for a stage with reconfigure(); {self._name} has none"
+            )
+        return own(user_config)
 
     def check_health(self) -> None:
         """Ask the user's object, if it can tell."""
@@ -220,40 +246,50 @@ class Replica:
         deadline_s = time.monotonic() + query.left_s
         if len(self._stage.inputs) <= 1:
             return await self._answered(query, query.value, deadline_s)
-        self._evict()
         if not self._joins.has_room(query.id):
             raise BusyError(f"stage {self._name} has {_WAITING_MAX} queries that wait for inputs")
+        joined = self._joined_answer(query)
         met = self._joins.offer(
             query.id, query.attempt, query.name, query.value, deadline_s=deadline_s
         )
-        key = (query.id, query.attempt)
-        joined = self._joined.get(key)
-        if joined is None:
-            joined = self._joined[key] = asyncio.get_running_loop().create_future()
         if met is not None:
             task = asyncio.create_task(self._finish_join(joined, query, met, deadline_s))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        async with asyncio.timeout(query.left_s):
-            answer = await asyncio.shield(joined)
+        answer = await asyncio.shield(joined)
         return answer if query.name == self._stage.inputs[0] else Merged()
+
+    def _joined_answer(self, query: Query) -> asyncio.Future[Any]:
+        """Return the answer of an attempt's join, for whoever brings one of its inputs."""
+        key = (query.id, query.attempt)
+        joined = self._joined.get(key)
+        if joined is None:
+            loop = asyncio.get_running_loop()
+            joined = self._joined[key] = loop.create_future()
+            loop.call_later(query.left_s, self._expire, key)
+        return joined
+
+    def _expire(self, key: tuple[str, int]) -> None:
+        """Forget an attempt's join at its deadline, met or not."""
+        for unmet in self._joins.evict(time.monotonic() + _TICK_S):
+            logger.debug("%s at %s: %s have not come", unmet.query, self._name, unmet.missing)
+        joined = self._joined.pop(key, None)
+        if joined is not None and not joined.done():
+            fail(joined, LateError(f"query {key[0]} had not all inputs at {self._name} in time"))
 
     async def _finish_join(
         self, joined: asyncio.Future[Any], query: Query, met: dict[str, Any], deadline_s: float
     ) -> None:
         try:
-            joined.set_result(await self._answered(query, met, deadline_s))
+            answer = await self._answered(query, met, deadline_s)
+            if not joined.done():
+                joined.set_result(answer)
         except Exception as error:
-            joined.set_exception(error)
-            joined.exception()  # there may be no caller left
+            if not joined.done():
+                fail(joined, error)
         finally:
             loop, key = asyncio.get_running_loop(), (query.id, query.attempt)
             loop.call_later(_REMEMBERED_S, self._joined.pop, key, None)
-
-    def _evict(self) -> None:
-        for unmet in self._joins.evict(time.monotonic()):
-            for key in [key for key in self._joined if key[0] == unmet.query]:
-                self._joined.pop(key).cancel()
 
     async def _answered(self, query: Query, value: Any, deadline_s: float) -> Any:
         """Run it here, and have the next stages answer."""
@@ -277,10 +313,12 @@ class Replica:
         ticket = self._batches.offer(run, deadline_s=deadline_s)
         if ticket is None:
             raise BusyError(f"stage {self._name} has {_WAITING_MAX} queries waiting")
+        self._running += 1
         self._take()
         try:
             return await run.answer
         finally:
+            self._running -= 1
             self._batches.withdraw(ticket)
 
     def _take(self) -> None:
@@ -343,3 +381,9 @@ class Replica:
                 "one answer for each"
             )
         return list(answers)
+
+
+def fail(future: asyncio.Future[Any], error: Exception) -> None:
+    """Have a future raise, also if nobody waits for it any more."""
+    future.set_exception(error)
+    future.exception()

@@ -70,6 +70,24 @@ class Deadly:
         return [query_ids() if query == -3 else query]
 
 
+@stage(
+    max_batch=1,
+    autoscaling_config={
+        "min_replicas": 1,
+        "max_replicas": 2,
+        "target_ongoing_requests": 2,
+        "upscale_delay_s": 0,
+        "downscale_delay_s": 1,
+        "look_back_period_s": 11,  # more than Serve's interval by default, or it warns
+    },
+    **LIGHT,
+)
+class Slow:
+    def __call__(self, queries: list[int]) -> list[int]:
+        time.sleep(0.1)
+        return queries
+
+
 @stage(**LIGHT)
 class Wrong:
     def __call__(self, queries: list[int]) -> list[int]:

@@ -20,9 +20,11 @@ from ray.serve.config import HTTPOptions
 @pytest.fixture(scope="session")
 def node() -> Iterator[str]:
     """Ray and Serve; returns where it is reached over HTTP."""
+    os.environ["RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S"] = "0.5"  # else 10 s
     present = filter(None, [os.environ.get("PYTHONPATH")])
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *present])
     ray.init(
+        address="local",  # not a cluster that happens to run on this machine
         num_cpus=4,
         include_dashboard=False,
         log_to_driver=False,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from hoplite_ray.serve import PoisonousQueryError, pipeline
-from tests.serve.applications import Deadly
+from tests.serve.applications import Deadly, Slow
 from tests.serve.conftest import Application
 from tests.serve.test_pipeline import KEY, four_stages
 
@@ -47,6 +48,23 @@ def test_what_is_under_way_in_an_update_is_answered(application: Application) ->
     Application("deaths", four_stages(replicas=1))
     check(before + begun(application))
     assert old.isdisjoint(pid for stage in stages for pid in application.pids(stage))
+
+
+@pytest.mark.timeout(150)
+def test_serve_scales_by_what_comes_over_edges_and_no_answer_is_lost(node: str) -> None:
+    application = Application("slow", pipeline(slow=Slow, replicas=1))
+    asked = deque(application.ask(number) for number in range(20))
+    number, answers = 20, []
+    while len(application.pids("slow")) < 2:
+        asked.append(application.ask(number))
+        number += 1
+        answers.append(asked.popleft().result(timeout_s=60))
+    answers += [each.result(timeout_s=60) for each in asked]
+    while len(application.pids("slow")) > 1:
+        answers.append(application.answer(number))
+        number += 1
+    assert answers == list(range(number))
+    application.delete()
 
 
 @pytest.mark.timeout(120)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hoplite_ray.serve import ensemble, pipeline, stage
-from hoplite_ray.serve.edges import packed_failure
-from hoplite_ray.serve.frames import framed, packed, unframed
+from hoplite_ray.serve.edges import failure
+from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.serve.pipeline import as_json, ordered
 
 
@@ -104,17 +104,19 @@ VALUES = st.recursive(
 )
 
 
-@given(st.lists(VALUES, min_size=1))
-def test_messages_of_a_frame_come_out_as_they_went_in(values: list[Any]) -> None:
-    assert unframed(framed([packed(value) for value in values], empty)) == values
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**64 - 1), VALUES), min_size=1))
+def test_messages_of_a_frame_come_out_as_they_went_in(said: list[tuple[int, int, Any]]) -> None:
+    heard = unframed(framed([Message.packed(*each) for each in said], empty))
+    assert [(each.kind, each.number, each.value()) for each in heard] == said
 
 
 def test_arrays_come_out_as_views_of_what_was_received() -> None:
     arrays = [np.arange(size, dtype=np.float64) for size in (0, 1, 1000)]
-    frame = framed([packed(("a", arrays)), packed(arrays[2])], empty)
-    (name, first), second = unframed(frame)
-    assert name == "a"
-    for sent, received in zip([*arrays, arrays[2]], [*first, second], strict=True):
+    messages = [Message.packed(0, 1, ("a", arrays)), Message.packed(0, 2, arrays[2])]
+    frame = framed(messages, empty)
+    first, second = (message.value() for message in unframed(frame))
+    assert first[0] == "a"
+    for sent, received in zip([*arrays, arrays[2]], [*first[1], second], strict=True):
         np.testing.assert_array_equal(received, sent)
         assert received.ctypes.data % 64 == frame.ctypes.data % 64 or not received.size
     assert np.shares_memory(second, frame)
@@ -125,8 +127,8 @@ def test_an_error_that_can_not_be_pickled_goes_as_its_text() -> None:
         def __reduce__(self) -> Any:
             raise TypeError("no")
 
-    ((_, number, told),) = unframed(framed([packed_failure(7, Stubborn("why"))], empty))
-    assert (number, str(told)) == (7, "Stubborn: why")
+    (told,) = unframed(framed([failure(7, Stubborn("why"))], empty))
+    assert (told.number, str(told.value())) == (7, "Stubborn: why")
 
 
 def test_answers_are_json_with_arrays_as_lists() -> None:
