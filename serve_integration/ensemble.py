@@ -63,7 +63,7 @@ def ensemble(
         if not isinstance(each, Stage) or each.inputs:
             raise ValueError(f"{each!r} is no stage that gets the query itself; use @stage")
     members = {name: deployment(each, name, {}) for name, each in zip(names, models, strict=True)}
-    options = ingress_options(replicas)
+    options = ingress_options(replicas, deadline_ms / 1000)
     bound = serve.deployment(**options)(EnsembleIngress)
     return bound.bind(members, quorum, combine, deadline_ms / 1000, edges)
 

@@ -54,7 +54,7 @@ def pipeline(
         downstream = {each: nodes[each] for each in following}
         nodes[name] = deployment(stages[name], name, downstream)
     inputs = {name: stages[name].inputs for name in order}
-    options = ingress_options(replicas)
+    options = ingress_options(replicas, deadline_ms / 1000)
     shown = (
         nodes
         if edges == "serve"
@@ -65,12 +65,16 @@ def pipeline(
     return serve.deployment(**options)(Ingress).bind(shown, inputs, edges, deadline_ms / 1000)
 
 
-def ingress_options(replicas: int) -> dict[str, Any]:
-    """Return an ingress's options: it only waits, and holds no CPU of Ray's."""
+def ingress_options(replicas: int, deadline_s: float) -> dict[str, Any]:
+    """Return an ingress's options: it only waits, and holds no CPU of Ray's.
+
+    Serve would end one after 20 s that still has queries, as in an update of a slow stage.
+    """
     return {
         "name": "ingress",
         "num_replicas": replicas,
         "max_ongoing_requests": 1000,
+        "graceful_shutdown_timeout_s": deadline_s,
         "ray_actor_options": {"num_cpus": 0},
     }
 

@@ -17,7 +17,7 @@ from hypothesis import settings
 
 # Seconds a test may take, by folder; a test's own timeout marker wins. House-style: 20 s, except
 # where a Ray cluster or an emulated network has to come up first.
-TIMEOUT_S = {"cluster": 90, "ray": 90, "serve": 90}
+TIMEOUT_S = {"cluster": 90, "ray": 90, "serve": 180}
 
 # The only reasons for which a test may be skipped.
 SKIPS_ALLOWED = (

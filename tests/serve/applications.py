@@ -66,7 +66,7 @@ class Deadly:
         if query == -1:
             os._exit(1)
         if query == -2:
-            time.sleep(5)
+            time.sleep(8)
         return [query_ids() if query == -3 else query]
 
 

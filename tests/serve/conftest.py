@@ -65,8 +65,12 @@ class Application:
         return [each["Pid"] for each in alive if each["Name"].startswith(mark)]
 
     def kill_one_of(self, deployment: str) -> None:
-        with suppress(ProcessLookupError):  # it has died since
-            os.kill(self.pids(deployment)[0], signal.SIGKILL)
+        os.kill(self.pids(deployment)[0], signal.SIGKILL)
+
+    def kill_all_of(self, deployment: str) -> None:
+        for pid in self.pids(deployment):
+            with suppress(ProcessLookupError):  # it has died since
+                os.kill(pid, signal.SIGKILL)
 
     def delete(self) -> None:
         serve.delete(self.name)

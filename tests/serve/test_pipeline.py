@@ -71,7 +71,7 @@ def test_over_http_a_query_and_its_answer_are_json(worlds: Application, node: st
 
 
 def test_a_query_has_the_id_that_its_caller_gave_and_a_deadline(node: str) -> None:
-    app = pipeline(only=Deadly, replicas=1, deadline_ms=2000)
+    app = pipeline(only=Deadly, replicas=1, deadline_ms=4000)
     application = Application("only", app)
     assert application.answer_as(-3, "mine") == ("mine",)
     with pytest.raises(Exception, match="TimeoutError"):
