@@ -7,7 +7,6 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,21 +15,16 @@ from ray import serve
 from ray._private import state
 from ray.serve.config import HTTPOptions
 
+from tests.ray.raycluster import RayCluster
+
 
 @pytest.fixture(scope="session")
 def node() -> Iterator[str]:
     """Ray and Serve; returns where it is reached over HTTP."""
     os.environ["RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S"] = "0.5"  # else 10 s
-    present = filter(None, [os.environ.get("PYTHONPATH")])
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *present])
-    ray.init(
-        address="local",  # not a cluster that happens to run on this machine
-        num_cpus=4,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=200 << 20,
-    )
+    started = RayCluster.start(nodes=1, num_cpus=4)
     try:
+        ray.init(address=started.cluster.address, log_to_driver=False)
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         serve.start(http_options=HTTPOptions(port=port))
@@ -38,6 +32,7 @@ def node() -> Iterator[str]:
     finally:
         serve.shutdown()
         ray.shutdown()
+        started.stop()
 
 
 class Application:
