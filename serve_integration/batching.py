@@ -2,7 +2,7 @@
 
 Pure: `Batches` is told what happens and when, in seconds of any one clock, and answers what to do.
 
-    offer     a query has come; False: the stage has as many waiting as it may
+    offer     a query has come; None: the stage has as many waiting as it may
     withdraw  nobody wants its answer any more
     take      what to run now: the earliest deadlines first; None: the stage runs, or nothing waits
     finish    the batch has run; how long it took is learnt from
@@ -75,7 +75,7 @@ class Batches(Generic[Item]):
     """The queries that wait at one stage, and whether it runs.
 
     cap:          the largest batch.
-    waiting_max:  so many may wait; above that `offer` refuses, and the sender keeps its query.
+    waiting_max:  so many may wait; above that `offer` refuses.
     late:         what becomes of those that can't be in time.
     """
 

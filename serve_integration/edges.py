@@ -34,7 +34,6 @@ _TOGETHER = 64  # messages in one frame at most; more wait for the next
 _TOGETHER_BYTES = 1 << 20  # and so many bytes, or one message
 _ALLOC_BYTES_MIN = 64 << 10  # below it `World.alloc` gives ordinary memory
 _LINE_BYTES_MAX = 16 << 10
-
 _QUEUED_BYTES_MAX = 64 << 20  # that wait to be sent; above it `call` waits
 _STRANGERS_MAX = 64  # at a door at once that have not shown its token
 

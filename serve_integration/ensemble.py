@@ -13,10 +13,11 @@ from typing import Any
 from ray import serve
 from starlette.responses import JSONResponse
 
-from hoplite_ray.serve.outlet import NoReplicaError, Outlet
+from hoplite_ray.serve.outlet import Outlet
 from hoplite_ray.serve.pipeline import (
     EDGES,
     INGRESS_REPLICAS,
+    answered_by_json,
     as_json,
     ingress_options,
     is_json,
@@ -95,13 +96,12 @@ class EnsembleIngress:
         if not is_json(request):
             return await self.ask(request)
         try:
-            query = await request.json()
-        except ValueError as error:
-            return JSONResponse({"error": f"the query is no JSON: {error}"}, 400)
-        try:
-            return JSONResponse(as_json(dataclasses.asdict(await self.ask(query))))
+            return await answered_by_json(request, self._as_dict)
         except QuorumError as error:
             return JSONResponse({"error": str(error), "partial": as_json(error.partial)}, 503)
+
+    async def _as_dict(self, query: Any) -> dict[str, Any]:
+        return dataclasses.asdict(await self.ask(query))
 
     async def ask(self, value: Any, query_id: str | None = None) -> Answer:
         """Have all members vote on one query."""
@@ -143,6 +143,3 @@ class EnsembleIngress:
     async def __del__(self) -> None:
         for outlet in self._outlets.values():
             await outlet.close()
-
-
-__all__ = ["EnsembleIngress", "NoReplicaError", "QuorumError", "ensemble"]

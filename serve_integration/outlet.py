@@ -22,7 +22,6 @@ logger = logging.getLogger("hoplite_ray.serve")
 
 _DEATHS_MAX = 3  # of replicas that held one query, one after the other
 _AGAIN_S = 0.1  # before a door is knocked at again: Serve takes longer to say that it is gone
-
 _MEET_S = 1.0  # for a replica that others have met already; a world takes milliseconds
 
 

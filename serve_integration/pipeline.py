@@ -13,7 +13,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ray import serve
@@ -140,11 +140,7 @@ class Ingress:
         """Answer one query: a value by a handle, or JSON over HTTP."""
         if not is_json(request):
             return await self.ask(request)
-        try:
-            query = await request.json()
-        except ValueError as error:
-            return JSONResponse({"error": f"the query is no JSON: {error}"}, 400)
-        return JSONResponse(as_json(await self.ask(query)))
+        return await answered_by_json(request, self.ask)
 
     async def ask(self, value: Any, query_id: str | None = None) -> Any:
         """Answer one query.
@@ -196,6 +192,15 @@ class Ingress:
     async def __del__(self) -> None:
         for outlet in self._outlets.values():
             await outlet.close()
+
+
+async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]]) -> JSONResponse:
+    """Answer an HTTP request: its JSON is the query, the answer is JSON; 400 for what is none."""
+    try:
+        query = await request.json()
+    except ValueError as error:
+        return JSONResponse({"error": f"the query is no JSON: {error}"}, 400)
+    return JSONResponse(as_json(await ask(query)))
 
 
 def as_json(value: Any) -> Any:

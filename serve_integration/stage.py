@@ -34,10 +34,9 @@ from hoplite_ray.serve.router import ROUTER
 
 logger = logging.getLogger("hoplite_ray.serve")
 
-_WAITING_MAX = 4096  # queries at one replica; their senders keep them then
+_WAITING_MAX = 4096  # queries at one replica; the next one is answered with BusyError
 _REMEMBERED_S = 5.0  # a join's answer, for those whose caller has died and been replaced meanwhile
 _HEALTH_CHECK_PERIOD_S = 1.0  # a dead replica is replaced after 5 s then, and after 18 with Serve's
-
 _TICK_S = 0.01  # by which a loop's timer may come early
 _CALL = "__call__"
 _DRAIN_S = 15.0  # for what runs when Serve ends a replica, which ends it after 20 by itself
