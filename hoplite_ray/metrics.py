@@ -1,7 +1,11 @@
-"""What Prometheus hears of every node: one table, from which the Grafana dashboard is made."""
+"""What Prometheus hears of every node: one table, from which the Grafana dashboard is made.
+
+`hoplite_ray.serve.metrics` has such a table of its own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,12 +15,13 @@ _RATE_OVER = "1m"  # two of Prometheus' usual intervals of 15 s, and a lost one
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One counter of a node, as Prometheus has it. `unit` is one of Grafana's."""
+    """One metric, as Prometheus has it. `unit` is one of Grafana's, `tags` are its labels."""
 
     counter: str
-    kind: Literal["gauge", "counter"]
+    kind: Literal["gauge", "counter", "histogram"]
     unit: str
     meaning: str
+    tags: tuple[str, ...] = ("node",)
 
     @property
     def name(self) -> str:
@@ -26,14 +31,35 @@ class Metric:
     @property
     def exposed(self) -> str:
         """As Prometheus reads it; the ending is by its rules."""
-        return f"{_PREFIX}{self.counter}{'_total' if self.kind == 'counter' else ''}"
+        return f"{_PREFIX}{self.counter}{_ENDINGS[self.kind]}"
 
     @property
-    def query(self) -> str:
-        """What a dashboard shows: the value, or the rate of what only counts up."""
-        selected = f'{self.exposed}{{SessionName=~"$session"}}'
-        return selected if self.kind == "gauge" else f"rate({selected}[{_RATE_OVER}])"
+    def queries(self) -> dict[str, str]:
+        """What a dashboard shows, by what is said before its labels.
 
+        The value; the rate of what only counts up; the median and the tail of a histogram.
+        """
+        selected = f'{self.exposed}{{SessionName=~"$session"}}'
+        if self.kind == "gauge":
+            return {self.counter: selected}
+        if self.kind == "counter":
+            return {self.counter: f"rate({selected}[{_RATE_OVER}])"}
+        by = ", ".join(("le", *self.tags))
+        spread = f"sum by ({by}) (rate({selected}[{_RATE_OVER}]))"
+        return {
+            f"{self.counter} p{share}": f"histogram_quantile(0.{share}, {spread})"
+            for share in (50, 99)
+        }
+
+    @property
+    def legend(self) -> str:
+        """Its labels, as a dashboard has them."""
+        return " ".join(f"{{{{{tag}}}}}" for tag in self.tags)
+
+
+_ENDINGS = {"gauge": "", "counter": "_total", "histogram": "_bucket"}
+
+Panels = Mapping[str, tuple[Metric, ...]]
 
 # By panel. Every metric has the label `node`: its id, as `hoplite-ray status` prints it.
 PANELS: dict[str, tuple[Metric, ...]] = {
@@ -91,37 +117,41 @@ PANELS: dict[str, tuple[Metric, ...]] = {
 METRICS = tuple(metric for metrics in PANELS.values() for metric in metrics)
 
 
-def dashboard() -> dict[str, Any]:
+def dashboard(panels: Panels = PANELS, title: str = "hoplite_ray") -> dict[str, Any]:
     """A Grafana dashboard of all metrics, as Grafana imports it."""
+    first = next(iter(panels.values()))[0]
     return {
-        "title": "hoplite_ray",
-        "uid": "hoplite-ray",
+        "title": title,
+        "uid": title.replace("_", "-").replace(" ", "-"),
         "schemaVersion": 39,
         "refresh": "10s",
         "time": {"from": "now-30m", "to": "now"},
-        "templating": {"list": [_SOURCE, _SESSION]},
-        "panels": [_panel(number, title) for number, title in enumerate(PANELS)],
+        "templating": {"list": [_SOURCE, _session(first)]},
+        "panels": [_panel(number, *panel) for number, panel in enumerate(panels.items())],
     }
 
 
 _PROMETHEUS = {"type": "prometheus", "uid": "${source}"}
 _SOURCE = {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
-_SESSION = {
-    "name": "session",
-    "label": "Ray session",
-    "type": "query",
-    "datasource": _PROMETHEUS,
-    "query": f"label_values({_PREFIX}arena_bytes, SessionName)",
-    "includeAll": True,
-    "allValue": ".*",
-    "refresh": 2,  # whenever the time range changes
-    "sort": 2,  # the newest session first
-}
 _WIDTH, _HEIGHT = 12, 8  # of a panel; Grafana's rows have 24 columns
 
 
-def _panel(number: int, title: str) -> dict[str, Any]:
-    metrics = PANELS[title]
+def _session(metric: Metric) -> dict[str, Any]:
+    """The variable by which one chooses a Ray session: of those that have told this metric."""
+    return {
+        "name": "session",
+        "label": "Ray session",
+        "type": "query",
+        "datasource": _PROMETHEUS,
+        "query": f"label_values({metric.exposed}, SessionName)",
+        "includeAll": True,
+        "allValue": ".*",
+        "refresh": 2,  # whenever the time range changes
+        "sort": 2,  # the newest session first
+    }
+
+
+def _panel(number: int, title: str, metrics: tuple[Metric, ...]) -> dict[str, Any]:
     return {
         "id": number + 1,
         "type": "timeseries",
@@ -137,11 +167,12 @@ def _panel(number: int, title: str) -> dict[str, Any]:
         "fieldConfig": {"defaults": {"unit": metrics[0].unit, "min": 0}, "overrides": []},
         "targets": [
             {
-                "refId": metric.counter,
+                "refId": what,
                 "datasource": _PROMETHEUS,
-                "expr": metric.query,
-                "legendFormat": f"{metric.counter} {{{{node}}}}",
+                "expr": query,
+                "legendFormat": f"{what} {metric.legend}",
             }
             for metric in metrics
+            for what, query in metric.queries.items()
         ],
     }

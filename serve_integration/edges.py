@@ -22,6 +22,7 @@ import numpy as np
 import ray
 
 from hoplite_ray import WorldError
+from hoplite_ray.serve import metrics
 from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.worlds import World, manager
 
@@ -125,6 +126,7 @@ class Edge:
         self._queued_bytes -= size_bytes
         if self._queued_bytes <= _QUEUED_BYTES_MAX:
             self._has_room.set()
+        metrics.count("serve_edge_bytes", size_bytes)
         return framed(messages, self._empty)
 
     def _empty(self, size_bytes: int) -> np.ndarray[Any, Any]:

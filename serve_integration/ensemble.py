@@ -13,6 +13,7 @@ from typing import Any
 from ray import serve
 from starlette.responses import JSONResponse
 
+from hoplite_ray.serve import handoff, metrics
 from hoplite_ray.serve.outlet import Outlet
 from hoplite_ray.serve.pipeline import (
     EDGES,
@@ -22,7 +23,8 @@ from hoplite_ray.serve.pipeline import (
     ingress_options,
     is_json,
 )
-from hoplite_ray.serve.stage import Query, Stage, deployment
+from hoplite_ray.serve.query import Query
+from hoplite_ray.serve.stage import Stage, deployment
 from hoplite_ray.serve.votes import Answer, Combine, Poll, Verdict
 
 
@@ -105,14 +107,29 @@ class EnsembleIngress:
 
     async def ask(self, value: Any, query_id: str | None = None) -> Answer:
         """Have all members vote on one query."""
-        query_id = query_id or uuid.uuid4().hex
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         poll = Poll(list(self._handles), quorum=self._quorum, combine=self._combine)
-        voting = {
-            asyncio.ensure_future(self._vote(name, query_id, value)): name for name in self._handles
-        }
-        waiting = set(voting)
+        try:
+            answer = await self._polled(poll, query_id or uuid.uuid4().hex, value)
+        except BaseException:
+            metrics.count("serve_queries", outcome="failed")
+            raise
+        finally:
+            metrics.observe_query(loop.time() - began_s, self._deadline_s)
+        is_partial = answer.missing or answer.late
+        metrics.count("serve_queries", outcome="partial" if is_partial else "ok")
+        metrics.count("serve_votes", missing=str(len(answer.missing)))
+        return answer
+
+    async def _polled(self, poll: Poll, query_id: str, value: Any) -> Answer:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._deadline_s
+        sent = await handoff.shared(value, len(self._outlets))
+        voting = {
+            asyncio.ensure_future(self._vote(name, query_id, sent)): name for name in self._handles
+        }
+        waiting = set(voting)
         try:
             while poll.verdict is Verdict.OPEN:
                 left_s = max(deadline_s - loop.time(), 0)
@@ -138,7 +155,7 @@ class EnsembleIngress:
         if not self._outlets:
             return await self._handles[name].remote(query_id, self._deadline_s, value)
         query = Query(query_id, 1, "", value, self._deadline_s, {})
-        return await self._outlets[name].call_once_known(query)
+        return await self._outlets[name].call(query, waits=False)
 
     async def __del__(self) -> None:
         for outlet in self._outlets.values():

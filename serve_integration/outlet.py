@@ -10,13 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hoplite_ray import WorldError
-from hoplite_ray.serve import discovery
+from hoplite_ray.serve import discovery, metrics
 from hoplite_ray.serve.edges import Edge, EdgeBrokenError, open_edge
+from hoplite_ray.serve.handoff import StoredLostError
+from hoplite_ray.serve.query import Query
 
 logger = logging.getLogger("hoplite_ray.serve")
 
@@ -61,42 +65,31 @@ class Outlet:
             changed = self._changed
             await changed.wait()
 
-    async def call(self, request: Any, *, preferred: Sequence[str] = ()) -> Any:
-        """Have a replica of the stage answer; waits while there is none.
+    async def call(self, query: Query, *, preferred: Sequence[str] = (), waits: bool = True) -> Any:
+        """Have a replica of the stage answer.
 
         preferred:  the ids to try first, in their order.
+        waits:      while there is no replica.
 
-        Raises:  what the stage raised; PoisonousQueryError.
+        Raises:  what the stage raised; PoisonousQueryError; NoReplicaError if it does not wait.
         """
         deaths = 0
         while True:
-            await self.ready()
-            edge = await self._pinned(preferred) or self._chosen()
+            edge = await self._pinned(preferred) or await self._chosen(waits)
             try:
-                return await edge.call(request)
+                return await edge.call(replace(query, sent_s=time.time()))
+            except StoredLostError as error:
+                logger.debug("stage %s can't have it by its id: %s", self.stage, error)
+                query = query.by_value()
             except EdgeBrokenError as error:
                 self._forget(edge)
                 deaths += 1
+                metrics.count("serve_reissues", stage=self.stage)
                 if deaths >= _DEATHS_MAX:
                     raise PoisonousQueryError(
                         f"{deaths} replicas of stage {self.stage} have died, one after the other, "
                         f"while they held this query; the last: {error}"
                     ) from None
-
-    async def call_once_known(self, request: Any) -> Any:
-        """As `call`, but with no replica left it does not wait.
-
-        Raises:  NoReplicaError then.
-        """
-        for _ in range(_DEATHS_MAX):
-            if not self._edges:
-                break
-            edge = self._chosen()
-            try:
-                return await edge.call(request)
-            except EdgeBrokenError:
-                self._forget(edge)
-        raise NoReplicaError(f"stage {self.stage} has no replica now")
 
     async def close(self) -> None:
         """Leave all edges."""
@@ -105,7 +98,11 @@ class Outlet:
             task.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
 
-    def _chosen(self) -> Edge:
+    async def _chosen(self, waits: bool) -> Edge:
+        if waits:
+            await self.ready()
+        elif not self._edges:
+            raise NoReplicaError(f"stage {self.stage} has no replica now")
         return min(self._edges.values(), key=lambda edge: edge.calls_open)
 
     async def _pinned(self, preferred: Sequence[str]) -> Edge | None:
@@ -128,6 +125,7 @@ class Outlet:
                 del self._edges[replica]
 
     def _told(self, doors: discovery.Doors) -> None:
+        metrics.show("serve_replicas", len(doors), stage=self.stage)
         for replica, door in doors.items():
             if replica not in self._kept:
                 gone = self._kept[replica] = asyncio.Event()
@@ -139,6 +137,7 @@ class Outlet:
             self._dead.discard(replica)
 
     def _tell_change(self) -> None:
+        metrics.show("serve_edges", len(self._edges), stage=self.stage)
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -159,10 +158,13 @@ class Outlet:
             self._tell_change()
             try:
                 await _first(edge.ended(), gone.wait())
+                if edge.is_broken:
+                    metrics.count("serve_edges_broken", stage=self.stage)
                 self._edges.pop(replica, None)
                 await _first(edge.ended(), edge.idle())  # what it runs, it still answers
             finally:
                 self._edges.pop(replica, None)
+                self._tell_change()
                 await edge.close()
 
     async def _nothing(self, request: Any) -> Any:

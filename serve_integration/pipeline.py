@@ -20,8 +20,10 @@ from ray import serve
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from hoplite_ray.serve import handoff, metrics
 from hoplite_ray.serve.outlet import Outlet
-from hoplite_ray.serve.stage import Merged, Query, Stage, deployment
+from hoplite_ray.serve.query import Merged, Query
+from hoplite_ray.serve.stage import LateError, Stage, deployment
 
 INGRESS_REPLICAS = 2
 EDGES = ("worlds", "serve")
@@ -135,6 +137,8 @@ class Ingress:
         self._outlets = (
             {name: Outlet(handle) for name, handle in nodes.items()} if edges == "worlds" else {}
         )
+        self._first = [outlet for name, outlet in self._outlets.items() if not inputs[name]]
+        self._has_joins = any(len(each) > 1 for each in inputs.values())
 
     async def __call__(self, request: Any) -> Any:
         """Answer one query: a value by a handle, or JSON over HTTP."""
@@ -148,10 +152,22 @@ class Ingress:
         query_id:  what stages see as its id; the same one if a caller asks again.
         """
         query_id = query_id or uuid.uuid4().hex
-        if not self._outlets:
-            return await self._by_handles(query_id, value)
-        has_joins = any(len(each) > 1 for each in self._inputs.values())
-        if not has_joins:
+        began_s = time.monotonic()
+        outcome = "failed"
+        try:
+            answer = await (self._asked if self._outlets else self._by_handles)(query_id, value)
+            outcome = "ok"
+            return answer
+        except (TimeoutError, LateError):
+            outcome = "late"
+            raise
+        finally:
+            metrics.count("serve_queries", outcome=outcome)
+            metrics.observe_query(time.monotonic() - began_s, self._deadline_s)
+
+    async def _asked(self, query_id: str, value: Any) -> Any:
+        value = await handoff.shared(value, len(self._first))
+        if not self._has_joins:
             return await self._by_edges(query_id, 1, value, self._deadline_s)
         # What an attempt's inputs missed each other by, as an edge that broke for one of them
         # alone, the next attempt makes good.
@@ -176,9 +192,8 @@ class Ingress:
             if len(self._inputs[name]) > 1
         }
         query = Query(query_id, attempt, "", value, left_s, joins)
-        first = [outlet for name, outlet in self._outlets.items() if not self._inputs[name]]
         async with asyncio.timeout(left_s):
-            answers = await asyncio.gather(*(outlet.call(query) for outlet in first))
+            answers = await asyncio.gather(*(outlet.call(query) for outlet in self._first))
         return next(each for each in answers if not isinstance(each, Merged))
 
     async def _by_handles(self, query_id: str, value: Any) -> Any:

@@ -25,11 +25,12 @@ from ray import serve
 from ray.serve._private.common import RUNNING_REQUESTS_KEY
 from ray.serve.config import RequestRouterConfig
 
-from hoplite_ray.serve import discovery
+from hoplite_ray.serve import discovery, handoff, metrics
 from hoplite_ray.serve.batching import Batches, Late
 from hoplite_ray.serve.edges import Door
 from hoplite_ray.serve.joins import Joins
 from hoplite_ray.serve.outlet import Outlet
+from hoplite_ray.serve.query import Merged, Query
 from hoplite_ray.serve.router import ROUTER
 
 logger = logging.getLogger("hoplite_ray.serve")
@@ -50,28 +51,6 @@ class LateError(Exception):
 
 class BusyError(Exception):
     """A stage has as many queries waiting as it may."""
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """One query on its way: what a stage is asked.
-
-    name:    of the input that it comes as; "" where a stage has one.
-    left_s:  seconds until its deadline, when it was sent.
-    joins:   for each stage with several inputs, which replica is to join it, best first.
-    """
-
-    id: str
-    attempt: int
-    name: str
-    value: Any
-    left_s: float
-    joins: Mapping[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """What the callers of a join hear whose input is not its first: another one has the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +136,7 @@ class _Run:
     id: str
     value: Any  # of a join a dict of all inputs
     answer: asyncio.Future[Any]
+    came_s: float
 
 
 class Replica:
@@ -235,7 +215,9 @@ class Replica:
         self._asking += 1
         self._is_idle.clear()
         try:
-            return await self._answer(query)
+            value = await handoff.taken(query.value, query.left_s)
+            metrics.observe("serve_stage_ms", max(time.time() - query.sent_s, 0) * 1000, part="hop")
+            return await self._answer(replace(query, value=value))
         finally:
             self._asking -= 1
             if not self._asking:
@@ -296,9 +278,10 @@ class Replica:
         if not self._outlets:
             return result
         left_s = max(deadline_s - time.monotonic(), 0.001)
+        value = await handoff.shared(result, len(self._outlets))
         calls = [
             outlet.call(
-                Query(query.id, query.attempt, self._name, result, left_s, query.joins),
+                Query(query.id, query.attempt, self._name, value, left_s, query.joins),
                 preferred=query.joins.get(name, ()),
             )
             for name, outlet in self._outlets.items()
@@ -308,14 +291,15 @@ class Replica:
         return next((each for each in answers if not isinstance(each, Merged)), Merged())
 
     async def _run(self, query_id: str, value: Any, deadline_s: float) -> Any:
-        run = _Run(query_id, value, asyncio.get_running_loop().create_future())
+        answer = asyncio.get_running_loop().create_future()
+        run = _Run(query_id, value, answer, time.monotonic())
         ticket = self._batches.offer(run, deadline_s=deadline_s)
         if ticket is None:
             raise BusyError(f"stage {self._name} has {_WAITING_MAX} queries waiting")
         self._running += 1
         self._take()
         try:
-            return await run.answer
+            return await answer
         finally:
             self._running -= 1
             self._batches.withdraw(ticket)
@@ -336,6 +320,9 @@ class Replica:
 
     async def _work(self, runs: list[_Run]) -> None:
         began_s = time.monotonic()
+        metrics.observe("serve_batch_size", len(runs))
+        for run in runs:
+            metrics.observe("serve_stage_ms", (began_s - run.came_s) * 1000, part="queue")
         try:
             for run, answer in zip(runs, await self._bisected(runs), strict=True):
                 if run.answer.done():
@@ -345,7 +332,9 @@ class Replica:
                 else:
                     run.answer.set_result(answer)
         finally:
-            self._batches.finish(len(runs), time.monotonic() - began_s)
+            took_s = time.monotonic() - began_s
+            metrics.observe("serve_stage_ms", took_s * 1000, part="compute")
+            self._batches.finish(len(runs), took_s)
             self._take()
 
     async def _bisected(self, runs: list[_Run]) -> list[Any]:

@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=command)
         _add_options(sub, name)
     sub = subcommands.add_parser("dashboard", help="a Grafana dashboard of all metrics")
+    sub.add_argument("--serving", action="store_true", help="of stages, instead of nodes")
     sub.set_defaults(command=commands.dashboard)
     return parser
 

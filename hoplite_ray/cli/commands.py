@@ -14,9 +14,13 @@ from hoplite_ray.cli.places import Cluster, find
 from hoplite_ray.cli.survey import NodeReport, Survey, ask_each, survey
 from hoplite_ray.cli.tables import columns, size
 from hoplite_ray.control import control_pb2 as pb
-from hoplite_ray.errors import ControlError
+from hoplite_ray.errors import ControlError, HopliteError
 
 _RAY_SHARE = 0.5  # of the time limit: importing Ray takes 1 s, and three on a busy machine
+
+
+class NoServeError(HopliteError):
+    """The dashboard of stages needs Ray Serve, which is not installed."""
 
 
 def status(asked: argparse.Namespace) -> int:
@@ -101,7 +105,17 @@ def drain(asked: argparse.Namespace) -> int:
 
 def dashboard(asked: argparse.Namespace) -> int:
     """Print the Grafana dashboard; it is the same for every cluster."""
-    _print(json.dumps(metrics.dashboard(), indent=1))
+    made = metrics.dashboard()
+    if asked.serving:
+        try:
+            from hoplite_ray.serve.metrics import PANELS
+        except ImportError:
+            raise NoServeError(
+                "stages need Ray Serve, and so does their dashboard: pip install "
+                "'hoplite_ray[serve]'"
+            ) from None
+        made = metrics.dashboard(PANELS, "hoplite_ray serving")
+    _print(json.dumps(made, indent=1))
     return 0
 
 

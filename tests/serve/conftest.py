@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,21 +19,39 @@ from ray.serve.config import HTTPOptions
 from tests.ray.raycluster import RayCluster
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Where it is reached over HTTP: Serve's applications, and Ray's metrics agent."""
+
+    http: str
+    metrics: str
+
+
 @pytest.fixture(scope="session")
-def node() -> Iterator[str]:
-    """Ray and Serve; returns where it is reached over HTTP."""
+def node() -> Iterator[Node]:
+    """Ray and Serve."""
     os.environ["RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S"] = "0.5"  # else 10 s
-    started = RayCluster.start(nodes=1, num_cpus=4)
+    serving, telling = free_port(), free_port()
+    started = RayCluster.start(
+        nodes=1,
+        num_cpus=4,
+        metrics_export_port=telling,
+        _system_config={"metrics_report_interval_ms": 500},
+    )
     try:
         ray.init(address=started.cluster.address, log_to_driver=False)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        serve.start(http_options=HTTPOptions(port=port))
-        yield f"http://127.0.0.1:{port}"
+        serve.start(http_options=HTTPOptions(port=serving))
+        yield Node(f"http://127.0.0.1:{serving}", f"http://127.0.0.1:{telling}/metrics")
     finally:
         serve.shutdown()
         ray.shutdown()
         started.stop()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
 
 
 class Application:

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from hoplite_ray.serve import PoisonousQueryError, pipeline
-from tests.serve.applications import Deadly, Slow
-from tests.serve.conftest import Application
+from tests.ray.raycluster import eventually
+from tests.serve.applications import Cross, Deadly, Search, Slow, Text, Vision
+from tests.serve.conftest import Application, Node
 from tests.serve.test_pipeline import KEY, four_stages
 
 QUERIES = range(100, 160)
+STAGES = {"text": 2, "vision": 2, "cross": 2, "search": 1}  # and their replicas
 
 
 @pytest.fixture(scope="module")
-def application(node: str) -> Iterator[Application]:
-    started = Application("deaths", four_stages(replicas=1))
+def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a test orders a replica's death: see `Mortal`."""
+    return tmp_path_factory.mktemp("orders")
+
+
+@pytest.fixture(scope="module")
+def application(node: Node, orders: Path) -> Iterator[Application]:
+    started = Application("deaths", four_stages(str(orders), replicas=1))
     yield started
     started.delete()
 
@@ -33,25 +46,65 @@ def check(asked: list[Any]) -> None:
     assert answers == expected * (len(asked) // len(expected))
 
 
-@pytest.mark.parametrize("stage", ["text", "vision", "cross", "search"])
-def test_a_replica_that_dies_costs_no_answer(application: Application, stage: str) -> None:
-    application.answer(100)
-    before = begun(application)
-    application.kill_one_of(stage)  # search has one replica alone, which Serve replaces
-    check(before + begun(application))
+def kept(application: Application) -> dict[str, int]:
+    """What the process that outlives all replicas has: an edge that was forgotten shows here."""
+    (pid,) = application.pids("ingress")
+    process = psutil.Process(pid)
+    return {"threads": process.num_threads(), "descriptors": process.num_fds()}
+
+
+def replaced(application: Application, dead: set[int]) -> bool:
+    """Whether all stages have all their replicas again, and none of the dead ones."""
+    pids = {stage: set(application.pids(stage)) for stage in STAGES}
+    return all(len(pids[each]) == STAGES[each] and not pids[each] & dead for each in STAGES)
+
+
+def test_replicas_that_die_at_any_step_cost_no_answer_and_leave_nothing(
+    application: Application, orders: Path
+) -> None:
+    check(begun(application))
+    before = kept(application)
+    died = 0
+    for moment in ("batch", "frame", "half"):
+        alive = {pid for stage in STAGES for pid in application.pids(stage)}
+        asked = begun(application)
+        if moment == "batch":  # one of each stage, by its own hand
+            for each in (Text, Vision, Cross, Search):
+                (orders / f"{each.user_class.__name__}-batch").touch()
+        elif moment == "frame":  # what is sent to them meanwhile is never taken
+            stopped = [application.pids(stage)[0] for stage in STAGES]
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            asked += begun(application)
+            time.sleep(0.5)
+            for pid in stopped:
+                os.kill(pid, signal.SIGKILL)
+        else:  # both of a join have one of two inputs
+            (orders / "Vision-half").touch()
+        asked += begun(application)
+        check(asked)
+        assert not list(orders.glob("*-*[!d]")), "nobody has died"
+        dead = {pid for pid in alive if not psutil.pid_exists(pid)}
+        assert eventually(lambda dead=dead: replaced(application, dead), within_s=60)
+        died += len(dead)
+    assert died >= 10
+    check(begun(application))
+    assert eventually(lambda: all(kept(application)[each] <= before[each] for each in before)), (
+        before,
+        kept(application),
+    )
 
 
 def test_what_is_under_way_in_an_update_is_answered(application: Application) -> None:
-    stages = ("text", "vision", "cross", "search")
-    old = {pid for stage in stages for pid in application.pids(stage)}
+    old = {pid for stage in STAGES for pid in application.pids(stage)}
     before = begun(application)
     Application("deaths", four_stages(replicas=1))
     check(before + begun(application))
-    while not old.isdisjoint(pid for stage in stages for pid in application.pids(stage)):
+    while not old.isdisjoint(pid for stage in STAGES for pid in application.pids(stage)):
         check(begun(application))  # the last of the old ones answer what they have
 
 
-def test_serve_scales_by_what_comes_over_edges_and_no_answer_is_lost(node: str) -> None:
+def test_serve_scales_by_what_comes_over_edges_and_no_answer_is_lost(node: Node) -> None:
     application = Application("slow", pipeline(slow=Slow, replicas=1))
     asked = deque(application.ask(number) for number in range(20))
     number, answers = 20, []
@@ -67,7 +120,7 @@ def test_serve_scales_by_what_comes_over_edges_and_no_answer_is_lost(node: str) 
     application.delete()
 
 
-def test_a_query_that_kills_is_given_up_and_others_are_answered(node: str) -> None:
+def test_a_query_that_kills_is_given_up_and_others_are_answered(node: Node) -> None:
     application = Application("deadly", pipeline(only=Deadly, replicas=1))
     assert [application.answer(query) for query in range(5)] == list(range(5))
     with pytest.raises(Exception, match=PoisonousQueryError.__name__):

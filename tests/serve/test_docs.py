@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from ray import serve
 
+from tests.serve.conftest import Node
+
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 _PRINTS = re.compile(r"^ *print\(.*\) +# (.*)$", re.M)
@@ -18,7 +20,7 @@ PAGE = "".join(_BLOCK.findall((ROOT / "docs/serving.md").read_text()))
 
 @pytest.mark.parametrize("program", [*README, PAGE], ids=["README", "serving.md"])
 def test_a_program_prints_what_it_says(
-    program: str, node: str, capsys: pytest.CaptureFixture[str]
+    program: str, node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
     before = set(serve.status().applications)

@@ -10,13 +10,13 @@ import pytest
 from hoplite_ray.serve import QuorumError, ensemble
 from hoplite_ray.serve.votes import majority
 from tests.serve.applications import MODELS, digits, member
-from tests.serve.conftest import Application
+from tests.serve.conftest import Application, Node
 
 NAMES = tuple(f"model{number}" for number in range(len(MODELS)))
 
 
 @pytest.fixture(scope="module")
-def application(node: str) -> Iterator[Application]:
+def application(node: Node) -> Iterator[Application]:
     models = [member(number) for number in range(len(MODELS))]
     started = Application("vote", ensemble(*models, quorum=3, replicas=1))
     yield started

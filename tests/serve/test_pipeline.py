@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,22 +13,25 @@ import numpy as np
 import pytest
 
 from hoplite_ray.serve import pipeline
+from hoplite_ray.serve.metrics import METRICS
+from tests.ray.raycluster import eventually
+from tests.ray.spilling import told as told_by_the_node
 from tests.serve.applications import BAD, KEY, Cross, Deadly, Search, Text, Vision, Wrong
-from tests.serve.conftest import Application
+from tests.serve.conftest import Application, Node
 
 
-def four_stages(**options: Any) -> Any:
+def four_stages(orders: str = "", **options: Any) -> Any:
     return pipeline(
-        text=Text,
-        vision=Vision,
-        cross=Cross.bind(KEY).after("text", "vision"),
-        search=Search.after("cross"),
+        text=Text.bind(orders),
+        vision=Vision.bind(orders),
+        cross=Cross.bind(KEY, orders).after("text", "vision"),
+        search=Search.bind(orders).after("cross"),
         **options,
     )
 
 
 @pytest.fixture(scope="module")
-def worlds(node: str) -> Iterator[Application]:
+def worlds(node: Node) -> Iterator[Application]:
     started = Application("worlds", four_stages(replicas=1))
     yield started
     started.delete()
@@ -62,15 +66,49 @@ def test_arrays_arrive_as_they_are(worlds: Application) -> None:
         np.testing.assert_array_equal(answer, query + 1 + 10 * query + np.float32(KEY))
 
 
-def test_over_http_a_query_and_its_answer_are_json(worlds: Application, node: str) -> None:
-    url = f"{node}/worlds"
+def scraped(node: Node) -> dict[str, float]:
+    """What Ray's agent tells of stages, each metric's values added up."""
+    with urllib.request.urlopen(node.metrics, timeout=10) as answer:
+        lines = re.findall(r"^(ray_hoplite_serve_\w+)\{.*\} (\S+)$", answer.read().decode(), re.M)
+    told: dict[str, float] = {}
+    for name, value in lines:
+        told[name] = told.get(name, 0) + float(value)
+    return told
+
+
+STORED = "ray_hoplite_serve_stored_bytes_total"
+OF_DEATHS_AND_VOTES = {"serve_edges_broken", "serve_reissues", "serve_votes"}
+
+
+def test_a_large_value_for_two_stages_is_stored_once_and_freed(
+    worlds: Application, node: Node
+) -> None:
+    query = np.ones(2_000_000, np.float32)
+    worlds.answer(query)
+    assert eventually(lambda: STORED in scraped(node), within_s=30)
+    before = scraped(node)[STORED]
+    worlds.answer(query)
+    assert eventually(lambda: scraped(node)[STORED] > before, within_s=30)
+    assert query.nbytes <= scraped(node)[STORED] - before < 1.01 * query.nbytes
+    assert eventually(lambda: told_by_the_node().objects == 0)
+
+
+def test_prometheus_reads_every_metric(worlds: Application, node: Node) -> None:
+    worlds.answer(1)
+    expected = {each.exposed for name, each in METRICS.items() if name not in OF_DEATHS_AND_VOTES}
+    eventually(lambda: expected <= scraped(node).keys(), within_s=60)
+    assert sorted(expected - scraped(node).keys()) == []
+
+
+def test_over_http_a_query_and_its_answer_are_json(worlds: Application, node: Node) -> None:
+    url = f"{node.http}/worlds"
     with urllib.request.urlopen(url, data=json.dumps(2).encode(), timeout=30) as response:
         assert json.load(response) == {"found": 3 + 20 + KEY}
     with pytest.raises(urllib.error.HTTPError, match="400"):
         urllib.request.urlopen(url, data=b"{", timeout=30)
 
 
-def test_a_query_has_the_id_that_its_caller_gave_and_a_deadline(node: str) -> None:
+def test_a_query_has_the_id_that_its_caller_gave_and_a_deadline(node: Node) -> None:
     app = pipeline(only=Deadly, replicas=1, deadline_ms=4000)
     application = Application("only", app)
     assert application.answer_as(-3, "mine") == ("mine",)
@@ -79,7 +117,7 @@ def test_a_query_has_the_id_that_its_caller_gave_and_a_deadline(node: str) -> No
     application.delete()
 
 
-def test_a_list_of_the_wrong_length_is_named(node: str) -> None:
+def test_a_list_of_the_wrong_length_is_named(node: Node) -> None:
     application = Application("wrong", pipeline(only=Wrong, replicas=1))
     with pytest.raises(Exception, match="stage only answered 1 queries with 0"):
         application.answer(1)

@@ -1,0 +1,93 @@
+"""Large values for several stages: once in the store, and by their id on each edge.
+
+What is sent by id is freed when its sender lets go of it, or dies. Where there is no store, or it
+is full, or has lost the object, the value goes over the edges, as what has one receiver always
+does: on one host that is one copy, too.
+
+Source: Hoplite 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import numpy as np
+
+import hoplite_ray
+from hoplite_ray import HopliteError
+from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.frames import Message, framed, unframed
+
+logger = logging.getLogger("hoplite_ray.serve")
+
+_BYTES_MIN = 256 << 10  # smaller ones cost less on each edge
+_ROOM_S = 1.0  # for the store to have room, or the value goes over the edges
+_AGAIN_S = 10.0  # after the store could not be had
+
+_no_store_until_s = 0.0
+
+
+class StoredLostError(Exception):
+    """A value that was sent by id can't be had here."""
+
+
+class Stored:
+    """A value in the store: its id travels. Who made it keeps the object, and has the value."""
+
+    __slots__ = ("_kept", "object_id", "value")
+
+    def __init__(self, object_id: bytes, value: Any = None, kept: Any = None) -> None:
+        self.object_id = object_id
+        self.value = value
+        self._kept = kept
+
+    def __reduce__(self) -> tuple[type[Stored], tuple[bytes]]:
+        return Stored, (self.object_id,)
+
+
+async def shared(value: Any, receivers: int) -> Any:
+    """Return what to send to so many receivers: a Stored if it is worth that, or the value."""
+    if receivers < 2 or time.monotonic() < _no_store_until_s:
+        return value
+    message = Message.packed(0, 0, value)
+    if message.size_bytes < _BYTES_MIN:
+        return value
+    return await asyncio.to_thread(_put, value, message)
+
+
+async def taken(value: Any, timeout_s: float) -> Any:
+    """Return the value that was sent, from the store if it is there.
+
+    Raises:  StoredLostError; the sender has it and sends it anew.
+    """
+    if not isinstance(value, Stored):
+        return value
+    try:
+        here = await asyncio.to_thread(attachment)
+        frame = await here.store.get_async(value.object_id, exists=True, timeout_s=timeout_s)
+    except HopliteError as error:
+        raise StoredLostError(str(error)) from None
+    return unframed(frame)[0].value()
+
+
+def _put(value: Any, message: Message) -> Any:
+    global _no_store_until_s
+    made: list[hoplite_ray.Array] = []
+
+    def empty(size_bytes: int) -> Any:
+        made.append(hoplite_ray.empty(size_bytes, "uint8", timeout_s=_ROOM_S))
+        return np.asarray(made[0])
+
+    try:
+        framed([message], empty)
+        kept = hoplite_ray.array(made[0])  # which seals it
+    except HopliteError as error:
+        _no_store_until_s = time.monotonic() + _AGAIN_S
+        logger.warning("large values go over the edges, each one several times: %s", error)
+        return value
+    metrics.count("serve_stored_bytes", kept.nbytes)
+    return Stored(kept._object_id, value, kept)

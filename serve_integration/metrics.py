@@ -1,0 +1,102 @@
+"""What Prometheus hears of stages and ingresses, by Serve's own metrics: one table.
+
+Serve adds which application, deployment and replica it is. Source: Vortex 6.3, for what to tell.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from ray.serve import metrics as of_serve
+
+from hoplite_ray.metrics import Metric
+
+_APPLICATION = ("application",)
+_OF = ("application", "deployment")
+_TIMES_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
+_SHARES = (0.25, 0.5, 0.75, 0.9, 1.0)  # of the deadline: how close answers come to it
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+# By panel.
+PANELS: dict[str, tuple[Metric, ...]] = {
+    "Queries": (
+        Metric(
+            "serve_queries",
+            "counter",
+            "ops",
+            "by outcome: ok, partial (members missing or late), late, failed",
+            (*_APPLICATION, "outcome"),
+        ),
+    ),
+    "From question to answer": (
+        Metric("serve_query_ms", "histogram", "ms", "at the ingress", _APPLICATION),
+    ),
+    "Time at a stage": (
+        Metric(
+            "serve_stage_ms",
+            "histogram",
+            "ms",
+            "by part: hop (from its sender, by both wall clocks), queue, compute",
+            (*_OF, "part"),
+        ),
+    ),
+    "Batches": (Metric("serve_batch_size", "histogram", "short", "queries in one call", _OF),),
+    "Edges": (
+        Metric("serve_edges", "gauge", "short", "to replicas of `stage`", (*_OF, "stage")),
+        Metric("serve_edges_broken", "counter", "ops", "whose peer died", (*_OF, "stage")),
+        Metric("serve_replicas", "gauge", "short", "of `stage`, by Serve", (*_OF, "stage")),
+    ),
+    "Sent again": (
+        Metric("serve_reissues", "counter", "ops", "queries whose replica died", (*_OF, "stage")),
+    ),
+    "Bytes over edges": (
+        Metric("serve_edge_bytes", "counter", "Bps", "that were sent", _OF),
+        Metric("serve_stored_bytes", "counter", "Bps", "put into the store, sent by id", _OF),
+    ),
+    "Votes": (
+        Metric(
+            "serve_votes",
+            "counter",
+            "ops",
+            "answers, by how many members were missing",
+            (*_APPLICATION, "missing"),
+        ),
+    ),
+}
+METRICS = {metric.counter: metric for metrics in PANELS.values() for metric in metrics}
+
+_OF_SERVE = {"application", "deployment", "replica"}  # whose values Serve knows
+
+
+def count(name: str, more: float = 1, **tags: str) -> None:
+    """Count up, with the values of the metric's own tags."""
+    _made(name).inc(more, tags)
+
+
+def show(name: str, value: float, **tags: str) -> None:
+    """Tell a gauge's value."""
+    _made(name).set(value, tags)
+
+
+def observe(name: str, value: float, **tags: str) -> None:
+    """Add one value to a histogram."""
+    _made(name).observe(value, tags)
+
+
+def observe_query(took_s: float, deadline_s: float) -> None:
+    """Add one query's time, to a histogram that has the deadline among its bounds."""
+    _made("serve_query_ms", deadline_s * 1000).observe(took_s * 1000)
+
+
+@cache
+def _made(name: str, deadline_ms: float | None = None) -> Any:
+    metric = METRICS[name]
+    own: Any = tuple(tag for tag in metric.tags if tag not in _OF_SERVE)  # Ray says tuple[str]
+    if metric.kind == "gauge":
+        return of_serve.Gauge(metric.name, metric.meaning, own)
+    if metric.kind == "counter":
+        return of_serve.Counter(metric.name, metric.meaning, own)
+    bounds = _SIZES if metric.unit == "short" else _TIMES_MS
+    shares = () if deadline_ms is None else (share * deadline_ms for share in _SHARES)
+    return of_serve.Histogram(metric.name, metric.meaning, sorted({*bounds, *shares}), own)

@@ -1,0 +1,39 @@
+"""What a pipeline's replicas ask each other: a query on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hoplite_ray.serve.handoff import Stored
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query on its way: what a stage is asked.
+
+    name:    of the input that it comes as; "" where a stage has one.
+    value:   or Stored, where it lies in the store.
+    left_s:  seconds until its deadline, when it was sent.
+    joins:   for each stage with several inputs, which replica is to join it, best first.
+    sent_s:  when it was sent, by the sender's wall clock; `Outlet.call` says it.
+    """
+
+    id: str
+    attempt: int
+    name: str
+    value: Any
+    left_s: float
+    joins: Mapping[str, tuple[str, ...]]
+    sent_s: float = 0.0
+
+    def by_value(self) -> Query:
+        """Return it with its value in it. REQUIRES: this process made it."""
+        value = self.value.value if isinstance(self.value, Stored) else self.value
+        return replace(self, value=value)
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What the callers of a join hear whose input is not its first: another one has the answer."""
