@@ -24,6 +24,7 @@ def test_a_program_prints_what_it_says(
 ) -> None:
     capsys.readouterr()
     before = set(serve.status().applications)
+    program = program.replace("http://localhost:8000", node.http)
     exec(compile(program, "program.py", "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out.splitlines()
     for name in set(serve.status().applications) - before:
