@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -136,3 +138,23 @@ def test_an_error_that_can_not_be_pickled_goes_as_its_text() -> None:
 def test_answers_are_json_with_arrays_as_lists() -> None:
     answer = {"a": np.arange(2), 1: (np.float32(0.5), "b")}
     assert as_json(answer) == {"a": [0, 1], "1": [0.5, "b"]}
+
+
+PROGRAM = """
+import sys
+from hoplite_ray.serve.frames import Message
+class Own:
+    def __init__(self, number): self.number = number
+    def twice(self): return 2 * self.number
+sys.stdout.buffer.write(bytes(Message.packed(0, 0, [Own(4), lambda: 9]).parts[0]))
+"""
+
+
+def test_classes_of_a_program_and_functions_arrive_where_they_can_not_be_imported() -> None:
+    packed = subprocess.run([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, check=True)
+    own, function = Message(0, 0, (packed.stdout,)).value()
+    assert (own.twice(), function()) == (8, 9)
+    only_own = PROGRAM.replace(", lambda: 9", "")
+    packed = subprocess.run([sys.executable, "-c", only_own], stdout=subprocess.PIPE, check=True)
+    (own,) = Message(0, 0, (packed.stdout,)).value()
+    assert own.twice() == 8
