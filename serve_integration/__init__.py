@@ -4,7 +4,7 @@
     pipeline(a=A, ...)    a graph of stages, with joins
     ensemble(A, B, ...)   models that vote; a death costs a vote
 
-Between two replicas there is a world of its own. Source: MultiWorld; Vortex; Hoplite 5.3.
+Between two replicas there is a world of its own. Source: MultiWorld; Vortex; Hoplite 5.4.
 docs/serving.md.
 """
 

@@ -1,6 +1,6 @@
 """Several models that vote on each query, as one Serve application that a death costs a vote.
 
-Source: Hoplite 5.3 and Figure 12.
+Source: Hoplite 5.4, 5.5 and Figure 12.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ def ensemble(
     """
     if edges not in EDGES:
         raise ValueError(f"edges={edges!r} is none of {list(EDGES)}")
+    if not models:
+        raise ValueError("an ensemble has at least one model: ensemble(Model, Other, ...)")
     names = [f"model{number}" for number in range(len(models))]
     Poll(names, quorum=quorum, combine=combine)  # a mistake is told here
     for each in models:

@@ -4,7 +4,7 @@ What is sent by id is freed when its sender lets go of it, or dies. Where there 
 is full, or has lost the object, the value goes over the edges, as what has one receiver always
 does: on one host that is one copy, too.
 
-Source: Hoplite 5.3.
+Source: Hoplite 5.4.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from hoplite_ray.serve.outlet import Outlet
 from hoplite_ray.serve.query import Merged, Query
 from hoplite_ray.serve.stage import LateError, Stage, deployment
 
-INGRESS_REPLICAS = 2
+INGRESS, INGRESS_REPLICAS = "ingress", 2
 EDGES = ("worlds", "serve")
 
 
@@ -73,7 +73,7 @@ def ingress_options(replicas: int, deadline_s: float) -> dict[str, Any]:
     Serve would end one after 20 s that still has queries, as in an update of a slow stage.
     """
     return {
-        "name": "ingress",
+        "name": INGRESS,
         "num_replicas": replicas,
         "max_ongoing_requests": 1000,
         "graceful_shutdown_timeout_s": deadline_s,
@@ -88,6 +88,8 @@ def ordered(stages: Mapping[str, Stage]) -> list[str]:
     """
     if not stages:
         raise ValueError("a pipeline has at least one stage: pipeline(name=Stage)")
+    if INGRESS in stages:
+        raise ValueError(f"no stage can be called {INGRESS!r}, as the one where queries come in is")
     for name, each in stages.items():
         if not isinstance(each, Stage):
             raise ValueError(f"{name}={each!r} is no stage; decorate the class with @stage")

@@ -70,6 +70,9 @@ class Stage:
 
     def after(self, *stages: str) -> Stage:
         """Return it as one that gets what `stages` answer; of several, one list each by keyword."""
+        for each in stages:
+            if not isinstance(each, str):
+                raise TypeError(f"after({each!r}): name a stage by its keyword in the pipeline")
         if not stages or len(set(stages)) != len(stages):
             raise ValueError(f"after{stages}: name each stage once, and at least one")
         return replace(self, inputs=stages)
@@ -116,7 +119,15 @@ def query_ids() -> tuple[str, ...]:
 
 
 def deployment(stage: Stage, name: str, downstream: Mapping[str, Any]) -> Any:
-    """Return a stage's node of a Serve application; `downstream` are those that get its answers."""
+    """Return a stage's node of a Serve application; `downstream` are those that get its answers.
+
+    Raises:  TypeError if its class does not take the arguments that it was bound to.
+    """
+    try:
+        inspect.signature(stage.user_class).bind(*stage.arguments[0], **stage.arguments[1])
+    except TypeError as error:
+        what = stage.user_class.__name__
+        raise TypeError(f"stage {name}: {what}.bind(...) lacks or has too much: {error}") from None
     options = {
         "max_ongoing_requests": max(100, 4 * stage.max_batch),
         "health_check_period_s": _HEALTH_CHECK_PERIOD_S,

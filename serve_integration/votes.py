@@ -9,7 +9,7 @@ as soon as one of these holds, and at least `quorum` members have voted:
 
 With fewer than `quorum` living members it fails at once; at the deadline, too.
 
-Source: Hoplite 5.3 (serving an ensemble through failures); Clipper (late votes are not waited for).
+Source: Hoplite 5.5 (serving an ensemble through failures); Clipper (late votes are not waited for).
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ class Answer:
     voted:    whose votes are in it.
     missing:  who is dead, or has failed on this query.
     late:     who lives and had not voted when it was decided.
+    why:      what was wrong with those that are missing, by member.
     """
 
     value: Any
     voted: tuple[str, ...]
     missing: tuple[str, ...]
     late: tuple[str, ...]
+    why: Mapping[str, str]
 
 
 class Poll:
@@ -104,6 +106,7 @@ class Poll:
             voted,
             tuple(member for member in self._members if member in self._lost),
             tuple(m for m in self._members if m not in self._lost and m not in self._votes),
+            dict(self._lost),
         )
 
     def failure(self) -> str:

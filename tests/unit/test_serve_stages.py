@@ -140,6 +140,28 @@ def test_answers_are_json_with_arrays_as_lists() -> None:
     assert as_json(answer) == {"a": [0, 1], "1": [0.5, "b"]}
 
 
+class Named:
+    def __init__(self, path: str) -> None: ...
+
+    def __call__(self, queries: list[Any]) -> list[Any]:
+        return queries
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: pipeline(ingress=One), "no stage can be called 'ingress'"),
+        (lambda: One.after(One), "name a stage by its keyword"),
+        (lambda: ensemble(), "at least one model"),
+        (lambda: pipeline(a=stage(Named)), "stage a: Named.bind.* missing a required argument"),
+        (lambda: ensemble(One.bind(1)), "stage model0: One.bind.* too many"),
+    ],
+)
+def test_what_can_not_be_started_is_told_before(make: Any, why: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=why):
+        make()
+
+
 PROGRAM = """
 import sys
 from hoplite_ray.serve.frames import Message

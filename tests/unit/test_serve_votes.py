@@ -36,6 +36,7 @@ def test_a_death_shrinks_what_is_waited_for_at_once() -> None:
     asked.lose("e", "its process has ended")
     assert asked.verdict is Verdict.DECIDED
     assert asked.answer().missing == ("e",)
+    assert asked.answer().why == {"e": "its process has ended"}
 
 
 def test_a_vote_that_was_given_stays_when_its_member_dies() -> None:
