@@ -22,9 +22,11 @@ import numpy as np
 import ray
 
 from hoplite_ray import WorldError
+from hoplite_ray._native import WorldOperation
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.worlds import World, manager
+from hoplite_ray.worlds.waiting import run_async
 
 logger = logging.getLogger("hoplite_ray.serve")
 
@@ -57,7 +59,8 @@ class Edge:
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._outgoing: deque[Message] = deque()
-        self._has_outgoing = asyncio.Event()
+        self._is_sending = False
+        self._sending: asyncio.Task[None] | None = None
         self._queued_bytes = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
@@ -65,7 +68,7 @@ class Edge:
         self._ended = asyncio.Event()
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        self._tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._receive())]
+        self._receiving = asyncio.create_task(self._receive())
 
     async def call(self, request: Any) -> Any:
         """Have the peer's handler answer; taken back, the handler is cancelled.
@@ -109,11 +112,43 @@ class Edge:
             logger.debug("left %s: %s", self.world, error)
 
     def _post(self, message: Message) -> None:
+        """Send it now, or with the next frame if one is under way."""
         self._outgoing.append(message)
         self._queued_bytes += message.size_bytes
         if self._queued_bytes > _QUEUED_BYTES_MAX:
             self._has_room.clear()
-        self._has_outgoing.set()
+        if not self._is_sending:
+            self._is_sending = True
+            self._send_next()
+
+    def _send_next(self) -> None:
+        if self.is_broken or not self._outgoing:
+            self._is_sending = False
+            return
+        frame = self._next_frame()
+        operation = None
+        if frame.nbytes < _ALLOC_BYTES_MIN:
+            try:
+                operation = self.world.begin_send(frame, self._peer, None)
+            except WorldError as error:
+                self._break(str(error))
+                return
+            if operation is None:  # it has gone; what else is to go in this turn goes together
+                asyncio.get_running_loop().call_soon(self._send_next)
+                return
+        self._sending = asyncio.create_task(self._finish_send(frame, operation))
+
+    async def _finish_send(
+        self, frame: np.ndarray[Any, Any], operation: WorldOperation | None
+    ) -> None:
+        try:
+            if operation is None:
+                await self.world.send(frame, dst=self._peer)
+            else:
+                await run_async(self.world.finish(operation, None, "send"))
+        except WorldError as error:
+            self._break(str(error))
+        self._send_next()
 
     def _next_frame(self) -> np.ndarray[Any, Any]:
         messages = [self._outgoing.popleft()]
@@ -133,16 +168,6 @@ class Edge:
         if size_bytes < _ALLOC_BYTES_MIN:
             return np.empty(size_bytes, np.uint8)
         return self.world.alloc(size_bytes, np.uint8)
-
-    async def _send(self) -> None:
-        try:
-            while True:
-                await self._has_outgoing.wait()
-                while self._outgoing:
-                    await self.world.send(self._next_frame(), dst=self._peer)
-                self._has_outgoing.clear()
-        except WorldError as error:
-            self._break(str(error))
 
     async def _receive(self) -> None:
         try:
@@ -190,8 +215,8 @@ class Edge:
             if not reply.done():
                 reply.set_exception(EdgeBrokenError(why))
         self._has_room.set()
-        for task in (*self._tasks, *self._answering.values()):
-            if task is not asyncio.current_task():
+        for task in (self._receiving, self._sending, *self._answering.values()):
+            if task is not None and task is not asyncio.current_task():
                 task.cancel()
         self._ended.set()
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import time
 import uuid
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
 from typing import Any
 
 from hoplite_ray import WorldError
@@ -24,13 +24,18 @@ from hoplite_ray.serve.query import Query
 
 logger = logging.getLogger("hoplite_ray.serve")
 
-_DEATHS_MAX = 3  # of replicas that held one query, one after the other
+DEATHS_MAX = 3  # of replicas that held one query, one after the other
 _AGAIN_S = 0.1  # before a door is knocked at again: Serve takes longer to say that it is gone
-_MEET_S = 1.0  # for a replica that others have met already; a world takes milliseconds
+_TELL_S = 5.0  # Ray's agent forgets what it is not told again
+_MEET_S = 1.0  # for Serve to tell of a replica that others know already
 
 
 class NoReplicaError(Exception):
     """A stage has no replica that could answer now."""
+
+
+class JoinLostError(Exception):
+    """All replicas are dead that a query's inputs could have met at: the ingress asks again."""
 
 
 class PoisonousQueryError(Exception):
@@ -50,6 +55,7 @@ class Outlet:
         self._edges: dict[str, Edge] = {}
         self._dead: set[str] = set()  # at whose doors nobody listens
         self._changed = asyncio.Event()
+        self._telling = asyncio.create_task(self._tell_metrics())
         if not handle.is_initialized:
             handle._init()  # its router is told of the replicas from now on, without any request
         discovery.watch(self._deployment, self._told)
@@ -68,16 +74,18 @@ class Outlet:
     async def call(self, query: Query, *, preferred: Sequence[str] = (), waits: bool = True) -> Any:
         """Have a replica of the stage answer.
 
-        preferred:  the ids to try first, in their order.
+        preferred:  the ids of those that may, best first; of a join.
         waits:      while there is no replica.
 
-        Raises:  what the stage raised; PoisonousQueryError; NoReplicaError if it does not wait.
+        Raises:  what the stage raised; PoisonousQueryError; NoReplicaError if it does not wait;
+                 JoinLostError when all of `preferred` are dead.
         """
         deaths = 0
         while True:
-            edge = await self._pinned(preferred) or await self._chosen(waits)
+            edge = await (self._pinned(preferred) if preferred else self._chosen(waits))
             try:
-                return await edge.call(replace(query, sent_s=time.time()))
+                query.sent_s = time.time()
+                return await edge.call(query)
             except StoredLostError as error:
                 logger.debug("stage %s can't have it by its id: %s", self.stage, error)
                 query = query.by_value()
@@ -85,7 +93,7 @@ class Outlet:
                 self._forget(edge)
                 deaths += 1
                 metrics.count("serve_reissues", stage=self.stage)
-                if deaths >= _DEATHS_MAX:
+                if deaths >= DEATHS_MAX:
                     raise PoisonousQueryError(
                         f"{deaths} replicas of stage {self.stage} have died, one after the other, "
                         f"while they held this query; the last: {error}"
@@ -94,6 +102,7 @@ class Outlet:
     async def close(self) -> None:
         """Leave all edges."""
         discovery.unwatch(self._deployment, self._told)
+        self._telling.cancel()
         for task in self._keeping:
             task.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
@@ -103,21 +112,24 @@ class Outlet:
             await self.ready()
         elif not self._edges:
             raise NoReplicaError(f"stage {self.stage} has no replica now")
-        return min(self._edges.values(), key=lambda edge: edge.calls_open)
+        return min(self._edges.values(), key=lambda edge: (edge.calls_open, random.random()))
 
-    async def _pinned(self, preferred: Sequence[str]) -> Edge | None:
+    async def _pinned(self, preferred: Sequence[str]) -> Edge:
         """Return the edge to the first of these that is not dead: all senders of a query agree.
 
-        One that is alive, and that this replica has not met yet, is waited for.
+        Raises:  JoinLostError when all are; another choice is the ingress's.
         """
         for replica in preferred:
-            deadline_s = _now() + _MEET_S
-            while replica not in self._dead and (left_s := deadline_s - _now()) > 0:
+            known_by_s = _now() + _MEET_S  # until then Serve may yet tell us of it
+            while replica not in self._dead:
                 if replica in self._edges:
                     return self._edges[replica]
+                left_s = known_by_s - _now()
+                if replica not in self._kept and left_s <= 0:
+                    break
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), left_s)
-        return None
+                    await asyncio.wait_for(self._changed.wait(), max(left_s, _AGAIN_S))
+        raise JoinLostError(f"all replicas of stage {self.stage} that could join it are dead")
 
     def _forget(self, edge: Edge) -> None:
         for replica, known in list(self._edges.items()):
@@ -125,7 +137,6 @@ class Outlet:
                 del self._edges[replica]
 
     def _told(self, doors: discovery.Doors) -> None:
-        metrics.show("serve_replicas", len(doors), stage=self.stage)
         for replica, door in doors.items():
             if replica not in self._kept:
                 gone = self._kept[replica] = asyncio.Event()
@@ -137,9 +148,14 @@ class Outlet:
             self._dead.discard(replica)
 
     def _tell_change(self) -> None:
-        metrics.show("serve_edges", len(self._edges), stage=self.stage)
         self._changed.set()
         self._changed = asyncio.Event()
+
+    async def _tell_metrics(self) -> None:
+        while True:
+            metrics.show("serve_edges", len(self._edges), stage=self.stage)
+            metrics.show("serve_replicas", len(self._kept), stage=self.stage)
+            await asyncio.sleep(_TELL_S)
 
     async def _keep(self, replica: str, door: dict[str, Any], gone: asyncio.Event) -> None:
         """Have an edge to a replica as long as Serve says that it runs."""

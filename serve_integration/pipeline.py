@@ -10,6 +10,7 @@ by who sends. Source: Vortex 5.3.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 import uuid
@@ -21,9 +22,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from hoplite_ray.serve import handoff, metrics
-from hoplite_ray.serve.outlet import Outlet
+from hoplite_ray.serve.outlet import DEATHS_MAX, JoinLostError, Outlet, PoisonousQueryError
 from hoplite_ray.serve.query import Merged, Query
 from hoplite_ray.serve.stage import LateError, Stage, deployment
+
+logger = logging.getLogger("hoplite_ray.serve")
 
 INGRESS, INGRESS_REPLICAS = "ingress", 2
 EDGES = ("worlds", "serve")
@@ -140,7 +143,9 @@ class Ingress:
             {name: Outlet(handle) for name, handle in nodes.items()} if edges == "worlds" else {}
         )
         self._first = [outlet for name, outlet in self._outlets.items() if not inputs[name]]
-        self._has_joins = any(len(each) > 1 for each in inputs.values())
+        self._joins = {
+            name: outlet for name, outlet in self._outlets.items() if len(inputs[name]) > 1
+        }
 
     async def __call__(self, request: Any) -> Any:
         """Answer one query: a value by a handle, or JSON over HTTP."""
@@ -169,32 +174,44 @@ class Ingress:
 
     async def _asked(self, query_id: str, value: Any) -> Any:
         value = await handoff.shared(value, len(self._first))
-        if not self._has_joins:
-            return await self._by_edges(query_id, 1, value, self._deadline_s)
-        # What an attempt's inputs missed each other by, as an edge that broke for one of them
-        # alone, the next attempt makes good.
-        began_s = time.monotonic()
-        first = asyncio.ensure_future(self._by_edges(query_id, 1, value, self._deadline_s))
-        done, _ = await asyncio.wait({first}, timeout=self._deadline_s / 2)
-        if done:
-            return first.result()
-        left_s = self._deadline_s - (time.monotonic() - began_s)
-        second = asyncio.ensure_future(self._by_edges(query_id, 2, value, left_s))
+        deadline_s = time.monotonic() + self._deadline_s
+        if not self._joins:
+            return await self._by_edges(query_id, 1, value, deadline_s)
+        for attempt in range(1, 2 * DEATHS_MAX, 2):
+            try:
+                return await self._hedged(query_id, attempt, value, deadline_s)
+            except JoinLostError as error:
+                logger.debug("query %s is asked again: %s", query_id, error)
+                lost = error
+        raise PoisonousQueryError(f"{DEATHS_MAX} attempts at this query have failed; {lost}")
+
+    async def _hedged(self, query_id: str, attempt: int, value: Any, deadline_s: float) -> Any:
+        """Ask, and once more at half the time: inputs may have missed each other.
+
+        As where an edge broke for one of their senders alone.
+        """
+        first = asyncio.ensure_future(self._by_edges(query_id, attempt, value, deadline_s))
+        asking = {first}
         try:
-            done, _ = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+            left_s = deadline_s - time.monotonic()
+            done, _ = await asyncio.wait(asking, timeout=left_s / 2)
+            if not done:
+                again = self._by_edges(query_id, attempt + 1, value, deadline_s)
+                asking.add(asyncio.ensure_future(again))
+                done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
             return next(iter(done)).result()
         finally:
-            first.cancel()
-            second.cancel()
+            for each in asking:
+                each.cancel()
 
-    async def _by_edges(self, query_id: str, attempt: int, value: Any, left_s: float) -> Any:
-        joins = {
-            name: tuple(random.sample(outlet.replicas, len(outlet.replicas)))
-            for name, outlet in self._outlets.items()
-            if len(self._inputs[name]) > 1
-        }
-        query = Query(query_id, attempt, "", value, left_s, joins)
-        async with asyncio.timeout(left_s):
+    async def _by_edges(self, query_id: str, attempt: int, value: Any, deadline_s: float) -> Any:
+        async with asyncio.timeout(deadline_s - time.monotonic()):
+            joins = {}
+            for name, outlet in self._joins.items():
+                await outlet.ready()
+                joins[name] = tuple(random.sample(outlet.replicas, len(outlet.replicas)))
+            left_s = deadline_s - time.monotonic()
+            query = Query(query_id, attempt, "", value, left_s, joins)
             answers = await asyncio.gather(*(outlet.call(query) for outlet in self._first))
         return next(each for each in answers if not isinstance(each, Merged))
 

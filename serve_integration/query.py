@@ -9,7 +9,7 @@ from typing import Any
 from hoplite_ray.serve.handoff import Stored
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Query:
     """One query on its way: what a stage is asked.
 

@@ -16,7 +16,7 @@ import contextvars
 import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -290,15 +290,13 @@ class Replica:
             return result
         left_s = max(deadline_s - time.monotonic(), 0.001)
         value = await handoff.shared(result, len(self._outlets))
+        sent = Query(query.id, query.attempt, self._name, value, left_s, query.joins)
         calls = [
-            outlet.call(
-                Query(query.id, query.attempt, self._name, value, left_s, query.joins),
-                preferred=query.joins.get(name, ()),
-            )
+            outlet.call(sent, preferred=query.joins.get(name, ()))
             for name, outlet in self._outlets.items()
         ]
         async with asyncio.timeout(left_s):
-            answers = await asyncio.gather(*calls)
+            answers = await asyncio.gather(*calls) if len(calls) > 1 else [await calls[0]]
         return next((each for each in answers if not isinstance(each, Merged)), Merged())
 
     async def _run(self, query_id: str, value: Any, deadline_s: float) -> Any:
@@ -323,63 +321,105 @@ class Replica:
             if not late.answer.done():
                 late.answer.set_exception(LateError(f"query {late.id} is late at {self._name}"))
         if batch.items:
-            task = asyncio.create_task(self._work(batch.items))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(batch.items)
         else:
             self._take()
 
-    async def _work(self, runs: list[_Run]) -> None:
+    def _begin(self, runs: list[_Run]) -> None:
+        """Have the user's object answer a batch, in its thread or as a task of this loop."""
         began_s = time.monotonic()
         metrics.observe("serve_batch_size", len(runs))
         for run in runs:
             metrics.observe("serve_stage_ms", (began_s - run.came_s) * 1000, part="queue")
-        try:
-            for run, answer in zip(runs, await self._bisected(runs), strict=True):
-                if run.answer.done():
-                    continue
-                if isinstance(answer, BaseException):
-                    run.answer.set_exception(answer)
-                else:
-                    run.answer.set_result(answer)
-        finally:
-            took_s = time.monotonic() - began_s
-            metrics.observe("serve_stage_ms", took_s * 1000, part="compute")
-            self._batches.finish(len(runs), took_s)
-            self._take()
+        if self._is_async:
+            task = asyncio.create_task(self._work_async(runs, began_s))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            loop = asyncio.get_running_loop()
+            context = contextvars.copy_context()
+            self._executor.submit(context.run, self._work, runs, began_s, loop)
 
-    async def _bisected(self, runs: list[_Run]) -> list[Any]:
-        """Return an answer or an exception for each; halves of a batch that raises run again."""
+    def _finish(self, runs: list[_Run], answers: list[Any], took_s: float) -> None:
+        for run, answer in zip(runs, answers, strict=True):
+            if run.answer.done():
+                continue
+            if isinstance(answer, BaseException):
+                run.answer.set_exception(answer)
+            else:
+                run.answer.set_result(answer)
+        metrics.observe("serve_stage_ms", took_s * 1000, part="compute")
+        self._batches.finish(len(runs), took_s)
+        self._take()
+
+    def _work(self, runs: list[_Run], began_s: float, loop: asyncio.AbstractEventLoop) -> None:
+        steps = self._bisected(runs)
+        wanted = next(steps)
         try:
-            return await self._call_user(runs)
+            while True:
+                try:
+                    answers = self._called(wanted)
+                except BaseException as error:  # as SystemExit, which would end this thread alone
+                    wanted = steps.throw(_ordinary(error))
+                else:
+                    wanted = steps.send(answers)
+        except StopIteration as stop:
+            told = stop.value
+        took_s = time.monotonic() - began_s
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(self._finish, runs, told, took_s)
+
+    async def _work_async(self, runs: list[_Run], began_s: float) -> None:
+        steps = self._bisected(runs)
+        wanted = next(steps)
+        try:
+            while True:
+                try:
+                    answers = await self._called(wanted)
+                except asyncio.CancelledError:
+                    raise
+                except BaseException as error:
+                    wanted = steps.throw(_ordinary(error))
+                else:
+                    wanted = steps.send(answers)
+        except StopIteration as stop:
+            self._finish(runs, stop.value, time.monotonic() - began_s)
+
+    def _bisected(self, runs: list[_Run]) -> Generator[list[_Run], Any, list[Any]]:
+        """Yield what to call, to be sent its answers; halves of what raises are called again.
+
+        Returns: an answer or an exception for each.
+        """
+        try:
+            answers = yield runs
+            if not isinstance(answers, list | tuple) or len(answers) != len(runs):
+                size = len(answers) if hasattr(answers, "__len__") else type(answers).__name__
+                raise TypeError(
+                    f"stage {self._name} answered {len(runs)} queries with {size}; return a list "
+                    "with one answer for each"
+                )
+            return list(answers)
         except Exception as error:
             if len(runs) == 1:
                 return [error]
-            half = len(runs) // 2
-            return await self._bisected(runs[:half]) + await self._bisected(runs[half:])
+        half = len(runs) // 2
+        return (yield from self._bisected(runs[:half])) + (yield from self._bisected(runs[half:]))
 
-    async def _call_user(self, runs: list[_Run]) -> list[Any]:
-        lists: Callable[[], Any]
+    def _called(self, runs: list[_Run]) -> Any:
+        """Call the user's object: answers, or what is awaited for them."""
+        _query_ids.set(tuple(run.id for run in runs))
         if len(self._stage.inputs) > 1:
-            inputs = {name: [run.value[name] for run in runs] for name in self._stage.inputs}
-            lists = lambda: self._user(**inputs)  # noqa: E731
-        else:
-            values = [run.value for run in runs]
-            lists = lambda: self._user(values)  # noqa: E731
-        context = contextvars.copy_context()
-        context.run(_query_ids.set, tuple(run.id for run in runs))
-        loop = asyncio.get_running_loop()
-        if self._is_async:
-            answers = await loop.create_task(lists(), context=context)
-        else:
-            answers = await loop.run_in_executor(self._executor, context.run, lists)
-        if not isinstance(answers, list | tuple) or len(answers) != len(runs):
-            size = len(answers) if hasattr(answers, "__len__") else type(answers).__name__
-            raise TypeError(
-                f"stage {self._name} answered {len(runs)} queries with {size}; return a list with "
-                "one answer for each"
+            return self._user(
+                **{name: [run.value[name] for run in runs] for name in self._stage.inputs}
             )
-        return list(answers)
+        return self._user([run.value for run in runs])
+
+
+def _ordinary(error: BaseException) -> Exception:
+    """Return what a query can be answered with: of another kind goes its text."""
+    if isinstance(error, Exception):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def fail(future: asyncio.Future[Any], error: Exception) -> None:
