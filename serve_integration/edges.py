@@ -22,7 +22,6 @@ import numpy as np
 import ray
 
 from hoplite_ray import WorldError
-from hoplite_ray._native import WorldOperation
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.worlds import World, manager
@@ -126,7 +125,7 @@ class Edge:
             self._is_sending = False
             return
         frame = self._next_frame()
-        operation = None
+        operation: Any = None
         if frame.nbytes < _ALLOC_BYTES_MIN:
             try:
                 operation = self.world.begin_send(frame, self._peer, None)
@@ -138,9 +137,8 @@ class Edge:
                 return
         self._sending = asyncio.create_task(self._finish_send(frame, operation))
 
-    async def _finish_send(
-        self, frame: np.ndarray[Any, Any], operation: WorldOperation | None
-    ) -> None:
+    async def _finish_send(self, frame: np.ndarray[Any, Any], operation: Any) -> None:
+        """Wait until `begin_send`'s operation is done; None: it was not begun."""
         try:
             if operation is None:
                 await self.world.send(frame, dst=self._peer)
