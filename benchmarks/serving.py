@@ -256,19 +256,16 @@ def timeline(driver: Rank, sizes: Sizes) -> Iterator[Record | str]:
         kind = application.removeprefix("slow_")
         yield from _timeline_lines(kind, edges, trials)
         for trial, each in enumerate(trials):
-            place = {"application": kind, "edges": edges, "trial": trial}
-            place["victim"] = parts[trial % len(parts)]
-            times = {name: each[name] for name in ("made_s", "begun_s")}
-            yield {"benchmark": "serving: replaced", **place, **times}
-            for at_s, latency_ms, failure, held in each["queries"]:
-                yield {
-                    "benchmark": "serving: timeline",
-                    **place,
-                    "t_s": at_s,
-                    "latency_ms": latency_ms,
-                    "failed": failure,
-                    "on_victim": held,
-                }
+            yield {
+                "benchmark": "serving: timeline",
+                "application": kind,
+                "edges": edges,
+                "trial": trial,
+                "victim": parts[trial % len(parts)],
+                "made_s": each["made_s"],
+                "begun_s": each["begun_s"],
+                "queries": each["queries"],  # of each t_s, latency_ms, failure, was on the victim
+            }
 
 
 def _timeline_lines(kind: str, edges: str, trials: Sequence[Record]) -> Iterator[str]:
