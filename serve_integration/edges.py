@@ -65,8 +65,6 @@ class Edge:
         self._has_room.set()
         self._answering: dict[int, asyncio.Task[None]] = {}
         self._ended = asyncio.Event()
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
         self._receiving = asyncio.create_task(self._receive())
 
     async def call(self, request: Any) -> Any:
@@ -79,7 +77,6 @@ class Edge:
         number = next(self._numbers)
         reply = self._waiting[number] = asyncio.get_running_loop().create_future()
         self.calls_open += 1
-        self._is_idle.clear()
         try:
             await self._has_room.wait()
             self._post(Message.packed(_CALL, number, request))
@@ -91,16 +88,10 @@ class Edge:
         finally:
             self._waiting.pop(number, None)
             self.calls_open -= 1
-            if not self.calls_open:
-                self._is_idle.set()
 
     async def ended(self) -> None:
         """Return when the world has ended, whoever ended it."""
         await self._ended.wait()
-
-    async def idle(self) -> None:
-        """Return when no call of ours is open."""
-        await self._is_idle.wait()
 
     async def close(self) -> None:
         """Leave the world; what is open raises."""

@@ -53,6 +53,7 @@ class Outlet:
         self._kept: dict[str, asyncio.Event] = {}  # set when Serve says that a replica goes
         self._keeping: set[asyncio.Task[None]] = set()
         self._edges: dict[str, Edge] = {}
+        self._leaving: dict[str, Edge] = {}  # still used for queries whose other inputs are there
         self._dead: set[str] = set()  # at whose doors nobody listens
         self._changed = asyncio.Event()
         self._telling = asyncio.create_task(self._tell_metrics())
@@ -122,8 +123,9 @@ class Outlet:
         for replica in preferred:
             known_by_s = _now() + _MEET_S  # until then Serve may yet tell us of it
             while replica not in self._dead:
-                if replica in self._edges:
-                    return self._edges[replica]
+                edge = self._edges.get(replica) or self._leaving.get(replica)
+                if edge is not None:
+                    return edge
                 left_s = known_by_s - _now()
                 if replica not in self._kept and left_s <= 0:
                     break
@@ -132,9 +134,10 @@ class Outlet:
         raise JoinLostError(f"all replicas of stage {self.stage} that could join it are dead")
 
     def _forget(self, edge: Edge) -> None:
-        for replica, known in list(self._edges.items()):
-            if known is edge:
-                del self._edges[replica]
+        for edges in (self._edges, self._leaving):
+            for replica, known in list(edges.items()):
+                if known is edge:
+                    del edges[replica]
 
     def _told(self, doors: discovery.Doors) -> None:
         for replica, door in doors.items():
@@ -174,12 +177,14 @@ class Outlet:
             self._tell_change()
             try:
                 await _first(edge.ended(), gone.wait())
-                if edge.is_broken:
+                if gone.is_set() and self._edges.pop(replica, None) is edge:
+                    self._leaving[replica] = edge  # until it has answered what it has
+                    await edge.ended()
+                else:
                     metrics.count("serve_edges_broken", stage=self.stage)
-                self._edges.pop(replica, None)
-                await _first(edge.ended(), edge.idle())  # what it runs, it still answers
             finally:
                 self._edges.pop(replica, None)
+                self._leaving.pop(replica, None)
                 self._tell_change()
                 await edge.close()
 
