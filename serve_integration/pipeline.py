@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 import uuid
@@ -238,9 +239,11 @@ async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]
 
 
 def as_json(value: Any) -> Any:
-    """Return a value as JSON has it: arrays as lists, numpy's numbers as numbers."""
+    """Return a value as JSON has it: arrays as lists, numpy's numbers as numbers, NaN as null."""
     if isinstance(value, dict):
         return {str(key): as_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [as_json(each) for each in value]
-    return value.tolist() if hasattr(value, "tolist") else value
+    if hasattr(value, "tolist"):
+        return as_json(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

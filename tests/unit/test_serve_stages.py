@@ -138,6 +138,8 @@ def test_an_error_that_can_not_be_pickled_goes_as_its_text() -> None:
 def test_answers_are_json_with_arrays_as_lists() -> None:
     answer = {"a": np.arange(2), 1: (np.float32(0.5), "b")}
     assert as_json(answer) == {"a": [0, 1], "1": [0.5, "b"]}
+    assert as_json(np.array([1.5, np.nan])) == [1.5, None]
+    assert as_json({"a": float("inf")}) == {"a": None}
 
 
 class Named:
