@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+import ray
 
 from hoplite_ray.serve import PoisonousQueryError, pipeline
 from tests.ray.raycluster import eventually
@@ -93,6 +94,22 @@ def test_replicas_that_die_at_any_step_cost_no_answer_and_leave_nothing(
         before,
         kept(application),
     )
+
+
+def test_who_had_asked_an_ingress_that_died_asks_again_by_the_same_id(
+    application: Application,
+) -> None:
+    asked = {query: application.ask_as(query, f"again-{query}") for query in range(100, 400)}
+    application.kill_one_of("ingress")
+    again = 0
+    for query, response in asked.items():
+        try:
+            answer = response.result(timeout_s=60)
+        except ray.exceptions.RayActorError:
+            answer = application.answer_as(query, f"again-{query}")
+            again += 1
+        assert answer == {"found": query + 1 + 10 * query + KEY}
+    assert again > 0, "it had answered all before it died"
 
 
 def test_what_is_under_way_in_an_update_is_answered(application: Application) -> None:
