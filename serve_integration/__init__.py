@@ -9,11 +9,11 @@ docs/serving.md.
 """
 
 from hoplite_ray.serve.edges import EdgeBrokenError
-from hoplite_ray.serve.ensemble import QuorumError, ensemble
+from hoplite_ray.serve.ensemble import ensemble
 from hoplite_ray.serve.outlet import NoReplicaError, PoisonousQueryError
 from hoplite_ray.serve.pipeline import pipeline
 from hoplite_ray.serve.stage import BusyError, LateError, Stage, query_ids, stage
-from hoplite_ray.serve.votes import Answer
+from hoplite_ray.serve.votes import Answer, QuorumError
 
 __all__ = [
     "Answer",

@@ -260,6 +260,8 @@ class Door:
                 self.edges.add(edge)
                 writer.close()
                 await edge.ended()
+        except asyncio.CancelledError:  # by `close`; asyncio's server would tell a traceback of it
+            pass
         except (WorldError, OSError, ValueError, KeyError, TypeError, TimeoutError) as error:
             logger.debug("nobody came in by the door: %s", error)
         finally:

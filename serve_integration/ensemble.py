@@ -20,23 +20,13 @@ from hoplite_ray.serve.pipeline import (
     INGRESS_REPLICAS,
     answered_by_json,
     as_json,
+    check_ingress,
     ingress_options,
     is_json,
 )
 from hoplite_ray.serve.query import Query
 from hoplite_ray.serve.stage import Stage, deployment
-from hoplite_ray.serve.votes import Answer, Combine, Poll, Verdict
-
-
-class QuorumError(Exception):
-    """Too few members have voted. `partial` has the votes that came, by member."""
-
-    def __init__(self, why: str, partial: dict[str, Any]) -> None:
-        super().__init__(why, partial)
-        self.partial = partial
-
-    def __str__(self) -> str:
-        return str(self.args[0])
+from hoplite_ray.serve.votes import Answer, Combine, Poll, QuorumError, Verdict
 
 
 def ensemble(
@@ -64,7 +54,10 @@ def ensemble(
         raise ValueError("an ensemble has at least one model: ensemble(Model, Other, ...)")
     names = [f"model{number}" for number in range(len(models))]
     Poll(names, quorum=quorum, combine=combine)  # a mistake is told here
+    check_ingress(deadline_ms, replicas)
     for each in models:
+        if isinstance(each, list | tuple):
+            raise ValueError("models are arguments of their own: ensemble(*models)")
         if not isinstance(each, Stage) or each.inputs:
             raise ValueError(f"{each!r} is no stage that gets the query itself; use @stage")
     members = {name: deployment(each, name, {}) for name, each in zip(names, models, strict=True)}
@@ -119,7 +112,7 @@ class EnsembleIngress:
             raise
         finally:
             metrics.observe_query(loop.time() - began_s, self._deadline_s)
-        is_partial = answer.missing or answer.late
+        is_partial = bool(answer.missing) or poll.is_due
         metrics.count("serve_queries", outcome="partial" if is_partial else "ok")
         metrics.count("serve_votes", missing=str(len(answer.missing)))
         return answer

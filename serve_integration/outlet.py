@@ -27,6 +27,7 @@ logger = logging.getLogger("hoplite_ray.serve")
 DEATHS_MAX = 3  # of replicas that held one query, one after the other
 _AGAIN_S = 0.1  # before a door is knocked at again: Serve takes longer to say that it is gone
 _TELL_S = 5.0  # Ray's agent forgets what it is not told again
+_REACH_S = 5.0  # for an edge to a replica that Serve knows and that has not ended
 _MEET_S = 1.0  # for Serve to tell of a replica that others know already
 
 
@@ -35,7 +36,11 @@ class NoReplicaError(Exception):
 
 
 class JoinLostError(Exception):
-    """All replicas are dead that a query's inputs could have met at: the ingress asks again."""
+    """A query's inputs can't meet at the replicas that were chosen: the ingress asks again."""
+
+    def __init__(self, why: str, deaths: int) -> None:
+        super().__init__(why, deaths)
+        self.deaths = deaths  # of replicas that held this query
 
 
 class PoisonousQueryError(Exception):
@@ -79,11 +84,11 @@ class Outlet:
         waits:      while there is no replica.
 
         Raises:  what the stage raised; PoisonousQueryError; NoReplicaError if it does not wait;
-                 JoinLostError when all of `preferred` are dead.
+                 JoinLostError when all of `preferred` are dead, or one is out of reach.
         """
         deaths = 0
         while True:
-            edge = await (self._pinned(preferred) if preferred else self._chosen(waits))
+            edge = await (self._pinned(preferred, deaths) if preferred else self._chosen(waits))
             try:
                 query.sent_s = time.time()
                 return await edge.call(query)
@@ -97,8 +102,8 @@ class Outlet:
                 if deaths >= DEATHS_MAX:
                     raise PoisonousQueryError(
                         f"{deaths} replicas of stage {self.stage} have died, one after the other, "
-                        f"while they held this query; the last: {error}"
-                    ) from None
+                        "while they held this query"
+                    ) from error
 
     async def close(self) -> None:
         """Leave all edges."""
@@ -115,23 +120,27 @@ class Outlet:
             raise NoReplicaError(f"stage {self.stage} has no replica now")
         return min(self._edges.values(), key=lambda edge: (edge.calls_open, random.random()))
 
-    async def _pinned(self, preferred: Sequence[str]) -> Edge:
+    async def _pinned(self, preferred: Sequence[str], deaths: int) -> Edge:
         """Return the edge to the first of these that is not dead: all senders of a query agree.
 
-        Raises:  JoinLostError when all are; another choice is the ingress's.
+        Raises:  JoinLostError when all are, or when that one can't be reached.
         """
         for replica in preferred:
-            known_by_s = _now() + _MEET_S  # until then Serve may yet tell us of it
+            began_s = _now()
             while replica not in self._dead:
                 edge = self._edges.get(replica) or self._leaving.get(replica)
                 if edge is not None:
                     return edge
-                left_s = known_by_s - _now()
-                if replica not in self._kept and left_s <= 0:
-                    break
+                waited_s = _now() - began_s
+                if replica not in self._kept and waited_s > _MEET_S:
+                    break  # Serve does not know it any more
+                if waited_s > _REACH_S:
+                    why = f"replica {replica} of stage {self.stage} can't be reached"
+                    raise JoinLostError(why, deaths)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), max(left_s, _AGAIN_S))
-        raise JoinLostError(f"all replicas of stage {self.stage} that could join it are dead")
+                    await asyncio.wait_for(self._changed.wait(), _AGAIN_S)
+        why = f"all replicas of stage {self.stage} that could join it are dead"
+        raise JoinLostError(why, deaths)
 
     def _forget(self, edge: Edge) -> None:
         for edges in (self._edges, self._leaving):

@@ -10,6 +10,7 @@ by who sends. Source: Vortex 5.3.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 import random
@@ -25,10 +26,14 @@ from starlette.responses import JSONResponse
 from hoplite_ray.serve import handoff, metrics
 from hoplite_ray.serve.outlet import DEATHS_MAX, JoinLostError, Outlet, PoisonousQueryError
 from hoplite_ray.serve.query import Merged, Query
-from hoplite_ray.serve.stage import LateError, Stage, deployment
+from hoplite_ray.serve.stage import BusyError, LateError, Stage, deployment
+from hoplite_ray.serve.votes import QuorumError
 
 logger = logging.getLogger("hoplite_ray.serve")
+_serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
+_STATUS: dict[type[Exception], int] = {TimeoutError: 504, LateError: 504, BusyError: 503}
 
+_AGAIN_S = 0.1  # before a query is asked again
 INGRESS, INGRESS_REPLICAS = "ingress", 2
 EDGES = ("worlds", "serve")
 
@@ -59,6 +64,7 @@ def pipeline(
         following = consumers(stages, name) if edges == "worlds" else []
         downstream = {each: nodes[each] for each in following}
         nodes[name] = deployment(stages[name], name, downstream)
+    check_ingress(deadline_ms, replicas)
     inputs = {name: stages[name].inputs for name in order}
     options = ingress_options(replicas, deadline_ms / 1000)
     shown = (
@@ -69,6 +75,14 @@ def pipeline(
         }
     )
     return serve.deployment(**options)(Ingress).bind(shown, inputs, edges, deadline_ms / 1000)
+
+
+def check_ingress(deadline_ms: float, replicas: int) -> None:
+    """Raise ValueError for what an ingress can't have."""
+    if isinstance(deadline_ms, str) or not 0 < deadline_ms < math.inf:
+        raise ValueError(f"deadline_ms={deadline_ms!r} must be a number above 0")
+    if type(replicas) is not int or replicas < 1:
+        raise ValueError(f"replicas={replicas!r}, of the ingress, must be a whole number from 1 on")
 
 
 def ingress_options(replicas: int, deadline_s: float) -> dict[str, Any]:
@@ -166,47 +180,37 @@ class Ingress:
             answer = await (self._asked if self._outlets else self._by_handles)(query_id, value)
             outcome = "ok"
             return answer
-        except (TimeoutError, LateError):
+        except (TimeoutError, LateError) as error:
             outcome = "late"
-            raise
+            if str(error):
+                raise
+            raise TimeoutError(
+                f"query {query_id} was not answered within {self._deadline_s:g} s, its deadline"
+            ) from None
         finally:
             metrics.count("serve_queries", outcome=outcome)
             metrics.observe_query(time.monotonic() - began_s, self._deadline_s)
 
     async def _asked(self, query_id: str, value: Any) -> Any:
+        """Ask, again whenever the replicas are lost that its inputs were to meet at."""
         value = await handoff.shared(value, len(self._first))
         deadline_s = time.monotonic() + self._deadline_s
-        if not self._joins:
-            return await self._by_edges(query_id, 1, value, deadline_s)
-        for attempt in range(1, 2 * DEATHS_MAX, 2):
+        deaths = 0
+        for attempt in itertools.count(1):
             try:
-                return await self._hedged(query_id, attempt, value, deadline_s)
+                return await self._by_edges(query_id, attempt, value, deadline_s)
             except JoinLostError as error:
                 logger.debug("query %s is asked again: %s", query_id, error)
-                lost = error
-        raise PoisonousQueryError(f"{DEATHS_MAX} attempts at this query have failed; {lost}")
-
-    async def _hedged(self, query_id: str, attempt: int, value: Any, deadline_s: float) -> Any:
-        """Ask, and once more at half the time: inputs may have missed each other.
-
-        As where an edge broke for one of their senders alone.
-        """
-        first = asyncio.ensure_future(self._by_edges(query_id, attempt, value, deadline_s))
-        asking = {first}
-        try:
-            left_s = deadline_s - time.monotonic()
-            done, _ = await asyncio.wait(asking, timeout=left_s / 2)
-            if not done:
-                again = self._by_edges(query_id, attempt + 1, value, deadline_s)
-                asking.add(asyncio.ensure_future(again))
-                done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-            return next(iter(done)).result()
-        finally:
-            for each in asking:
-                each.cancel()
+                deaths += error.deaths
+                if deaths >= DEATHS_MAX:
+                    raise PoisonousQueryError(
+                        f"{deaths} replicas have died, one after the other, while they held this "
+                        "query"
+                    ) from error
+                await asyncio.sleep(_AGAIN_S)
 
     async def _by_edges(self, query_id: str, attempt: int, value: Any, deadline_s: float) -> Any:
-        async with asyncio.timeout(deadline_s - time.monotonic()):
+        async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
             joins = {}
             for name, outlet in self._joins.items():
                 await outlet.ready()
@@ -230,12 +234,25 @@ class Ingress:
 
 
 async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]]) -> JSONResponse:
-    """Answer an HTTP request: its JSON is the query, the answer is JSON; 400 for what is none."""
+    """Answer an HTTP request: its JSON is the query, the answer is JSON.
+
+    An error is `{"error": ...}` and, by its status, whose: 400 for what is no JSON, 504 for a
+    deadline, 503 for a stage that has too much to do, 500 for any other; that one is logged.
+    """
     try:
         query = await request.json()
     except ValueError as error:
-        return JSONResponse({"error": f"the query is no JSON: {error}"}, 400)
-    return JSONResponse(as_json(await ask(query)))
+        text = f"the query is no JSON ({error}); POST the query as JSON"
+        return JSONResponse({"error": text}, 400)
+    try:
+        return JSONResponse(as_json(await ask(query)))
+    except QuorumError:
+        raise
+    except Exception as error:
+        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+        if status == 500:
+            _serve_logger.exception("a query over HTTP has failed")
+        return JSONResponse({"error": f"{type(error).__name__}: {error}"}, status)
 
 
 def as_json(value: Any) -> Any:

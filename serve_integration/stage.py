@@ -16,11 +16,13 @@ import contextvars
 import inspect
 import logging
 import time
+import traceback
 from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from ray import serve
 from ray.serve._private.common import RUNNING_REQUESTS_KEY
 from ray.serve.config import RequestRouterConfig
@@ -41,6 +43,9 @@ _HEALTH_CHECK_PERIOD_S = 1.0  # a dead replica is replaced after 5 s then, and a
 _TICK_S = 0.01  # by which a loop's timer may come early
 _CALL = "__call__"
 _DRAIN_S = 15.0  # for what runs when Serve ends a replica, which ends it after 20 by itself
+
+_LATE = [each.value for each in Late]
+_TRACEBACK_MAX = 4000  # characters of it that go along with an exception
 
 _query_ids: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("query_ids")
 
@@ -63,6 +68,13 @@ class Stage:
     options: Mapping[str, Any]
     inputs: tuple[str, ...] = ()
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]] = field(default=((), {}))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        name = self.user_class.__name__
+        raise TypeError(
+            f"{name} is a stage, whose objects Serve makes: {name}.bind(...) has their arguments, "
+            f"{name}.user_class is the class itself"
+        )
 
     def bind(self, *args: Any, **kwargs: Any) -> Stage:
         """Return it with constructor arguments."""
@@ -103,8 +115,13 @@ def stage(
             raise TypeError(
                 f"stage {user_class.__name__} is a generator; return a list with one answer a query"
             )
-        if max_batch < 1:
-            raise ValueError(f"stage {user_class.__name__}: max_batch={max_batch} is at least 1")
+        if type(max_batch) is not int or max_batch < 1:
+            raise ValueError(
+                f"stage {user_class.__name__}: max_batch={max_batch!r} must be a whole number "
+                "from 1 on"
+            )
+        if late not in _LATE:
+            raise ValueError(f"stage {user_class.__name__}: late={late!r} is none of {_LATE}")
         return Stage(user_class, max_batch, Late(late), options)
 
     return decorated if cls is None else decorated(cls)
@@ -114,20 +131,35 @@ def query_ids() -> tuple[str, ...]:
     """The ids of the queries that the calling stage runs, in the order of its list.
 
     A query may run more than once: what has effects elsewhere uses its id to have them once.
+
+    Raises:  RuntimeError outside of a stage's `__call__`.
     """
-    return _query_ids.get()
+    try:
+        return _query_ids.get()
+    except LookupError:
+        raise RuntimeError("query_ids() is for a stage's __call__, while it runs") from None
 
 
 def deployment(stage: Stage, name: str, downstream: Mapping[str, Any]) -> Any:
     """Return a stage's node of a Serve application; `downstream` are those that get its answers.
 
-    Raises:  TypeError if its class does not take the arguments that it was bound to.
+    Raises:  TypeError if its class does not take the arguments that it was bound to, or its
+             `__call__` not the lists that it gets.
     """
+    what = stage.user_class.__name__
     try:
         inspect.signature(stage.user_class).bind(*stage.arguments[0], **stage.arguments[1])
     except TypeError as error:
-        what = stage.user_class.__name__
         raise TypeError(f"stage {name}: {what}.bind(...) lacks or has too much: {error}") from None
+    inputs = stage.inputs if len(stage.inputs) > 1 else ()
+    try:
+        lists: tuple[Any, ...] = () if inputs else ([],)
+        inspect.signature(stage.user_class.__call__).bind(None, *lists, **dict.fromkeys(inputs))
+    except TypeError as error:
+        wanted = (
+            f"one list for each input, as keywords: {', '.join(inputs)}" if inputs else "a list"
+        )
+        raise TypeError(f"stage {name}: {what}.__call__ is to take {wanted}; {error}") from None
     options = {
         "max_ongoing_requests": max(100, 4 * stage.max_batch),
         "health_check_period_s": _HEALTH_CHECK_PERIOD_S,
@@ -158,7 +190,7 @@ class Replica:
     ) -> None:
         self._stage = stage
         self._name = name
-        self._user = stage.user_class(*stage.arguments[0], **stage.arguments[1])
+        self._user: Any = await _made(stage)
         self._is_async = inspect.iscoroutinefunction(self._user.__call__)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{name}")
         self._batches = Batches[_Run](
@@ -200,11 +232,12 @@ class Replica:
             )
         return own(user_config)
 
-    def check_health(self) -> None:
+    async def check_health(self) -> None:
         """Ask the user's object, if it can tell."""
         own = getattr(self._user, "check_health", None)
-        if own is not None:
-            own()
+        health = own() if own is not None else None
+        if inspect.isawaitable(health):
+            await health
 
     async def __call__(self, query_id: str, left_s: float, *values: Any) -> Any:
         """Answer one query by a plain handle (edges="serve"): no stage is called from here."""
@@ -214,12 +247,18 @@ class Replica:
         return await self._run(query_id, value, time.monotonic() + left_s)
 
     async def __del__(self) -> None:
+        if not hasattr(self, "_metadata"):  # it was never made whole
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_S):
                 await self._is_idle.wait()
         await self._door.close()
         for outlet in self._outlets.values():
             await outlet.close()
+        user, self._user = self._user, None
+        own = getattr(user, "__del__", None)
+        if inspect.iscoroutinefunction(own):
+            await own()
 
     async def _asked(self, query: Query) -> Any:
         """Answer what comes over an edge."""
@@ -319,7 +358,8 @@ class Replica:
             return
         for late in batch.late:
             if not late.answer.done():
-                late.answer.set_exception(LateError(f"query {late.id} is late at {self._name}"))
+                why = f"query {late.id} was not run at {self._name}: its deadline would be over"
+                late.answer.set_exception(LateError(why))
         if batch.items:
             self._begin(batch.items)
         else:
@@ -392,15 +432,17 @@ class Replica:
         """
         try:
             answers = yield runs
-            if not isinstance(answers, list | tuple) or len(answers) != len(runs):
-                size = len(answers) if hasattr(answers, "__len__") else type(answers).__name__
+            if not isinstance(answers, list | tuple | np.ndarray) or len(answers) != len(runs):
+                size = f" of {len(answers)}" if hasattr(answers, "__len__") else ""
                 raise TypeError(
-                    f"stage {self._name} answered {len(runs)} queries with {size}; return a list "
-                    "with one answer for each"
+                    f"stage {self._name} answered {len(runs)} queries with a "
+                    f"{type(answers).__name__}{size}; return a list with one answer for each"
                 )
             return list(answers)
         except Exception as error:
             if len(runs) == 1:
+                told = "".join(traceback.format_exception(error))[-_TRACEBACK_MAX:]
+                error.add_note(f"in stage {self._name}:\n{told}")
                 return [error]
         half = len(runs) // 2
         return (yield from self._bisected(runs[:half])) + (yield from self._bisected(runs[half:]))
@@ -413,6 +455,17 @@ class Replica:
                 **{name: [run.value[name] for run in runs] for name in self._stage.inputs}
             )
         return self._user([run.value for run in runs])
+
+
+async def _made(stage: Stage) -> Any:
+    """Make the user's object; its `__init__` may be async, as Serve allows."""
+    cls: Any = stage.user_class
+    args, kwargs = stage.arguments
+    if not inspect.iscoroutinefunction(cls.__init__):
+        return cls(*args, **kwargs)
+    user = cls.__new__(cls)
+    await user.__init__(*args, **kwargs)
+    return user
 
 
 def _ordinary(error: BaseException) -> Exception:

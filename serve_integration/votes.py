@@ -51,6 +51,17 @@ class Answer:
     why: Mapping[str, str]
 
 
+class QuorumError(Exception):
+    """Too few members have voted. `partial` has the votes that came, by member."""
+
+    def __init__(self, why: str, partial: dict[str, Any]) -> None:
+        super().__init__(why, partial)
+        self.partial = partial
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class Poll:
     """The votes of an ensemble's members on one query.
 
@@ -84,6 +95,11 @@ class Poll:
         is_over = self._is_due or outstanding == 0 or self._is_settled(outstanding)
         return Verdict.DECIDED if is_over else Verdict.OPEN
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the deadline has come."""
+        return self._is_due
+
     def vote(self, member: str, value: Any) -> None:
         """Count a member's vote; its first one holds, also when it was taken for lost."""
         self._lost.pop(member, None)
@@ -111,11 +127,17 @@ class Poll:
 
     def failure(self) -> str:
         """Say why there is no answer. REQUIRES: FAILED."""
-        lost = "; ".join(f"{member}: {why}" for member, why in self._lost.items())
-        return (
-            f"{len(self._votes)} of {len(self._members)} members have voted, the quorum is "
-            f"{self._quorum}" + (f"; lost are {lost}" if lost else "; the deadline has come")
-        )
+        told = [
+            f"{len(self._votes)} of {len(self._members)} members have voted, "
+            f"the quorum is {self._quorum}"
+        ]
+        if self._lost:
+            lost = "; ".join(f"{member}: {why}" for member, why in self._lost.items())
+            told.append(f"lost are {lost}")
+        late = [m for m in self._members if m not in self._votes and m not in self._lost]
+        if self._is_due and late:
+            told.append(f"the deadline has come before {', '.join(late)}")
+        return "; ".join(told)
 
     @property
     def partial(self) -> Mapping[str, Any]:

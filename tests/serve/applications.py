@@ -127,8 +127,26 @@ class Slow:
 
 @stage(**LIGHT)
 class Wrong:
-    def __call__(self, queries: list[int]) -> list[int]:
-        return queries[1:]
+    """Answers too little, raises over -1, and says over its end, and who it is, in a file."""
+
+    async def __init__(self, folder: str = "") -> None:
+        self._folder = folder
+        self._health_checks = 0
+
+    async def check_health(self) -> None:
+        self._health_checks += 1
+
+    def __call__(self, queries: list[int]) -> Any:
+        if queries[0] == -1:
+            return self.no_such_thing()
+        return np.array([self._health_checks]) if queries[0] == -2 else queries[1:]
+
+    def no_such_thing(self) -> None:
+        raise KeyError("no such key")
+
+    def __del__(self) -> None:
+        if self._folder:
+            Path(self._folder, "deleted").touch()
 
 
 def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

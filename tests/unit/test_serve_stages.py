@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoplite_ray.serve import ensemble, pipeline, stage
+from hoplite_ray.serve import ensemble, pipeline, query_ids, stage
 from hoplite_ray.serve.edges import failure
 from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.serve.pipeline import as_json, ordered
@@ -54,9 +54,9 @@ def test_what_is_no_stage_is_told_at_its_decoration(what: Any, why: str) -> None
         stage(what)
 
 
-@pytest.mark.parametrize("options", [{"max_batch": 0}, {"late": "never"}])
+@pytest.mark.parametrize("options", [{"max_batch": 0}, {"max_batch": 2.5}, {"late": "never"}])
 def test_options_that_can_not_be_are_told(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"max_batch=0|never"):
+    with pytest.raises(ValueError, match=r"max_batch=(0|2.5) must be|late='never' is none of"):
         stage(**options)(type(One.user_class.__name__, (One.user_class,), {}))
 
 
@@ -149,9 +149,25 @@ class Named:
         return queries
 
 
+class Two:
+    def __call__(self, a: list[Any], b: list[Any]) -> list[Any]:
+        return a
+
+
 @pytest.mark.parametrize(
     ("make", "why"),
     [
+        (One, "One is a stage, .* One.bind"),
+        (lambda: pipeline(a=stage(Two)), r"a: Two.__call__ is to take a list; .*'b'"),
+        (
+            lambda: pipeline(a=One, x=One, j=stage(Two).after("a", "x")),
+            "j: Two.__call__ is to take one list for each input, as keywords: a, x",
+        ),
+        (lambda: pipeline(a=One, deadline_ms=0), "deadline_ms=0 must be"),
+        (lambda: pipeline(a=One, deadline_ms="5"), "deadline_ms='5' must be"),
+        (lambda: ensemble(One, replicas=0), "replicas=0, of the ingress"),
+        (lambda: ensemble([One, One]), r"ensemble\(\*models\)"),
+        (query_ids, "while it runs"),
         (lambda: pipeline(ingress=One), "no stage can be called 'ingress'"),
         (lambda: One.after(One), "name a stage by its keyword"),
         (lambda: ensemble(), "at least one model"),
@@ -160,7 +176,7 @@ class Named:
     ],
 )
 def test_what_can_not_be_started_is_told_before(make: Any, why: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=why):
+    with pytest.raises((TypeError, ValueError, RuntimeError), match=why):
         make()
 
 

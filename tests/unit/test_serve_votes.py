@@ -77,7 +77,8 @@ def test_without_a_quorum_the_deadline_fails_and_keeps_the_votes() -> None:
     asked.expire()
     assert asked.verdict is Verdict.FAILED
     assert asked.failure() == (
-        "1 of 5 members have voted, the quorum is 3; lost are b: out of memory"
+        "1 of 5 members have voted, the quorum is 3; lost are b: out of memory; "
+        "the deadline has come before c, d, e"
     )
     assert asked.partial == {"a": 1}
 
