@@ -39,7 +39,6 @@ from meters import machine
 from network import Network, why_impossible
 from peers.ray_cluster import RayCluster
 from ranks import Rank, RankError
-from serving_stages import DEADLINE_MS
 
 CASES = ("handoff", "timeline", "batching", "kills", "ensemble")
 EDGES = ("worlds", "serve")
@@ -366,11 +365,10 @@ def kills(driver: Rank, sizes: Sizes, count: int) -> Iterator[Record | str]:
     taken_ms = total.pop("taken_ms")
     total |= {"p50_ms": percentile(taken_ms, 50), "p99_ms": percentile(taken_ms, 99)}
     total["most_ms"] = max(taken_ms)
-    total["second_attempts"] = sum(each >= DEADLINE_MS / 2 for each in taken_ms)
     of = ", ".join(f"{killed} of {stage}" for stage, killed in sorted(total["kills"].items()))
     yield f"  killed: {of}; {total['again']} queries ran more than once at a stage"
     text = f"  answers after {total['p50_ms']:.0f} ms, p99 {total['p99_ms']:.0f}, "
-    text += f"most {total['most_ms']:.0f}, {total['second_attempts']} by a second attempt at a join"
+    text += f"most {total['most_ms']:.0f}"
     yield f"{text}: {word(not total['lost'] and not total['wrong'])}"
     for failure in sorted(set(total["lost"])):
         yield f"  {total['lost'].count(failure)} x {failure}"

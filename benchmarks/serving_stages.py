@@ -30,7 +30,6 @@ from hoplite_ray.serve.stage import deployment
 LIGHT: dict[str, Any] = {"ray_actor_options": {"num_cpus": 0}}
 SERVICE_S = 0.05  # of a stage or a member that is killed in the middle of it
 MEMBERS = 3  # of the ensemble whose members are killed
-DEADLINE_MS = 60_000.0  # of the search; at half of it a query with a join is tried anew
 SHORT_S = 0.02  # of a stage that is killed again and again
 MODEL_S, ITEM_S = 0.040, 0.001  # of the model whose batches are measured
 BATCH_MAX = 32
@@ -164,7 +163,6 @@ def search(edges: str, folder: str) -> Application:
     twice = stage(num_replicas=2, **LIGHT)
     return pipeline(
         edges=edges,
-        deadline_ms=DEADLINE_MS,
         replicas=1,
         text=twice(Text).bind(folder),
         vision=twice(Vision).bind(folder),
