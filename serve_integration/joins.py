@@ -59,6 +59,13 @@ class Joins(Generic[Value]):
         """Whether an input of `query` would be taken in."""
         return query in self._halves or self._open_count < self._open_max
 
+    def is_over(self, query: str, attempt: int) -> bool:
+        """Whether the inputs of this attempt have met, or a higher one has begun."""
+        half = self._halves.get(query)
+        if half is None:
+            return False
+        return attempt < half.attempt or (attempt == half.attempt and half.values is None)
+
     def offer(
         self, query: str, attempt: int, name: str, value: Value, *, deadline_s: float
     ) -> dict[str, Value] | None:

@@ -20,13 +20,14 @@ from hoplite_ray import WorldError
 from hoplite_ray.serve import discovery, metrics
 from hoplite_ray.serve.edges import Edge, EdgeBrokenError, open_edge
 from hoplite_ray.serve.handoff import StoredLostError
-from hoplite_ray.serve.query import Query
+from hoplite_ray.serve.query import Merged, Query
 
 logger = logging.getLogger("hoplite_ray.serve")
 
 DEATHS_MAX = 3  # of replicas that held one query, one after the other
 _AGAIN_S = 0.1  # before a door is knocked at again: Serve takes longer to say that it is gone
 _TELL_S = 5.0  # Ray's agent forgets what it is not told again
+_ANSWER_S = 5.0  # between the answers to inputs that have met; more with each attempt
 _REACH_S = 5.0  # for an edge to a replica that Serve knows and that has not ended
 _MEET_S = 1.0  # for Serve to tell of a replica that others know already
 
@@ -199,6 +200,31 @@ class Outlet:
 
     async def _nothing(self, request: Any) -> Any:
         raise TypeError(f"a stage does not call its callers; it asked for {type(request).__name__}")
+
+
+async def joint_answer(calls: Sequence[Coroutine[Any, Any, Any]], attempt: int) -> Any:
+    """Call several stages with one query; return what is not Merged, or Merged if all are.
+
+    Raises:  what any of them raises; JoinLostError when inputs have met, of which one has no
+             answer: who had it died, and the others will not come to a join again.
+    """
+    asking = [asyncio.ensure_future(call) for call in calls]
+    try:
+        waiting = set(asking)
+        answers: list[Any] = []
+        while waiting:
+            has_met = any(isinstance(each, Merged) for each in answers)
+            limit_s = _ANSWER_S * attempt if has_met else None
+            done, waiting = await asyncio.wait(
+                waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                raise JoinLostError("its inputs have met, and the answer was lost", 0)
+            answers += [each.result() for each in done]
+        return next((each for each in answers if not isinstance(each, Merged)), Merged())
+    finally:
+        for each in asking:
+            each.cancel()
 
 
 def _now() -> float:

@@ -24,7 +24,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from hoplite_ray.serve import handoff, metrics
-from hoplite_ray.serve.outlet import DEATHS_MAX, JoinLostError, Outlet, PoisonousQueryError
+from hoplite_ray.serve.outlet import (
+    DEATHS_MAX,
+    JoinLostError,
+    Outlet,
+    PoisonousQueryError,
+    joint_answer,
+)
 from hoplite_ray.serve.query import Merged, Query
 from hoplite_ray.serve.stage import BusyError, LateError, Stage, deployment
 from hoplite_ray.serve.votes import QuorumError
@@ -217,8 +223,11 @@ class Ingress:
                 joins[name] = tuple(random.sample(outlet.replicas, len(outlet.replicas)))
             left_s = deadline_s - time.monotonic()
             query = Query(query_id, attempt, "", value, left_s, joins)
-            answers = await asyncio.gather(*(outlet.call(query) for outlet in self._first))
-        return next(each for each in answers if not isinstance(each, Merged))
+            calls = [outlet.call(query) for outlet in self._first]
+            answer = await joint_answer(calls, attempt)
+        if isinstance(answer, Merged):
+            raise JoinLostError("none of its inputs has the answer", 0)
+        return answer
 
     async def _by_handles(self, query_id: str, value: Any) -> Any:
         responses: dict[str, Any] = {}

@@ -31,7 +31,7 @@ from hoplite_ray.serve import discovery, handoff, metrics
 from hoplite_ray.serve.batching import Batches, Late
 from hoplite_ray.serve.edges import Door
 from hoplite_ray.serve.joins import Joins
-from hoplite_ray.serve.outlet import Outlet
+from hoplite_ray.serve.outlet import JoinLostError, Outlet, joint_answer
 from hoplite_ray.serve.query import Merged, Query
 from hoplite_ray.serve.router import ROUTER
 
@@ -279,6 +279,10 @@ class Replica:
             return await self._answered(query, query.value, deadline_s)
         if not self._joins.has_room(query.id):
             raise BusyError(f"stage {self._name} has {_WAITING_MAX} queries that wait for inputs")
+        if (query.id, query.attempt) not in self._joined and self._joins.is_over(
+            query.id, query.attempt
+        ):
+            raise JoinLostError(f"its answer at {self._name} was forgotten", 0)
         joined = self._joined_answer(query)
         met = self._joins.offer(
             query.id, query.attempt, query.name, query.value, deadline_s=deadline_s
@@ -335,8 +339,9 @@ class Replica:
             for name, outlet in self._outlets.items()
         ]
         async with asyncio.timeout(left_s):
-            answers = await asyncio.gather(*calls) if len(calls) > 1 else [await calls[0]]
-        return next((each for each in answers if not isinstance(each, Merged)), Merged())
+            if len(calls) == 1:
+                return await calls[0]
+            return await joint_answer(calls, query.attempt)
 
     async def _run(self, query_id: str, value: Any, deadline_s: float) -> Any:
         answer = asyncio.get_running_loop().create_future()

@@ -49,6 +49,17 @@ def test_a_query_that_has_met_is_joined_anew_by_its_next_attempt_alone() -> None
     assert table.offer("q", 2, "vision", "2", deadline_s=9) == {"text": "2", "vision": "2"}
 
 
+def test_an_attempt_is_over_once_its_inputs_have_met_or_a_higher_one_has_begun() -> None:
+    table = joins()
+    assert not table.is_over("q", 1)
+    table.offer("q", 1, "text", "t", deadline_s=9)
+    assert not table.is_over("q", 1)
+    table.offer("q", 1, "vision", "v", deadline_s=9)
+    assert table.is_over("q", 1) and not table.is_over("q", 2)
+    table.offer("q", 2, "vision", "v", deadline_s=9)
+    assert table.is_over("q", 1) and not table.is_over("q", 2)
+
+
 def test_the_deadline_forgets_a_query_and_names_what_had_not_come() -> None:
     table = joins()
     table.offer("half", 1, "text", "t", deadline_s=2)
