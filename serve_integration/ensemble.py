@@ -11,15 +11,12 @@ import uuid
 from typing import Any
 
 from ray import serve
-from starlette.responses import JSONResponse
 
 from hoplite_ray.serve import handoff, metrics
 from hoplite_ray.serve.outlet import Outlet
 from hoplite_ray.serve.pipeline import (
-    EDGES,
     INGRESS_REPLICAS,
     answered_by_json,
-    as_json,
     check_ingress,
     ingress_options,
     is_json,
@@ -48,13 +45,11 @@ def ensemble(
 
     Raises:  ValueError for arguments that can't be.
     """
-    if edges not in EDGES:
-        raise ValueError(f"edges={edges!r} is none of {list(EDGES)}")
+    check_ingress(edges, deadline_ms, replicas)
     if not models:
         raise ValueError("an ensemble has at least one model: ensemble(Model, Other, ...)")
     names = [f"model{number}" for number in range(len(models))]
     Poll(names, quorum=quorum, combine=combine)  # a mistake is told here
-    check_ingress(deadline_ms, replicas)
     for each in models:
         if isinstance(each, list | tuple):
             raise ValueError("models are arguments of their own: ensemble(*models)")
@@ -92,10 +87,7 @@ class EnsembleIngress:
         """Answer one query: an Answer by a handle, JSON over HTTP."""
         if not is_json(request):
             return await self.ask(request)
-        try:
-            return await answered_by_json(request, self._as_dict)
-        except QuorumError as error:
-            return JSONResponse({"error": str(error), "partial": as_json(error.partial)}, 503)
+        return await answered_by_json(request, self._as_dict)
 
     async def _as_dict(self, query: Any) -> dict[str, Any]:
         return dataclasses.asdict(await self.ask(query))

@@ -25,7 +25,7 @@ PANELS: dict[str, tuple[Metric, ...]] = {
             "serve_queries",
             "counter",
             "ops",
-            "by outcome: ok, partial (members missing or late), late, failed",
+            "by outcome: ok, partial (of an ensemble: some died, or were late), late, failed",
             (*_APPLICATION, "outcome"),
         ),
     ),

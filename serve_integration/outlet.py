@@ -193,8 +193,7 @@ class Outlet:
                 else:
                     metrics.count("serve_edges_broken", stage=self.stage)
             finally:
-                self._edges.pop(replica, None)
-                self._leaving.pop(replica, None)
+                self._forget(edge)
                 self._tell_change()
                 await edge.close()
 

@@ -2,7 +2,8 @@
 
 The ingress sends a query to the first stages; each stage sends what it has answered to the next
 ones, over their edges, and keeps it until they have answered. So a dead replica is replaced by a
-sibling from there on, and everything before it stands.
+sibling from there on, and everything before it stands. But for joins: a query whose inputs can't
+meet any more at the replicas that were chosen is asked again as a whole.
 Only joins are chosen by the ingress, so that all inputs of a query meet; other replicas are chosen
 by who sends. Source: Vortex 5.3.
 """
@@ -62,15 +63,13 @@ def pipeline(
 
     Raises:  ValueError for what is no graph: a stage that is not there, a circle, two last stages.
     """
-    if edges not in EDGES:
-        raise ValueError(f"edges={edges!r} is none of {list(EDGES)}")
+    check_ingress(edges, deadline_ms, replicas)
     order = ordered(stages)
     nodes: dict[str, Any] = {}
     for name in reversed(order):
         following = consumers(stages, name) if edges == "worlds" else []
         downstream = {each: nodes[each] for each in following}
         nodes[name] = deployment(stages[name], name, downstream)
-    check_ingress(deadline_ms, replicas)
     inputs = {name: stages[name].inputs for name in order}
     options = ingress_options(replicas, deadline_ms / 1000)
     shown = (
@@ -83,8 +82,10 @@ def pipeline(
     return serve.deployment(**options)(Ingress).bind(shown, inputs, edges, deadline_ms / 1000)
 
 
-def check_ingress(deadline_ms: float, replicas: int) -> None:
+def check_ingress(edges: str, deadline_ms: float, replicas: int) -> None:
     """Raise ValueError for what an ingress can't have."""
+    if edges not in EDGES:
+        raise ValueError(f"edges={edges!r} is none of {list(EDGES)}")
     if isinstance(deadline_ms, str) or not 0 < deadline_ms < math.inf:
         raise ValueError(f"deadline_ms={deadline_ms!r} must be a number above 0")
     if type(replicas) is not int or replicas < 1:
@@ -246,7 +247,8 @@ async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]
     """Answer an HTTP request: its JSON is the query, the answer is JSON.
 
     An error is `{"error": ...}` and, by its status, whose: 400 for what is no JSON, 504 for a
-    deadline, 503 for a stage that has too much to do, 500 for any other; that one is logged.
+    deadline, 503 for a stage that has too much to do or a quorum that is not reached, 500 for any
+    other; that one is logged.
     """
     try:
         query = await request.json()
@@ -255,8 +257,8 @@ async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]
         return JSONResponse({"error": text}, 400)
     try:
         return JSONResponse(as_json(await ask(query)))
-    except QuorumError:
-        raise
+    except QuorumError as error:
+        return JSONResponse({"error": str(error), "partial": as_json(error.partial)}, 503)
     except Exception as error:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
         if status == 500:

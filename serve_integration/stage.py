@@ -390,7 +390,7 @@ class Replica:
             if run.answer.done():
                 continue
             if isinstance(answer, BaseException):
-                run.answer.set_exception(answer)
+                run.answer.set_exception(_ordinary(answer))
             else:
                 run.answer.set_result(answer)
         metrics.observe("serve_stage_ms", took_s * 1000, part="compute")
@@ -474,8 +474,11 @@ async def _made(stage: Stage) -> Any:
 
 
 def _ordinary(error: BaseException) -> Exception:
-    """Return what a query can be answered with: of another kind goes its text."""
-    if isinstance(error, Exception):
+    """Return what a query can be answered with: of another kind goes its text.
+
+    No future takes a StopIteration, as of a `next` in the user's code.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return RuntimeError(f"{type(error).__name__}: {error}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -74,6 +75,13 @@ def _retried(start: Callable[[], Any]) -> Any:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()  # of a node half started, which nobody knows any more
     return start()
+
+
+def free_port() -> int:
+    """A port that nobody listens at now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def eventually(condition: Callable[[], bool], *, within_s: float = 15.0) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ray.raycluster import RayCluster
+from tests.ray.raycluster import RayCluster, free_port
 
 PROGRAM = """
 import sys
@@ -58,12 +57,6 @@ for use in (
 ):
     answer(use)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 FLAG = {"hoplite": {"arena_bytes": 64 << 20}}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -15,7 +14,7 @@ import pytest
 
 from hoplite_ray.metrics import METRICS, PANELS, dashboard
 from tests.process.command import hoplite_ray
-from tests.ray.raycluster import eventually
+from tests.ray.raycluster import eventually, free_port
 
 OBJECTS = "ray_hoplite_objects"
 PROGRAM = """
@@ -44,8 +43,7 @@ def scraped(port: int) -> dict[str, float]:
 
 @pytest.mark.timeout(90)  # a Ray of its own starts and ends
 def test_prometheus_reads_every_metric_from_rays_agent() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(port)],
         stdin=subprocess.PIPE,

@@ -139,6 +139,8 @@ class Wrong:
     def __call__(self, queries: list[int]) -> Any:
         if queries[0] == -1:
             return self.no_such_thing()
+        if queries[0] == -3:
+            next(iter([]))
         return np.array([self._health_checks]) if queries[0] == -2 else queries[1:]
 
     def no_such_thing(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from ray import serve
 from ray._private import state
 from ray.serve.config import HTTPOptions
 
-from tests.ray.raycluster import RayCluster
+from tests.ray.raycluster import RayCluster, free_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +45,6 @@ def node() -> Iterator[Node]:
         serve.shutdown()
         ray.shutdown()
         started.stop()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
 
 
 class Application:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 
 import numpy as np
@@ -46,7 +49,7 @@ def test_with_members_dead_it_answers_as_the_living_do_offline(application: Appl
         assert set(answer.voted) | set(answer.missing) | set(answer.late) == set(NAMES)
 
 
-def test_below_the_quorum_it_says_who_has_voted(application: Application) -> None:
+def test_below_the_quorum_it_says_who_has_voted(application: Application, node: Node) -> None:
     _, _, tried, _ = digits()
     for name in NAMES[:4]:
         application.kill_all_of(name)
@@ -54,3 +57,10 @@ def test_below_the_quorum_it_says_who_has_voted(application: Application) -> Non
         while True:  # until all have ended
             application.answer(tried)
     assert "the quorum is 3" in str(failed.value)
+    for name in NAMES[:4]:  # those that Serve has started again meanwhile
+        application.kill_all_of(name)
+    data = json.dumps(tried[:1].tolist()).encode()
+    with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+        while True:
+            urllib.request.urlopen(f"{node.http}/vote", data=data, timeout=60).close()
+    assert "the quorum is 3" in json.load(refused.value)["error"]

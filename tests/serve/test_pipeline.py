@@ -136,6 +136,8 @@ def test_a_stage_says_what_is_wrong_and_has_what_serve_gives(node: Node, tmp_pat
         application.answer(-1)
     assert "in stage only" in str(failed.value)
     assert "no_such_thing" in str(failed.value), "where in the user's code"
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        application.answer(-3)
     assert eventually(lambda: application.answer(-2) > 0), "an async check_health is asked"
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{node.http}/wrong", data=b"-1", timeout=30)
