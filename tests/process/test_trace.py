@@ -135,7 +135,9 @@ def test_a_reduce_from_its_asking_to_its_commit(nodes: Nodes, size_bytes: int) -
     [asked] = moments(told, name(nodes, 2), "reduce")
     [ended] = [each for each in moments(told, name(nodes, 2), "committed") if each["process"]]
     assert asked["process"] == ended["process"] == os.getpid()
-    assert asked["at_ms"] < ended["at_ms"]
+    # A turn of the reactor has one instant, and what is all there is folded in the turn it is asked.
+    assert asked["at_ms"] <= ended["at_ms"]
+    assert told["moments"].index(asked) < told["moments"].index(ended)
     [got] = moments(told, name(nodes, 1), "got")
     assert got["size_bytes"] == size_bytes
     folding = [each for each in told["moments"] if each["kind"] == "folding"]
