@@ -144,6 +144,7 @@ void ObjectTrace::note(const Command& command, std::uint32_t process, Instant no
   const ObjectId* object = object_in(command.body);
   if (object == nullptr) return;
   if (prints_) print(*object, "", kCommands[command.body.index()]);
+  if (std::holds_alternative<ReleaseCommand>(command.body)) return;  // every get has one
   Moment moment = moment_of(*object, awaited(command.body), now);
   moment.process = process;
   if (const auto* put = std::get_if<PutCommand>(&command.body)) moment.bytes = put->meta.size_bytes;

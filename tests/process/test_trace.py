@@ -135,7 +135,7 @@ def test_a_reduce_from_its_asking_to_its_commit(nodes: Nodes, size_bytes: int) -
     [asked] = moments(told, name(nodes, 2), "reduce")
     [ended] = [each for each in moments(told, name(nodes, 2), "committed") if each["process"]]
     assert asked["process"] == ended["process"] == os.getpid()
-    # A turn of the reactor has one instant, and what is all there is folded in the turn it is asked.
+    # A turn of the reactor has one instant, and what is all there is folded in the same turn.
     assert asked["at_ms"] <= ended["at_ms"]
     assert told["moments"].index(asked) < told["moments"].index(ended)
     [got] = moments(told, name(nodes, 1), "got")
