@@ -29,6 +29,7 @@ from hoplite_ray.worlds.waiting import run_async
 
 logger = logging.getLogger("hoplite_ray.serve")
 
+# Called as soon as a call has come, and what it returns is awaited in a task of its own.
 Handler = Callable[[Any], Awaitable[Any]]
 
 _JOIN_S = 10.0
@@ -78,7 +79,8 @@ class Edge:
         reply = self._waiting[number] = asyncio.get_running_loop().create_future()
         self.calls_open += 1
         try:
-            await self._has_room.wait()
+            if not self._has_room.is_set():
+                await self._has_room.wait()
             self._post(Message.packed(_CALL, number, request))
             return await reply
         except asyncio.CancelledError:
@@ -165,15 +167,23 @@ class Edge:
                     self._take_in(message)
         except WorldError as error:
             self._break(str(error))
+        except Exception as error:  # as a frame of another version
+            logger.warning("an edge is given up: %s: what came by it can't be read", self.world)
+            self._break(f"what came by it can't be read: {type(error).__name__}: {error}")
 
     def _take_in(self, message: Message) -> None:
         number = message.number
         if message.kind == _CALL:
-            task = self._answering[number] = asyncio.create_task(self._answer(message))
+            try:
+                answer = self._handler(message.value())
+            except Exception as error:
+                self._post(failure(number, error))
+                return
+            task = self._answering[number] = asyncio.create_task(self._answer(number, answer))
             task.add_done_callback(lambda _: self._answering.pop(number, None))
         elif message.kind == _TAKEN_BACK:
             if (answering := self._answering.get(number)) is not None:
-                answering.cancel()
+                _cancel_begun(answering)
         elif (reply := self._waiting.get(number)) is not None and not reply.done():
             try:
                 value = message.value()
@@ -186,13 +196,13 @@ class Edge:
             else:
                 reply.set_exception(value)
 
-    async def _answer(self, call: Message) -> None:
+    async def _answer(self, number: int, answer: Awaitable[Any]) -> None:
         try:
-            reply = Message.packed(_REPLY, call.number, await self._handler(call.value()))
+            reply = Message.packed(_REPLY, number, await answer)
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            reply = failure(call.number, error)
+            reply = failure(number, error)
         if not self.is_broken:
             self._post(reply)
 
@@ -204,10 +214,18 @@ class Edge:
             if not reply.done():
                 reply.set_exception(EdgeBrokenError(why))
         self._has_room.set()
-        for task in (self._receiving, self._sending, *self._answering.values()):
+        for task in (self._receiving, self._sending):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
+        for task in self._answering.values():
+            if task is not asyncio.current_task():
+                _cancel_begun(task)
         self._ended.set()
+
+
+def _cancel_begun(task: asyncio.Task[None]) -> None:
+    """Cancel a task after its first step: else what its handler began would have no end."""
+    asyncio.get_running_loop().call_soon(task.cancel)
 
 
 def failure(number: int, error: Exception) -> Message:

@@ -89,7 +89,12 @@ class Outlet:
         """
         deaths = 0
         while True:
-            edge = await (self._pinned(preferred, deaths) if preferred else self._chosen(waits))
+            edge = await self._pinned(preferred, deaths) if preferred else self._chosen()
+            if edge is None:
+                if not waits:
+                    raise NoReplicaError(f"stage {self.stage} has no replica now")
+                await self.ready()
+                continue
             try:
                 query.sent_s = time.time()
                 return await edge.call(query)
@@ -114,12 +119,11 @@ class Outlet:
             task.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
 
-    async def _chosen(self, waits: bool) -> Edge:
-        if waits:
-            await self.ready()
-        elif not self._edges:
-            raise NoReplicaError(f"stage {self.stage} has no replica now")
-        return min(self._edges.values(), key=lambda edge: (edge.calls_open, random.random()))
+    def _chosen(self) -> Edge | None:
+        """Return the edge with the fewest calls open; None: there is no replica."""
+        return min(
+            self._edges.values(), key=lambda edge: (edge.calls_open, random.random()), default=None
+        )
 
     async def _pinned(self, preferred: Sequence[str], deaths: int) -> Edge:
         """Return the edge to the first of these that is not dead: all senders of a query agree.
@@ -207,6 +211,8 @@ async def joint_answer(calls: Sequence[Coroutine[Any, Any, Any]], attempt: int) 
     Raises:  what any of them raises; JoinLostError when inputs have met, of which one has no
              answer: who had it died, and the others will not come to a join again.
     """
+    if len(calls) == 1:
+        return await calls[0]
     asking = [asyncio.ensure_future(call) for call in calls]
     try:
         waiting = set(asking)

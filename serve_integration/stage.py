@@ -17,7 +17,7 @@ import inspect
 import logging
 import time
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -260,23 +260,37 @@ class Replica:
         if inspect.iscoroutinefunction(own):
             await own()
 
-    async def _asked(self, query: Query) -> Any:
-        """Answer what comes over an edge."""
+    def _asked(self, query: Query) -> Awaitable[Any]:
+        """Answer what comes over an edge; what can have its place in a batch has it at once."""
+        if isinstance(query.value, handoff.Stored) or len(self._stage.inputs) > 1:
+            return self._counted(self._taken(query))
+        observe_hop(query)
+        deadline_s = time.monotonic() + query.left_s
+        running = self._run(query.id, query.value, deadline_s)
+        return self._counted(self._handed_on(query, running, deadline_s))
+
+    async def _counted(self, answer: Coroutine[Any, Any, Any]) -> Any:
+        """Wait for an answer, which this replica does not end before."""
         self._asking += 1
         self._is_idle.clear()
         try:
-            value = await handoff.taken(query.value, query.left_s)
-            metrics.observe("serve_stage_ms", max(time.time() - query.sent_s, 0) * 1000, part="hop")
-            return await self._answer(replace(query, value=value))
+            return await answer
         finally:
             self._asking -= 1
             if not self._asking:
                 self._is_idle.set()
 
-    async def _answer(self, query: Query) -> Any:
+    async def _taken(self, query: Query) -> Any:
+        """Answer what lies in the store, or is one of several inputs."""
+        query = replace(query, value=await handoff.taken(query.value, query.left_s))
+        observe_hop(query)
         deadline_s = time.monotonic() + query.left_s
-        if len(self._stage.inputs) <= 1:
-            return await self._answered(query, query.value, deadline_s)
+        if len(self._stage.inputs) > 1:
+            return await self._joined_with(query, deadline_s)
+        running = self._run(query.id, query.value, deadline_s)
+        return await self._handed_on(query, running, deadline_s)
+
+    async def _joined_with(self, query: Query, deadline_s: float) -> Any:
         if not self._joins.has_room(query.id):
             raise BusyError(f"stage {self._name} has {_WAITING_MAX} queries that wait for inputs")
         if (query.id, query.attempt) not in self._joined and self._joins.is_over(
@@ -316,7 +330,8 @@ class Replica:
         self, joined: asyncio.Future[Any], query: Query, met: dict[str, Any], deadline_s: float
     ) -> None:
         try:
-            answer = await self._answered(query, met, deadline_s)
+            running = self._run(query.id, met, deadline_s)
+            answer = await self._handed_on(query, running, deadline_s)
             if not joined.done():
                 joined.set_result(answer)
         except Exception as error:
@@ -326,36 +341,41 @@ class Replica:
             loop, key = asyncio.get_running_loop(), (query.id, query.attempt)
             loop.call_later(_REMEMBERED_S, self._joined.pop, key, None)
 
-    async def _answered(self, query: Query, value: Any, deadline_s: float) -> Any:
-        """Run it here, and have the next stages answer."""
-        result = await self._run(query.id, value, deadline_s)
+    async def _handed_on(
+        self, query: Query, running: asyncio.Future[Any], deadline_s: float
+    ) -> Any:
+        """Have the next stages answer what runs here."""
+        result = await running
         if not self._outlets:
             return result
         left_s = max(deadline_s - time.monotonic(), 0.001)
         value = await handoff.shared(result, len(self._outlets))
-        sent = Query(query.id, query.attempt, self._name, value, left_s, query.joins)
+        sent = replace(query, name=self._name, value=value, left_s=left_s)
         calls = [
             outlet.call(sent, preferred=query.joins.get(name, ()))
             for name, outlet in self._outlets.items()
         ]
         async with asyncio.timeout(left_s):
-            if len(calls) == 1:
-                return await calls[0]
             return await joint_answer(calls, query.attempt)
 
-    async def _run(self, query_id: str, value: Any, deadline_s: float) -> Any:
+    def _run(self, query_id: str, value: Any, deadline_s: float) -> asyncio.Future[Any]:
+        """Have it wait for its batch; cancelled, what is returned takes it back.
+
+        Raises:  BusyError.
+        """
         answer = asyncio.get_running_loop().create_future()
         run = _Run(query_id, value, answer, time.monotonic())
         ticket = self._batches.offer(run, deadline_s=deadline_s)
         if ticket is None:
             raise BusyError(f"stage {self._name} has {_WAITING_MAX} queries waiting")
         self._running += 1
+        answer.add_done_callback(lambda _: self._ran(ticket))
         self._take()
-        try:
-            return await answer
-        finally:
-            self._running -= 1
-            self._batches.withdraw(ticket)
+        return answer
+
+    def _ran(self, ticket: int) -> None:
+        self._running -= 1
+        self._batches.withdraw(ticket)
 
     def _take(self) -> None:
         batch = self._batches.take(time.monotonic())
@@ -481,6 +501,11 @@ def _ordinary(error: BaseException) -> Exception:
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def observe_hop(query: Query) -> None:
+    """Tell how long it was under way."""
+    metrics.observe("serve_stage_ms", max(time.time() - query.sent_s, 0) * 1000, part="hop")
 
 
 def fail(future: asyncio.Future[Any], error: Exception) -> None:
