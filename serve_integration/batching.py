@@ -87,7 +87,7 @@ class Batches(Generic[Item]):
         self._cap = cap
         self._waiting_max = waiting_max
         self._late = late
-        self._waiting: dict[int, Item] = {}
+        self._waiting: dict[int, tuple[Item, bool]] = {}  # and whether it runs alone
         self._order: list[tuple[float, int]] = []  # a heap; may name some that were withdrawn
         self._next_ticket = 0
 
@@ -95,13 +95,16 @@ class Batches(Generic[Item]):
         """Return how many wait."""
         return len(self._waiting)
 
-    def offer(self, item: Item, *, deadline_s: float = math.inf) -> int | None:
-        """Have `item` wait for its turn; returns its ticket, None if too many wait."""
+    def offer(self, item: Item, *, deadline_s: float = math.inf, alone: bool = False) -> int | None:
+        """Have `item` wait for its turn; returns its ticket, None if too many wait.
+
+        alone:  its batch has no other items.
+        """
         if len(self._waiting) >= self._waiting_max:
             return None
         ticket = self._next_ticket
         self._next_ticket += 1
-        self._waiting[ticket] = item
+        self._waiting[ticket] = item, alone
         heapq.heappush(self._order, (deadline_s, ticket))
         return ticket
 
@@ -123,9 +126,15 @@ class Batches(Generic[Item]):
             deadline_s, ticket = heapq.heappop(self._order)
             if ticket not in self._waiting:
                 continue
-            item = self._waiting.pop(ticket)
+            item, alone = self._waiting[ticket]
             is_late = self._late is Late.DROP and now_s + alone_s > deadline_s
+            if alone and batch.items and not is_late:  # the next batch is its own
+                heapq.heappush(self._order, (deadline_s, ticket))
+                break
+            del self._waiting[ticket]
             (batch.late if is_late else batch.items).append(item)
+            if alone and not is_late:
+                break
         if not self._waiting:
             self._order.clear()
         self.is_busy = bool(batch.items)

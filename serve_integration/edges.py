@@ -16,6 +16,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,9 @@ from hoplite_ray.worlds.waiting import run_async
 
 logger = logging.getLogger("hoplite_ray.serve")
 
-# Called as soon as a call has come, and what it returns is awaited in a task of its own.
-Handler = Callable[[Any], Awaitable[Any]]
+# Called as soon as a call has come, with what tells the caller that work on it begins; what it
+# returns is awaited in a task of its own.
+Handler = Callable[[Any, Callable[[], None]], Awaitable[Any]]
 
 _JOIN_S = 10.0
 _TOGETHER = 64  # messages in one frame at most; more wait for the next
@@ -40,11 +42,20 @@ _LINE_BYTES_MAX = 16 << 10
 _QUEUED_BYTES_MAX = 64 << 20  # that wait to be sent; above it `call` waits
 _STRANGERS_MAX = 64  # at a door at once that have not shown its token
 
-_CALL, _REPLY, _FAILURE, _TAKEN_BACK = range(4)
+_CALL, _REPLY, _FAILURE, _TAKEN_BACK, _BEGUN = range(5)
 
 
 class EdgeBrokenError(Exception):
-    """The world of the edge has ended: the peer is dead, or out of reach."""
+    """The world of the edge has ended: the peer is dead, or out of reach.
+
+    was_sent:   the call had gone, or was about to.
+    has_begun:  the peer had said that it works on it.
+    """
+
+    def __init__(self, why: str, *, was_sent: bool = True, has_begun: bool = False) -> None:
+        super().__init__(why)
+        self.was_sent = was_sent
+        self.has_begun = has_begun
 
 
 class Edge:
@@ -58,6 +69,7 @@ class Edge:
         self._handler = handler
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._begun: set[int] = set()  # of those that wait
         self._outgoing: deque[Message] = deque()
         self._is_sending = False
         self._sending: asyncio.Task[None] | None = None
@@ -74,7 +86,7 @@ class Edge:
         Raises:  EdgeBrokenError; or what the handler raised.
         """
         if self.is_broken:
-            raise EdgeBrokenError(f"{self.world} has ended")
+            raise EdgeBrokenError(f"{self.world} has ended", was_sent=False)
         number = next(self._numbers)
         reply = self._waiting[number] = asyncio.get_running_loop().create_future()
         self.calls_open += 1
@@ -89,6 +101,7 @@ class Edge:
             raise
         finally:
             self._waiting.pop(number, None)
+            self._begun.discard(number)
             self.calls_open -= 1
 
     async def ended(self) -> None:
@@ -175,7 +188,8 @@ class Edge:
         number = message.number
         if message.kind == _CALL:
             try:
-                answer = self._handler(message.value())
+                begun = partial(self._tell_begun, number)
+                answer = self._handler(message.value(), begun)
             except Exception as error:
                 self._post(failure(number, error))
                 return
@@ -184,6 +198,9 @@ class Edge:
         elif message.kind == _TAKEN_BACK:
             if (answering := self._answering.get(number)) is not None:
                 _cancel_begun(answering)
+        elif message.kind == _BEGUN:
+            if number in self._waiting:
+                self._begun.add(number)
         elif (reply := self._waiting.get(number)) is not None and not reply.done():
             try:
                 value = message.value()
@@ -195,6 +212,10 @@ class Edge:
                 reply.set_result(value)
             else:
                 reply.set_exception(value)
+
+    def _tell_begun(self, number: int) -> None:
+        if not self.is_broken:
+            self._post(Message.packed(_BEGUN, number, None))
 
     async def _answer(self, number: int, answer: Awaitable[Any]) -> None:
         try:
@@ -210,9 +231,9 @@ class Edge:
         if self.is_broken:
             return
         self.is_broken = True
-        for reply in self._waiting.values():
+        for number, reply in self._waiting.items():
             if not reply.done():
-                reply.set_exception(EdgeBrokenError(why))
+                reply.set_exception(EdgeBrokenError(why, has_begun=number in self._begun))
         self._has_room.set()
         for task in (self._receiving, self._sending):
             if task is not None and task is not asyncio.current_task():

@@ -2,7 +2,9 @@
 
 A call goes to the replica with the fewest of our calls open. If its edge breaks the call goes to
 another one, so a death costs its callers a repetition and no answer; user code runs at least once.
-A query over which several replicas have died is given up: it would kill the others, too.
+A query over which several replicas have died is given up: it would kill the others, too. Before the
+last of them it is to run alone, and that death counts only if it had begun: so others that were in
+its batches are not given up with it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from hoplite_ray import WorldError
@@ -41,7 +43,7 @@ class JoinLostError(Exception):
 
     def __init__(self, why: str, deaths: int) -> None:
         super().__init__(why, deaths)
-        self.deaths = deaths  # of replicas that held this query
+        self.deaths = deaths  # of replicas that held this query, in all attempts
 
 
 class PoisonousQueryError(Exception):
@@ -79,7 +81,7 @@ class Outlet:
             await changed.wait()
 
     async def call(self, query: Query, *, preferred: Sequence[str] = (), waits: bool = True) -> Any:
-        """Have a replica of the stage answer.
+        """Have a replica of the stage answer `query`, which is this call's own.
 
         preferred:  the ids of those that may, best first; of a join.
         waits:      while there is no replica.
@@ -87,7 +89,7 @@ class Outlet:
         Raises:  what the stage raised; PoisonousQueryError; NoReplicaError if it does not wait;
                  JoinLostError when all of `preferred` are dead, or one is out of reach.
         """
-        deaths = 0
+        deaths = query.deaths
         while True:
             edge = await self._pinned(preferred, deaths) if preferred else self._chosen()
             if edge is None:
@@ -96,6 +98,7 @@ class Outlet:
                 await self.ready()
                 continue
             try:
+                query.alone = alone = deaths >= DEATHS_MAX - 1
                 query.sent_s = time.time()
                 return await edge.call(query)
             except StoredLostError as error:
@@ -103,7 +106,7 @@ class Outlet:
                 query = query.by_value()
             except EdgeBrokenError as error:
                 self._forget(edge)
-                deaths += 1
+                deaths += error.has_begun if alone else error.was_sent
                 metrics.count("serve_reissues", stage=self.stage)
                 if deaths >= DEATHS_MAX:
                     raise PoisonousQueryError(
@@ -201,7 +204,7 @@ class Outlet:
                 self._tell_change()
                 await edge.close()
 
-    async def _nothing(self, request: Any) -> Any:
+    async def _nothing(self, request: Any, begun: Callable[[], None]) -> Any:
         raise TypeError(f"a stage does not call its callers; it asked for {type(request).__name__}")
 
 

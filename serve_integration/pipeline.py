@@ -205,10 +205,10 @@ class Ingress:
         deaths = 0
         for attempt in itertools.count(1):
             try:
-                return await self._by_edges(query_id, attempt, value, deadline_s)
+                return await self._by_edges(query_id, attempt, value, deadline_s, deaths)
             except JoinLostError as error:
                 logger.debug("query %s is asked again: %s", query_id, error)
-                deaths += error.deaths
+                deaths = max(deaths, error.deaths)
                 if deaths >= DEATHS_MAX:
                     raise PoisonousQueryError(
                         f"{deaths} replicas have died, one after the other, while they held this "
@@ -216,15 +216,19 @@ class Ingress:
                     ) from error
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _by_edges(self, query_id: str, attempt: int, value: Any, deadline_s: float) -> Any:
+    async def _by_edges(
+        self, query_id: str, attempt: int, value: Any, deadline_s: float, deaths: int
+    ) -> Any:
         async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
             joins = {}
             for name, outlet in self._joins.items():
                 await outlet.ready()
                 joins[name] = tuple(random.sample(outlet.replicas, len(outlet.replicas)))
             left_s = deadline_s - time.monotonic()
-            query = Query(query_id, attempt, "", value, left_s, joins)
-            calls = [outlet.call(query) for outlet in self._first]
+            calls = [
+                outlet.call(Query(query_id, attempt, "", value, left_s, joins, deaths))
+                for outlet in self._first
+            ]
             answer = await joint_answer(calls, attempt)
         if isinstance(answer, Merged):
             raise JoinLostError("none of its inputs has the answer", 0)

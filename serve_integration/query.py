@@ -17,6 +17,8 @@ class Query:
     value:   or Stored, where it lies in the store.
     left_s:  seconds until its deadline, when it was sent.
     joins:   for each stage with several inputs, which replica is to join it, best first.
+    deaths:  of replicas that held it, in earlier attempts.
+    alone:   it shares its batch with no other, and who sent it hears when that begins.
     sent_s:  when it was sent, by the sender's wall clock; `Outlet.call` says it.
     """
 
@@ -26,6 +28,8 @@ class Query:
     value: Any
     left_s: float
     joins: Mapping[str, tuple[str, ...]]
+    deaths: int = 0
+    alone: bool = False
     sent_s: float = 0.0
 
     def by_value(self) -> Query:

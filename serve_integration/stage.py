@@ -17,10 +17,11 @@ import inspect
 import logging
 import time
 import traceback
-from collections.abc import Awaitable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from ray import serve
@@ -172,6 +173,9 @@ def deployment(stage: Stage, name: str, downstream: Mapping[str, Any]) -> Any:
     return serve.deployment(**options)(Replica).bind(stage, name, dict(downstream))
 
 
+Begun = Callable[[], None]
+
+
 @dataclass(eq=False, slots=True)
 class _Run:
     """A query that waits for its batch."""
@@ -180,6 +184,7 @@ class _Run:
     value: Any  # of a join a dict of all inputs
     answer: asyncio.Future[Any]
     came_s: float
+    begun: tuple[Begun, ...] = ()  # who is to hear that it begins
 
 
 class Replica:
@@ -198,6 +203,8 @@ class Replica:
         )
         self._joins = Joins[Any](stage.inputs or ("",), open_max=_WAITING_MAX)
         self._joined: dict[tuple[str, int], asyncio.Future[Any]] = {}
+        self._to_hear: WeakKeyDictionary[asyncio.Future[Any], tuple[Begun, ...]]
+        self._to_hear = WeakKeyDictionary()  # that what was joined begins
         self._tasks: set[asyncio.Task[Any]] = set()
         self._running = 0  # queries that wait or run
         self._asking = 0  # queries that came over edges and are not answered yet
@@ -244,7 +251,8 @@ class Replica:
         value = (
             values[0] if len(values) == 1 else dict(zip(self._stage.inputs, values, strict=True))
         )
-        return await self._run(query_id, value, time.monotonic() + left_s)
+        query = Query(query_id, 1, "", value, left_s, {})
+        return await self._run(query, value, time.monotonic() + left_s)
 
     async def __del__(self) -> None:
         if not hasattr(self, "_metadata"):  # it was never made whole
@@ -260,14 +268,11 @@ class Replica:
         if inspect.iscoroutinefunction(own):
             await own()
 
-    def _asked(self, query: Query) -> Awaitable[Any]:
+    def _asked(self, query: Query, begun: Begun) -> Awaitable[Any]:
         """Answer what comes over an edge; what can have its place in a batch has it at once."""
         if isinstance(query.value, handoff.Stored) or len(self._stage.inputs) > 1:
-            return self._counted(self._taken(query))
-        observe_hop(query)
-        deadline_s = time.monotonic() + query.left_s
-        running = self._run(query.id, query.value, deadline_s)
-        return self._counted(self._handed_on(query, running, deadline_s))
+            return self._counted(self._taken(query, begun))
+        return self._counted(self._answered(query, begun))
 
     async def _counted(self, answer: Coroutine[Any, Any, Any]) -> Any:
         """Wait for an answer, which this replica does not end before."""
@@ -280,17 +285,23 @@ class Replica:
             if not self._asking:
                 self._is_idle.set()
 
-    async def _taken(self, query: Query) -> Any:
+    async def _taken(self, query: Query, begun: Begun) -> Any:
         """Answer what lies in the store, or is one of several inputs."""
         query = replace(query, value=await handoff.taken(query.value, query.left_s))
+        if len(self._stage.inputs) > 1:
+            return await self._joined_with(query, begun)
+        return await self._answered(query, begun)
+
+    def _answered(self, query: Query, begun: Begun) -> Coroutine[Any, Any, Any]:
+        """Have it wait for its batch, now; what is returned waits for its answer."""
         observe_hop(query)
         deadline_s = time.monotonic() + query.left_s
-        if len(self._stage.inputs) > 1:
-            return await self._joined_with(query, deadline_s)
-        running = self._run(query.id, query.value, deadline_s)
-        return await self._handed_on(query, running, deadline_s)
+        running = self._run(query, query.value, deadline_s, (begun,))
+        return self._handed_on(query, running, deadline_s)
 
-    async def _joined_with(self, query: Query, deadline_s: float) -> Any:
+    async def _joined_with(self, query: Query, begun: Begun) -> Any:
+        observe_hop(query)
+        deadline_s = time.monotonic() + query.left_s
         if not self._joins.has_room(query.id):
             raise BusyError(f"stage {self._name} has {_WAITING_MAX} queries that wait for inputs")
         if (query.id, query.attempt) not in self._joined and self._joins.is_over(
@@ -298,6 +309,7 @@ class Replica:
         ):
             raise JoinLostError(f"its answer at {self._name} was forgotten", 0)
         joined = self._joined_answer(query)
+        self._to_hear[joined] = (*self._to_hear.get(joined, ()), begun)
         met = self._joins.offer(
             query.id, query.attempt, query.name, query.value, deadline_s=deadline_s
         )
@@ -330,7 +342,7 @@ class Replica:
         self, joined: asyncio.Future[Any], query: Query, met: dict[str, Any], deadline_s: float
     ) -> None:
         try:
-            running = self._run(query.id, met, deadline_s)
+            running = self._run(query, met, deadline_s, self._to_hear.pop(joined))
             answer = await self._handed_on(query, running, deadline_s)
             if not joined.done():
                 joined.set_result(answer)
@@ -350,22 +362,26 @@ class Replica:
             return result
         left_s = max(deadline_s - time.monotonic(), 0.001)
         value = await handoff.shared(result, len(self._outlets))
-        sent = replace(query, name=self._name, value=value, left_s=left_s)
         calls = [
-            outlet.call(sent, preferred=query.joins.get(name, ()))
+            outlet.call(
+                replace(query, name=self._name, value=value, left_s=left_s),
+                preferred=query.joins.get(name, ()),
+            )
             for name, outlet in self._outlets.items()
         ]
         async with asyncio.timeout(left_s):
             return await joint_answer(calls, query.attempt)
 
-    def _run(self, query_id: str, value: Any, deadline_s: float) -> asyncio.Future[Any]:
+    def _run(
+        self, query: Query, value: Any, deadline_s: float, begun: tuple[Begun, ...] = ()
+    ) -> asyncio.Future[Any]:
         """Have it wait for its batch; cancelled, what is returned takes it back.
 
         Raises:  BusyError.
         """
         answer = asyncio.get_running_loop().create_future()
-        run = _Run(query_id, value, answer, time.monotonic())
-        ticket = self._batches.offer(run, deadline_s=deadline_s)
+        run = _Run(query.id, value, answer, time.monotonic(), begun if query.alone else ())
+        ticket = self._batches.offer(run, deadline_s=deadline_s, alone=query.alone)
         if ticket is None:
             raise BusyError(f"stage {self._name} has {_WAITING_MAX} queries waiting")
         self._running += 1
@@ -396,6 +412,8 @@ class Replica:
         metrics.observe("serve_batch_size", len(runs))
         for run in runs:
             metrics.observe("serve_stage_ms", (began_s - run.came_s) * 1000, part="queue")
+            for begun in run.begun:
+                begun()
         if self._is_async:
             task = asyncio.create_task(self._work_async(runs, began_s))
             self._tasks.add(task)

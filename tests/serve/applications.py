@@ -107,6 +107,17 @@ class Deadly:
         return [query_ids() if query == -3 else query]
 
 
+@stage(num_replicas=2, max_batch=64, **LIGHT)
+class DeadlyTogether:
+    """Ends its own process over -1, and with it all of the batch."""
+
+    def __call__(self, queries: list[int]) -> list[int]:
+        time.sleep(0.2)
+        if -1 in queries:
+            os._exit(1)
+        return queries
+
+
 @stage(
     max_batch=1,
     autoscaling_config={

@@ -16,7 +16,7 @@ import ray
 
 from hoplite_ray.serve import PoisonousQueryError, pipeline
 from tests.ray.raycluster import eventually
-from tests.serve.applications import Cross, Deadly, Search, Slow, Text, Vision
+from tests.serve.applications import Cross, Deadly, DeadlyTogether, Search, Slow, Text, Vision
 from tests.serve.conftest import Application, Node
 from tests.serve.test_pipeline import KEY, four_stages
 
@@ -150,4 +150,14 @@ def test_a_query_that_kills_is_given_up_and_others_are_answered(node: Node) -> N
     with pytest.raises(Exception, match=PoisonousQueryError.__name__):
         application.answer(-1)
     assert application.answer(7) == 7
+    application.delete()
+
+
+def test_what_is_in_one_batch_with_a_query_that_kills_is_answered(node: Node) -> None:
+    application = Application("together", pipeline(only=DeadlyTogether, replicas=1))
+    asked = [application.ask(query) for query in (*range(20), -1, *range(20, 40))]
+    killing = asked.pop(20)
+    with pytest.raises(Exception, match=PoisonousQueryError.__name__):
+        killing.result(timeout_s=100)
+    assert [each.result(timeout_s=100) for each in asked] == list(range(40))
     application.delete()

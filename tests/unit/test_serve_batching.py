@@ -126,6 +126,17 @@ def test_those_of_one_deadline_keep_their_order() -> None:
     assert taken is not None and taken.items == list(range(9))
 
 
+def test_what_runs_alone_shares_its_batch_with_none_and_keeps_its_place() -> None:
+    batches = Batches[str](cap=8, waiting_max=10)
+    for item, alone in (("a", False), ("b", True), ("c", True), ("d", False), ("e", False)):
+        assert batches.offer(item, deadline_s=1.0, alone=alone) is not None
+    taken = []
+    while (batch := batches.take(0.0)) is not None:
+        taken.append(batch.items)
+        batches.finish(len(batch.items), 0.01)
+    assert taken == [["a"], ["b"], ["c"], ["d", "e"]]
+
+
 def test_a_stage_with_too_many_refuses_and_a_withdrawn_one_makes_room() -> None:
     batches = Batches[str](cap=1, waiting_max=2)
     first = batches.offer("a")
