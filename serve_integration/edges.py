@@ -65,6 +65,7 @@ class Edge:
         self.world = world
         self.is_broken = False
         self.calls_open = 0
+        self.calls_broken = 0  # that were open when it broke
         self._peer = 1 - world.rank
         self._handler = handler
         self._numbers = itertools.count()
@@ -231,6 +232,7 @@ class Edge:
         if self.is_broken:
             return
         self.is_broken = True
+        self.calls_broken = len(self._waiting)
         for number, reply in self._waiting.items():
             if not reply.done():
                 reply.set_exception(EdgeBrokenError(why, has_begun=number in self._begun))

@@ -15,9 +15,11 @@ from ray import serve
 from hoplite_ray.serve import handoff, metrics
 from hoplite_ray.serve.outlet import Outlet
 from hoplite_ray.serve.pipeline import (
+    INGRESS,
     INGRESS_REPLICAS,
     answered_by_json,
     check_ingress,
+    deadline_of,
     ingress_options,
     is_json,
 )
@@ -33,9 +35,11 @@ def ensemble(
     deadline_ms: float = 10_000,
     edges: str = "worlds",
     replicas: int = INGRESS_REPLICAS,
+    **named: Stage,
 ) -> Any:
-    """Return a Serve application in which all `models` answer each query; named model0, model1 ...
+    """Return a Serve application in which all models answer each query: its members.
 
+    `models` are called model0, model1 and so on, `named` by their keywords.
     `await handle.remote(x)` is an Answer: value, voted, missing, late. It comes when all living
     members have voted, when nothing can change a majority, or at the deadline.
 
@@ -46,16 +50,21 @@ def ensemble(
     Raises:  ValueError for arguments that can't be.
     """
     check_ingress(edges, deadline_ms, replicas)
-    if not models:
+    stages = {f"model{number}": each for number, each in enumerate(models)}
+    if twice := stages.keys() & named.keys():
+        raise ValueError(f"{min(twice)} is what one without a keyword is called; use another one")
+    stages |= named
+    if not stages:
         raise ValueError("an ensemble has at least one model: ensemble(Model, Other, ...)")
-    names = [f"model{number}" for number in range(len(models))]
-    Poll(names, quorum=quorum, combine=combine)  # a mistake is told here
-    for each in models:
+    if INGRESS in stages:
+        raise ValueError(f"no member can be called {INGRESS!r}, as where queries come in is")
+    for name, each in stages.items():
         if isinstance(each, list | tuple):
             raise ValueError("models are arguments of their own: ensemble(*models)")
         if not isinstance(each, Stage) or each.inputs:
-            raise ValueError(f"{each!r} is no stage that gets the query itself; use @stage")
-    members = {name: deployment(each, name, {}) for name, each in zip(names, models, strict=True)}
+            raise ValueError(f"{name}={each!r} is no stage that gets the query itself; use @stage")
+    Poll(list(stages), quorum=quorum, combine=combine)  # a mistake is told here
+    members = {name: deployment(each, name, {}) for name, each in stages.items()}
     options = ingress_options(replicas, deadline_ms / 1000)
     bound = serve.deployment(**options)(EnsembleIngress)
     return bound.bind(members, quorum, combine, deadline_ms / 1000, edges)
@@ -92,13 +101,16 @@ class EnsembleIngress:
     async def _as_dict(self, query: Any) -> dict[str, Any]:
         return dataclasses.asdict(await self.ask(query))
 
-    async def ask(self, value: Any, query_id: str | None = None) -> Answer:
-        """Have all members vote on one query."""
+    async def ask(
+        self, value: Any, query_id: str | None = None, deadline_ms: float | None = None
+    ) -> Answer:
+        """Have all members vote on one query; arguments as `Ingress.ask`'s."""
         loop = asyncio.get_running_loop()
+        limit_s = deadline_of(deadline_ms, self._deadline_s)
         began_s = loop.time()
         poll = Poll(list(self._handles), quorum=self._quorum, combine=self._combine)
         try:
-            answer = await self._polled(poll, query_id or uuid.uuid4().hex, value)
+            answer = await self._polled(poll, query_id or uuid.uuid4().hex, value, limit_s)
         except BaseException:
             metrics.count("serve_queries", outcome="failed")
             raise
@@ -109,12 +121,13 @@ class EnsembleIngress:
         metrics.count("serve_votes", missing=str(len(answer.missing)))
         return answer
 
-    async def _polled(self, poll: Poll, query_id: str, value: Any) -> Answer:
+    async def _polled(self, poll: Poll, query_id: str, value: Any, limit_s: float) -> Answer:
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self._deadline_s
+        deadline_s = loop.time() + limit_s
         sent = await handoff.shared(value, len(self._outlets))
         voting = {
-            asyncio.ensure_future(self._vote(name, query_id, sent)): name for name in self._handles
+            asyncio.ensure_future(self._vote(name, query_id, sent, limit_s)): name
+            for name in self._handles
         }
         waiting = set(voting)
         try:
@@ -138,10 +151,10 @@ class EnsembleIngress:
             raise QuorumError(poll.failure(), dict(poll.partial))
         return poll.answer()
 
-    async def _vote(self, name: str, query_id: str, value: Any) -> Any:
+    async def _vote(self, name: str, query_id: str, value: Any, limit_s: float) -> Any:
         if not self._outlets:
-            return await self._handles[name].remote(query_id, self._deadline_s, value)
-        query = Query(query_id, 1, "", value, self._deadline_s, {})
+            return await self._handles[name].remote(query_id, limit_s, value)
+        query = Query(query_id, 1, "", value, limit_s, {})
         return await self._outlets[name].call(query, waits=False)
 
     async def __del__(self) -> None:

@@ -25,6 +25,7 @@ from hoplite_ray.serve.handoff import StoredLostError
 from hoplite_ray.serve.query import Merged, Query
 
 logger = logging.getLogger("hoplite_ray.serve")
+_serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
 
 DEATHS_MAX = 3  # of replicas that held one query, one after the other
 _AGAIN_S = 0.1  # before a door is knocked at again: Serve takes longer to say that it is gone
@@ -199,6 +200,11 @@ class Outlet:
                     await edge.ended()
                 else:
                     metrics.count("serve_edges_broken", stage=self.stage)
+                    if edge.calls_broken:
+                        _serve_logger.warning(
+                            "replica %s of stage %s is gone; %d queries that it had go to others",
+                            *(replica, self.stage, edge.calls_broken),
+                        )
             finally:
                 self._forget(edge)
                 self._tell_change()

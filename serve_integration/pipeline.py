@@ -86,10 +86,26 @@ def check_ingress(edges: str, deadline_ms: float, replicas: int) -> None:
     """Raise ValueError for what an ingress can't have."""
     if edges not in EDGES:
         raise ValueError(f"edges={edges!r} is none of {list(EDGES)}")
-    if isinstance(deadline_ms, str) or not 0 < deadline_ms < math.inf:
-        raise ValueError(f"deadline_ms={deadline_ms!r} must be a number above 0")
+    check_deadline(deadline_ms)
     if type(replicas) is not int or replicas < 1:
         raise ValueError(f"replicas={replicas!r}, of the ingress, must be a whole number from 1 on")
+
+
+def check_deadline(deadline_ms: float) -> None:
+    """Raise ValueError for what is none."""
+    if not isinstance(deadline_ms, int | float) or not 0 < deadline_ms < math.inf:
+        raise ValueError(f"deadline_ms={deadline_ms!r} must be a number above 0")
+
+
+def deadline_of(asked_ms: float | None, deadline_s: float) -> float:
+    """Return how long a query may take, in seconds; `asked_ms` is what its caller wants.
+
+    Raises:  ValueError for what is no deadline.
+    """
+    if asked_ms is None:
+        return deadline_s
+    check_deadline(asked_ms)
+    return min(asked_ms / 1000, deadline_s)
 
 
 def ingress_options(replicas: int, deadline_s: float) -> dict[str, Any]:
@@ -175,16 +191,21 @@ class Ingress:
             return await self.ask(request)
         return await answered_by_json(request, self.ask)
 
-    async def ask(self, value: Any, query_id: str | None = None) -> Any:
+    async def ask(
+        self, value: Any, query_id: str | None = None, deadline_ms: float | None = None
+    ) -> Any:
         """Answer one query.
 
-        query_id:  what stages see as its id; the same one if a caller asks again.
+        query_id:     what stages see as its id; the same one if a caller asks again.
+        deadline_ms:  of this query, at most the application's.
         """
+        limit_s = deadline_of(deadline_ms, self._deadline_s)
         query_id = query_id or uuid.uuid4().hex
         began_s = time.monotonic()
         outcome = "failed"
         try:
-            answer = await (self._asked if self._outlets else self._by_handles)(query_id, value)
+            asked = self._asked if self._outlets else self._by_handles
+            answer = await asked(query_id, value, limit_s)
             outcome = "ok"
             return answer
         except (TimeoutError, LateError) as error:
@@ -192,16 +213,16 @@ class Ingress:
             if str(error):
                 raise
             raise TimeoutError(
-                f"query {query_id} was not answered within {self._deadline_s:g} s, its deadline"
+                f"query {query_id} was not answered within {limit_s:g} s, its deadline"
             ) from None
         finally:
             metrics.count("serve_queries", outcome=outcome)
             metrics.observe_query(time.monotonic() - began_s, self._deadline_s)
 
-    async def _asked(self, query_id: str, value: Any) -> Any:
+    async def _asked(self, query_id: str, value: Any, limit_s: float) -> Any:
         """Ask, again whenever the replicas are lost that its inputs were to meet at."""
+        deadline_s = time.monotonic() + limit_s
         value = await handoff.shared(value, len(self._first))
-        deadline_s = time.monotonic() + self._deadline_s
         deaths = 0
         for attempt in itertools.count(1):
             try:
@@ -234,12 +255,12 @@ class Ingress:
             raise JoinLostError("none of its inputs has the answer", 0)
         return answer
 
-    async def _by_handles(self, query_id: str, value: Any) -> Any:
+    async def _by_handles(self, query_id: str, value: Any, limit_s: float) -> Any:
         responses: dict[str, Any] = {}
         for name, inputs in self._inputs.items():
             values = [responses[each] for each in inputs] or [value]
-            responses[name] = self._handles[name].remote(query_id, self._deadline_s, *values)
-        async with asyncio.timeout(self._deadline_s):
+            responses[name] = self._handles[name].remote(query_id, limit_s, *values)
+        async with asyncio.timeout(limit_s):
             return await responses[next(reversed(self._inputs))]
 
     async def __del__(self) -> None:

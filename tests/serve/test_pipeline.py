@@ -122,8 +122,12 @@ def test_a_query_has_the_id_that_its_caller_gave_and_a_deadline(node: Node) -> N
     app = pipeline(only=Deadly, replicas=1, deadline_ms=4000)
     application = Application("only", app)
     assert application.answer_as(-3, "mine") == ("mine",)
+    with pytest.raises(TimeoutError, match=r"not answered within 0\.5 s"):
+        application.answer_as(-2, "soon", deadline_ms=500)
     with pytest.raises(TimeoutError, match="not answered within 4 s"):
-        application.answer(-2)
+        application.answer_as(-2, "later", deadline_ms=90_000)
+    with pytest.raises(ValueError, match="deadline_ms=0 must be a number above 0"):
+        application.answer_as(-3, "never", deadline_ms=0)
     application.delete()
 
 

@@ -172,6 +172,10 @@ class Two:
         (lambda: One.after(One), "name a stage by its keyword"),
         (lambda: ensemble(), "at least one model"),
         (lambda: pipeline(a=stage(Named)), "stage a: Named.bind.* missing a required argument"),
+        (lambda: ensemble(One, model0=One), "model0 is what one without a keyword is called"),
+        (lambda: ensemble(One, combin="mean"), "combin='mean' is no stage"),
+        (lambda: ensemble(ingress=One), "no member can be called 'ingress'"),
+        (lambda: pipeline(a=One, deadline_ms=None), "deadline_ms=None must be"),
         (lambda: ensemble(One.bind(1)), "stage model0: One.bind.* too many"),
     ],
 )
