@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import socket
 import time
 from collections.abc import Callable
@@ -78,10 +79,12 @@ def _retried(start: Callable[[], Any]) -> Any:
 
 
 def free_port() -> int:
-    """A port that nobody listens at now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """A port that nobody has, and that no connection and no worker of Ray is given by itself."""
+    while True:
+        port = random.randint(20_000, 32_000)
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("", port))
+            return port
 
 
 def eventually(condition: Callable[[], bool], *, within_s: float = 15.0) -> bool:

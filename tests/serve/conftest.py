@@ -20,8 +20,9 @@ from tests.ray.raycluster import RayCluster, free_port
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where it is reached over HTTP: Serve's applications, and Ray's metrics agent."""
+    """Where Ray is, and over HTTP Serve's applications and Ray's metrics agent."""
 
+    address: str
     http: str
     metrics: str
 
@@ -30,6 +31,7 @@ class Node:
 def node() -> Iterator[Node]:
     """Ray and Serve."""
     os.environ["RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S"] = "0.5"  # else 10 s
+    os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "30"  # a busy machine takes more than 5 s
     serving, telling = free_port(), free_port()
     started = RayCluster.start(
         nodes=1,
@@ -40,7 +42,8 @@ def node() -> Iterator[Node]:
     try:
         ray.init(address=started.cluster.address, log_to_driver=False)
         serve.start(http_options=HTTPOptions(port=serving))
-        yield Node(f"http://127.0.0.1:{serving}", f"http://127.0.0.1:{telling}/metrics")
+        http, metrics = f"http://127.0.0.1:{serving}", f"http://127.0.0.1:{telling}/metrics"
+        yield Node(started.cluster.address, http, metrics)
     finally:
         serve.shutdown()
         ray.shutdown()
@@ -53,6 +56,13 @@ class Application:
     def __init__(self, name: str, app: Any) -> None:
         self.name = name
         self._handle = serve.run(app, name=name, route_prefix=f"/{name}")
+
+    @classmethod
+    def running(cls, name: str) -> Application:
+        """Return one that something else has started."""
+        found = cls.__new__(cls)
+        found.name, found._handle = name, serve.get_app_handle(name)
+        return found
 
     def ask(self, query: Any) -> Any:
         """Begin a query; its `result` waits."""
