@@ -75,6 +75,11 @@ def test_it_is_updated_and_scaled_without_an_error(node: Node, tmp_path: Path) -
         serve_command("run", "--non-blocking", "-a", node.address, str(config))
         assert eventually(is_running, within_s=60)
 
+    def scale(name: str, replicas: int) -> None:
+        deployments[name]["num_replicas"] = replicas
+        run()
+        assert eventually(lambda: len(application.pids(name)) == replicas, within_s=60)
+
     run()
     application = Application.running("built")
     assert application.answer(7) == 7
@@ -87,10 +92,8 @@ def test_it_is_updated_and_scaled_without_an_error(node: Node, tmp_path: Path) -
             lambda: old.isdisjoint(pid for name in deployments for pid in application.pids(name)),
             within_s=60,
         )
-        for number in (3, 1):
-            deployments["first"]["num_replicas"] = number
-            run()
-            assert eventually(lambda: len(application.pids("first")) == number, within_s=60)  # noqa: B023
+        scale("first", 3)
+        scale("first", 1)
         so_far = len(answers)
         assert eventually(lambda: len(answers) > so_far + 20)
     application.delete()
