@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import logging
 import math
+import numbers
 import random
 import time
 import uuid
@@ -93,7 +94,7 @@ def check_ingress(edges: str, deadline_ms: float, replicas: int) -> None:
 
 def check_deadline(deadline_ms: float) -> None:
     """Raise ValueError for what is none."""
-    if not isinstance(deadline_ms, int | float) or not 0 < deadline_ms < math.inf:
+    if not isinstance(deadline_ms, numbers.Real) or not 0 < deadline_ms < math.inf:
         raise ValueError(f"deadline_ms={deadline_ms!r} must be a number above 0")
 
 
