@@ -244,7 +244,9 @@ void Engine::State::resync(std::optional<NodeId> only_to) {
   for (const auto& [id, call] : calls_) {
     if (!is_meant(id)) continue;
     send(view_.home_of(id), call.want);
-    if (call.failed) tell_state(*call.failed);
+  }
+  for (const auto& [id, failure] : failed_) {
+    if (is_meant(id)) send(view_.home_of(id), failure);
   }
   for (const Member& member : view_.members()) {
     if (member.node == config_.node || (only_to && member.node != *only_to)) continue;

@@ -166,16 +166,11 @@ void Engine::State::on(const Command& command, const CancelCommand&) {
   const Error cancelled{Code::kCancelled, "cancelled by the caller"};
   for (auto& [target, call] : calls_) {
     if (call.waiter != waiter) continue;
-    ReduceWant news = call.want;
-    news.confirmed.clear();
-    news.cancelled = true;
-    send(view_.home_of(target), std::move(news));
-    reply(waiter, cancelled);
     const ObjectId name = target;
-    const bool is_ours = call.want.is_callers;
+    send(view_.home_of(name), Delete{name, Incarnation{1}});
+    reply(waiter, cancelled);
     end_call(name);
-    if (is_ours) drop_object(name, Incarnation{1}, true);
-    return;
+    return drop_object(name, Incarnation{1}, true);
   }
   for (auto& [name, retired] : retired_) {
     if (retired.writer == waiter) retired.writer.reset();

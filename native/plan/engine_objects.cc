@@ -242,7 +242,10 @@ void Engine::State::end_put(const ObjectId& id, LocalObject& object, const char*
 
 // The home says, or we decided: these bytes are to go.
 void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool deleted) {
-  if (deleted) tombstones_.note(id, upto, now_);
+  if (deleted) {
+    tombstones_.note(id, upto, now_);
+    failed_.erase(id);
+  }
   const auto it = objects_.find(id);
   if (it == objects_.end()) return;
   LocalObject& object = it->second;

@@ -18,6 +18,18 @@ bool asks_for_more(const ReduceOwn& a, const ReduceOwn& b) {
   return a.target_epoch != b.target_epoch || a.stripe_count != b.stripe_count || a.owned != b.owned;
 }
 
+// Its caller's word. Who waits for the result hears from its home, which may be another one
+// tomorrow.
+ReduceReport failure_of(const ReduceState& state, NodeId caller) {
+  ReduceReport failure;
+  failure.target = state.target;
+  failure.target_epoch = state.target_epoch;
+  failure.caller = caller;
+  failure.code = state.code;
+  failure.text = state.text;
+  return failure;
+}
+
 }  // namespace
 
 void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
@@ -166,6 +178,7 @@ void Engine::State::on(NodeId, const Message&, const ReduceState& state) {
       reply(call->second.waiter, Reduced{state.members});
       end_call(state.target);
     } else if (state.phase == ReducePhase::kFailed) {
+      failed_[state.target] = failure_of(state, config_.node);
       reply(call->second.waiter, Error{state.code, state.text});
       end_call(state.target);
     }
@@ -304,20 +317,12 @@ NodeId EngineTables::planner_of(const ObjectId& target) const {
 // To the directory here, or, of a reduce that is planned for our own clients, how it failed to its
 // home: it answers everybody, us too. Of a success the home hears from who has the result.
 void Engine::State::tell_state(const ReduceState& state) {
-  const NodeId home = view_.home_of(state.target);
-  const bool is_failed = state.phase == ReducePhase::kFailed;
-  if (is_failed && is_planned_here(state.target)) calls_.at(state.target).failed = state;
-  if (home == config_.node) {
-    directory_.handle_reduce_state(state, now_);
-    if (is_failed && is_planned_here(state.target)) send(home, state);
-  } else if (is_failed && is_planned_here(state.target)) {
-    ReduceReport news;
-    news.target = state.target;
-    news.target_epoch = state.target_epoch;
-    news.code = state.code;
-    news.text = state.text;
-    send(home, std::move(news));
-  }
+  const bool is_home = view_.home_of(state.target) == config_.node;
+  if (is_home) directory_.handle_reduce_state(state, now_);
+  if (state.phase != ReducePhase::kFailed || !is_planned_here(state.target)) return;
+  const ReduceReport& failure = failed_[state.target] = failure_of(state, config_.node);
+  if (is_home) return send(config_.node, state);
+  send(view_.home_of(state.target), failure);
 }
 
 // A source that a caller waits for has been found, or lost.

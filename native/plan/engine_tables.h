@@ -43,7 +43,6 @@ struct Call {  // the caller's side of a reduce
   std::set<ObjectId> unanswered = {};  // of `awaited`, of which not even their homes have spoken
   bool is_planned = false;             // it is known who plans it
   std::deque<ReduceSource> unplanned = {};  // confirmed before; the first one may be asked for
-  std::optional<ReduceState> failed = {};   // planned here, and its home is to say so
 };
 struct Carried {  // a source that came with its location
   ObjectId object;
@@ -130,6 +129,7 @@ struct EngineTables {
   bool drained_ = false;     // and it was said
   std::set<ObjectId> sole_;  // while draining: what no other node keeps
   std::map<ObjectId, Outcome> committed_;
+  std::map<ObjectId, ReduceReport> failed_;  // reduces that were asked for here; until deleted
   std::map<NodeId, Member> connected_;
   std::set<NodeId> links_;  // peers whose link is up
   std::deque<Message> loop_;

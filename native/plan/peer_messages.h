@@ -75,7 +75,6 @@ struct ReduceWant {  // the caller of a reduce, to who plans it; repeated whole 
   std::uint32_t first = 0;              // arrival position of confirmed[0]
   std::vector<ReduceSource> confirmed;  // in the order of arrival
   TargetEpoch seen;                     // highest target epoch the caller knows
-  bool cancelled = false;
   bool everywhere = false;     // the caller's node owns stripes too: the result is wanted on all
   bool deterministic = false;  // combined along a fixed tree over the source index
   bool is_callers = false;     // planned by its caller's node, which tells the home how it ends
@@ -83,7 +82,7 @@ struct ReduceWant {  // the caller of a reduce, to who plans it; repeated whole 
   ObjectMeta meta = {};  // of the result, if it is a share or its caller's; else as its sources are
   bool operator==(const ReduceWant&) const = default;
 };
-struct ReduceReport {  // an owner, to the target's home
+struct ReduceReport {  // an owner or the caller, to the target's home
   ObjectId target;
   TargetEpoch target_epoch;
   ObjectMeta meta;                       // of the result; block_bytes 0: not known yet
@@ -91,7 +90,7 @@ struct ReduceReport {  // an owner, to the target's home
   std::vector<std::uint32_t> lost;       // members (by index) that nobody holds any more
   std::vector<std::uint32_t> committed;  // members of a committed result, told to a new home
   NodeId caller;                         // ... and whose result it is
-  Code code = Code::kOk;                 // not kOk: this owner can't go on
+  Code code = Code::kOk;                 // not kOk: this owner can't go on, or for its caller ended
   std::string text;
   bool operator==(const ReduceReport&) const = default;
 };

@@ -38,10 +38,6 @@ std::string mismatch(const ReduceSource& source, const ObjectMeta& is, const std
 }  // namespace
 
 void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membership& view) {
-  if (want.cancelled) {
-    if (plans_.contains(want.target)) cancelled_.push_back(want.target);
-    return;
-  }
   Plan& plan = plans_[want.target];
   plan.wanted = true;
   plan.caller = from;
@@ -86,7 +82,8 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
 
 void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Membership& view) {
   if (roots_.contains(report.target)) return handle_branch_report(report, view);
-  if (!recovering_ && !plans_.contains(report.target) && report.committed.empty()) {
+  const bool is_callers = report.code != Code::kOk && report.caller == from;
+  if (!recovering_ && !plans_.contains(report.target) && report.committed.empty() && !is_callers) {
     parcels_.push_back({from, Drop{report.target, Incarnation{1}, false}});  // its caller is gone
     return;
   }
@@ -100,11 +97,14 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
     plan.state.members = report.committed;
     return publish(report.target, plan);
   }
-  if (plan.wanted && !is_ours(plan)) {  // how it ended, if it has
-    const bool is_news = from == plan.caller && report.code != Code::kOk && !plan.has_ended();
-    if (is_news) end(report.target, plan, report.code, report.text);
-    return;
+  if (is_callers) {  // it has heard so from an earlier home, or has planned it
+    const bool is_committed = plan.state.phase == ReducePhase::kCommitted;
+    if (is_committed || (plan.wanted && plan.caller != from)) return;
+    plan.caller = from;
+    plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
+    return end(report.target, plan, report.code, report.text);
   }
+  if (plan.wanted && !is_ours(plan)) return;
   if (!plan.wanted || plan.owners.empty()) {  // an owner under an earlier home: we begin after it
     plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
     plan.told.emplace(from, 0);
@@ -278,8 +278,9 @@ void ReduceTree::handle_delete(const ObjectId& target) {
   if (it == plans_.end()) return;
   Plan& plan = it->second;
   std::set<NodeId> told(plan.owners.begin(), plan.owners.end());
-  for (const NodeId owner : told) {
-    parcels_.push_back({owner, Drop{target, Incarnation{1}, true}});
+  if (plan.state.phase == ReducePhase::kFailed) told.insert(plan.caller);  // it keeps the failure
+  for (const NodeId node : told) {
+    parcels_.push_back({node, Drop{target, Incarnation{1}, true}});
   }
   if (plan.wanted && !plan.has_ended()) {
     plan.state.target = target;

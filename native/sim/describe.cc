@@ -107,8 +107,7 @@ std::string describe_body(const PeerMessage& body) {
           [](const ReduceWant& m) {
             Line line("ReduceWant");
             line.add(m.target).add("count", m.count).add("of", m.source_count);
-            line.add("first", m.first).sources(m.confirmed).add("seen", m.seen);
-            return line.add(m.cancelled ? "cancelled" : "").str();
+            return line.add("first", m.first).sources(m.confirmed).add("seen", m.seen).str();
           },
           [](const ReduceReport& m) {
             Line line("ReduceReport");

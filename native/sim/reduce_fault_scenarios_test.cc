@@ -78,6 +78,43 @@ TEST_P(ReduceFaults, TwoParticipantsDieAtOnceAndWithoutSparesItSaysSo) {
   }
 }
 
+// One of the dead has been the home, which may have told the caller only.
+TEST_P(ReduceFaults, HowItFailedIsKnownForEverWhoeverIsItsHome) {
+  for (const std::uint64_t bytes : {kBytes, std::uint64_t{100}}) {
+    for (std::size_t victim = 1; victim < 4; ++victim) {
+      Cluster& cluster = start(4);
+      put_now(0, source(0), {.size_bytes = bytes, .dtype = DType::kFloat32});
+      reduce_ = &cluster.reduce(0, kTarget, {.source_count = 2, .count = 2});
+      confirm(0, 0);
+      cluster.give_up(*reduce_, 1);
+      expect_error(*reduce_, Code::kReduceFailed, 5_s);
+      cluster.crash(victim);
+      expect_error(cluster.get(victim % 3 + 1, kTarget), Code::kReduceFailed, 5_s);
+      cluster.restart(victim);
+      for (int more = 0; more < 3; ++more) cluster.join();
+      cluster.run_for(1_s);
+      expect_error(cluster.get(4, kTarget), Code::kReduceFailed, 5_s);
+      TearDown();
+    }
+  }
+}
+
+TEST_P(ReduceFaults, ThatItWasCancelledIsKnownWhoeverIsItsHome) {
+  for (std::size_t victim = 1; victim < 4; ++victim) {
+    Cluster& cluster = start(4);
+    put_now(0, source(0), {.size_bytes = kBytes, .dtype = DType::kFloat32});
+    reduce_ = &cluster.reduce(0, kTarget, {.source_count = 2, .count = 2});
+    confirm(0, 0);
+    early_ = &cluster.get(victim % 3 + 1, kTarget);
+    cluster.run_for(100_ms);
+    cluster.cancel(*reduce_);
+    cluster.crash(victim);
+    expect_error(*reduce_, Code::kCancelled, 5_s);
+    expect_error(*early_, Code::kObjectLost, 5_s);
+    TearDown();
+  }
+}
+
 TEST_P(ReduceFaults, OwnerDiesWhileItsOwnSourceIsStillBeingWritten) {
   for (std::int64_t step = 0; step < 10; ++step) {
     Cluster& cluster = start(5, [](ClusterConfig& c) { c.write_bytes_per_s = 5'000'000; });

@@ -23,9 +23,9 @@ ObjectId object(std::uint8_t first) {
 const ObjectMeta kMeta{
     100001, 8192, {{DType::kFloat64, 64000}, {DType::kBool, 36001}}, "layout of two leaves"};
 const ReduceSource kSource{3, object(9), Incarnation{2}, true, NodeId{4}, true};
-const ReduceWant kWant{object(1),      ReduceOp::kMax, 8,    4,    1,    {kSource, kSource},
-                       TargetEpoch{6}, true,           true, true, true, Share{900, 300, 2},
-                       kMeta};
+const ReduceWant kWant{object(1),          ReduceOp::kMax, 8,    4,    1,
+                       {kSource, kSource}, TargetEpoch{6}, true, true, true,
+                       Share{900, 300, 2}, kMeta};
 
 const PullStart kPullStart{object(1),
                            Incarnation{4},

@@ -18,7 +18,6 @@ void fields(A& a, Of<A, ReduceWant> m) {
   a.number(m.first);
   each(a, m.confirmed, kReduceSourcesMax, kReduceSourceBytes, [&](auto& s) { fields(a, s); });
   id(a, m.seen);
-  a.flag(m.cancelled);
   a.flag(m.everywhere);
   a.flag(m.deterministic);
   a.flag(m.is_callers);
