@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -58,10 +60,37 @@ const Bytes& pulse_frame() {
   return frame;
 }
 
+// The first version of the kernel's struct sched_attr.
+struct SchedAttributes {
+  std::uint32_t size, policy;
+  std::uint64_t flags;
+  std::int32_t nice;
+  std::uint32_t priority;
+  std::uint64_t slice_ns, deadline_ns, period_ns;
+};
+static_assert(sizeof(SchedAttributes) == 48);
+
+// Of a process that is killed, the last thread to go gives all of its memory back before it closes
+// its descriptors, and a gigabyte takes tens of milliseconds. So this thread is to be among the
+// first: with the shortest turns, which Linux has since 6.12, and before others if it may be.
+void ask_for_early_turns() {
+  constexpr std::uint64_t kSliceNs = 100'000;  // the shortest there is
+  constexpr std::int32_t kNiceLeast = -20;
+  SchedAttributes ours{};
+  if (::syscall(SYS_sched_getattr, 0, &ours, sizeof ours, 0) != 0) return;
+  if (ours.policy != SCHED_OTHER) return;
+  ours.slice_ns = kSliceNs;
+  SchedAttributes first = ours;
+  first.nice = kNiceLeast;
+  if (::syscall(SYS_sched_setattr, 0, &first, 0) == 0) return;
+  [[maybe_unused]] const long set = ::syscall(SYS_sched_setattr, 0, &ours, 0);
+}
+
 }  // namespace
 
 void LivenessThread::live(int orders, const LivenessLimits& limits) noexcept {
   ::pthread_setname_np(::pthread_self(), "hoplite-live");
+  ask_for_early_turns();
   const auto answer = [orders](int number) {
     HOPLITE_CHECK(::send(orders, &number, sizeof number, MSG_NOSIGNAL) == sizeof number);
   };
