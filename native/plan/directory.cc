@@ -259,6 +259,10 @@ void Directory::handle_delete(const Delete& request, Instant now) {
 void Directory::bury(const ObjectId& object, Entry& entry, Incarnation upto, std::string why,
                      Instant now) {
   for (const auto& [node, holder] : entry.holders) send(node, Drop{object, upto, true});
+  const bool failed = entry.reduce && entry.reduce->phase == ReducePhase::kFailed;
+  if (failed && live_.contains(entry.reduce->caller)) {
+    send(entry.reduce->caller, Drop{object, upto, true});  // it remembers that
+  }
   entry.lost = entry.deleted = true;
   entry.lost_code = Code::kObjectLost;
   entry.lost_text = std::move(why);

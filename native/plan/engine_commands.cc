@@ -132,6 +132,9 @@ void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
   if (has_bytes || calls_.contains(reduce.target) || tombstones_.contains(reduce.target)) {
     return reply(waiter, Error{Code::kDuplicateObject, name + ": its target is in use already"});
   }
+  if (const auto failed = failed_.find(reduce.target); failed != failed_.end()) {
+    return reply(waiter, Error{failed->second.code, failed->second.text});
+  }
   Call& call = calls_[reduce.target];
   call.waiter = waiter;
   call.want.target = reduce.target;

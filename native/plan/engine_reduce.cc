@@ -178,7 +178,9 @@ void Engine::State::on(NodeId, const Message&, const ReduceState& state) {
       reply(call->second.waiter, Reduced{state.members});
       end_call(state.target);
     } else if (state.phase == ReducePhase::kFailed) {
-      failed_[state.target] = failure_of(state, config_.node);
+      // What was deleted is remembered as such.
+      const bool is_kept = state.caller == config_.node && state.code != Code::kCancelled;
+      if (is_kept) failed_[state.target] = failure_of(state, config_.node);
       reply(call->second.waiter, Error{state.code, state.text});
       end_call(state.target);
     }

@@ -104,6 +104,10 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
     plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
     return end(report.target, plan, report.code, report.text);
   }
+  if (plan.state.phase == ReducePhase::kFailed) {  // it has not heard of it
+    parcels_.push_back({from, Drop{report.target, Incarnation{1}, false}});
+    return;
+  }
   if (plan.wanted && !is_ours(plan)) return;
   if (!plan.wanted || plan.owners.empty()) {  // an owner under an earlier home: we begin after it
     plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
@@ -278,7 +282,6 @@ void ReduceTree::handle_delete(const ObjectId& target) {
   if (it == plans_.end()) return;
   Plan& plan = it->second;
   std::set<NodeId> told(plan.owners.begin(), plan.owners.end());
-  if (plan.state.phase == ReducePhase::kFailed) told.insert(plan.caller);  // it keeps the failure
   for (const NodeId node : told) {
     parcels_.push_back({node, Drop{target, Incarnation{1}, true}});
   }
@@ -480,9 +483,9 @@ void ReduceTree::end(const ObjectId& target, Plan& plan, Code code, std::string 
   plan.state.phase = ReducePhase::kFailed;
   plan.state.code = code;
   plan.state.text = std::move(text);
-  for (const NodeId owner : std::set<NodeId>(plan.owners.begin(), plan.owners.end())) {
-    parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});
-  }
+  std::set<NodeId> told(plan.owners.begin(), plan.owners.end());
+  for (const auto& [owner, members] : plan.told) told.insert(owner);  // of an earlier home
+  for (const NodeId owner : told) parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});
   publish(target, plan);
 }
 

@@ -62,7 +62,7 @@ class ReduceTree {
     ReduceOwn own;  // what its owner was told
   };
   struct Plan {
-    bool wanted = false;  // a caller stands behind it; else only owners of an earlier home reported
+    bool wanted = false;  // a caller stands behind it; else somebody spoke of it to a new home
     NodeId caller;
     ReduceOp op = ReduceOp::kSum;
     std::uint32_t source_count = 0, count = 0;

@@ -99,6 +99,35 @@ TEST_P(ReduceFaults, HowItFailedIsKnownForEverWhoeverIsItsHome) {
   }
 }
 
+TEST_P(ReduceFaults, HowItFailedIsForgottenOnceItsTargetIsDeleted) {
+  for (const std::uint64_t bytes : {kBytes, std::uint64_t{100}}) {
+    for (std::size_t caller = 0; caller < 4; ++caller) {
+      Cluster& cluster = start(4);
+      const auto begin = [&] {
+        reduce_ = &cluster.reduce(caller, kTarget, {.source_count = 2, .count = 2});
+        confirm(0, 0);
+      };
+      put_now(caller, source(0), {.size_bytes = bytes, .dtype = DType::kFloat32});
+      for (int times = 0; times < 2; ++times) {  // before it is deleted it has failed for good
+        begin();
+        cluster.give_up(*reduce_, 1);
+        expect_error(*reduce_, Code::kReduceFailed, 5_s);
+      }
+      cluster.erase((caller + 1) % 4, kTarget);
+      cluster.run_for(20_s);  // longer than a deletion is remembered
+      put_now(caller, source(1), {.size_bytes = bytes, .dtype = DType::kFloat32});
+      begin();
+      cluster.join();
+      cluster.run_for(1_s);
+      EXPECT_TRUE(reduce_->is_pending());
+      confirm(1, 1);
+      expect_value(*reduce_, 5_s);
+      expect_value(cluster.get((caller + 2) % 4, kTarget), 5_s);
+      TearDown();
+    }
+  }
+}
+
 TEST_P(ReduceFaults, ThatItWasCancelledIsKnownWhoeverIsItsHome) {
   for (std::size_t victim = 1; victim < 4; ++victim) {
     Cluster& cluster = start(4);

@@ -2,7 +2,9 @@
 #include "world/nccl_library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
+#include <string_view>
 #include <utility>
 
 namespace hoplite::worlds {
@@ -97,6 +99,22 @@ void* open_nccl(std::span<const std::string> names, std::string& why) {
   return nullptr;
 }
 
+std::string_view stem_of(std::string_view path) {
+  const std::string_view file = path.substr(path.rfind('/') + 1);
+  return file.substr(0, file.find(".so"));
+}
+
+// Whether something of that name, of any version, is loaded: the loader itself looks for the file
+// first, in all of its folders, which takes longer than a message.
+bool may_be_loaded(const std::string& name) {
+  std::string_view sought = stem_of(name);
+  const auto look = [](dl_phdr_info* object, std::size_t, void* stem) {
+    const bool has_name = object->dlpi_name != nullptr;
+    return has_name && stem_of(object->dlpi_name) == *static_cast<std::string_view*>(stem) ? 1 : 0;
+  };
+  return ::dl_iterate_phdr(look, &sought) != 0;
+}
+
 Error missing(const std::string& what) { return {Code::kInvalidArgument, what}; }
 
 }  // namespace
@@ -105,7 +123,8 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::load(std::span<const std
                                                              const std::string& cuda, CudaUse use) {
   auto library = std::make_shared<NcclLibrary>();
   const int mode = RTLD_NOW | (use == CudaUse::kAsItIs ? RTLD_NOLOAD : 0);
-  void* const driver = ::dlopen(cuda.c_str(), mode);
+  const bool is_wanted = use != CudaUse::kAsItIs || may_be_loaded(cuda);
+  void* const driver = is_wanted ? ::dlopen(cuda.c_str(), mode) : nullptr;
   if (driver == nullptr) {
     if (use == CudaUse::kAsItIs) return missing("this process uses no GPU");
     return missing("no GPU: the CUDA driver can't be loaded (" + said_by_loader() + ")");
