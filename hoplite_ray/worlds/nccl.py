@@ -147,7 +147,6 @@ def check_fold(op: str, array: OnGpu) -> None:
 
 _loading = threading.Lock()
 _nccl: Nccl | None = None
-_lacking: dict[tuple[str | None, str], HopliteError] = {}  # why these libraries were not loaded
 
 
 def _after_fork() -> None:
@@ -159,22 +158,15 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def loaded(*, begin: bool = False) -> Nccl:
-    """Return NCCL and the CUDA driver, loaded once; `begin`: looked for anew if they were missing.
+    """Return NCCL and the CUDA driver, loaded once.
 
     Raises:  InvalidArgumentError saying what is missing.
     """
     global _nccl
     with _loading:
-        if _nccl is not None:
-            return _nccl
-        named, cuda = nccl_libraries()
-        if not begin and (named, cuda) in _lacking:  # to look for them takes as long as a message
-            raise _lacking[named, cuda].with_traceback(None)
-        try:
+        if _nccl is None:
+            named, cuda = nccl_libraries()
             _nccl = Nccl([named] if named else usual_libraries(), cuda, begin=begin)
-        except HopliteError as error:
-            _lacking[named, cuda] = error
-            raise
         return _nccl
 
 
