@@ -40,8 +40,8 @@ constexpr int kCudaNotInitialized = 3;
 constexpr int kCudaNotReady = 600;
 constexpr std::array<std::size_t, 12> kElementBytes = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
-// init_fails, init_hangs, init_dies, abort_hangs, finalize_hangs, launch_is_slow, send_dies (after
-// half of its bytes), error (once something was launched).
+// init_fails, init_hangs, init_dies, abort_hangs, abort_lingers, finalize_hangs, launch_is_slow,
+// send_dies (after half of its bytes), error (once something was launched).
 bool has_fault(const char* name) {
   const char* const faults = std::getenv("FAKE_NCCL");
   return faults != nullptr && std::string(faults).find(name) != std::string::npos;
@@ -336,14 +336,10 @@ int ncclCommGetAsyncError(const Comm* comm, int* state) {
   return 0;
 }
 
-int ncclCommRevoke(Comm* comm, int flags) {
-  comm->is_aborted = true;
-  return flags;
-}
-
 int ncclCommAbort(Comm* comm) {
   ++aborted;
-  while (has_fault("abort_hangs")) sleep_ms(1000);
+  comm->is_aborted = has_fault("abort_lingers");  // what ends first is what runs
+  while (has_fault("abort_hangs") || has_fault("abort_lingers")) sleep_ms(100);
   comm->aborted_before = last_aborted.exchange(comm);
   comm->is_aborted = true;
   comm->meeting.join();

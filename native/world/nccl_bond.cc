@@ -51,6 +51,7 @@ OperationHandle NcclBond::join() {
     const std::lock_guard guard(mutex_);
     joining_ = joined->id;
     open_.insert(joining_);
+    launched_.insert(joining_);
   }
   world->attach(shared_from_this());
   queue_->add(shared_from_this());
@@ -226,6 +227,10 @@ NcclBond::Next NcclBond::launch(const Waiting& waiting) {
     }
   }
   launching_ = waiting.operation;
+  {
+    const std::lock_guard guard(mutex_);
+    launched_.insert(launching_);
+  }
   library_->nccl.group_start();
   const NcclResult called = call(waiting.transfer);
   const NcclResult grouped = library_->nccl.group_end();
@@ -326,6 +331,8 @@ void NcclBond::rang(void* ring) {
   {
     const std::lock_guard guard(bond.mutex_);
     bond.finished_.push_back(mine->operation);
+    bond.launched_.erase(mine->operation);
+    bond.changed_.notify_all();
   }
   bond.queue_->wake();
 }
@@ -343,6 +350,7 @@ void NcclBond::end_operation(OperationId operation, Operation::State state) {
   if (const auto world = world_.lock()) world->end_beside(operation, state);
   const std::lock_guard guard(mutex_);
   open_.erase(operation);
+  launched_.erase(operation);
 }
 
 // Before all have come it is the caller's to decide what that means; later it ends the world.
@@ -371,8 +379,9 @@ void NcclBond::handle_end(Ending ending) {
   }).detach();
 }
 
-// An abort may never return: then the communicator, its thread and its stream stay as they are, and
-// everything else goes on.
+// What was under way raises as soon as its kernels have ended, which an abort tells them first; it
+// returns half a second later, when NCCL's own threads have looked up. It may never return: then
+// the communicator, its thread and its stream stay as they are, and everything else goes on.
 void NcclBond::see_down(Ending ending) {
   quiet_thread("hoplite-nccl-abo", [self = shared_from_this(), ending] {
     self->take_down(ending);
@@ -380,34 +389,39 @@ void NcclBond::see_down(Ending ending) {
     self->is_down_ = true;
     self->changed_.notify_all();
   }).detach();
-  std::set<OperationId> open;
-  {
-    std::unique_lock lock(mutex_);
-    is_leaked_ = !changed_.wait_for(lock, std::chrono::nanoseconds(kAbortLimit.ns),
-                                    [this] { return is_down_; });
-    open.swap(open_);
-    if (is_leaked_) {
-      std::fprintf(stderr,
-                   "hoplite_ray: a communicator of NCCL (rank %d of %d on GPU %d) was not aborted "
-                   "within %lld s; it is left as it is\n",
-                   place_.rank, place_.size, place_.device,
-                   static_cast<long long>(kAbortLimit.ns / 1'000'000'000));
-    }
-  }
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kAbortLimit.ns);
+  std::unique_lock lock(mutex_);
+  const bool came = changed_.wait_until(
+      lock, limit, [this] { return is_down_ || (is_quiet_ && launched_.empty()); });
+  is_leaked_ = !came;
+  const std::set<OperationId> open = std::exchange(open_, {});
+  lock.unlock();
   if (const auto world = world_.lock()) {
     for (const OperationId operation : open) {
       world->end_beside(operation, Operation::State::kBroken);
     }
   }
+  lock.lock();
+  is_leaked_ = !changed_.wait_until(lock, limit, [this] { return is_down_; });
+  if (is_leaked_) {
+    std::fprintf(stderr,
+                 "hoplite_ray: a communicator of NCCL (rank %d of %d on GPU %d) was not aborted "
+                 "within %lld s; it is left as it is\n",
+                 place_.rank, place_.size, place_.device,
+                 static_cast<long long>(kAbortLimit.ns / 1'000'000'000));
+  }
+  lock.unlock();
   queue_->note_over();
 }
 
 void NcclBond::take_down(Ending ending) {
   {
     std::unique_lock lock(mutex_);
-    const auto is_quiet = [this] { return !is_calling_; };
+    const auto is_quiet = [this] { return !is_calling_; };  // nothing more will be launched
     const bool came = changed_.wait_for(lock, std::chrono::nanoseconds(kCallLimit.ns), is_quiet);
     if (!came && comm_ == nullptr) changed_.wait(lock, is_quiet);  // nothing to abort it by
+    is_quiet_ = is_quiet();
+    changed_.notify_all();
     for (auto& [turn, waiting] : waiting_) {
       if (waiting.event != nullptr) library_->cuda.event_destroy(waiting.event);
     }
@@ -417,8 +431,8 @@ void NcclBond::take_down(Ending ending) {
   {
     const CudaCurrent current(*library_, context_);
     if (comm_ != nullptr && (ending == Ending::kBroken || !is_finalized())) {
-      // Never destroyed: that would wait for kernels that wait for a peer.
-      if (library_->nccl.revoke != nullptr) library_->nccl.revoke(comm_, 0);
+      // Never destroyed: that would wait for kernels that wait for a peer. Nor revoked first, which
+      // goes on beside the abort and joins the same threads (NCCL 2.28.9: crashes, hangs).
       library_->nccl.abort(comm_);
     }
     if (stream_ != nullptr) {

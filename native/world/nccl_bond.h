@@ -4,7 +4,8 @@
 //  - step() and what it calls are the NCCL thread's; the rest is any thread's.
 //  - An operation has succeeded if the stream has got past it, NCCL reports no error, and the world
 //    has not ended. When the world ends, operations end when nothing can touch their memory any
-//    more: when the communicator was aborted, or that has taken kAbortLimit and it is leaked.
+//    more: when their kernels have ended, or the communicator was aborted, or that has taken
+//    kAbortLimit and it is leaked.
 //  - The world's lock is never taken with this one's held.
 // NCCL's user guide, "Fault tolerance"; design decision 22. SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -133,10 +134,12 @@ class NcclBond final : public Companion, public std::enable_shared_from_this<Ncc
   std::uint64_t turns_given_ = 0;
   std::uint64_t turns_begun_ = 0;
   std::set<OperationId> open_;
+  std::set<OperationId> launched_;  // what NCCL was asked for, until it has happened
   std::vector<OperationId> finished_;
   std::string error_;
   bool is_calling_ = false;
   bool is_ended_ = false;
+  bool is_quiet_ = false;  // it has ended, and no call to NCCL is under way
   bool is_down_ = false;
   bool is_leaked_ = false;
 };

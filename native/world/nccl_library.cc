@@ -42,7 +42,6 @@ std::string find_nccl(void* handle, NcclFunctions& nccl) {
   finder.find("ncclCommFinalize", nccl.finalize);
   finder.find("ncclCommDestroy", nccl.destroy);
   finder.find("ncclCommAbort", nccl.abort);
-  finder.look("ncclCommRevoke", nccl.revoke);
   finder.find("ncclGetErrorString", nccl.error_text);
   finder.find("ncclGetLastError", nccl.last_error);
   finder.find("ncclGroupStart", nccl.group_start);

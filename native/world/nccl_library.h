@@ -48,7 +48,6 @@ struct NcclFunctions {
   NcclResult (*finalize)(NcclComm);
   NcclResult (*destroy)(NcclComm);
   NcclResult (*abort)(NcclComm);
-  NcclResult (*revoke)(NcclComm, int flags);  // null where there is none yet
   const char* (*error_text)(NcclResult);
   const char* (*last_error)(NcclComm);
   NcclResult (*group_start)();
