@@ -3,7 +3,9 @@
 The upstream replica opens it: it connects to the downstream's door, shows the door's token and says
 the world's name, and both join that world; all of it in the background. A call is a message with a
 number, and so is its reply; what is to go while a send is under way goes together, in one frame.
-Once the world has broken all calls that are open raise EdgeBrokenError, and the edge is over.
+Arrays on GPUs inside of what is called with, or answered, follow the frame by NCCL if both replicas
+use a GPU when their edge is made. Once the world has broken all calls that are open raise
+EdgeBrokenError, and the edge is over.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ import json
 import logging
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import ray
 
-from hoplite_ray import WorldError
-from hoplite_ray.serve import metrics
+from hoplite_ray import HopliteError, WorldError
+from hoplite_ray.serve import gpu_arrays, metrics
 from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.worlds import World, manager
 from hoplite_ray.worlds.waiting import run_async
@@ -94,7 +96,7 @@ class Edge:
         try:
             if not self._has_room.is_set():
                 await self._has_room.wait()
-            self._post(Message.packed(_CALL, number, request))
+            self._post(Message.packed(_CALL, number, request, self.world.device))
             return await reply
         except asyncio.CancelledError:
             if not self.is_broken:
@@ -120,7 +122,7 @@ class Edge:
     def _post(self, message: Message) -> None:
         """Send it now, or with the next frame if one is under way."""
         self._outgoing.append(message)
-        self._queued_bytes += message.size_bytes
+        self._queued_bytes += message.size_bytes + message.gpu_bytes
         if self._queued_bytes > _QUEUED_BYTES_MAX:
             self._has_room.clear()
         if not self._is_sending:
@@ -131,9 +133,9 @@ class Edge:
         if self.is_broken or not self._outgoing:
             self._is_sending = False
             return
-        frame = self._next_frame()
+        frame, arrays = self._next_frame()
         operation: Any = None
-        if frame.nbytes < _ALLOC_BYTES_MIN:
+        if frame.nbytes < _ALLOC_BYTES_MIN and not arrays:
             try:
                 operation = self.world.begin_send(frame, self._peer, None)
             except WorldError as error:
@@ -142,20 +144,25 @@ class Edge:
             if operation is None:  # it has gone; what else is to go in this turn goes together
                 asyncio.get_running_loop().call_soon(self._send_next)
                 return
-        self._sending = asyncio.create_task(self._finish_send(frame, operation))
+        self._sending = asyncio.create_task(self._finish_send(frame, operation, arrays))
 
-    async def _finish_send(self, frame: np.ndarray[Any, Any], operation: Any) -> None:
+    async def _finish_send(
+        self, frame: np.ndarray[Any, Any], operation: Any, arrays: Sequence[Any]
+    ) -> None:
         """Wait until `begin_send`'s operation is done; None: it was not begun."""
         try:
             if operation is None:
                 await self.world.send(frame, dst=self._peer)
             else:
                 await run_async(self.world.finish(operation, None, "send"))
-        except WorldError as error:
+            for array in arrays:
+                await self.world.send(array, dst=self._peer)
+        except HopliteError as error:
             self._break(str(error))
         self._send_next()
 
-    def _next_frame(self) -> np.ndarray[Any, Any]:
+    def _next_frame(self) -> tuple[np.ndarray[Any, Any], Sequence[Any]]:
+        """Make a frame of what waits; returns it and the arrays on the GPU that are to follow."""
         messages = [self._outgoing.popleft()]
         size_bytes = messages[0].size_bytes
         while self._outgoing and len(messages) < _TOGETHER:
@@ -163,11 +170,15 @@ class Edge:
                 break
             messages.append(self._outgoing.popleft())
             size_bytes += messages[-1].size_bytes
-        self._queued_bytes -= size_bytes
+        gpu_bytes = sum(message.gpu_bytes for message in messages)
+        self._queued_bytes -= size_bytes + gpu_bytes
         if self._queued_bytes <= _QUEUED_BYTES_MAX:
             self._has_room.set()
         metrics.count("serve_edge_bytes", size_bytes)
-        return framed(messages, self._empty)
+        arrays = [array for message in messages for array in message.arrays]
+        if gpu_bytes:
+            metrics.count("serve_edge_gpu_bytes", gpu_bytes)
+        return framed(messages, self._empty), arrays
 
     def _empty(self, size_bytes: int) -> np.ndarray[Any, Any]:
         if size_bytes < _ALLOC_BYTES_MIN:
@@ -178,12 +189,23 @@ class Edge:
         try:
             while True:
                 for message in unframed(await self.world.recv(src=self._peer)):
-                    self._take_in(message)
+                    self._take_in(await self._with_arrays(message))
         except WorldError as error:
             self._break(str(error))
         except Exception as error:  # as a frame of another version
             logger.warning("an edge is given up: %s: what came by it can't be read", self.world)
             self._break(f"what came by it can't be read: {type(error).__name__}: {error}")
+
+    async def _with_arrays(self, message: Message) -> Message:
+        """Receive the arrays on the GPU that follow a message's frame."""
+        if message.description is None:
+            return message
+        if self.world.device is None:
+            raise ValueError("arrays of a GPU are announced on an edge without one")
+        arrays = gpu_arrays.made(message.description, self.world.device)
+        for array in arrays:
+            await self.world.recv(array, src=self._peer)
+        return message.with_arrays(arrays)
 
     def _take_in(self, message: Message) -> None:
         number = message.number
@@ -220,7 +242,7 @@ class Edge:
 
     async def _answer(self, number: int, answer: Awaitable[Any]) -> None:
         try:
-            reply = Message.packed(_REPLY, number, await answer)
+            reply = Message.packed(_REPLY, number, await answer, self.world.device)
         except asyncio.CancelledError:
             raise
         except Exception as error:

@@ -5,7 +5,8 @@
     for each part u64 length: of the pickle, then of its buffers
     all parts, each at a multiple of 64
 
-Arrays come out as views of what was received, which may be read-only.
+Arrays come out as views of what was received, which may be read-only. Those on GPUs follow a frame
+by themselves (gpu_arrays.py); a bit of their message's kind says that its last part describes them.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ import contextlib
 import pickle
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from ray import cloudpickle
 
+from hoplite_ray.serve import gpu_arrays
+
 _ALIGNED = 64  # of each part: what vector instructions and caches want
 _COUNT, _MESSAGE, _LENGTH = struct.Struct("<I"), struct.Struct("<IIQ"), struct.Struct("<Q")
+
+_ON_GPU = 1 << 31
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Part = memoryview | bytes
@@ -29,35 +34,69 @@ Part = memoryview | bytes
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message: its kind and number, and its value as it travels."""
+    """A message: its kind and number, and its value as it travels.
+
+    arrays:       on GPUs, which go or came beside the parts.
+    description:  of those that are still to come.
+    """
 
     kind: int
     number: int
     parts: tuple[Part, ...]
+    arrays: Sequence[Any] = ()
+    description: Part | None = None
 
     @classmethod
-    def packed(cls, kind: int, number: int, value: Any) -> Message:
-        """Pickle a value. Cost: no copy of the arrays in it."""
-        body, buffers = _pickled(value)
-        return cls(kind, number, (body, *(buffer.raw() for buffer in buffers)))
+    def packed(cls, kind: int, number: int, value: Any, device: int | None = None) -> Message:
+        """Pickle a value. Cost: no copy of the arrays in it.
+
+        device:  the GPU whose arrays are left out; None: all arrays are on the host.
+        """
+        body, buffers, arrays = _pickled(value, device)
+        parts: tuple[Part, ...] = (body, *(buffer.raw() for buffer in buffers))
+        return cls(kind, number, parts, arrays, gpu_arrays.described(arrays) if arrays else None)
+
+    def with_arrays(self, arrays: Sequence[Any]) -> Message:
+        """Return it with those that have come."""
+        return replace(self, arrays=arrays)
 
     def value(self) -> Any:
         """Return the value. Raises whatever its class does."""
+        if self.arrays:
+            return gpu_arrays.unpickled(self.parts[0], self.parts[1:], self.arrays)
         return pickle.loads(self.parts[0], buffers=self.parts[1:])
+
+    @property
+    def gpu_bytes(self) -> int:
+        """Of its arrays on GPUs."""
+        return sum(int(array.nbytes) for array in self.arrays)
+
+    @property
+    def framed_parts(self) -> tuple[Part, ...]:
+        """All that a frame has of it."""
+        return self.parts if self.description is None else (*self.parts, self.description)
+
+    @property
+    def framed_kind(self) -> int:
+        """Its kind, and whether there is a description."""
+        return self.kind if self.description is None else self.kind | _ON_GPU
 
     @property
     def size_bytes(self) -> int:
         """Of its parts in a frame."""
-        return sum(_rounded(len(part)) for part in self.parts)
+        return sum(_rounded(len(part)) for part in self.framed_parts)
 
 
 def framed(messages: Sequence[Message], empty: Callable[[int], Bytes]) -> Bytes:
     """Write messages into one array, which `empty` makes. Cost: one copy of all bytes."""
-    parts = [part for message in messages for part in message.parts]
+    parts = [part for message in messages for part in message.framed_parts]
     head = b"".join(
         (
             _COUNT.pack(len(messages)),
-            *(_MESSAGE.pack(each.kind, len(each.parts), each.number) for each in messages),
+            *(
+                _MESSAGE.pack(each.framed_kind, len(each.framed_parts), each.number)
+                for each in messages
+            ),
             *(_LENGTH.pack(len(part)) for part in parts),
         )
     )
@@ -86,25 +125,36 @@ def unframed(frame: Bytes) -> list[Message]:
             views.append(view[at : at + length])
             length_at += _LENGTH.size
             at += _rounded(length)
-        messages.append(Message(kind, number, tuple(views)))
+        description = views.pop() if kind & _ON_GPU else None
+        message = Message(kind & ~_ON_GPU, number, tuple(views), description=description)
+        messages.append(message)
     return messages
 
 
-def _pickled(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+def _pickled(
+    value: Any, device: int | None
+) -> tuple[bytes, list[pickle.PickleBuffer], Sequence[Any]]:
     """Pickle by reference what the other process can import, else by value.
 
     cloudpickle does both, and takes twice as long over an array.
     """
     buffers: list[pickle.PickleBuffer] = []
+    arrays: Sequence[Any] = ()
     with contextlib.suppress(Exception):
-        body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        if device is None:
+            body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        else:
+            body, arrays = gpu_arrays.pickled(value, device, buffers.append, by_value=False)
         if b"__main__" not in body:
-            return body, buffers
+            return body, buffers, arrays
     buffers = []
-    body = cloudpickle.dumps(  # type: ignore[no-untyped-call]
-        value, protocol=5, buffer_callback=buffers.append
-    )
-    return body, buffers
+    if device is None:
+        body = cloudpickle.dumps(  # type: ignore[no-untyped-call]
+            value, protocol=5, buffer_callback=buffers.append
+        )
+    else:
+        body, arrays = gpu_arrays.pickled(value, device, buffers.append, by_value=True)
+    return body, buffers, arrays
 
 
 def _rounded(length: int) -> int:

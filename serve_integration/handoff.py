@@ -2,7 +2,7 @@
 
 What is sent by id is freed when its sender lets go of it, or dies. Where there is no store, or it
 is full, or has lost the object, the value goes over the edges, as what has one receiver always
-does: on one host that is one copy, too.
+does: on one host that is one copy, too. So does what holds arrays of GPUs.
 
 Source: Hoplite 5.4.
 """
@@ -19,7 +19,7 @@ import numpy as np
 import hoplite_ray
 from hoplite_ray import HopliteError
 from hoplite_ray.plugin.attachment import attachment
-from hoplite_ray.serve import metrics
+from hoplite_ray.serve import gpu_arrays, metrics
 from hoplite_ray.serve.frames import Message, framed, unframed
 
 logger = logging.getLogger("hoplite_ray.serve")
@@ -53,8 +53,8 @@ async def shared(value: Any, receivers: int) -> Any:
     """Return what to send to so many receivers: a Stored if it is worth that, or the value."""
     if receivers < 2 or time.monotonic() < _no_store_until_s:
         return value
-    message = Message.packed(0, 0, value)
-    if message.size_bytes < _BYTES_MIN:
+    message = Message.packed(0, 0, value, gpu_arrays.ANY if gpu_arrays.in_use() else None)
+    if message.size_bytes < _BYTES_MIN or message.arrays:
         return value
     return await asyncio.to_thread(_put, value, message)
 

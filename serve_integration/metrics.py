@@ -52,6 +52,7 @@ PANELS: dict[str, tuple[Metric, ...]] = {
     ),
     "Bytes over edges": (
         Metric("serve_edge_bytes", "counter", "Bps", "that were sent", _OF),
+        Metric("serve_edge_gpu_bytes", "counter", "Bps", "that were sent from GPU to GPU", _OF),
         Metric("serve_stored_bytes", "counter", "Bps", "put into the store, sent by id", _OF),
     ),
     "Votes": (

@@ -6,8 +6,11 @@ peer that is gone until they are aborted, as NCCL's do.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,33 @@ class OnFake:
             "version": 3,
             "stream": self.stream,
         }
+
+
+class _Cupy(types.ModuleType):
+    """As much of cupy as its arrays in a value need, on memory of the host."""
+
+    class ndarray(OnFake):
+        __module__ = "cupy"
+
+        def __init__(self, array: Numpy) -> None:
+            super().__init__(array)
+            self.dtype, self.shape, self.nbytes = array.dtype, array.shape, array.nbytes
+            self.device = types.SimpleNamespace(id=0)
+
+    cuda = types.SimpleNamespace(Device=lambda device: contextlib.nullcontext(device))
+
+    @staticmethod
+    def empty(shape: Any, dtype: Any) -> Any:
+        return _Cupy.ndarray(np.full(shape, 77, dtype))
+
+    @staticmethod
+    def ascontiguousarray(value: Any) -> Any:
+        return _Cupy.ndarray(np.ascontiguousarray(value.array))
+
+
+def stand_in_for_cupy() -> Any:
+    """Have a module of that name in this process."""
+    return sys.modules.setdefault("cupy", _Cupy("cupy"))
 
 
 def numbers(rank: int, count: int, dtype: Any = np.float32) -> Numpy:

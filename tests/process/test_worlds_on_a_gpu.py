@@ -16,6 +16,7 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray._native import Nccl
+from hoplite_ray.serve.edges import Edge, EdgeBrokenError
 from hoplite_ray.worlds.nccl import usual_libraries
 from tests.process.world_crew import Crew, Here, free_address
 
@@ -111,3 +112,46 @@ def test_a_death_is_raised_on_the_survivor(two: Crew) -> None:
     survivor.tell(until_broken)
     doomed.tell(until_dead)
     assert survivor.answer() == "PEER_DIED"
+
+
+async def answers(here: Here, rank: int, size: int, dies_at: int) -> None:
+    """A play: answer what is asked over an edge of Serve, and die amid an answer."""
+
+    async def doubled(request: Any, begun: Any) -> Any:
+        if request["number"] == dies_at:
+            asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGKILL)
+        return {"again": [2 * each for each in request["tensors"]]}
+
+    await Edge(here.worlds["w"], doubled).ended()
+
+
+async def asks(here: Here, rank: int, size: int, dies_at: int) -> int:
+    """A play: ask over that edge, several at once; how many answers were right."""
+    import torch
+
+    edge = Edge(here.worlds["w"], answers)
+
+    async def ask(number: int) -> int:
+        tensors = [torch.arange(count, device="cuda") % 7 + number for count in COUNTS]
+        tensors += [each.bfloat16() for each in tensors]
+        tensors.append(torch.arange(24, device="cuda").view(4, 6).t()[::2])
+        answer = await edge.call({"number": number, "tensors": tensors})
+        for given, back in zip(tensors, answer["again"], strict=True):
+            assert back.is_cuda and back.dtype == given.dtype and torch.equal(back, 2 * given)
+        return 1
+
+    asked = await asyncio.gather(*(ask(number) for number in range(8)), return_exceptions=True)
+    failed = [each for each in asked if not isinstance(each, int)]
+    assert all(isinstance(each, EdgeBrokenError) for each in failed), failed
+    assert bool(failed) == (dies_at >= 0)
+    await edge.close()
+    return len(asked) - len(failed)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("dies_at", [-1, 3])
+def test_an_edge_of_serve_hands_tensors_on(two: Crew, dies_at: int) -> None:
+    asking, answering = two.members
+    asking.tell(asks, 0, 2, dies_at)
+    answering.tell(answers, 1, 2, dies_at)
+    assert asking.answer() == 8 if dies_at < 0 else asking.answer() < 8

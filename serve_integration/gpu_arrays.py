@@ -1,0 +1,140 @@
+"""Arrays on GPUs inside of values: taken out of a pickle, to go from GPU to GPU beside it.
+
+torch's tensors and cupy's arrays, as they are on the GPU that an edge's world has NCCL for. What is
+not (of a subclass, on another GPU, sparse) is pickled as its library does, through the host.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ray import cloudpickle
+
+from hoplite_ray.dtypes import torch_name
+
+ANY = -1  # whatever GPU of this process
+
+_Keep = Callable[[Any], "int | None"]
+
+
+def in_use() -> bool:
+    """Whether this process has begun to use a GPU by torch or cupy."""
+    torch = sys.modules.get("torch")
+    return "cupy" in sys.modules or (torch is not None and torch.cuda.is_initialized())
+
+
+class Taken:
+    """The arrays that a pickler has left out, in their order, ready to be sent."""
+
+    def __init__(self, device: int) -> None:
+        self.arrays: list[Any] = []
+        self._device = device
+
+    def keep(self, value: Any) -> int | None:
+        """Return an array's place among them; None for what is to be pickled."""
+        library = type(value).__module__.partition(".")[0]
+        if library == "torch":
+            ready = self._of_torch(value)
+        elif library == "cupy":
+            ready = self._of_cupy(value)
+        else:
+            return None
+        if ready is None:
+            return None
+        self.arrays.append(ready)
+        return len(self.arrays) - 1
+
+    def _of_torch(self, value: Any) -> Any:
+        torch = sys.modules["torch"]
+        if type(value) is not torch.Tensor or not value.is_cuda or value.requires_grad:
+            return None
+        if value.layout is not torch.strided or not self._is_ours(value.device.index):
+            return None
+        try:
+            torch_name(value.dtype)
+        except ValueError:
+            return None
+        return value.resolve_conj().resolve_neg().contiguous()
+
+    def _of_cupy(self, value: Any) -> Any:
+        cupy = sys.modules["cupy"]
+        if type(value) is not cupy.ndarray or not self._is_ours(value.device.id):
+            return None
+        return cupy.ascontiguousarray(value)
+
+    def _is_ours(self, device: int) -> bool:
+        return self._device in (ANY, device)
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves arrays on GPUs out."""
+
+    def __init__(self, keep: _Keep, into: io.BytesIO, buffers: Callable[[Any], Any]) -> None:
+        super().__init__(into, protocol=5, buffer_callback=buffers)
+        self.persistent_id = keep  # type: ignore[method-assign]
+
+
+class _ByValue(cloudpickle.Pickler):
+    """The same, for what the other process can't import."""
+
+    def __init__(self, keep: _Keep, into: io.BytesIO, buffers: Callable[[Any], Any]) -> None:
+        super().__init__(  # type: ignore[no-untyped-call]
+            into, protocol=5, buffer_callback=buffers
+        )
+        self.persistent_id = keep  # type: ignore[method-assign]
+
+
+def pickled(
+    value: Any, device: int, buffers: Callable[[Any], Any], *, by_value: bool
+) -> tuple[bytes, list[Any]]:
+    """Pickle a value; returns the pickle and the arrays on that GPU that it leaves out."""
+    taken, into = Taken(device), io.BytesIO()
+    (_ByValue if by_value else _Pickler)(taken.keep, into, buffers).dump(value)
+    return into.getvalue(), taken.arrays
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, body: Any, buffers: Sequence[Any], arrays: Sequence[Any]) -> None:
+        super().__init__(io.BytesIO(body), buffers=buffers)
+        self._arrays = arrays
+
+    def persistent_load(self, place: int) -> Any:
+        return self._arrays[place]
+
+
+def unpickled(body: Any, buffers: Sequence[Any], arrays: Sequence[Any]) -> Any:
+    """Return the value, with the arrays that have come in their places."""
+    return _Unpickler(body, buffers, arrays).load()
+
+
+def described(arrays: Sequence[Any]) -> bytes:
+    """Say what arrays they are, so that others can be made for them."""
+    return json.dumps([_description(each) for each in arrays]).encode()
+
+
+def _description(array: Any) -> tuple[str, str, list[int]]:
+    library = type(array).__module__.partition(".")[0]
+    name = torch_name(array.dtype) if library == "torch" else array.dtype.str
+    return library, name, list(array.shape)
+
+
+def made(said: Any, device: int) -> list[Any]:
+    """Make arrays of these descriptions on a GPU; what is in them is anything."""
+    told: list[tuple[str, str, list[int]]] = json.loads(bytes(said))
+    return [_made(library, dtype, shape, device) for library, dtype, shape in told]
+
+
+def _made(library: str, dtype: str, shape: list[int], device: int) -> Any:
+    if library not in ("torch", "cupy"):
+        raise ValueError(f"arrays of {library} are not known")
+    arrays = importlib.import_module(library)
+    if library == "torch":
+        return arrays.empty(shape, dtype=getattr(arrays, dtype), device=f"cuda:{device}")
+    with arrays.cuda.Device(device):
+        return arrays.empty(shape, dtype)
