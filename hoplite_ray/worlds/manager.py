@@ -26,6 +26,7 @@ from hoplite_ray.worlds.world import LEAVE_S, World
 
 _JOIN_S = 30.0
 _LOOK_S = 0.002  # whether those who were in the middle of a message have heard why it ends
+_EPOCHS_MAX = 10_000  # names whose last epoch is remembered
 _LAST_WORDS_S = 1.0  # how long a broken world's edges stay, so that slow readers hear why
 
 
@@ -70,7 +71,7 @@ class WorldManager:
         self._is_closed = False
         self._worlds: dict[str, World] = {}
         self._numbers: dict[int, World] = {}  # that have something to give back
-        self._epochs: dict[str, int] = {}
+        self._epochs: dict[str, int] = {}  # by name, the latest last
         self._joining: dict[str, _Joining] = {}
         self._leaving: set[Future[None]] = set()
         self._streams: WeakKeyDictionary[EventStream, World | None] = WeakKeyDictionary()
@@ -310,7 +311,10 @@ class WorldManager:
                 meet.place.loans(life),
             )
             with self._lock:
+                self._epochs.pop(plan.name, None)
                 self._epochs[plan.name] = life.epoch
+                if len(self._epochs) > _EPOCHS_MAX:
+                    del self._epochs[next(iter(self._epochs))]
                 self._numbers[edges.number] = self._worlds[plan.name] = joining.world = world
             # What the port told before anybody knew this world is told now.
             for rank in edges.has_left:

@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,3 +143,23 @@ async def until_broken(here: Here, name: str) -> None:
 async def forget(here: Here, name: str) -> None:
     here.worlds.clear()
     here.manager.remove_world(name)
+
+
+async def join_many(here: Here, count: int, kept: int) -> tuple[int, int]:
+    """A play: join worlds of many names twice; how many are remembered, and the last epoch."""
+    module: Any = sys.modules["hoplite_ray.worlds.manager"]
+    module._EPOCHS_MAX, before = kept, module._EPOCHS_MAX
+    try:
+        for number in range(count):
+            address = free_address()
+            for _ in range(2):
+                world = await here.join(f"w{number}", rank=0, size=1, rendezvous=address)
+                await world.leave()
+    finally:
+        module._EPOCHS_MAX = before
+    return len(here.manager._epochs), world.epoch
+
+
+def test_a_manager_does_not_remember_names_for_ever(crew: Crew) -> None:
+    (member,) = crew.muster(1)
+    assert member.ask(join_many, 12, 5) == (5, 2)
