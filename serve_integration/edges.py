@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import ray
 
-from hoplite_ray import HopliteError, WorldError
+from hoplite_ray import WorldError
 from hoplite_ray.serve import gpu_arrays, metrics
 from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.worlds import World, manager
@@ -122,7 +122,7 @@ class Edge:
     def _post(self, message: Message) -> None:
         """Send it now, or with the next frame if one is under way."""
         self._outgoing.append(message)
-        self._queued_bytes += message.size_bytes + message.gpu_bytes
+        self._queued_bytes += message.total_bytes
         if self._queued_bytes > _QUEUED_BYTES_MAX:
             self._has_room.clear()
         if not self._is_sending:
@@ -157,24 +157,26 @@ class Edge:
                 await run_async(self.world.finish(operation, None, "send"))
             for array in arrays:
                 await self.world.send(array, dst=self._peer)
-        except HopliteError as error:
+        except WorldError as error:
             self._break(str(error))
+        except Exception as error:  # as of an array on the GPU that can't be sent
+            self._give_up(f"what was to go by it can't: {type(error).__name__}: {error}")
         self._send_next()
 
     def _next_frame(self) -> tuple[np.ndarray[Any, Any], Sequence[Any]]:
         """Make a frame of what waits; returns it and the arrays on the GPU that are to follow."""
         messages = [self._outgoing.popleft()]
-        size_bytes = messages[0].size_bytes
+        total_bytes = messages[0].total_bytes
         while self._outgoing and len(messages) < _TOGETHER:
-            if size_bytes + self._outgoing[0].size_bytes > _TOGETHER_BYTES:
+            if total_bytes + self._outgoing[0].total_bytes > _TOGETHER_BYTES:
                 break
             messages.append(self._outgoing.popleft())
-            size_bytes += messages[-1].size_bytes
-        gpu_bytes = sum(message.gpu_bytes for message in messages)
-        self._queued_bytes -= size_bytes + gpu_bytes
+            total_bytes += messages[-1].total_bytes
+        self._queued_bytes -= total_bytes
         if self._queued_bytes <= _QUEUED_BYTES_MAX:
             self._has_room.set()
-        metrics.count("serve_edge_bytes", size_bytes)
+        gpu_bytes = sum(message.gpu_bytes for message in messages)
+        metrics.count("serve_edge_bytes", total_bytes - gpu_bytes)
         arrays = [array for message in messages for array in message.arrays]
         if gpu_bytes:
             metrics.count("serve_edge_gpu_bytes", gpu_bytes)
@@ -192,9 +194,8 @@ class Edge:
                     self._take_in(await self._with_arrays(message))
         except WorldError as error:
             self._break(str(error))
-        except Exception as error:  # as a frame of another version
-            logger.warning("an edge is given up: %s: what came by it can't be read", self.world)
-            self._break(f"what came by it can't be read: {type(error).__name__}: {error}")
+        except Exception as error:  # as a frame of another version, or no memory on the GPU
+            self._give_up(f"what came by it can't be had: {type(error).__name__}: {error}")
 
     async def _with_arrays(self, message: Message) -> Message:
         """Receive the arrays on the GPU that follow a message's frame."""
@@ -249,6 +250,12 @@ class Edge:
             reply = failure(number, error)
         if not self.is_broken:
             self._post(reply)
+
+    def _give_up(self, why: str) -> None:
+        """End the world, so that the peer hears of it, too."""
+        logger.warning("an edge is given up: %s: %s", self.world, why)
+        self.world.abort(why)
+        self._break(why)
 
     def _break(self, why: str) -> None:
         if self.is_broken:
@@ -323,6 +330,7 @@ class Door:
                 self.edges.add(edge)
                 writer.close()
                 await edge.ended()
+                await edge.close()
         except asyncio.CancelledError:  # by `close`; asyncio's server would tell a traceback of it
             pass
         except (WorldError, OSError, ValueError, KeyError, TypeError, TimeoutError) as error:

@@ -72,6 +72,11 @@ class Message:
         return sum(int(array.nbytes) for array in self.arrays)
 
     @property
+    def total_bytes(self) -> int:
+        """Of all that goes over an edge."""
+        return self.size_bytes + self.gpu_bytes
+
+    @property
     def framed_parts(self) -> tuple[Part, ...]:
         """All that a frame has of it."""
         return self.parts if self.description is None else (*self.parts, self.description)

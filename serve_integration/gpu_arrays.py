@@ -35,38 +35,47 @@ class Taken:
     def __init__(self, device: int) -> None:
         self.arrays: list[Any] = []
         self._device = device
+        self._places: dict[
+            int, tuple[int, Any]
+        ] = {}  # by identity, which stays as long as we have it
 
     def keep(self, value: Any) -> int | None:
         """Return an array's place among them; None for what is to be pickled."""
         library = type(value).__module__.partition(".")[0]
-        if library == "torch":
-            ready = self._of_torch(value)
-        elif library == "cupy":
-            ready = self._of_cupy(value)
-        else:
+        if library not in ("torch", "cupy"):
             return None
+        if (known := self._places.get(id(value))) is not None:
+            return known[0]
+        ready = self._of_torch(value) if library == "torch" else self._of_cupy(value)
         if ready is None:
             return None
+        place = len(self.arrays)
         self.arrays.append(ready)
-        return len(self.arrays) - 1
+        self._places[id(value)] = place, value
+        return place
 
     def _of_torch(self, value: Any) -> Any:
         torch = sys.modules["torch"]
         if type(value) is not torch.Tensor or not value.is_cuda or value.requires_grad:
             return None
-        if value.layout is not torch.strided or not self._is_ours(value.device.index):
+        if value.layout is not torch.strided or value.is_nested:
             return None
         try:
             torch_name(value.dtype)
         except ValueError:
             return None
+        if not self._is_ours(value.device.index):
+            return None
         return value.resolve_conj().resolve_neg().contiguous()
 
     def _of_cupy(self, value: Any) -> Any:
         cupy = sys.modules["cupy"]
-        if type(value) is not cupy.ndarray or not self._is_ours(value.device.id):
+        if type(value) is not cupy.ndarray or value.dtype.kind not in "biufc":
             return None
-        return cupy.ascontiguousarray(value)
+        if not self._is_ours(value.device.id):
+            return None
+        with cupy.cuda.Device(value.device.id):
+            return cupy.ascontiguousarray(value).reshape(value.shape)  # one of no axes stays so
 
     def _is_ours(self, device: int) -> bool:
         return self._device in (ANY, device)

@@ -346,11 +346,13 @@ void NcclBond::finish_all() {
   for (const OperationId operation : finished) end_operation(operation, Operation::State::kDone);
 }
 
+// If the world has ended meanwhile the operation has not, and see_down() ends it.
 void NcclBond::end_operation(OperationId operation, Operation::State state) {
   if (const auto world = world_.lock()) world->end_beside(operation, state);
   const std::lock_guard guard(mutex_);
-  open_.erase(operation);
+  if (!is_ended_) open_.erase(operation);
   launched_.erase(operation);
+  changed_.notify_all();
 }
 
 // Before all have come it is the caller's to decide what that means; later it ends the world.
@@ -402,8 +404,7 @@ void NcclBond::see_down(Ending ending) {
     }
   }
   lock.lock();
-  is_leaked_ = !changed_.wait_until(lock, limit, [this] { return is_down_; });
-  if (is_leaked_) {
+  if (!changed_.wait_until(lock, limit, [this] { return is_down_; })) {
     std::fprintf(stderr,
                  "hoplite_ray: a communicator of NCCL (rank %d of %d on GPU %d) was not aborted "
                  "within %lld s; it is left as it is\n",

@@ -53,6 +53,9 @@ class _Cupy(types.ModuleType):
             self.dtype, self.shape, self.nbytes = array.dtype, array.shape, array.nbytes
             self.device = types.SimpleNamespace(id=0)
 
+        def reshape(self, shape: Any) -> Any:
+            return _Cupy.ndarray(self.array.reshape(shape))
+
     cuda = types.SimpleNamespace(Device=lambda device: contextlib.nullcontext(device))
 
     @staticmethod
@@ -60,7 +63,7 @@ class _Cupy(types.ModuleType):
         return _Cupy.ndarray(np.full(shape, 77, dtype))
 
     @staticmethod
-    def ascontiguousarray(value: Any) -> Any:
+    def ascontiguousarray(value: Any) -> Any:  # which makes an axis where there is none
         return _Cupy.ndarray(np.ascontiguousarray(value.array))
 
 

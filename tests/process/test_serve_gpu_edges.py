@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ async def answers(here: Here, rank: int, size: int, name: str, dies_at: int) -> 
             asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGKILL)
         for each in request["arrays"]:
             each.array[...] *= 2
-        return {"host": request["host"] + 1, "again": Ours(request["arrays"][::-1])}
+        again = request["arrays"][::-1]
+        return {"host": request["host"] + 1, "again": Ours(again), "first": again[0]}
 
     await Edge(here.worlds[name], doubled).ended()
 
@@ -45,9 +47,11 @@ async def asks(here: Here, rank: int, size: int, name: str, dies_at: int) -> int
     async def ask(number: int) -> int:
         before = [numbers(number, count) for count in (1_000_000 + number, 0, 7, 300_001)]
         before.append(np.arange(24, dtype=np.int64).reshape(4, 6)[:, ::2])
+        before.append(np.array(number, np.float32))
         arrays = [cupy.ndarray(each.copy("A")) for each in before]
         answer = await edge.call({"number": number, "host": host, "arrays": arrays})
         assert np.array_equal(answer["host"], host + 1)
+        assert answer["again"].inside[0] is answer["first"], "one array stays one"
         for given, back in zip(before, answer["again"].inside[::-1], strict=True):
             assert type(back) is cupy.ndarray and back.array.dtype == given.dtype
             assert np.array_equal(back.array, given * 2)
@@ -77,8 +81,8 @@ def test_arrays_in_values_go_from_gpu_to_gpu(gpus: Crew) -> None:
     answering.tell(answers, 1, 2, "w", -1)
     assert asking.answer() == 12
     answering.answer()
-    # Of each call four arrays that are not empty, there and back.
-    assert asking.ask(launches) == 12 * 4 * 2
+    # Of each call five arrays that are not empty, there and back.
+    assert asking.ask(launches) == 12 * 5 * 2
 
 
 @pytest.mark.parametrize("dies_at", [0, 5])
@@ -88,3 +92,35 @@ def test_a_death_amid_arrays_fails_the_calls_that_are_open(gpus: Crew, dies_at: 
     asking.tell(asks, 0, 2, "w", dies_at)
     answering.tell(answers, 1, 2, "w", dies_at)
     assert asking.answer() < 12
+
+
+async def answers_without_cupy(here: Here, rank: int, size: int) -> None:
+    """A play: nothing here can have what comes."""
+
+    async def never(request: Any, begun: Any) -> None:
+        raise AssertionError("it came")
+
+    sys.modules["cupy"] = None  # type: ignore[assignment]
+    try:
+        await Edge(here.worlds["w"], never).ended()
+    finally:
+        del sys.modules["cupy"]
+
+
+async def asks_once(here: Here, rank: int, size: int) -> str:
+    """A play: ask with an array; how that ended."""
+    edge = Edge(here.worlds["w"], answers)
+    try:
+        await edge.call(stand_in_for_cupy().empty(1000, np.float32))
+    except EdgeBrokenError as error:
+        return str(error)
+    return "it was answered"
+
+
+def test_what_cannot_be_received_ends_the_edge_for_both(gpus: Crew) -> None:
+    ready(gpus, 2, "w")
+    asking, answering = gpus.members
+    asking.tell(asks_once, 0, 2)
+    answering.tell(answers_without_cupy, 1, 2)
+    assert "what came by it can't be had: ModuleNotFoundError" in asking.answer()
+    answering.answer()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import os
+import random
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +153,43 @@ def test_what_was_under_way_raises_when_its_kernel_has_ended(gpus: Crew, what: s
     cause, took_s = survivor.answer()
     assert cause == "PEER_DIED" and took_s < ABORT_S, "the abort has not returned yet"
     survivor.ask(equip)
+
+
+async def abort_often(here: Here, times: int) -> int:
+    """A play: worlds of two managers here, aborted while an array goes; how many calls raised."""
+    with worlds.WorldManager() as other:
+        return await asyncio.to_thread(_abort_often, here, other, times)
+
+
+def _abort_often(here: Here, other: worlds.WorldManager, times: int) -> int:
+    raised = []
+
+    def over_and_over(call: Any) -> None:
+        with contextlib.suppress(worlds.WorldBrokenError):
+            while True:
+                call()
+        raised.append(call)
+
+    for number in range(times):
+        how: dict[str, Any] = {"size": 2, "rendezvous": free_address(), "transport": "nccl"}
+        with ThreadPoolExecutor(2) as pool:
+            pair = [
+                pool.submit(each.blocking.join, f"w{number}", rank=rank, **how)
+                for rank, each in enumerate((here.manager, other))
+            ]
+            first, second = (each.result() for each in pair)
+            pool.submit(over_and_over, functools.partial(first.blocking.send, zeros(4), dst=1))
+            pool.submit(over_and_over, functools.partial(second.blocking.recv, zeros(4), src=0))
+            time.sleep(random.uniform(0.003, 0.006))
+            (first, second)[number % 2].abort("enough")
+    return len(raised)
+
+
+@pytest.mark.timeout(60)
+def test_an_abort_at_any_moment_ends_what_is_under_way(gpus: Crew) -> None:
+    (member,) = gpus.muster(1)
+    member.ask(equip)
+    assert member.ask(abort_often, 150) == 300
 
 
 async def close(here: Here) -> float:
