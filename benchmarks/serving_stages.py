@@ -23,7 +23,7 @@ from ray.serve import Application
 
 from hoplite_ray.serve import Stage, ensemble, pipeline, stage
 from hoplite_ray.serve.outlet import Outlet
-from hoplite_ray.serve.pipeline import ingress_options
+from hoplite_ray.serve.pipeline import QUERY, ingress_options
 from hoplite_ray.serve.query import Query
 from hoplite_ray.serve.stage import deployment
 
@@ -190,7 +190,7 @@ class Arrivals:
     """Queries a stage over an edge, at random moments."""
 
     async def __init__(self, model: Any) -> None:  # type: ignore[misc]  # Serve awaits it
-        self._outlet = Outlet(model)
+        self._outlet = Outlet(model, QUERY)
 
     async def run(self, rate: float, seconds: float, seed: int, late_s: float) -> dict[str, Any]:
         """Return what `poisson` does."""

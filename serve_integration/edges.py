@@ -63,8 +63,10 @@ class EdgeBrokenError(Exception):
 class Edge:
     """One end of an edge. Of one event loop."""
 
-    def __init__(self, world: World, handler: Handler) -> None:
+    def __init__(self, world: World, handler: Handler, what: str = "the value") -> None:
+        """Begin to receive; `what` is what goes by it, for errors."""
         self.world = world
+        self._what = what
         self.is_broken = False
         self.calls_open = 0
         self.calls_broken = 0  # that were open when it broke
@@ -96,7 +98,7 @@ class Edge:
         try:
             if not self._has_room.is_set():
                 await self._has_room.wait()
-            self._post(Message.packed(_CALL, number, request, self.world.device))
+            self._post(self._packed(_CALL, number, request))
             return await reply
         except asyncio.CancelledError:
             if not self.is_broken:
@@ -118,6 +120,16 @@ class Edge:
             await self.world.leave(timeout_s=1.0)
         except WorldError as error:
             logger.debug("left %s: %s", self.world, error)
+
+    def _packed(self, kind: int, number: int, value: Any) -> Message:
+        """Pack a value. Raises TypeError for one that pickle can't take."""
+        try:
+            return Message.packed(kind, number, value, self.world.device)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise TypeError(
+                f"{self._what} can't be sent ({why}); make it of what pickle takes"
+            ) from error
 
     def _post(self, message: Message) -> None:
         """Send it now, or with the next frame if one is under way."""
@@ -243,7 +255,7 @@ class Edge:
 
     async def _answer(self, number: int, answer: Awaitable[Any]) -> None:
         try:
-            reply = Message.packed(_REPLY, number, await answer, self.world.device)
+            reply = self._packed(_REPLY, number, await answer)
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -288,15 +300,19 @@ def failure(number: int, error: Exception) -> Message:
         return message
     except Exception:
         told = RuntimeError(f"{type(error).__name__}: {error}")
+        for note in getattr(error, "__notes__", ()):
+            told.add_note(str(note))
         return Message.packed(_FAILURE, number, told)
 
 
 class Door:
     """Where upstream replicas knock; each that shows the token gets an edge."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, what: str) -> None:
+        """Edges through it carry `what` upstream, for errors."""
         self.edges: set[Edge] = set()
         self._handler = handler
+        self._what = what
         self._token = secrets.token_hex(16)
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers = 0
@@ -326,7 +342,7 @@ class Door:
         edge = None
         try:
             if (world := await self._let_in(reader, writer)) is not None:
-                edge = Edge(world, self._handler)
+                edge = Edge(world, self._handler, self._what)
                 self.edges.add(edge)
                 writer.close()
                 await edge.ended()
@@ -392,8 +408,10 @@ class Doorway:
         return self._values.get(key)
 
 
-async def open_edge(door: dict[str, Any], name: str, handler: Handler) -> Edge:
+async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str) -> Edge:
     """Open an edge to the replica behind a door; `name` is the world's, known to both.
+
+    what:  goes by it, for errors.
 
     Raises:  OSError, TimeoutError or WorldError if it can't be.
     """
@@ -407,4 +425,4 @@ async def open_edge(door: dict[str, Any], name: str, handler: Handler) -> Edge:
             )
         finally:
             writer.close()
-    return Edge(world, handler)
+    return Edge(world, handler, what)

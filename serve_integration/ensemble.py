@@ -17,6 +17,7 @@ from hoplite_ray.serve.outlet import Outlet
 from hoplite_ray.serve.pipeline import (
     INGRESS,
     INGRESS_REPLICAS,
+    QUERY,
     answered_by_json,
     check_ingress,
     deadline_of,
@@ -86,7 +87,9 @@ class EnsembleIngress:
         self._combine = combine
         self._deadline_s = deadline_s
         self._outlets = (
-            {name: Outlet(handle) for name, handle in members.items()} if edges == "worlds" else {}
+            {name: Outlet(handle, QUERY) for name, handle in members.items()}
+            if edges == "worlds"
+            else {}
         )
         if self._outlets:  # before the first query nobody is missing
             ready = asyncio.gather(*(outlet.ready() for outlet in self._outlets.values()))

@@ -54,7 +54,9 @@ class PoisonousQueryError(Exception):
 class Outlet:
     """What one replica needs of one downstream stage. Of one event loop; opened in it."""
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Any, what: str) -> None:
+        """Begin to open edges; `what` is what goes by them, for errors."""
+        self._what = what
         self.stage = handle.deployment_name
         self._deployment = (handle.app_name, handle.deployment_name)
         self._caller = uuid.uuid4().hex[:12]
@@ -182,7 +184,7 @@ class Outlet:
         """Have an edge to a replica as long as Serve says that it runs."""
         while not gone.is_set():
             try:
-                edge = await open_edge(door, f"{self._caller}>{replica}", self._nothing)
+                edge = await open_edge(door, f"{self._caller}>{replica}", self._nothing, self._what)
             except (OSError, TimeoutError, WorldError) as error:
                 logger.debug("no edge to %s: %s", replica, error)
                 if isinstance(error, ConnectionRefusedError):  # nobody listens: it is dead

@@ -43,11 +43,12 @@ _STATUS: dict[type[Exception], int] = {TimeoutError: 504, LateError: 504, BusyEr
 
 _AGAIN_S = 0.1  # before a query is asked again
 INGRESS, INGRESS_REPLICAS = "ingress", 2
+QUERY = "the query"  # what goes from an ingress to stages
 EDGES = ("worlds", "serve")
 
 
 def pipeline(
-    *,
+    *unnamed: Any,
     edges: str = "worlds",
     deadline_ms: float = 60_000,
     replicas: int = INGRESS_REPLICAS,
@@ -64,6 +65,8 @@ def pipeline(
 
     Raises:  ValueError for what is no graph: a stage that is not there, a circle, two last stages.
     """
+    if unnamed:
+        raise TypeError("stages of a pipeline have names: pipeline(text=Text), not pipeline(Text)")
     check_ingress(edges, deadline_ms, replicas)
     order = ordered(stages)
     nodes: dict[str, Any] = {}
@@ -145,7 +148,9 @@ def ordered(stages: Mapping[str, Stage]) -> list[str]:
     while left:
         free = [name for name, each in left.items() if set(each.inputs) <= set(order)]
         if not free:
-            raise ValueError(f"stages {sorted(left)} wait for each other")
+            raise ValueError(
+                f"stages {sorted(left)} wait for themselves: what each is after comes after it"
+            )
         for name in free:
             order.append(name)
             del left[name]
@@ -179,7 +184,9 @@ class Ingress:
         self._deadline_s = deadline_s
         self._handles = nodes
         self._outlets = (
-            {name: Outlet(handle) for name, handle in nodes.items()} if edges == "worlds" else {}
+            {name: Outlet(handle, QUERY) for name, handle in nodes.items()}
+            if edges == "worlds"
+            else {}
         )
         self._first = [outlet for name, outlet in self._outlets.items() if not inputs[name]]
         self._joins = {
@@ -282,14 +289,27 @@ async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]
         text = f"the query is no JSON ({error}); POST the query as JSON"
         return JSONResponse({"error": text}, 400)
     try:
-        return JSONResponse(as_json(await ask(query)))
+        answer = as_json(await ask(query))
+        try:
+            return JSONResponse(answer)
+        except TypeError as error:
+            raise TypeError(
+                f"the answer can't go over HTTP ({error}); have the last stage return what JSON has"
+            ) from None
     except QuorumError as error:
         return JSONResponse({"error": str(error), "partial": as_json(error.partial)}, 503)
     except Exception as error:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
         if status == 500:
             _serve_logger.exception("a query over HTTP has failed")
-        return JSONResponse({"error": f"{type(error).__name__}: {error}"}, status)
+        return JSONResponse({"error": f"{type(error).__name__}: {error}{_where(error)}"}, status)
+
+
+def _where(error: Exception) -> str:
+    """Say which stage has raised it, by its note."""
+    notes = [str(note) for note in getattr(error, "__notes__", ())]
+    line = next((note.partition("\n")[0] for note in notes if note.startswith("in stage ")), "")
+    return f" ({line.rstrip(':')})" if line else ""
 
 
 def as_json(value: Any) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import difflib
 import inspect
 import logging
 import time
@@ -44,6 +45,9 @@ _HEALTH_CHECK_PERIOD_S = 1.0  # a dead replica is replaced after 5 s then, and a
 _TICK_S = 0.01  # by which a loop's timer may come early
 _CALL = "__call__"
 _DRAIN_S = 15.0  # for what runs when Serve ends a replica, which ends it after 20 by itself
+
+# Of serve.deployment; a stage's name and its router are given by the pipeline.
+_OPTIONS = {*inspect.signature(serve.deployment).parameters} - {"_func_or_class"}
 
 _LATE = [each.value for each in Late]
 _TRACEBACK_MAX = 4000  # characters of it that go along with an exception
@@ -81,8 +85,11 @@ class Stage:
         """Return it with constructor arguments."""
         return replace(self, arguments=(args, kwargs))
 
-    def after(self, *stages: str) -> Stage:
+    def after(self, *stages: str, **named: Any) -> Stage:
         """Return it as one that gets what `stages` answer; of several, one list each by keyword."""
+        if named:
+            word = next(iter(named))
+            raise TypeError(f"after({word}=...): name stages by themselves, as in after({word!r})")
         for each in stages:
             if not isinstance(each, str):
                 raise TypeError(f"after({each!r}): name a stage by its keyword in the pipeline")
@@ -120,6 +127,12 @@ def stage(
             raise ValueError(
                 f"stage {user_class.__name__}: max_batch={max_batch!r} must be a whole number "
                 "from 1 on"
+            )
+        for option in options.keys() - _OPTIONS:
+            close = difflib.get_close_matches(option, _OPTIONS, 1)
+            raise TypeError(
+                f"stage {user_class.__name__}: {option} is no option of @stage, nor of "
+                f"serve.deployment{f'; is {close[0]} meant?' if close else ''}"
             )
         if late not in _LATE:
             raise ValueError(f"stage {user_class.__name__}: late={late!r} is none of {_LATE}")
@@ -210,8 +223,9 @@ class Replica:
         self._asking = 0  # queries that came over edges and are not answered yet
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        self._outlets = {each: Outlet(handle) for each, handle in downstream.items()}
-        self._door = Door(self._asked)
+        what = f"the answer of stage {name}"
+        self._outlets = {each: Outlet(handle, what) for each, handle in downstream.items()}
+        self._door = Door(self._asked, what)
         self._metadata = {discovery.METADATA_KEY: await self._door.open()}
 
     def record_replica_metadata(self) -> dict[str, Any]:
@@ -428,7 +442,10 @@ class Replica:
             if run.answer.done():
                 continue
             if isinstance(answer, BaseException):
-                run.answer.set_exception(_ordinary(answer))
+                error = _ordinary(answer)
+                if not getattr(error, "__notes__", ()):
+                    error.add_note(f"in stage {self._name}: it was its answer")
+                run.answer.set_exception(error)
             else:
                 run.answer.set_result(answer)
         metrics.observe("serve_stage_ms", took_s * 1000, part="compute")

@@ -74,7 +74,7 @@ class Poll:
         self, members: Sequence[str], *, quorum: int, combine: str | Combine = "majority"
     ) -> None:
         if not 1 <= quorum <= len(members):
-            raise ValueError(f"quorum={quorum} is none of 1 to {len(members)}, the members")
+            raise ValueError(f"quorum={quorum} must be 1 to {len(members)}, for so many vote")
         if isinstance(combine, str) and combine not in COMBINATIONS:
             raise ValueError(f"combine={combine!r} is none of {list(COMBINATIONS)}, nor a function")
         self._members = tuple(members)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 import uuid
 from contextlib import suppress
@@ -189,3 +190,21 @@ class Through:
 
     def __call__(self, queries: list[Any]) -> list[Any]:
         return queries
+
+
+class OddError(Exception):
+    """Can be pickled, and not read again."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"odd {one} {two}")
+
+
+@stage(**LIGHT)
+class Unsendable:
+    """Answers, or raises, what can't go on."""
+
+    def __call__(self, queries: list[str]) -> list[Any]:
+        if queries == ["odd"]:
+            raise OddError(1, 2)
+        answers = {"lock": threading.Lock(), "error": KeyError("alone"), "set": {1}}
+        return [answers[query] for query in queries]

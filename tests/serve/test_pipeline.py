@@ -18,7 +18,18 @@ from hoplite_ray.serve import pipeline
 from hoplite_ray.serve.metrics import METRICS
 from tests.ray.raycluster import eventually
 from tests.ray.spilling import told as told_by_the_node
-from tests.serve.applications import BAD, KEY, Cross, Deadly, Search, Text, Vision, Wrong
+from tests.serve.applications import (
+    BAD,
+    KEY,
+    Cross,
+    Deadly,
+    Search,
+    Text,
+    Through,
+    Unsendable,
+    Vision,
+    Wrong,
+)
 from tests.serve.conftest import Application, Node
 
 
@@ -147,7 +158,28 @@ def test_a_stage_says_what_is_wrong_and_has_what_serve_gives(node: Node, tmp_pat
         urllib.request.urlopen(f"{node.http}/wrong", data=b"-1", timeout=30)
     assert (refused.value.code, json.load(refused.value)) == (
         500,
-        {"error": "KeyError: 'no such key'"},
+        {"error": "KeyError: 'no such key' (in stage only)"},
     )
     application.delete()
     assert eventually(lambda: (tmp_path / "deleted").exists()), "an object ends as any other"
+
+
+@pytest.mark.parametrize("where", ["first", "last"])
+def test_an_answer_that_cannot_go_on_is_told_with_its_stage(node: Node, where: str) -> None:
+    stages = {"first": Through, "last": Through.after("first")}
+    stages[where] = Unsendable if where == "first" else Unsendable.after("first")
+    application = Application("unsendable", pipeline(**stages, replicas=1))
+    with pytest.raises(TypeError, match=rf"the answer of stage {where} can't be sent \(TypeError"):
+        application.answer("lock")
+    with pytest.raises(RuntimeError, match="OddError: odd 1 2") as failed:
+        application.answer("odd")
+    assert f"in stage {where}" in str(failed.value)
+    with pytest.raises(KeyError, match="alone") as failed:
+        application.answer("error")
+    assert f"in stage {where}: it was its answer" in str(failed.value)
+    if where == "last":
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{node.http}/unsendable", data=b'"set"', timeout=30)
+        text = json.load(refused.value)["error"]
+        assert "the answer can't go over HTTP" in text and "set is not JSON" in text
+    application.delete()

@@ -66,7 +66,7 @@ GRAPHS: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"a": One.after("b")}, r"stage a is after 'b', which is none of \['a'\]"),
     "circle": (
         {"a": One, "b": One.after("a", "c"), "c": One.after("b")},
-        r"\['b', 'c'\] wait for each other",
+        r"\['b', 'c'\] wait for themselves",
     ),
     "two ends": (
         {"a": One, "b": One.after("a"), "c": One.after("a")},
@@ -94,10 +94,16 @@ def test_other_mistakes_are_named() -> None:
         ensemble(One, edges="tcp")
     with pytest.raises(ValueError, match="is no stage that gets the query itself"):
         ensemble(One, One.after("a"))
-    with pytest.raises(ValueError, match="quorum=2 is none of 1 to 1"):
+    with pytest.raises(ValueError, match="quorum=2 must be 1 to 1"):
         ensemble(One, quorum=2)
     with pytest.raises(ValueError, match="name each stage once"):
         One.after("a", "a")
+    with pytest.raises(TypeError, match=r"name stages by themselves, as in after\('text'\)"):
+        One.after(text="text")
+    with pytest.raises(TypeError, match=r"pipeline\(text=Text\), not pipeline\(Text\)"):
+        pipeline(One)
+    with pytest.raises(TypeError, match=r"num_replica is no option .* is num_replicas meant"):
+        stage(num_replica=2)(type("Two", (One.user_class,), {}))
 
 
 VALUES = st.none() | st.integers() | st.text() | st.lists(st.binary(), max_size=3)

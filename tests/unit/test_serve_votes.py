@@ -160,7 +160,7 @@ def test_a_function_gets_the_votes_in_the_members_order() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match="quorum=6 is none of 1 to 5"):
+    with pytest.raises(ValueError, match="quorum=6 must be 1 to 5"):
         poll(quorum=6)
     with pytest.raises(ValueError, match="combine='median' is none of"):
         poll(combine="median")
