@@ -189,7 +189,8 @@ def _abort_often(here: Here, other: worlds.WorldManager, times: int) -> int:
 def test_an_abort_at_any_moment_ends_what_is_under_way(gpus: Crew) -> None:
     (member,) = gpus.muster(1)
     member.ask(equip)
-    assert member.ask(abort_often, 150) == 300
+    for _ in range(3):  # an answer may take 15 s, also on a full machine
+        assert member.ask(abort_often, 50) == 100
 
 
 async def close(here: Here) -> float:
