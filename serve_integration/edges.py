@@ -11,6 +11,7 @@ EdgeBrokenError, and the edge is over.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import itertools
 import json
@@ -24,19 +25,19 @@ from typing import Any
 import numpy as np
 import ray
 
-from hoplite_ray import WorldError
+from hoplite_ray import WorldBrokenError, WorldError
 from hoplite_ray.serve import gpu_arrays, metrics
 from hoplite_ray.serve.frames import Message, framed, unframed
-from hoplite_ray.worlds import World, manager
+from hoplite_ray.worlds import Cause, World, manager
 from hoplite_ray.worlds.waiting import run_async
 
 logger = logging.getLogger("hoplite_ray.serve")
 
-# Called as soon as a call has come, with what tells the caller that work on it begins; what it
-# returns is awaited in a task of its own.
-Handler = Callable[[Any, Callable[[], None]], Awaitable[Any]]
+# Called as soon as a call has come, with what tells the caller that work on it begins (True) and
+# has ended (False); what it returns is awaited in a task of its own.
+Handler = Callable[[Any, Callable[[bool], None]], Awaitable[Any]]
 
-_JOIN_S = 10.0
+_JOIN_S, _LEAVE_S = 10.0, 1.0
 _TOGETHER = 64  # messages in one frame at most; more wait for the next
 _TOGETHER_BYTES = 1 << 20  # and so many bytes, or one message
 _ALLOC_BYTES_MIN = 64 << 10  # below it `World.alloc` gives ordinary memory
@@ -77,6 +78,8 @@ class Edge:
         self._begun: set[int] = set()  # of those that wait
         self._outgoing: deque[Message] = deque()
         self._is_sending = False
+        self._has_sent = asyncio.Event()  # it does not
+        self._has_sent.set()
         self._sending: asyncio.Task[None] | None = None
         self._queued_bytes = 0
         self._has_room = asyncio.Event()
@@ -114,10 +117,12 @@ class Edge:
         await self._ended.wait()
 
     async def close(self) -> None:
-        """Leave the world; what is open raises."""
+        """Leave the world when what is to go has gone; what is open raises."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._has_sent.wait(), _LEAVE_S)
         self._break("it was closed")
         try:
-            await self.world.leave(timeout_s=1.0)
+            await self.world.leave(timeout_s=_LEAVE_S)
         except WorldError as error:
             logger.debug("left %s: %s", self.world, error)
 
@@ -139,11 +144,13 @@ class Edge:
             self._has_room.clear()
         if not self._is_sending:
             self._is_sending = True
+            self._has_sent.clear()
             self._send_next()
 
     def _send_next(self) -> None:
         if self.is_broken or not self._outgoing:
             self._is_sending = False
+            self._has_sent.set()
             return
         frame, arrays = self._next_frame()
         operation: Any = None
@@ -204,6 +211,8 @@ class Edge:
             while True:
                 for message in unframed(await self.world.recv(src=self._peer)):
                     self._take_in(await self._with_arrays(message))
+        except WorldBrokenError as error:
+            self._break(str(error), has_left=error.cause == Cause.PEER_LEFT.name)
         except WorldError as error:
             self._break(str(error))
         except Exception as error:  # as a frame of another version, or no memory on the GPU
@@ -235,8 +244,10 @@ class Edge:
             if (answering := self._answering.get(number)) is not None:
                 _cancel_begun(answering)
         elif message.kind == _BEGUN:
-            if number in self._waiting:
+            if number in self._waiting and message.value():
                 self._begun.add(number)
+            else:
+                self._begun.discard(number)
         elif (reply := self._waiting.get(number)) is not None and not reply.done():
             try:
                 value = message.value()
@@ -249,9 +260,9 @@ class Edge:
             else:
                 reply.set_exception(value)
 
-    def _tell_begun(self, number: int) -> None:
+    def _tell_begun(self, number: int, has_begun: bool) -> None:
         if not self.is_broken:
-            self._post(Message.packed(_BEGUN, number, None))
+            self._post(Message.packed(_BEGUN, number, has_begun))
 
     async def _answer(self, number: int, answer: Awaitable[Any]) -> None:
         try:
@@ -269,15 +280,19 @@ class Edge:
         self.world.abort(why)
         self._break(why)
 
-    def _break(self, why: str) -> None:
+    def _break(self, why: str, *, has_left: bool = False) -> None:
+        """End it. Who has left has not died over what it had."""
         if self.is_broken:
             return
         self.is_broken = True
         self.calls_broken = len(self._waiting)
         for number, reply in self._waiting.items():
             if not reply.done():
-                reply.set_exception(EdgeBrokenError(why, has_begun=number in self._begun))
+                has_begun = number in self._begun and not has_left
+                error = EdgeBrokenError(why, was_sent=not has_left, has_begun=has_begun)
+                reply.set_exception(error)
         self._has_room.set()
+        self._has_sent.set()
         for task in (self._receiving, self._sending):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()

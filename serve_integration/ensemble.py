@@ -93,7 +93,11 @@ class EnsembleIngress:
         )
         if self._outlets:  # before the first query nobody is missing
             ready = asyncio.gather(*(outlet.ready() for outlet in self._outlets.values()))
-            await asyncio.wait_for(ready, deadline_s + 30)
+            try:
+                await asyncio.wait_for(ready, deadline_s + 30)
+            except TimeoutError:  # as when this one is started again, and a member can't be
+                if not self._has_quorum():
+                    raise
 
     async def __call__(self, request: Any) -> Any:
         """Answer one query: an Answer by a handle, JSON over HTTP."""
@@ -158,7 +162,13 @@ class EnsembleIngress:
         if not self._outlets:
             return await self._handles[name].remote(query_id, limit_s, value)
         query = Query(query_id, 1, "", value, limit_s, {})
-        return await self._outlets[name].call(query, waits=False)
+        outlet = self._outlets[name]
+        # In an update Serve may take the only replicas of all members away at once.
+        waits = outlet.is_replaced and not self._has_quorum()
+        return await outlet.call(query, waits=waits)
+
+    def _has_quorum(self) -> bool:
+        return sum(bool(outlet.replicas) for outlet in self._outlets.values()) >= self._quorum
 
     async def __del__(self) -> None:
         for outlet in self._outlets.values():

@@ -66,6 +66,7 @@ class Outlet:
         self._edges: dict[str, Edge] = {}
         self._leaving: dict[str, Edge] = {}  # still used for queries whose other inputs are there
         self._dead: set[str] = set()  # at whose doors nobody listens
+        self.is_replaced = False  # who answered last was taken away by Serve, as in an update
         self._changed = asyncio.Event()
         self._telling = asyncio.create_task(self._tell_metrics())
         if not handle.is_initialized:
@@ -93,6 +94,7 @@ class Outlet:
                  JoinLostError when all of `preferred` are dead, or one is out of reach.
         """
         deaths = query.deaths
+        deadline_s = _now() + query.left_s
         while True:
             edge = await self._pinned(preferred, deaths) if preferred else self._chosen()
             if edge is None:
@@ -102,6 +104,7 @@ class Outlet:
                 continue
             try:
                 query.alone = alone = deaths >= DEATHS_MAX - 1
+                query.left_s = max(deadline_s - _now(), 0.001)
                 query.sent_s = time.time()
                 return await edge.call(query)
             except StoredLostError as error:
@@ -194,11 +197,13 @@ class Outlet:
                 continue
             self._dead.discard(replica)
             self._edges[replica] = edge
+            self.is_replaced = False
             self._tell_change()
             try:
                 await _first(edge.ended(), gone.wait())
                 if gone.is_set() and self._edges.pop(replica, None) is edge:
                     self._leaving[replica] = edge  # until it has answered what it has
+                    self.is_replaced = not self._edges
                     await edge.ended()
                 else:
                     metrics.count("serve_edges_broken", stage=self.stage)
@@ -212,14 +217,14 @@ class Outlet:
                 self._tell_change()
                 await edge.close()
 
-    async def _nothing(self, request: Any, begun: Callable[[], None]) -> Any:
+    async def _nothing(self, request: Any, begun: Callable[[bool], None]) -> Any:
         raise TypeError(f"a stage does not call its callers; it asked for {type(request).__name__}")
 
 
 async def joint_answer(calls: Sequence[Coroutine[Any, Any, Any]], attempt: int) -> Any:
     """Call several stages with one query; return what is not Merged, or Merged if all are.
 
-    Raises:  what any of them raises; JoinLostError when inputs have met, of which one has no
+    Raises:  what any of them raises before; JoinLostError when inputs have met, of which one has no
              answer: who had it died, and the others will not come to a join again.
     """
     if len(calls) == 1:
@@ -229,15 +234,18 @@ async def joint_answer(calls: Sequence[Coroutine[Any, Any, Any]], attempt: int) 
         waiting = set(asking)
         answers: list[Any] = []
         while waiting:
-            has_met = any(isinstance(each, Merged) for each in answers)
+            has_met = bool(answers)
             limit_s = _ANSWER_S * attempt if has_met else None
             done, waiting = await asyncio.wait(
                 waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
             )
             if not done:
                 raise JoinLostError("its inputs have met, and the answer was lost", 0)
+            for each in done:  # nobody else has another answer, whatever becomes of them
+                if each.exception() is None and not isinstance(each.result(), Merged):
+                    return each.result()
             answers += [each.result() for each in done]
-        return next((each for each in answers if not isinstance(each, Merged)), Merged())
+        return Merged()
     finally:
         for each in asking:
             each.cancel()

@@ -121,7 +121,7 @@ def ingress_options(replicas: int, deadline_s: float) -> dict[str, Any]:
         "name": INGRESS,
         "num_replicas": replicas,
         "max_ongoing_requests": 1000,
-        "graceful_shutdown_timeout_s": deadline_s,
+        "graceful_shutdown_timeout_s": max(20.0, deadline_s + 5.0),
         "ray_actor_options": {"num_cpus": 0},
     }
 
@@ -231,10 +231,10 @@ class Ingress:
         """Ask, again whenever the replicas are lost that its inputs were to meet at."""
         deadline_s = time.monotonic() + limit_s
         value = await handoff.shared(value, len(self._first))
-        deaths = 0
+        deaths, ask = 0, uuid.uuid4().hex
         for attempt in itertools.count(1):
             try:
-                return await self._by_edges(query_id, attempt, value, deadline_s, deaths)
+                return await self._by_edges(query_id, ask, attempt, value, deadline_s, deaths)
             except JoinLostError as error:
                 logger.debug("query %s is asked again: %s", query_id, error)
                 deaths = max(deaths, error.deaths)
@@ -246,7 +246,7 @@ class Ingress:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _by_edges(
-        self, query_id: str, attempt: int, value: Any, deadline_s: float, deaths: int
+        self, query_id: str, ask: str, attempt: int, value: Any, deadline_s: float, deaths: int
     ) -> Any:
         async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
             joins = {}
@@ -255,7 +255,7 @@ class Ingress:
                 joins[name] = tuple(random.sample(outlet.replicas, len(outlet.replicas)))
             left_s = deadline_s - time.monotonic()
             calls = [
-                outlet.call(Query(query_id, attempt, "", value, left_s, joins, deaths))
+                outlet.call(Query(query_id, attempt, "", value, left_s, joins, deaths, ask=ask))
                 for outlet in self._first
             ]
             answer = await joint_answer(calls, attempt)

@@ -20,6 +20,7 @@ class Query:
     deaths:  of replicas that held it, in earlier attempts.
     alone:   it shares its batch with no other, and who sent it hears when that begins.
     sent_s:  when it was sent, by the sender's wall clock; `Outlet.call` says it.
+    ask:     which of its caller's questions with this id, for there may be several at once.
     """
 
     id: str
@@ -31,6 +32,12 @@ class Query:
     deaths: int = 0
     alone: bool = False
     sent_s: float = 0.0
+    ask: str = ""
+
+    @property
+    def join_id(self) -> str:
+        """By which its inputs meet."""
+        return f"{self.id} {self.ask}"
 
     def by_value(self) -> Query:
         """Return it with its value in it. REQUIRES: this process made it."""

@@ -44,7 +44,8 @@ _REMEMBERED_S = 5.0  # a join's answer, for those whose caller has died and been
 _HEALTH_CHECK_PERIOD_S = 1.0  # a dead replica is replaced after 5 s then, and after 18 with Serve's
 _TICK_S = 0.01  # by which a loop's timer may come early
 _CALL = "__call__"
-_DRAIN_S = 15.0  # for what runs when Serve ends a replica, which ends it after 20 by itself
+_END_S = 20.0  # after which Serve ends a replica by itself that it has asked to end
+_DRAIN_SHARE = 0.75  # of that, for what still runs
 
 # Of serve.deployment; a stage's name and its router are given by the pipeline.
 _OPTIONS = {*inspect.signature(serve.deployment).parameters} - {"_func_or_class"}
@@ -186,7 +187,7 @@ def deployment(stage: Stage, name: str, downstream: Mapping[str, Any]) -> Any:
     return serve.deployment(**options)(Replica).bind(stage, name, dict(downstream))
 
 
-Begun = Callable[[], None]
+Begun = Callable[[bool], None]  # that it runs, and that it does no more
 
 
 @dataclass(eq=False, slots=True)
@@ -272,7 +273,8 @@ class Replica:
         if not hasattr(self, "_metadata"):  # it was never made whole
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_S):
+            ends_s = float(self._stage.options.get("graceful_shutdown_timeout_s", _END_S))
+            async with asyncio.timeout(_DRAIN_SHARE * ends_s):
                 await self._is_idle.wait()
         await self._door.close()
         for outlet in self._outlets.values():
@@ -316,27 +318,25 @@ class Replica:
     async def _joined_with(self, query: Query, begun: Begun) -> Any:
         observe_hop(query)
         deadline_s = time.monotonic() + query.left_s
-        if not self._joins.has_room(query.id):
+        if not self._joins.has_room(query.join_id):
             raise BusyError(f"stage {self._name} has {_WAITING_MAX} queries that wait for inputs")
-        if (query.id, query.attempt) not in self._joined and self._joins.is_over(
-            query.id, query.attempt
-        ):
+        key = (query.join_id, query.attempt)
+        if key not in self._joined and self._joins.is_over(*key):
             raise JoinLostError(f"its answer at {self._name} was forgotten", 0)
         joined = self._joined_answer(query)
         self._to_hear[joined] = (*self._to_hear.get(joined, ()), begun)
-        met = self._joins.offer(
-            query.id, query.attempt, query.name, query.value, deadline_s=deadline_s
-        )
+        met = self._joins.offer(*key, query.name, query.value, deadline_s=deadline_s)
         if met is not None:
             task = asyncio.create_task(self._finish_join(joined, query, met, deadline_s))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            joined.add_done_callback(lambda _: task.cancel())  # at its deadline it need not run
         answer = await asyncio.shield(joined)
         return answer if query.name == self._stage.inputs[0] else Merged()
 
     def _joined_answer(self, query: Query) -> asyncio.Future[Any]:
         """Return the answer of an attempt's join, for whoever brings one of its inputs."""
-        key = (query.id, query.attempt)
+        key = (query.join_id, query.attempt)
         joined = self._joined.get(key)
         if joined is None:
             loop = asyncio.get_running_loop()
@@ -350,7 +350,10 @@ class Replica:
             logger.debug("%s at %s: %s have not come", unmet.query, self._name, unmet.missing)
         joined = self._joined.pop(key, None)
         if joined is not None and not joined.done():
-            fail(joined, LateError(f"query {key[0]} had not all inputs at {self._name} in time"))
+            fail(
+                joined,
+                LateError(f"query {key[0].split()[0]} had not all inputs at {self._name} in time"),
+            )
 
     async def _finish_join(
         self, joined: asyncio.Future[Any], query: Query, met: dict[str, Any], deadline_s: float
@@ -364,7 +367,7 @@ class Replica:
             if not joined.done():
                 fail(joined, error)
         finally:
-            loop, key = asyncio.get_running_loop(), (query.id, query.attempt)
+            loop, key = asyncio.get_running_loop(), (query.join_id, query.attempt)
             loop.call_later(_REMEMBERED_S, self._joined.pop, key, None)
 
     async def _handed_on(
@@ -427,7 +430,7 @@ class Replica:
         for run in runs:
             metrics.observe("serve_stage_ms", (began_s - run.came_s) * 1000, part="queue")
             for begun in run.begun:
-                begun()
+                begun(True)
         if self._is_async:
             task = asyncio.create_task(self._work_async(runs, began_s))
             self._tasks.add(task)
@@ -439,6 +442,8 @@ class Replica:
 
     def _finish(self, runs: list[_Run], answers: list[Any], took_s: float) -> None:
         for run, answer in zip(runs, answers, strict=True):
+            for begun in run.begun:
+                begun(False)
             if run.answer.done():
                 continue
             if isinstance(answer, BaseException):
@@ -476,9 +481,10 @@ class Replica:
             while True:
                 try:
                     answers = await self._called(wanted)
-                except asyncio.CancelledError:
-                    raise
                 except BaseException as error:
+                    task = asyncio.current_task()
+                    if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                        raise
                     wanted = steps.throw(_ordinary(error))
                 else:
                     wanted = steps.send(answers)

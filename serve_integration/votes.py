@@ -155,11 +155,12 @@ class Poll:
 def majority(votes: Sequence[Any]) -> Any:
     """Return what most votes say; of arrays element by element, of equals the smallest.
 
-    Shapes:  arrays and lists are of one shape, as is the result; anything else is one vote.
+    Shapes:  arrays, tensors and lists are of one shape, as is the result, an array; anything else
+             is one vote.
     """
     labels, counts = _counted(votes)
     chosen = counts.argmax(axis=0)  # the first of equals, which is the smallest label
-    return np.asarray(labels)[chosen] if _has_elements(votes[0]) else labels[int(chosen[0])]
+    return np.asarray(labels)[chosen] if _has_elements(_plain(votes[0])) else labels[int(chosen[0])]
 
 
 def mean(votes: Sequence[Any]) -> Any:
@@ -173,6 +174,7 @@ COMBINATIONS: dict[str, Combine] = {"majority": majority, "mean": mean}
 
 def _counted(votes: Sequence[Any]) -> tuple[list[Any], np.ndarray[Any, Any]]:
     """What was voted for, in order, and how often: a row for each, a column for each element."""
+    votes = [_plain(vote) for vote in votes]
     if _has_elements(votes[0]):
         arrays = _stacked(votes)
         found, codes = np.unique(arrays, return_inverse=True)
@@ -185,6 +187,14 @@ def _counted(votes: Sequence[Any]) -> tuple[list[Any], np.ndarray[Any, Any]]:
     except TypeError as error:
         raise TypeError(f"votes can't be counted ({error}); combine them by a function") from None
     return labels, np.array([[told[label]] for label in labels])
+
+
+def _plain(vote: Any) -> Any:
+    """A tensor as an array, one of no axes as a number: it is equal to nothing but itself else."""
+    if isinstance(vote, list | np.generic) or not hasattr(vote, "__array__"):
+        return vote
+    array = np.asarray(vote)
+    return array if array.ndim else array.item()
 
 
 def _has_elements(vote: Any) -> bool:

@@ -208,3 +208,40 @@ class Unsendable:
             raise OddError(1, 2)
         answers = {"lock": threading.Lock(), "error": KeyError("alone"), "set": {1}}
         return [answers[query] for query in queries]
+
+
+@stage(max_batch=1, **LIGHT)
+class Counting:
+    """A slow join that answers how often it has run."""
+
+    def __init__(self) -> None:
+        self._runs = 0
+
+    def __call__(self, one: list[Any], two: list[Any]) -> list[int]:
+        self._runs += 1
+        time.sleep(0.2)
+        return [self._runs]
+
+
+@stage(**LIGHT)
+class Waiting:
+    """Waits for what is cancelled, over -1."""
+
+    async def __call__(self, queries: list[int]) -> list[int]:
+        if -1 in queries:
+            future = asyncio.get_running_loop().create_future()
+            future.cancel()
+            await future
+        return queries
+
+
+@stage(**LIGHT)
+class Loaded:
+    """A member that takes a while to be there."""
+
+    def __init__(self, version: int) -> None:
+        self._version = version
+        time.sleep(1.0)
+
+    def __call__(self, queries: list[Any]) -> list[int]:
+        return [self._version for _ in queries]

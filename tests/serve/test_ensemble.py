@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hoplite_ray.serve import QuorumError, ensemble
 from hoplite_ray.serve.votes import majority
-from tests.serve.applications import MODELS, digits, member
+from tests.serve.applications import MODELS, Loaded, digits, member
 from tests.serve.conftest import Application, Node
 
 NAMES = (*(f"model{number}" for number in range(len(MODELS) - 1)), "tree")
@@ -64,3 +67,24 @@ def test_below_the_quorum_it_says_who_has_voted(application: Application, node: 
         while True:
             urllib.request.urlopen(f"{node.http}/vote", data=data, timeout=60).close()
     assert "the quorum is 3" in json.load(refused.value)["error"]
+
+
+def test_an_update_that_takes_all_members_away_costs_no_answer(node: Node) -> None:
+    def build(version: int) -> Any:
+        members = [Loaded.bind(version) for _ in range(2)]
+        return ensemble(*members, quorum=2, deadline_ms=60_000, replicas=1)
+
+    application = Application("loaded", build(1))
+    is_over, seen = threading.Event(), list[int]()
+
+    def ask() -> None:
+        while not is_over.is_set() or seen[-1] != 2:
+            seen.append(application.answer(0).value)
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask)
+        Application("loaded", build(2))
+        is_over.set()
+        asking.result(timeout=60)
+    assert set(seen) <= {1, 2} and seen == sorted(seen)
+    application.delete()

@@ -21,6 +21,7 @@ from tests.ray.spilling import told as told_by_the_node
 from tests.serve.applications import (
     BAD,
     KEY,
+    Counting,
     Cross,
     Deadly,
     Search,
@@ -28,6 +29,7 @@ from tests.serve.applications import (
     Through,
     Unsendable,
     Vision,
+    Waiting,
     Wrong,
 )
 from tests.serve.conftest import Application, Node
@@ -182,4 +184,36 @@ def test_an_answer_that_cannot_go_on_is_told_with_its_stage(node: Node, where: s
             urllib.request.urlopen(f"{node.http}/unsendable", data=b'"set"', timeout=30)
         text = json.load(refused.value)["error"]
         assert "the answer can't go over HTTP" in text and "set is not JSON" in text
+    application.delete()
+
+
+def test_a_join_does_not_run_what_is_too_late(node: Node) -> None:
+    stages = {"one": Through, "two": Through, "join": Counting.after("one", "two")}
+    application = Application("counting", pipeline(**stages, replicas=1))
+    asked = [application.ask_as(each, f"q{each}", deadline_ms=1000) for each in range(20)]
+    late = 0
+    for each in asked:
+        try:
+            each.result(timeout_s=60)
+        except Exception as error:  # Serve's own class, which is a TimeoutError, too
+            late += 1
+            assert "not answered within 1 s" in str(error)
+    assert late > 10
+    assert application.answer("now") < 20, "those whose deadline is over have been taken back"
+    application.delete()
+
+
+def test_an_async_stage_goes_on_after_a_cancelled_future(node: Node) -> None:
+    application = Application("waiting", pipeline(only=Waiting, replicas=1))
+    with pytest.raises(RuntimeError, match="CancelledError"):
+        application.answer(-1)
+    assert application.answer(5) == 5
+    application.delete()
+
+
+def test_two_may_ask_with_one_id_at_once(node: Node) -> None:
+    stages = {"one": Through, "two": Through, "join": Counting.after("one", "two")}
+    application = Application("twice", pipeline(**stages, replicas=1))
+    asked = [application.ask_as(each, "the same") for each in range(3)]
+    assert sorted(each.result(timeout_s=60) for each in asked) == [1, 2, 3]
     application.delete()

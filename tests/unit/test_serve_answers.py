@@ -29,6 +29,11 @@ def test_the_answer_is_the_one_that_is_not_merged() -> None:
     assert isinstance(asked((0, Merged()), (0, Merged())), Merged)
 
 
+def test_an_answer_that_is_there_waits_for_nobody() -> None:
+    assert asked((0, 7), (60, Merged())) == 7
+    assert asked((0, KeyError("its branch has died")), (0, 7)) == 7
+
+
 def test_an_error_of_any_is_the_answer_at_once() -> None:
     with pytest.raises(KeyError):
         asked((60, 7), (0, KeyError("no")))

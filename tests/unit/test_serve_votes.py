@@ -168,3 +168,17 @@ def test_mistakes_are_named() -> None:
         majority([np.zeros(2), np.zeros(3)])
     with pytest.raises(TypeError, match="combine them by a function"):
         majority([{"a": 1}, {"b": 2}])
+
+
+@pytest.mark.parametrize("make", [np.array, "torch"])
+def test_tensors_and_arrays_without_axes_are_votes_as_numbers_are(make: Any) -> None:
+    if make == "torch":
+        make = pytest.importorskip("torch", reason="torch is not installed").tensor
+    asked = poll()
+    for member, vote in zip(FIVE, (1, 1, 0, 1), strict=False):
+        asked.vote(member, make(vote))
+    assert asked.verdict is Verdict.DECIDED
+    assert asked.answer().value == 1
+    rows = [make([1, 2]), make([1, 3]), make([0, 3])]
+    assert majority(rows).tolist() == [1, 3]
+    assert mean([make(1.0), make(3.0)]) == 2.0
