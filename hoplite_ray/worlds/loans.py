@@ -57,9 +57,13 @@ class _Slab:
 
 
 class Gift(Turn):
-    """A slab on its way to a process; then `trouble` says why it can't be, or nothing."""
+    """A slab on its way to a process, for a world; at its end `trouble` says why it isn't there."""
 
     trouble = ""
+
+    def __init__(self, world: int) -> None:
+        super().__init__()
+        self.world = world
 
 
 Dial = Callable[[], Awaitable[socket.socket]]
@@ -90,6 +94,7 @@ class Lender:
         self._loans: dict[int, tuple[_Slab, int, str]] = {}  # in which world, and to whom
         self._links: dict[str, _Link] = {}  # by the other process; of the loop
         self._given: set[tuple[str, int]] = set()  # which process has which slab
+        self._gifts: set[Gift] = set()  # that are waited for
         self._dropped: deque[tuple[int, _Slab]] = deque()  # by arrays that have gone
 
     def alloc(self, shape: Sequence[int] | int, dtype: Any) -> Array:
@@ -133,7 +138,7 @@ class Lender:
             self._loans[loan] = (slab, world, peer)
         return _NOTICE.pack(slab.number, begin, array.nbytes, loan)
 
-    def give(self, array: Array, peer: str, dial: Dial) -> Gift | None:
+    def give(self, array: Array, world: int, peer: str, dial: Dial) -> Gift | None:
         """Let a process have an array's slab, over a connection that `dial` makes if need be.
 
         REQUIRES: it is ours. Returns None if that process has it.
@@ -143,12 +148,13 @@ class Lender:
         slab = found[1]
         if (peer, slab.number) in self._given:
             return None
-        gift = Gift()
+        gift = Gift(world)
+        with self._lock:
+            self._gifts.add(gift)
         try:
             self._loop.call_soon_threadsafe(self._begin_to_give, slab, peer, dial, gift)
         except RuntimeError:
-            gift.trouble = "the manager of worlds was closed"
-            gift.end()
+            self._end_gift(gift, "the manager of worlds was closed")
         return gift
 
     def seal(self, array: Array) -> None:
@@ -163,6 +169,9 @@ class Lender:
         with self._lock:
             for loan in [each for each, (_, of, _) in self._loans.items() if of == world]:
                 self._end(loan, is_known=False)
+            gifts = [gift for gift in self._gifts if gift.world == world]
+        for gift in gifts:
+            self._end_gift(gift, "its world has ended")
 
     def counts(self) -> tuple[int, int, int]:
         """Pieces, those that are free, and loans."""
@@ -220,8 +229,7 @@ class Lender:
             del self._links[peer]
             self._given = {each for each in self._given if each[0] != peer}
             for _, gift in (*link.given, *link.gifts):
-                gift.trouble = trouble
-                gift.end()
+                self._end_gift(gift, trouble)
 
     async def _give(self, sock: socket.socket, slab: _Slab) -> None:
         await say(sock, slab=slab.number)
@@ -241,7 +249,13 @@ class Lender:
             for _ in range(min(introductions.field(frame, "has", int), len(link.given))):
                 slab, gift = link.given.popleft()
                 self._given.add((peer, slab.number))
-                gift.end()
+                self._end_gift(gift)
+
+    def _end_gift(self, gift: Gift, trouble: str = "") -> None:
+        with self._lock:
+            self._gifts.discard(gift)
+        gift.trouble = trouble
+        gift.end()
 
     def _say_gone(self, slab: _Slab) -> None:
         for peer, link in self._links.items():
@@ -459,7 +473,8 @@ class Loans:
 
     def give(self, array: Array, rank: int) -> Gift | None:
         """As `Lender.give`."""
-        return self._lender.give(array, self._peers[rank], lambda: self._dial(rank))
+        peer = self._peers[rank]
+        return self._lender.give(array, self._world, peer, lambda: self._dial(rank))
 
     def lend(self, array: Array, rank: int) -> bytes:
         """As `Lender.lend`."""

@@ -236,13 +236,20 @@ class WorldManager:
             self._abandon(joining)
             raise
 
-    def end(self, world: World) -> None:
-        """Give back what a world has. From any thread; idempotent."""
+    def end(self, world: World, *, is_left: bool = False) -> None:
+        """Give back what a world has; one that was left is forgotten. From any thread; idempotent.
+
+        Whoever iterates over its events still hears why it has broken.
+        """
+        end = world.edges.end() if world.state is State.BROKEN else None
+        if end is not None:
+            cause, rank, text = end
+            self._note(world.edges.number, EventKind.BROKEN, rank, cause, text, monotonic_ns())
         with self._lock:
+            if self._worlds.get(world.name) is world and (is_left or end is None):
+                del self._worlds[world.name]
             if self._numbers.pop(world.edges.number, None) is None:
                 return
-            if self._worlds.get(world.name) is world and world.state is not State.BROKEN:
-                del self._worlds[world.name]
             ended = [stream for stream, of in self._streams.items() if of is world]
             for stream in ended:
                 del self._streams[stream]
@@ -398,16 +405,25 @@ class WorldManager:
             stream.tell(None)
 
     def _tell(self, number: int, kind: int, rank: int, cause: int, text: str, at_ns: int) -> None:
+        """Take in what the port tells, in the thread of meetings."""
+        world = self._note(number, kind, rank, cause, text, at_ns)
+        if world is not None and world.broken is not None:
+            asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.end, world)
+
+    def _note(
+        self, number: int, kind: int, rank: int, cause: int, text: str, at_ns: int
+    ) -> World | None:
+        """Tell all who iterate; returns the world if that is news of it."""
         with self._lock:
             world = self._numbers.get(number)
             if world is None or world.broken is not None:  # nothing happens to it after that
-                return
+                return None
             words = Cause(cause).name if cause else ""
             event = WorldEvent(EventKind(kind), world.name, world.epoch, rank, words, text, at_ns)
             if event.kind is EventKind.BROKEN:
                 world.broken = event
             elif event.kind is EventKind.PEER_LEFT and world.gone.setdefault(rank, event) != event:
-                return  # as was told when it was joined
+                return None  # as was told when it was joined
             streams = {stream: of for stream, of in self._streams.items() if of in (None, world)}
         for stream in streams:
             stream.tell(event)
@@ -415,7 +431,7 @@ class WorldManager:
             for stream, of in streams.items():
                 if of is world:
                     stream.tell(None)
-            asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.end, world)
+        return world
 
 
 class BlockingJoins:

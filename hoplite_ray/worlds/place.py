@@ -256,7 +256,9 @@ class Place:
 
 def _taken(sock: socket.socket) -> socket.socket:
     """Return the connection as one of its own: who has opened it closes nothing any more."""
-    return socket.socket(fileno=sock.detach())
+    own = socket.socket(fileno=sock.detach())
+    own.setblocking(False)  # a new object takes the limit that is Python's default
+    return own
 
 
 def _transport(hello: dict[str, Any]) -> str:

@@ -67,6 +67,8 @@ async def wait_async(operation: WorldOperation | Turn, timeout_s: float | None) 
     loop = asyncio.get_running_loop()
     waiter = _waiters.get(loop)
     if waiter is None:
+        for closed in [each for each in list(_waiters) if each.is_closed()]:
+            _waiters.pop(closed, None)  # one that was closed amid an operation waits for nothing
         waiter = _waiters[loop] = LoopWaiter(loop)
     return await waiter.wait(operation, timeout_s)
 

@@ -52,8 +52,8 @@ class Owner(Protocol):
     def events(self, world: World | None = None) -> EventStream:
         """Begin to iterate over what happens to a world."""
 
-    def end(self, world: World) -> None:
-        """A world is over. From any thread; idempotent."""
+    def end(self, world: World, *, is_left: bool = False) -> None:
+        """A world is over, perhaps because it was left. From any thread; idempotent."""
 
 
 class World:
@@ -401,7 +401,7 @@ class World:
             self.check(operation)
             self._state = State.CLOSED
         finally:
-            self._owner.end(self)
+            self._owner.end(self, is_left=True)
 
     def finish(
         self,

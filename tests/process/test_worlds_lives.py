@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from hoplite_ray import worlds
-from hoplite_ray.errors import UnusableAfterForkError
+from hoplite_ray.errors import InvalidArgumentError, UnusableAfterForkError
 from tests.process.world_crew import Crew, Here, free_address, join
 
 
@@ -163,3 +164,84 @@ async def join_many(here: Here, count: int, kept: int) -> tuple[int, int]:
 def test_a_manager_does_not_remember_names_for_ever(crew: Crew) -> None:
     (member,) = crew.muster(1)
     assert member.ask(join_many, 12, 5) == (5, 2)
+
+
+async def join_and_sum(here: Here, rank: int, size: int, name: str, address: str) -> float:
+    """A play: a world is of use."""
+    world = await here.join(name, rank=rank, size=size, rendezvous=address)
+    array = np.full(100_000, rank + 1.0)
+    await world.all_reduce(array)
+    await world.leave()
+    return float(array.max())
+
+
+async def set_default_timeout(here: Here, limit_s: float | None, is_debug: bool) -> None:
+    """A play: as a program's own code, or its debugging, may have it."""
+    socket.setdefaulttimeout(limit_s)
+    os.environ["PYTHONASYNCIODEBUG"] = "1" if is_debug else ""
+    here.manager.close()
+    here.manager = worlds.WorldManager()  # with a loop that knows
+
+
+@pytest.mark.parametrize(("limit_s", "is_debug"), [(3.0, False), (None, True)])
+def test_worlds_are_joined_whatever_the_sockets_of_a_program_are(
+    crew: Crew, limit_s: float | None, is_debug: bool
+) -> None:
+    members = crew.muster(3)
+    for member in members:
+        member.ask(set_default_timeout, limit_s, is_debug)
+    assert crew.together(join_and_sum, "w", free_address()) == [6.0] * 3
+    for member in members:
+        member.ask(set_default_timeout, None, False)
+
+
+async def leave_what_breaks(here: Here, rank: int, size: int, times: int) -> list[str]:
+    """A play: one aborts, the other leaves at once; which events its manager has told."""
+    events = here.manager.events()
+    for number in range(times):
+        address = f"tcp://127.0.0.1:{21_000 + number}"
+        world = await here.join(f"w{number}", rank=rank, size=size, rendezvous=address)
+        if rank == 1:
+            world.abort("enough")
+        else:
+            with pytest.raises(worlds.WorldBrokenError):
+                await world.recv(src=1)
+        with pytest.raises(worlds.WorldBrokenError):
+            await world.leave()
+        with pytest.raises(InvalidArgumentError, match="join it first"):
+            here.manager.world(f"w{number}")
+    return [(await asyncio.wait_for(anext(events), 5.0)).kind.name for _ in range(times)]
+
+
+def test_who_leaves_a_broken_world_still_hears_that_it_broke(crew: Crew) -> None:
+    crew.muster(2)
+    assert crew.together(leave_what_breaks, 20) == [["BROKEN"] * 20] * 2
+
+
+async def wait_in_loops(here: Here, times: int) -> int:
+    """A play: event loops are closed amid a receive; how many descriptors that costs."""
+    world = await here.join("alone", rank=0, size=1, rendezvous=free_address())
+    await world.barrier()
+
+    def wait_and_close() -> None:
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(other.recv(src=1))
+        loop.run_until_complete(asyncio.sleep(0.02))
+        loop.close()
+        del task
+
+    other = here.worlds["w"]
+    counts = []
+    for _ in range(times):
+        await asyncio.to_thread(wait_and_close)
+        gc.collect()
+        counts.append(len(os.listdir("/proc/self/fd")))
+    return counts[-1] - counts[1]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_loop_that_is_closed_amid_a_receive_costs_nothing_for_ever(crew: Crew) -> None:
+    waiting, _ = crew.muster(2)
+    address = free_address()
+    crew.together(join, "w", address)
+    assert waiting.ask(wait_in_loops, 8) <= 1

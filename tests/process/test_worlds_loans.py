@@ -219,3 +219,23 @@ async def mistakes(here: Here, rank: int, size: int) -> None:
 def test_mistakes_are_told(crew: Crew) -> None:
     pair(crew)
     crew.together(mistakes)
+
+
+async def give_to_a_frozen_one(here: Here, name: str) -> str:
+    """A play: what is given to a process that is stopped ends with the world."""
+    world = here.worlds[name]
+    with pytest.raises(worlds.WorldBrokenError) as ended:
+        await world.send(world.alloc(1_000_000), dst=1 - world.rank)
+        while True:
+            await world.recv(src=1 - world.rank)
+    return ended.value.cause
+
+
+def test_a_gift_to_a_process_that_is_stopped_ends_with_its_world(crew: Crew) -> None:
+    giver, stopped = crew.muster(2)
+    crew.together(join, "w", free_address())
+    stopped.signal(signal.SIGSTOP)
+    try:
+        assert giver.ask(give_to_a_frozen_one, "w") == "FROZEN"
+    finally:
+        stopped.signal(signal.SIGCONT)
