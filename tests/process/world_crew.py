@@ -62,9 +62,9 @@ class Member:
         self._pipe.send((play, arguments))
         self._is_asked = True
 
-    def answer(self) -> Any:
+    def answer(self, within_s: float = ANSWER_S) -> Any:
         """Return what the play has returned; fails with what it has raised."""
-        limit_s, self._limit_s = self._limit_s, ANSWER_S
+        limit_s, self._limit_s = max(self._limit_s, within_s), ANSWER_S
         assert self._pipe.poll(limit_s), f"no answer of process {self.pid} within {limit_s} s"
         self._is_asked = False
         failure, value = self._pipe.recv()
@@ -115,12 +115,18 @@ class Crew:
         self.members += new
         return new
 
-    def together(self, play: Play, *arguments: Any, members: list[Member] | None = None) -> list:
+    def together(
+        self,
+        play: Play,
+        *arguments: Any,
+        members: list[Member] | None = None,
+        within_s: float = ANSWER_S,
+    ) -> list:
         """Let all do a play with their rank, their number, and the arguments; what each returns."""
         members = self.members if members is None else members
         for rank, member in enumerate(members):
             member.tell(play, rank, len(members), *arguments)
-        return [member.answer() for member in members]
+        return [member.answer(within_s) for member in members]
 
     def dismiss(self) -> None:
         """End of the test."""
