@@ -60,7 +60,7 @@ class Crew:
         """No test of this file asks; they look at the worlds' states."""
         pytest.fail("there is nobody here who hears of events")
 
-    def end(self, world: World) -> None:
+    def end(self, world: World, *, is_left: bool = False) -> None:
         """As a manager does."""
         world.edges.close()
 
