@@ -22,7 +22,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from meters import machine
@@ -298,18 +298,23 @@ def main() -> int:
     if asked.toy:
         asked.kills, asked.gb, asked.cuts, asked.stops, dead_after_s = 1, [0.05], 1, 1, 1.0
         asked.held_s = asked.still_s = 1.0
+    tell("world_death", _all(asked, dead_after_s), asked)
+    return 0
+
+
+def tell(benchmark: str, figures: Iterable[Row | str], asked: argparse.Namespace) -> None:
+    """Print where this is, each figure as it comes, and what --toy and --json ask for."""
     where = machine()
     print(", ".join(f"{what} {value}" for what, value in where.items()))
     rows: list[Row] = []
-    for found in _all(asked, dead_after_s):
+    for found in figures:
         rows += [found] if isinstance(found, Row) else []
         print(found.line if isinstance(found, Row) else found, flush=True)
     if asked.toy:
         print("toy sizes: nothing but that it runs")
     if asked.json:
         for row in rows:
-            print(json.dumps({"benchmark": "world_death", **asdict(row), **where}))
-    return 0
+            print(json.dumps({"benchmark": benchmark, **asdict(row), **where}))
 
 
 def _all(asked: argparse.Namespace, dead_after_s: float) -> Iterator[Row | str]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import random
 import signal
@@ -23,13 +22,11 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from meters import machine
 from ranks import Rank
-from world_death import KILL_MEDIAN_S, KILL_P95_S, LIMIT_S, Row
+from world_death import KILL_MEDIAN_S, KILL_P95_S, LIMIT_S, Row, tell
 from world_gpu_member import WHAT, Ended, GpuMember, equip, free_bytes
 from worlds import free_address
 
@@ -230,18 +227,8 @@ def main() -> int:
         os.environ["HOPLITE_RAY_NCCL_LIBRARY"] = os.environ["HOPLITE_RAY_CUDA_LIBRARY"] = str(
             STAND_IN
         )
-    where = machine()
-    print(", ".join(f"{what} {value}" for what, value in where.items()))
     equip("here")
-    rows: list[Row] = []
-    for found in _all(asked, dead_after_s):
-        rows += [found] if isinstance(found, Row) else []
-        print(found.line if isinstance(found, Row) else found, flush=True)
-    if asked.toy:
-        print("toy sizes: nothing but that it runs")
-    if asked.json:
-        for row in rows:
-            print(json.dumps({"benchmark": "world_gpu", **asdict(row), **where}))
+    tell("world_gpu", _all(asked, dead_after_s), asked)
     return 0
 
 

@@ -158,7 +158,7 @@ class Edge:
             try:
                 operation = self.world.begin_send(frame, self._peer, None)
             except WorldError as error:
-                self._break(str(error))
+                self._hear_end(error)
                 return
             if operation is None:  # it has gone; what else is to go in this turn goes together
                 asyncio.get_running_loop().call_soon(self._send_next)
@@ -177,7 +177,7 @@ class Edge:
             for array in arrays:
                 await self.world.send(array, dst=self._peer)
         except WorldError as error:
-            self._break(str(error))
+            self._hear_end(error)
         except Exception as error:  # as of an array on the GPU that can't be sent
             self._give_up(f"what was to go by it can't: {type(error).__name__}: {error}")
         self._send_next()
@@ -211,10 +211,8 @@ class Edge:
             while True:
                 for message in unframed(await self.world.recv(src=self._peer)):
                     self._take_in(await self._with_arrays(message))
-        except WorldBrokenError as error:
-            self._break(str(error), has_left=error.cause == Cause.PEER_LEFT.name)
         except WorldError as error:
-            self._break(str(error))
+            self._hear_end(error)
         except Exception as error:  # as a frame of another version, or no memory on the GPU
             self._give_up(f"what came by it can't be had: {type(error).__name__}: {error}")
 
@@ -274,6 +272,11 @@ class Edge:
         if not self.is_broken:
             self._post(reply)
 
+    def _hear_end(self, error: WorldError) -> None:
+        """The world has ended. Who has left it has not died over what it had."""
+        has_left = isinstance(error, WorldBrokenError) and error.cause == Cause.PEER_LEFT.name
+        self._break(str(error), has_left=has_left)
+
     def _give_up(self, why: str) -> None:
         """End the world, so that the peer hears of it, too."""
         logger.warning("an edge is given up: %s: %s", self.world, why)
@@ -281,7 +284,6 @@ class Edge:
         self._break(why)
 
     def _break(self, why: str, *, has_left: bool = False) -> None:
-        """End it. Who has left has not died over what it had."""
         if self.is_broken:
             return
         self.is_broken = True

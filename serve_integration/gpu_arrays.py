@@ -35,9 +35,7 @@ class Taken:
     def __init__(self, device: int) -> None:
         self.arrays: list[Any] = []
         self._device = device
-        self._places: dict[
-            int, tuple[int, Any]
-        ] = {}  # by identity, which stays as long as we have it
+        self._places: dict[int, tuple[int, Any]] = {}  # by the id of what is kept with it
 
     def keep(self, value: Any) -> int | None:
         """Return an array's place among them; None for what is to be pickled."""

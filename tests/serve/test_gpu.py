@@ -26,7 +26,7 @@ def application(node: Node, request: pytest.FixtureRequest) -> Iterator[Applicat
     if request.param == "torch":
         torch = pytest.importorskip("torch", reason="torch is not installed")
         if not torch.cuda.is_available():
-            pytest.skip("no GPU")
+            pytest.skip("no GPU")  # there the stand-in shows all but the GPU itself
         actor["num_gpus"] = 0.1
     else:
         names = ("HOPLITE_RAY_NCCL_LIBRARY", "HOPLITE_RAY_CUDA_LIBRARY")
