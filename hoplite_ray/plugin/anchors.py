@@ -29,6 +29,7 @@ _ENDS = b"-"
 _USED_AT = _ENDS_AT + 1
 _USED = b"u"
 _NO_MARK = b" "
+_TRIES = 3  # of a call under which the steward leaves: it does if a call takes 10 s to reach it
 _TAKE_S = 60.0  # the first call starts the steward's process, which takes seconds on a busy machine
 
 
@@ -144,10 +145,20 @@ class AnchorSupply:
 
     def _refill(self) -> None:
         try:
-            life, anchors = ray.get(self._steward().anchors.remote(_ANCHORS_PER_CALL))
+            life, anchors = self._asked()
             for anchor in anchors:
                 self._ready.put((life, anchor))
         except Exception as error:
             self._ready.put(error)  # one taker is told; the next one asks again
         finally:
             self._refilling.release()
+
+    def _asked(self) -> tuple[int, list[Ref]]:
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                life, anchors = ray.get(self._steward().anchors.remote(_ANCHORS_PER_CALL))
+                return life, anchors
+            except ray.exceptions.ActorDiedError:
+                if not tries_left:
+                    raise
+        raise AssertionError("unreachable")

@@ -200,16 +200,20 @@ class Bench:
             [verb for verb in VERBS if row[verb] == outcome]
             for outcome in ("live", "orphaned", "lost")
         )
-        expect(sum(self.made[verb] for verb in live), "what is live stays, nothing else")
+        pinned = sum(self.made[verb] for verb in live)
+        expect(pinned, "what is live stays, nothing else")
         self.left = {verb: self.made[verb] if verb in live else 0 for verb in VERBS}
         self.orphaned = total().orphaned
         assert self.orphaned >= sum(self.made[verb] for verb in orphans)
         if lent:
             self.expect_values(live + orphans)
+        expect(pinned, "nothing is read any more, so all orphans may be evicted")
         ray.get([filler.fill.remote() for filler in self.fillers])
         evicted = [verb for verb in orphans if verb != "reduce"]  # that lies where no put may
         in_reserve = sum(self.made[verb] for verb in orphans if verb not in evicted)
-        assert total().orphaned <= self.before + in_reserve, "orphans go first"
+        seen = total().orphaned
+        told = f"orphans go first: {seen} bytes, not {self.before} and {in_reserve} in reserve"
+        assert seen <= self.before + in_reserve, told
         if lent:
             self.expect_values(live)
             self.expect_lost(evicted, OWNER_DIED)

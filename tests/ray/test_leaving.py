@@ -15,7 +15,8 @@ from ray._raylet import GcsClient
 from ray.core.generated import autoscaler_pb2
 
 import hoplite_ray as hop
-from hoplite_ray.plugin.anchors import StewardLife
+from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
+from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.start import NodePlace, running_node
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 from tests.ray.rounds import Rounds, Worker, drain, living, stats_at
@@ -75,6 +76,24 @@ def test_a_life_that_is_relied_on_does_not_end(tmp_path: Path) -> None:
         assert seen.empty()
     user.join()
     assert seen.get() == 1
+
+
+@ray.remote(num_cpus=0)
+class Left:
+    """A steward that leaves under its first call."""
+
+    async def anchors(self, count: int) -> None:
+        ray.kill(ray.get_runtime_context().current_actor)
+
+
+def test_a_steward_that_leaves_under_the_question_for_anchors_is_asked_again_in_its_next_life(
+    cluster: RayCluster,
+) -> None:
+    here = attachment()
+    first = Left.options(max_task_retries=-1).remote()
+    stewards = iter([first, here.steward])
+    anchor = AnchorSupply(here.place, lambda: next(stewards)).take()
+    assert anchor.binary() in ray.get(here.steward.__ray_call__.remote(lambda self: self._anchors))
 
 
 @pytest.mark.timeout(180)  # a Ray node starts and ends
