@@ -54,7 +54,7 @@ class Hoplite:
     """The store as users use it."""
 
     put = staticmethod(hop.put)
-    wrap = staticmethod(hop.array)
+    empty = staticmethod(hop.empty)
 
     @staticmethod
     def add(gradients: list[Any], count: int) -> tuple[Array, list[Any]]:
@@ -72,8 +72,8 @@ class Plain:
     put = staticmethod(ray.put)
 
     @staticmethod
-    def wrap(array: Array) -> Array:
-        return array
+    def empty(size: int) -> Array:
+        return np.empty(size, np.float32)
 
     @staticmethod
     def add(gradients: list[Any], count: int) -> tuple[Array, list[Any]]:
@@ -105,21 +105,21 @@ class Worker:
 
     def warm_up(self) -> None:
         """Attach to the node, and make what is made once."""
-        hop.array(self._gradient(self._params))
+        hop.array(self._gradient(self._params, hop.empty(self._network.size)))
         self._compute_s = 0.0
 
     def read(self, params: Any) -> tuple[float, float]:
         array = np.asarray(params)
         return float(array[0]), float(array[-1])
 
-    def gradient(self, params: Any, wrap: Callable[[Array], Any]) -> Any:
-        return wrap(self._gradient(np.asarray(params)))
+    def gradient(self, params: Any, empty: Callable[[int], Any]) -> Any:
+        return self._gradient(np.asarray(params), empty(self._network.size))
 
-    def step(self, total: Any, share: float, wrap: Callable[[Array], Any]) -> Any:
+    def step(self, total: Any, share: float, empty: Callable[[int], Any]) -> Any:
         """Apply what all have found in the last round, if there was one; the next gradient."""
         if total is not None:
             self._apply(np.asarray(total), share)
-        return wrap(self._gradient(self._params))
+        return self._gradient(self._params, empty(self._network.size))
 
     def finish(self, total: Any, share: float) -> tuple[list[float], float]:
         """Apply the last round's; when each round ended here, and a number for the parameters."""
@@ -144,16 +144,18 @@ class Worker:
         """What `step` does, with the sum made by Gloo in the gradient's own memory."""
         import torch
 
+        gradient = np.empty(self._network.size, np.float32)
         for _ in range(rounds):
-            gradient = self._gradient(self._params)
+            self._gradient(self._params, gradient)
             torch.distributed.all_reduce(torch.from_numpy(gradient))
             self._apply(gradient, share)
 
-    def _gradient(self, params: Array) -> Array:
+    def _gradient(self, params: Array, room: Any) -> Any:
+        """Fill `room`, which is an array or to be seen as one, with the next gradient."""
         began_s = time.thread_time()
-        gradient = self._network.gradient(params, *next(self._batches))
+        self._network.gradient(params, *next(self._batches), out=np.asarray(room))
         self._compute_s += time.thread_time() - began_s
-        return gradient
+        return room
 
     def _apply(self, total: Array, share: float) -> None:
         began_s = time.thread_time()
@@ -230,17 +232,20 @@ class Applications:
         count = max(1, len(workers) // 2)
         params = self._network.initial(seed=0)
         shared = store.put(params)
-        outstanding = {worker.gradient.remote(shared, store.wrap): worker for worker in workers}
+        outstanding = {worker.gradient.remote(shared, store.empty): worker for worker in workers}
         ended_s = []
         for _ in range(rounds + 1):
             total, sources = store.add(list(outstanding), count)
+            room = store.empty(self._network.size)
             began_s = time.thread_time()
-            params -= np.float32(RATE / count) * total
+            updated = np.asarray(room)
+            np.multiply(total, np.float32(-RATE / count), out=updated)
+            updated += params
             self._compute_s += time.thread_time() - began_s
+            params, shared = updated, store.put(room)
             del total
-            shared = store.put(params)
             for worker in [outstanding.pop(source) for source in sources]:
-                outstanding[worker.gradient.remote(shared, store.wrap)] = worker
+                outstanding[worker.gradient.remote(shared, store.empty)] = worker
             ended_s.append(time.monotonic())
         rest = list(outstanding)
         ray.wait(rest, num_returns=len(rest), timeout=TIMEOUT_S, fetch_local=False)
@@ -259,7 +264,7 @@ class Applications:
         else:
             store = STORES[peer]
             for _ in range(rounds + 1):
-                steps = [each.step.remote(total, share, store.wrap) for each in self._workers]
+                steps = [each.step.remote(total, share, store.empty) for each in self._workers]
                 total = store.add_for_all(steps)
                 del steps
         ends = [worker.finish.remote(total, share) for worker in self._workers]

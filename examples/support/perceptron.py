@@ -43,14 +43,23 @@ class Perceptron:
             signals.append(np.maximum(signals[-1] @ weights + biases, 0))
         return [*signals, signals[-1] @ last[0] + last[1]]
 
-    def gradient(self, params: np.ndarray, images: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the derivative of the mean cross-entropy of the images by every parameter."""
+    def gradient(
+        self,
+        params: np.ndarray,
+        images: np.ndarray,
+        labels: np.ndarray,
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return the derivative of the mean cross-entropy of the images by every parameter.
+
+        out: where to write it, if it has a place already.
+        """
         *signals, scores = self.forward(params, images)
         odds = np.exp(scores - scores.max(axis=1, keepdims=True))
         error = odds / odds.sum(axis=1, keepdims=True)  # of each score: its probability ...
         error[np.arange(len(labels)), labels] -= 1  # ... minus 1 where it should be 1
         error /= len(labels)
-        gradient = np.empty_like(params)
+        gradient = np.empty_like(params) if out is None else out
         layers = zip(signals, self.layers(params), self.layers(gradient), strict=True)
         for signal, (weights, _), (by_weights, by_biases) in reversed(list(layers)):
             np.matmul(signal.T, error, out=by_weights)

@@ -89,6 +89,9 @@ def test_gradient_equals_finite_differences_of_the_loss() -> None:
     gradient = network.gradient(params, images, labels)
     assert np.allclose(gradient, numeric, atol=1e-7)
     assert np.abs(gradient).max() > 0.01
+    room = np.full(network.size, np.nan)
+    assert network.gradient(params, images, labels, out=room) is room
+    assert np.array_equal(room, gradient)
 
 
 def test_training_reads_digits_it_has_not_seen() -> None:
