@@ -15,6 +15,7 @@
 #include <variant>
 
 #include "base/check.h"
+#include "base/limits.h"
 #include "io/system_error.h"
 
 namespace hoplite {
@@ -23,8 +24,9 @@ namespace {
 constexpr int kListenBacklog = 256;  // a job's workers attach at once
 constexpr int kAcceptsPerTurn = 16;
 constexpr std::size_t kReadBytes = 128_KiB;  // one largest command, or some thousand small ones
-constexpr std::size_t kCommandsWaitingMax =
-    1024;  // past it nothing is read until the engine has caught up
+// With a turn's worth of them a client is not read until the engine has caught up. What one recv
+// brings comes on top: some 2,400.
+constexpr std::size_t kCommandsWaitingMax = kCommandsPerTurnMax;
 constexpr std::size_t kFramesPerSend = 16;
 // A payload of this size is not copied to be sent with others: the copy takes as long as a send.
 constexpr std::size_t kUncopiedBytesMin = 4_KiB;
@@ -125,12 +127,6 @@ LocalPort::~LocalPort() {
   if (listener_.is_open()) ::unlink(path_.c_str());
 }
 
-LocalCounters LocalPort::counters() const {
-  LocalCounters counters = counters_;
-  counters.clients = clients_.size();
-  return counters;
-}
-
 std::uint32_t LocalPort::process_of(ClientId client) const {
   const auto found = clients_.find(client.value);
   return found == clients_.end() ? 0 : found->second.process;
@@ -144,12 +140,16 @@ void LocalPort::handle_ready(const Ready& ready) {
   const auto found = clients_.find(ready.token);
   if (found == clients_.end()) return;
   Attachment& client = found->second;
+  if (client.state == State::kCutOff) {  // of its socket nothing but the end is told
+    lose(ready.token, client);
+    return;
+  }
   if (ready.is_writable && !std::exchange(client.is_dirty, true)) dirty_.push_back(ready.token);
   const bool is_listened_to =
       client.interest == Interest::kRead || client.interest == Interest::kBoth;
   if (!is_listened_to && ready.is_readable) {  // it has closed while it owed us its reading
-    lose(ready.token);
-  } else if (ready.is_readable && commands_.size() < kCommandsWaitingMax) {
+    lose(ready.token, client);
+  } else if (ready.is_readable && client.commands.size() < kCommandsWaitingMax) {
     receive(ready.token, client);
   }
 }
@@ -168,17 +168,18 @@ void LocalPort::accept_all() {
     Attachment& client = clients_[token];
     client.fd = std::move(*fd);
     client.process = *process;
+    ++counters_.clients;
   }
 }
 
 void LocalPort::receive(std::uint64_t token, Attachment& client) {
   const ssize_t got = ::recv(client.fd.value(), read_.data(), read_.size(), MSG_DONTWAIT);
   if (got < 0) {
-    if (!would_block()) lose(token);
+    if (!would_block()) cut_off(token, client);
     return;
   }
   if (got == 0) {
-    lose(token);
+    lose(token, client);
     return;
   }
   const auto arrived = std::span<const std::byte>(read_).first(static_cast<std::size_t>(got));
@@ -188,7 +189,7 @@ void LocalPort::receive(std::uint64_t token, Attachment& client) {
   auto used = parse(token, client, whole);
   if (!used) {
     ++counters_.frames_bad;
-    lose(token);
+    cut_off(token, client);
     return;
   }
   const auto rest = whole.subspan(*used);
@@ -236,22 +237,50 @@ Result<void> LocalPort::handle_frame(std::uint64_t token, Attachment& client, Lo
   } else if (!payload.empty()) {
     return Error{Code::kBadFrame, "a payload behind a command that has none"};
   }
-  commands_.push_back(std::move(*command));
+  client.commands.push_back(std::move(*command));
+  line_up(token, client);
   ++counters_.commands;
   return {};
 }
 
 std::vector<Command> LocalPort::take_commands(std::size_t count_max) {
-  const auto count = static_cast<std::ptrdiff_t>(std::min(count_max, commands_.size()));
-  std::vector<Command> taken(std::make_move_iterator(commands_.begin()),
-                             std::make_move_iterator(commands_.begin() + count));
-  commands_.erase(commands_.begin(), commands_.begin() + count);
+  std::vector<Command> taken;
+  while (taken.size() < count_max && !turns_.empty()) {
+    const std::uint64_t token = turns_.front();
+    turns_.pop_front();
+    const auto found = clients_.find(token);
+    HOPLITE_CHECK(found != clients_.end());
+    Attachment& client = found->second;
+    client.is_in_turn = false;
+    if (client.commands.empty() || is_held_back(client)) continue;
+    taken.push_back(std::move(client.commands.front()));
+    client.commands.pop_front();
+    if (client.state == State::kEnded && client.commands.empty()) {
+      clients_.erase(found);  // this was its ClientLostCommand
+    } else {
+      line_up(token, client);
+    }
+  }
   return taken;
+}
+
+// One recv(2) brings gets enough to be answered by 150 MiB; their client gets them at the pace at
+// which it reads. All its commands wait, because their order is its own: also those that free
+// memory, as if they still lay in the socket.
+bool LocalPort::is_held_back(const Attachment& client) const {
+  return client.queued_bytes > limits_.listen_below_bytes;
+}
+
+void LocalPort::line_up(std::uint64_t token, Attachment& client) {
+  if (client.commands.empty() || is_held_back(client)) return;
+  if (!std::exchange(client.is_in_turn, true)) turns_.push_back(token);
 }
 
 void LocalPort::reply(const ReplyToClient& action) {
   const auto found = clients_.find(action.client.value);
-  if (found == clients_.end()) return;  // it died while this was on its way
+  if (found == clients_.end() || found->second.state != State::kOpen) {
+    return;  // it died while this was on its way
+  }
   const auto* fetched = std::get_if<Fetched>(&action.reply);
   const bool has_payload = fetched != nullptr && !fetched->mapped;
   Bytes frame;
@@ -274,6 +303,7 @@ void LocalPort::queue(std::uint64_t token, Attachment& client, Bytes frame,
   frame.insert(frame.end(), payload.begin(), payload.end());
   client.output_sent += sent;  // which is 0 while nothing is queued
   client.queued_bytes += whole - sent;
+  client.untaken_bytes = (sent > 0 ? 0 : client.untaken_bytes) + whole - sent;
   client.output.push_back(std::move(frame));
   if (!std::exchange(client.is_dirty, true)) dirty_.push_back(token);
 }
@@ -281,15 +311,16 @@ void LocalPort::queue(std::uint64_t token, Attachment& client, Bytes frame,
 void LocalPort::flush() {
   for (const std::uint64_t token : std::exchange(dirty_, {})) {
     const auto found = clients_.find(token);
-    if (found == clients_.end()) continue;
+    if (found == clients_.end() || found->second.state != State::kOpen) continue;
     Attachment& client = found->second;
     client.is_dirty = false;
     Result<bool> sent = true;
     while (!client.output.empty() && sent && *sent) sent = send(client);
-    if (!sent || client.queued_bytes > limits_.queued_bytes_max) {
-      lose(token);
+    if (!sent || client.untaken_bytes > limits_.untaken_bytes_max) {
+      cut_off(token, client);
     } else {
       watch(token, client);
+      line_up(token, client);  // if it was held back until now
     }
   }
 }
@@ -322,6 +353,7 @@ Result<bool> LocalPort::send(Attachment& client) {
     return system_error("sendmsg", Code::kPeerLost);
   }
   client.passes_descriptors = false;
+  client.untaken_bytes = 0;
   client.queued_bytes -= static_cast<std::uint64_t>(result);
   std::size_t sent = static_cast<std::size_t>(result) + client.output_sent;
   while (!client.output.empty() && sent >= client.output.front().size()) {
@@ -333,23 +365,46 @@ Result<bool> LocalPort::send(Attachment& client) {
 }
 
 void LocalPort::watch(std::uint64_t token, Attachment& client) {
-  const bool is_listened_to = client.queued_bytes <= limits_.listen_below_bytes;
-  const Interest wanted = client.output.empty() ? Interest::kRead
-                          : is_listened_to      ? Interest::kBoth
-                                                : Interest::kWrite;
+  const Interest wanted = client.output.empty()  ? Interest::kRead
+                          : is_held_back(client) ? Interest::kWrite
+                                                 : Interest::kBoth;
   if (client.interest == wanted) return;
   client.interest = wanted;
   poller_->change(client.fd.value(), token, wanted);
 }
 
-void LocalPort::lose(std::uint64_t token) {
-  const auto found = clients_.find(token);
-  HOPLITE_CHECK(found != clients_.end());
-  const bool was_attached = found->second.is_attached;
-  clients_.erase(found);
-  if (!was_attached) return;
-  ++counters_.clients_lost;
-  commands_.push_back({ClientId{token}, RequestId{0}, ClientLostCommand{}});
+// Its process may live on: it looks at views, and writes into ranges, which nobody else may get
+// meanwhile. So only our sending ends, which it hears as the node's end, and its claims last until
+// it has closed its side. Its library does so with the last view or range, and the kernel with the
+// last process that has the socket; a pidfd would miss a forked child that looks at views, and take
+// a second descriptor. The one that stays counts in clients_max.
+void LocalPort::cut_off(std::uint64_t token, Attachment& client) {
+  if (!client.is_attached) return lose(token, client);  // it can hold nothing
+  leave(client, State::kCutOff);
+  ::shutdown(client.fd.value(), SHUT_WR);
+  poller_->change(client.fd.value(), token, Interest::kNone);
+  client.commands.clear();
+}
+
+void LocalPort::lose(std::uint64_t token, Attachment& client) {
+  leave(client, State::kEnded);
+  if (!client.is_attached) {
+    clients_.erase(token);
+    return;
+  }
+  client.fd.reset();
+  client.commands.push_back({ClientId{token}, RequestId{0}, ClientLostCommand{}});
+  line_up(token, client);
+}
+
+void LocalPort::leave(Attachment& client, State state) {
+  if (std::exchange(client.state, state) == State::kOpen) {
+    --counters_.clients;
+    if (client.is_attached) ++counters_.clients_lost;
+  }
+  client.input = {};
+  client.output = {};
+  client.queued_bytes = 0;  // so what it has said is not held back
 }
 
 }  // namespace hoplite

@@ -2,8 +2,10 @@
 // a client is of the same user (SO_PEERCRED), hands it the arena's two descriptors (SCM_RIGHTS),
 // and turns its frames into Commands and Replies into frames. A client's end is a
 // ClientLostCommand: the engine gives back what it held. A client that does not read its replies is
-// not listened to until it does (back-pressure), and is cut off when they pass the limit. Reactor
-// thread only. docs/wire.md, "The local socket". SPDX-License-Identifier: Apache-2.0
+// not listened to until it does, nor are its commands taken that are here already (back-pressure);
+// it is cut off when it takes nothing of all too much. Who is cut off may live on with views and
+// ranges, so its end is told when it has closed its side, not before. Clients are taken in turn.
+// Reactor thread only. docs/wire.md, "The local socket". SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
@@ -25,8 +27,10 @@ namespace hoplite {
 
 struct LocalLimits {
   std::size_t clients_max = 4096;            // some 64 workers per core, with room
-  std::uint64_t listen_below_bytes = 1_MiB;  // of replies waiting; above it no command is read
-  std::uint64_t queued_bytes_max = 64_MiB;   // 1,000 small gets whose client reads nothing
+  std::uint64_t listen_below_bytes = 1_MiB;  // of replies waiting; above it no command is taken
+  // Queued since the socket last took anything: 16,000 small gets that waited and are answered at
+  // once. Who reads takes something while they are copied: for 2 s on two loaded cores.
+  std::uint64_t untaken_bytes_max = 1_GiB;
 };
 
 struct LocalCounters {
@@ -52,14 +56,20 @@ class LocalPort {
   // the extent may be used again afterwards.
   void reply(const ReplyToClient& action);
   void flush();  // what the turn's replies have queued
-  // Moves up to `count_max` commands out, in order per client.
+  // Moves up to `count_max` commands out, in order per client, one of each client in turn.
   [[nodiscard]] std::vector<Command> take_commands(std::size_t count_max);
-  [[nodiscard]] bool has_commands() const { return !commands_.empty(); }
-  [[nodiscard]] LocalCounters counters() const;
+  [[nodiscard]] bool has_commands() const { return !turns_.empty(); }  // to be taken now
+  [[nodiscard]] const LocalCounters& counters() const { return counters_; }
   [[nodiscard]] std::uint32_t process_of(ClientId client) const;  // 0: it has gone
 
  private:
+  enum class State : std::uint8_t {
+    kOpen,
+    kCutOff,  // not spoken with any more; what it holds stays its own until it has ended
+    kEnded,   // it has closed its side; what it had said before is still to be taken
+  };
   struct Attachment {
+    State state = State::kOpen;
     UniqueFd fd;
     std::uint32_t process = 0;
     bool is_attached = false;
@@ -68,8 +78,11 @@ class LocalPort {
     std::deque<Bytes> output;
     std::size_t output_sent = 0;  // of output.front()
     std::uint64_t queued_bytes = 0;
+    std::uint64_t untaken_bytes = 0;  // queued since the socket last took anything
     Interest interest = Interest::kRead;
     bool is_dirty = false;
+    std::deque<Command> commands;  // not taken yet
+    bool is_in_turn = false;       // its token is in turns_
   };
   LocalPort(std::string path, UniqueFd listener, NodeId node, Incarnation incarnation,
             const LocalLimits& limits, Poller& poller, const Arena& arena, std::uint64_t token);
@@ -86,7 +99,11 @@ class LocalPort {
   void queue(std::uint64_t token, Attachment& client, Bytes frame,
              std::span<const std::byte> payload = {});
   void watch(std::uint64_t token, Attachment& client);
-  void lose(std::uint64_t token);
+  [[nodiscard]] bool is_held_back(const Attachment& client) const;
+  void line_up(std::uint64_t token, Attachment& client);
+  void cut_off(std::uint64_t token, Attachment& client);  // the reference may end with it
+  void lose(std::uint64_t token, Attachment& client);     // as well
+  void leave(Attachment& client, State state);
 
   std::string path_;
   Listener listener_;
@@ -100,7 +117,7 @@ class LocalPort {
   std::vector<std::byte> read_;                  // what one recv(2) brings
   std::map<std::uint64_t, Attachment> clients_;  // by token, which is also the ClientId
   std::vector<std::uint64_t> dirty_;
-  std::deque<Command> commands_;
+  std::deque<std::uint64_t> turns_;  // clients with commands, whose turn comes in this order
   LocalCounters counters_;
 };
 

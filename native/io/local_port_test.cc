@@ -111,6 +111,13 @@ class LocalPortTest : public ::testing::Test {
     encode(Command{ClientId{0}, RequestId{request}, std::move(body)}, bytes);
     return bytes;
   }
+  static Fetched small(std::uint64_t size_bytes) {
+    Fetched fetched;
+    fetched.meta.size_bytes = size_bytes;
+    fetched.meta.parts = {{DType::kOpaque, size_bytes}};
+    fetched.extent = {0, size_bytes};
+    return fetched;
+  }
   std::vector<Command> commands(std::size_t count) {
     std::vector<Command> all;
     for (int i = 0; i < 1000 && all.size() < count; ++i) {
@@ -228,7 +235,7 @@ TEST_F(LocalPortTest, HostileBytesCloseTheConnectionOnly) {
 }
 
 TEST_F(LocalPortTest, AClientThatDoesNotReadIsNotListenedToUntilItDoes) {
-  open({.clients_max = 8, .listen_below_bytes = 1000, .queued_bytes_max = 64_MiB});
+  open({.clients_max = 8, .listen_below_bytes = 1000, .untaken_bytes_max = 64_MiB});
   const UniqueFd fd = attach();
   say(fd, command(1, GetCommand{}));
   const ClientId client = commands(1).at(0).client;
@@ -275,18 +282,135 @@ TEST_F(LocalPortTest, WhatTheSocketHasNotTakenYetIsAsItWasWhenItWasReplied) {
   }
 }
 
-TEST_F(LocalPortTest, AClientThatNeverReadsIsCutOff) {
-  open({.clients_max = 8, .listen_below_bytes = 1000, .queued_bytes_max = 500'000});
+TEST_F(LocalPortTest, GetsThatCameAtOnceAreTakenAsTheirClientReadsTheAnswers) {
+  open({.clients_max = 8, .listen_below_bytes = 1000, .untaken_bytes_max = 500'000});
+  const UniqueFd fd = attach();
+  constexpr std::size_t kGets = 100;
+  constexpr std::size_t kPerTurn = 4;
+  Bytes gets;
+  for (std::size_t i = 0; i < kGets; ++i) {
+    const Bytes get = command(i, GetCommand{});
+    gets.insert(gets.end(), get.begin(), get.end());
+  }
+  say(fd, gets);
+  std::vector<RequestId> answered;
+  const auto answer = [&] {
+    turn();
+    for (const Command& each : port_->take_commands(kPerTurn)) {
+      answered.push_back(each.request);
+      port_->reply({each.client, each.request, small(60'000)});
+    }
+    port_->flush();
+  };
+  for (std::size_t i = 0; i < kGets; ++i) answer();
+  EXPECT_LT(answered.size(), kGets / 2);
+  EXPECT_FALSE(port_->has_commands());  // a node that has nothing else to do sleeps
+  EXPECT_EQ(port_->counters().clients, 1U);
+  std::size_t heard = 0;
+  for (std::size_t i = 0; i < kGets && heard < kGets * 60'000; ++i) {
+    answer();
+    heard += hear(fd).size();
+  }
+  EXPECT_GT(heard, kGets * 60'000);
+  ASSERT_EQ(answered.size(), kGets);
+  for (std::size_t i = 0; i < kGets; ++i) EXPECT_EQ(answered[i], RequestId{i});
+}
+
+TEST_F(LocalPortTest, AClientThatReadsIsNotCutOffHoweverMuchIsAnsweredAtOnce) {
+  open({.clients_max = 8, .listen_below_bytes = 1000, .untaken_bytes_max = 500'000});
   const UniqueFd fd = attach();
   say(fd, command(1, GetCommand{}));
   const ClientId client = commands(1).at(0).client;
-  Fetched fetched;
-  fetched.meta.size_bytes = 60'000;
-  fetched.meta.parts = {{DType::kOpaque, fetched.meta.size_bytes}};
-  fetched.extent = {0, 60'000};
-  for (int i = 0; i < 40; ++i) port_->reply({client, RequestId{1}, fetched});
+  std::size_t heard = 0;
+  Bytes bytes(1 << 20);
+  for (int i = 0; i < 20; ++i) {  // each time more comes than goes
+    for (int k = 0; k < 8; ++k) port_->reply({client, RequestId{1}, small(60'000)});
+    port_->flush();
+    const ssize_t got = ::recv(fd.value(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    ASSERT_GT(got, 0);
+    heard += static_cast<std::size_t>(got);
+    turn();
+  }
+  for (int i = 0; i < 50 && heard < std::size_t{160} * 60'000; ++i) heard += hear(fd).size();
+  EXPECT_GT(heard, std::size_t{160} * 60'000);
+  EXPECT_EQ(port_->counters().clients, 1U);
+}
+
+TEST_F(LocalPortTest, AClientThatNeverReadsIsCutOffAndKeepsItsClaimsUntilItHasClosed) {
+  open({.clients_max = 8, .listen_below_bytes = 1000, .untaken_bytes_max = 500'000});
+  UniqueFd fd = attach();
+  say(fd, command(1, GetCommand{}));
+  const ClientId client = commands(1).at(0).client;
+  for (int i = 0; i < 40; ++i) port_->reply({client, RequestId{1}, small(60'000)});
   port_->flush();
   EXPECT_EQ(port_->counters().clients, 0U);
+  EXPECT_EQ(port_->counters().clients_lost, 1U);
+  EXPECT_TRUE(is_closed(fd));
+  port_->reply({client, RequestId{1}, Done{}});  // is not for it any more
+  say(fd, command(2, ReleaseCommand{}));
+  for (int i = 0; i < 20; ++i) turn();
+  EXPECT_FALSE(port_->has_commands());
+  fd.reset();
+  const auto taken = commands(1);
+  ASSERT_EQ(taken.size(), 1U);
+  EXPECT_TRUE(std::holds_alternative<ClientLostCommand>(taken[0].body));
+  EXPECT_EQ(taken[0].client, client);
+  EXPECT_EQ(port_->counters().clients_lost, 1U);
+}
+
+TEST_F(LocalPortTest, ABadFrameEndsNoClaimsOfAClientThatLivesOn) {
+  open();
+  UniqueFd fd = attach();
+  say(fd, command(1, GetCommand{}));
+  const ClientId client = commands(1).at(0).client;
+  say(fd, Bytes(100, std::byte{0xee}));
+  EXPECT_TRUE(is_closed(fd));
+  EXPECT_FALSE(port_->has_commands());
+  fd.reset();
+  const auto taken = commands(1);
+  ASSERT_EQ(taken.size(), 1U);
+  EXPECT_TRUE(std::holds_alternative<ClientLostCommand>(taken[0].body));
+  EXPECT_EQ(taken[0].client, client);
+}
+
+TEST_F(LocalPortTest, WhatAClientSaidBeforeItsEndIsStillTaken) {
+  open({.clients_max = 8, .listen_below_bytes = 1000, .untaken_bytes_max = 64_MiB});
+  UniqueFd fd = attach();
+  Bytes both = command(1, GetCommand{});
+  const Bytes second = command(2, DeleteCommand{});
+  both.insert(both.end(), second.begin(), second.end());
+  say(fd, both);
+  turn();
+  const auto first = port_->take_commands(1);
+  ASSERT_EQ(first.size(), 1U);
+  for (int i = 0; i < 20; ++i) port_->reply({first[0].client, RequestId{1}, small(60'000)});
+  turn();
+  turn();
+  EXPECT_TRUE(port_->take_commands(1).empty());  // held back
+  fd.reset();
+  const auto rest = commands(2);
+  ASSERT_EQ(rest.size(), 2U);
+  EXPECT_EQ(rest[0].request, RequestId{2});
+  EXPECT_TRUE(std::holds_alternative<ClientLostCommand>(rest[1].body));
+}
+
+TEST_F(LocalPortTest, ClientsAreTakenInTurnHoweverMuchOneOfThemSays) {
+  open();
+  const UniqueFd loud = attach();
+  const UniqueFd quiet = attach();
+  Bytes flood;
+  for (std::uint64_t i = 0; i < 2000; ++i) {
+    const Bytes release = command(0, ReleaseCommand{});
+    flood.insert(flood.end(), release.begin(), release.end());
+  }
+  say(loud, flood);
+  say(quiet, command(9, GetCommand{}));
+  turn();
+  const auto taken = port_->take_commands(256);
+  EXPECT_EQ(taken.size(), 256U);
+  EXPECT_EQ(std::count_if(taken.begin(), taken.end(),
+                          [](const Command& each) { return each.request == RequestId{9}; }),
+            1);
 }
 
 TEST_F(LocalPortTest, ThereIsALimitOfClients) {

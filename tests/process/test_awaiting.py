@@ -222,6 +222,25 @@ def test_a_store_that_is_dropped_lets_its_thread_go(cluster: MakeNodes) -> None:
     assert len(listeners()) == before
 
 
+def test_a_gather_may_be_larger_than_what_may_wait_for_its_client(three: Nodes) -> None:
+    ids = [three.put(0, np.full(60_000, i % 256, np.uint8)) for i in range(1500)]
+    for i, value in enumerate(three[0].gather(ids, timeout_s=WAIT_S)):
+        assert value.shape == (60_000,) and (value == i % 256).all()
+    for each in ids:
+        three[0].delete(each, timeout_s=WAIT_S)
+
+
+def test_gets_that_wait_may_all_be_answered_at_once(three: Nodes) -> None:
+    ids, late = [new_id() for _ in range(1500)], np.ones(60_000, np.uint8)
+    waiting = [three[0].begin_get(each) for each in ids]
+    for each in ids:
+        three[1].put(each, late, timeout_s=WAIT_S)
+    for received in results(waiting, WAIT_S):
+        np.testing.assert_array_equal(received.value, late)
+    for each in ids:
+        three[1].delete(each, timeout_s=WAIT_S)
+
+
 def test_gather_ends_with_the_first_failure(three: Nodes) -> None:
     lost, never = new_id(), new_id()
     pending = [three[0].begin_get(never), three[0].begin_get(lost, exists=True)]

@@ -300,6 +300,24 @@ def test_client_that_never_reads_is_not_listened_to(pair: Nodes) -> None:
     pair[0].delete(known, timeout_s=WAIT_S)
 
 
+def test_a_client_that_is_cut_off_keeps_what_it_looks_at(pair: Nodes) -> None:
+    array = numbers(MIB)
+    until(pair, 0, lambda now: now["arena_bytes_used"] < MIB)  # what others had is gone
+    known = pair.put(0, array)
+    before = counters(pair, 0)
+    with attach(pair, 0) as client:
+        client.sendall(local(GET, known + b"\1", request=1))
+        assert answer(client)[:2] == (FETCHED, 1)
+        client.sendall(b"no frame" * 3)
+        assert is_closed(client)
+        counted(pair, 0, "client_losses", before["client_losses"] + 1)
+        pair[0].delete(known, timeout_s=WAIT_S)
+        known = pair.put(0, array[:100])
+        assert counters(pair, 0)["arena_bytes_used"] >= MIB
+    until(pair, 0, lambda now: now["arena_bytes_used"] < MIB)
+    pair[0].delete(known, timeout_s=WAIT_S)
+
+
 def test_clients_that_die_at_any_byte_leave_nothing(pair: Nodes) -> None:
     whole = local(ATTACH, struct.pack("<HQ", 1, 1)) + local(GET, new_id() + b"\0", request=1)
     for size in range(len(whole) + 1):
