@@ -70,6 +70,9 @@ inline constexpr std::uint64_t kRailQueueBytes = 2_MiB;
 // A turn of the reactor: what it may do before it looks at the sockets again.
 inline constexpr std::size_t kCommandsPerTurnMax = 256;
 inline constexpr std::size_t kActionsPerTurnMax = 256;
+// Messages to ourselves among them: more than all that a node says anew after a view. Should two
+// parts of a node ever answer each other for ever, it still hears its peers and its clients.
+inline constexpr std::size_t kStepsPerTurnMax = 65'536;
 inline constexpr std::uint64_t kBytesPerTurnMax = 4_MiB;
 static_assert(kBytesPerTurnMax >= 2 * kBlockBytesMax, "a turn can move more than one block");
 // What is folded at most for one block of combined sources, while all other actions wait: blocks of

@@ -250,7 +250,10 @@ void Directory::handle_delete(const Delete& request, Instant now) {
       request.upto.value > 0 ? request.upto : std::max(entry.incarnation, Incarnation{1});
   if (entry.known && !entry.deleted && entry.incarnation > upto)
     return service(request.object, now);
-  if (entry.deleted && entry.incarnation >= upto) return;
+  if (entry.deleted && entry.incarnation >= upto) {  // whoever deletes remembers it as long
+    entry.deleted_until = now + config_.tombstone_life;
+    return service(request.object, now);
+  }
   bury(request.object, entry, upto, "object " + short_name(request.object) + " was deleted", now);
   service(request.object, now);
 }

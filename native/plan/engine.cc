@@ -61,7 +61,8 @@ Engine::State::State(const EngineConfig& config, std::uint64_t seed) : EngineTab
 void Engine::State::settle() {
   fold_bytes_left_ = kBytesPerTurnMax;
   more_ = false;
-  for (;;) {
+  bool is_settled = false;
+  for (std::size_t step = 0; !is_settled && step < kStepsPerTurnMax; ++step) {
     admit();
     if (!loop_.empty()) {
       const Message message = std::move(loop_.front());
@@ -87,11 +88,11 @@ void Engine::State::settle() {
       spills_.ended.pop_back();
       unpin(ended.object, ended.incarnation, ClientId{0}, false);
     } else {
-      break;
+      is_settled = true;
     }
   }
   carried_.reset();
-  more_ = !dirty_folds_.empty();
+  more_ = !is_settled || !dirty_folds_.empty();
   pump();
   const bool is_empty = draining_ && sole_.empty();
   if (is_empty && !drained_) actions_.emplace_back(ReportDrained{});
@@ -196,7 +197,9 @@ void Engine::State::claim(const ObjectId& id) {
   said.object = id;
   std::optional<Extent> payload;
   if (it != objects_.end() && is_planned_here(id)) {
-    said.wants = it->second.is_wanted();  // what is folded here is nobody's before it is whole
+    // What is folded here is nobody's before it is whole, and what is put is not waited for.
+    const bool is_put = it->second.is_whole() || it->second.writing || it->second.inbound;
+    said.wants = it->second.is_wanted() && !is_put;
     said.exists = it->second.exists;
   } else if (it != objects_.end()) {
     const LocalObject& object = it->second;

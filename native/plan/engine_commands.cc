@@ -180,28 +180,32 @@ void Engine::State::on(const Command& command, const CancelCommand&) {
   }
   free_retired();
   for (auto& [id, object] : objects_) {
-    const bool is_put = object.put_request == waiter && (object.writing || object.inbound);
-    const bool answered = is_put && object.extent;  // by Reserved
-    const auto waiting = std::find(object.waiters.begin(), object.waiters.end(), waiter);
-    if (!is_put && waiting == object.waiters.end()) continue;
-    if (waiting != object.waiters.end()) {
-      object.waiters.erase(waiting);
-      --stats_.waiters;
-    }
-    if (is_put) {
-      object.writing = object.pinned = false;
-      object.inbound.reset();
-      object.put_request.reset();
-      void_bytes(id, object);
-      object.incarnation = Incarnation{0};
-      object.meta = ObjectMeta{};
-    }
-    const ObjectId name = id;
-    if (!answered) reply(waiter, cancelled);
-    claim(name);
-    abandon(name);
-    return;
+    if (take_back(id, object, waiter)) return;
   }
+}
+
+// What a client asked of an object here; whether it is that one. It may be gone afterwards.
+bool Engine::State::take_back(ObjectId id, LocalObject& object, const Waiter& waiter) {
+  const bool is_put = object.put_request == waiter && (object.writing || object.inbound);
+  const bool answered = is_put && object.extent;  // by Reserved
+  const auto waiting = std::find(object.waiters.begin(), object.waiters.end(), waiter);
+  if (!is_put && waiting == object.waiters.end()) return false;
+  if (waiting != object.waiters.end()) {
+    object.waiters.erase(waiting);
+    --stats_.waiters;
+  }
+  if (is_put) {
+    object.writing = object.pinned = false;
+    object.inbound.reset();
+    object.put_request.reset();
+    void_bytes(id, object);
+    object.incarnation = Incarnation{0};
+    object.meta = ObjectMeta{};
+  }
+  if (!answered) reply(waiter, Error{Code::kCancelled, "cancelled by the caller"});
+  claim(id);
+  abandon(id);
+  return true;
 }
 
 void Engine::State::on(const Command& command, const ClientLostCommand&) {
@@ -209,14 +213,15 @@ void Engine::State::on(const Command& command, const ClientLostCommand&) {
   for (const auto& [target, call] : calls_) {
     if (call.waiter.client == command.client) waiting.push_back(call.waiter);
   }
+  std::vector<std::pair<ObjectId, Waiter>> asked;
   std::vector<std::pair<ObjectId, Incarnation>> pinned;
   for (const auto& [id, object] : objects_) {
     for (const Waiter& waiter : object.waiters) {
-      if (waiter.client == command.client) waiting.push_back(waiter);
+      if (waiter.client == command.client) asked.emplace_back(id, waiter);
     }
     const bool unfinished = object.writing || object.inbound;
     if (unfinished && object.put_request && object.put_request->client == command.client) {
-      waiting.push_back(*object.put_request);
+      asked.emplace_back(id, *object.put_request);
     }
     if (object.pins.contains(command.client)) pinned.emplace_back(id, object.incarnation);
   }
@@ -225,6 +230,10 @@ void Engine::State::on(const Command& command, const ClientLostCommand&) {
     if (retired.writer && retired.writer->client == command.client) {
       waiting.push_back(*retired.writer);
     }
+  }
+  for (const auto& [id, waiter] : asked) {
+    const auto there = objects_.find(id);
+    if (there != objects_.end()) take_back(id, there->second, waiter);
   }
   for (const Waiter& waiter : waiting)
     on(Command{waiter.client, waiter.request, {}}, CancelCommand{});

@@ -84,6 +84,7 @@ class Engine::State : private EngineTables {
   void end_put(const ObjectId& id, LocalObject& object, const char* what_happened);
   void forget_if_empty(const ObjectId& id);
   void abandon(const ObjectId& id);
+  bool take_back(ObjectId id, LocalObject& object, const Waiter& waiter);
   void drop_object(const ObjectId& id, Incarnation upto, bool deleted);
   void unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all);
   void free_retired();  // those that nobody maps, sends or writes any more
@@ -95,8 +96,7 @@ class Engine::State : private EngineTables {
   bool ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line);
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
   bool reserve_at_once(const ObjectId& id, std::uint64_t size_bytes);  // engine_keeping.cc
-  // what is in the file (engine_spill.cc)
-  void spill(const ObjectId& id);
+  void spill(const ObjectId& id);  // and what is in the file: engine_spill.cc
   void begin_spill(const Spilling& spilling, LocalObject& object);
   void fetch_spilled(const ObjectId& id);
   void give_up_folds_of(const ObjectId& source, const std::string& text);

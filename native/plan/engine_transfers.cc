@@ -32,9 +32,13 @@ void Engine::State::on(NodeId, const Message&, const Grant& grant) {
   const ObjectId& id = grant.object;
   const auto it = objects_.find(id);
   if (it == objects_.end() || !it->second.is_wanted() || it->second.is_whole() ||
-      it->second.writing || it->second.inbound || tombstones_.covers(id, grant.incarnation)) {
+      it->second.writing || it->second.inbound) {
     if (it != objects_.end()) note_lease(it->second, grant);
     return claim(id);
+  }
+  // Its home has forgotten, or never heard, and would grant it again at once.
+  if (tombstones_.covers(id, grant.incarnation)) {
+    return send(view_.home_of(id), Delete{id, grant.incarnation});
   }
   LocalObject& object = it->second;
   // Of a later attempt we can't have all: the home knows which attempt there is.

@@ -47,6 +47,30 @@ TEST_P(Faults, WaiterGetsObjectLostWhenTheOnlyHolderDies) {
   expect_error(get, Code::kObjectLost, 5_s);
 }
 
+// A tombstone of 5 s is renewed by the second deletion, at its home as well: a node that refuses
+// what it is granted would else be granted it again for ever, without time passing.
+TEST_P(Faults, WhatIsDeletedTwiceStaysDeletedAsLongAsTheSecondDeletionIsRemembered) {
+  for (const std::uint64_t bytes : {100_KiB, std::uint64_t{100}}) {
+    for (std::size_t node = 0; node < 3; ++node) {
+      Cluster& cluster = start(3);
+      put_now(0, kA, {.size_bytes = bytes});
+      cluster.erase(node, kA);
+      cluster.run_for(3_s);
+      cluster.erase(node, kA);
+      cluster.run_for(3_s);
+      cluster.put((node + 1) % 3, kA, {.size_bytes = bytes});
+      cluster.run_for(1_s);  // until its home has refused it
+      for (std::size_t reader = 0; reader < 3; ++reader) {
+        expect_error(cluster.get(reader, kA, true), Code::kObjectLost, 2_s);
+      }
+      cluster.run_for(6_s);
+      put_now((node + 1) % 3, kA, {.size_bytes = bytes});
+      expect_value(cluster.get(node, kA), 2_s);
+      TearDown();
+    }
+  }
+}
+
 TEST_P(Faults, ReceiversOfADeadOriginFinishTogetherFromWhatOneOfThemHas) {
   Cluster& cluster = start_slow(4);
   put_now(0, kA, {.size_bytes = 1_MiB});
