@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 #include <variant>
@@ -18,7 +20,7 @@ namespace hoplite {
 namespace {
 
 // A node answers within a turn; this is for one that is frozen or starved.
-constexpr int kAnswerMs = 10'000;
+constexpr std::chrono::seconds kAnswers{10};
 
 Error no_answer(const std::string& path, const std::string& why) {
   return {Code::kNodeLost, "attaching to " + path + ": " + why};
@@ -33,7 +35,7 @@ ssize_t receive(int fd, std::span<std::byte> into, std::vector<UniqueFd>& descri
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-  const ssize_t got = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  const ssize_t got = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (got < 0) return got;
   for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr;
        each = CMSG_NXTHDR(&message, each)) {
@@ -92,13 +94,18 @@ Result<OpenedAttachment> attach_to(const std::string& socket_path) {
   std::vector<std::byte> input;
   std::vector<UniqueFd> descriptors;
   std::size_t wanted = kLocalHeaderBytes;
+  const auto deadline = std::chrono::steady_clock::now() + kAnswers;
   while (input.size() < wanted) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     pollfd ready{socket->value(), POLLIN, 0};
-    if (::poll(&ready, 1, kAnswerMs) == 0) return no_answer(socket_path, "no answer");
+    const int found = left.count() > 0 ? ::poll(&ready, 1, static_cast<int>(left.count())) : 0;
+    if (found == 0) return no_answer(socket_path, "no answer");
+    if (found < 0) continue;  // a signal
     const std::size_t at = input.size();
     input.resize(wanted);
     const ssize_t got = receive(socket->value(), std::span(input).subspan(at), descriptors);
-    if (got < 0 && errno != EINTR)
+    if (got < 0 && errno != EINTR && errno != EAGAIN)
       return system_error("attaching to " + socket_path, Code::kNodeLost);
     if (got == 0) return no_answer(socket_path, "the node closed the connection");
     input.resize(at + static_cast<std::size_t>(got < 0 ? 0 : got));

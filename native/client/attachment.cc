@@ -61,9 +61,13 @@ Result<void> Attachment::check() {
 
 bool Attachment::is_alive() {
   if (is_forked_) return false;
-  std::unique_lock guard(mutex_);
-  if (!end_ && !waiter_.is_taken) lead(guard, waiter_, POLLIN, Duration{0});
-  return !end_;
+  {
+    std::unique_lock guard(mutex_);
+    if (!end_ && !waiter_.is_taken) lead(guard, waiter_, POLLIN, Duration{0});
+    if (end_) return false;
+  }
+  release_orphans();
+  return true;
 }
 
 Result<std::shared_ptr<Request>> Attachment::ask(ObjectId object, CommandBody body,
@@ -168,6 +172,7 @@ void Attachment::close() {
   for (const RequestId id : pending) {
     [[maybe_unused]] const auto sent = send({ClientId{0}, id, CancelCommand{}});
   }
+  release_orphans();
 }
 
 // ---- for Request ----

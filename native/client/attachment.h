@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -131,7 +132,8 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   std::map<RequestId, Request*> pending_;
   std::map<RequestId, ObjectId> cancelled_;  // until their answers come
   std::deque<RequestId> finished_;           // watched, and not yet asked for
-  std::vector<Pin> orphans_;                 // of answers that came too late to be wanted
+  // Pinned by answers that came too late to be wanted: there is no view of them.
+  std::vector<std::pair<ObjectId, Incarnation>> orphans_;
 
   std::atomic<bool> is_forked_{false};
   std::atomic<std::uint64_t> pins_{0};

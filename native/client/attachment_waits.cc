@@ -51,11 +51,12 @@ void Attachment::wake(const Seat& seat) {
 template <typename IsOver>
 bool Attachment::wait_until(const IsOver& is_over, Duration timeout) {
   const auto deadline = SteadyClock::now() + std::chrono::nanoseconds(timeout.ns);
+  bool is_done = false;
   {
     std::unique_lock guard(mutex_);
     bool is_first = true;
-    for (Duration left = timeout; !is_over(); left = until(deadline)) {
-      if (left.ns == 0 && !std::exchange(is_first, false)) return false;
+    for (Duration left = timeout; !(is_done = is_over()); left = until(deadline)) {
+      if (left.ns == 0 && !std::exchange(is_first, false)) break;
       if (!waiter_.is_taken) {
         lead(guard, waiter_, POLLIN, left);
       } else {
@@ -64,7 +65,7 @@ bool Attachment::wait_until(const IsOver& is_over, Duration timeout) {
     }
   }
   release_orphans();
-  return true;
+  return is_done;
 }
 
 bool Attachment::wait(Request& request, Duration timeout) {
@@ -211,7 +212,7 @@ void Attachment::hand_out(LocalReply arrived, Bytes payload) {
   if (cancelled == cancelled_.end()) return;
   const auto* fetched = std::get_if<Fetched>(&arrived.reply);
   if (fetched != nullptr && fetched->mapped) {
-    orphans_.emplace_back(shared_from_this(), cancelled->second, fetched->incarnation);
+    orphans_.emplace_back(cancelled->second, fetched->incarnation);
   }
   cancelled_.erase(cancelled);
 }
@@ -246,10 +247,14 @@ void Attachment::die(const Error& why) {
 }
 
 void Attachment::release_orphans() {
-  std::vector<Pin> orphans;
+  std::vector<std::pair<ObjectId, Incarnation>> orphans;
   {
     const std::lock_guard guard(mutex_);
     orphans.swap(orphans_);
+  }
+  for (const auto& [object, incarnation] : orphans) {
+    [[maybe_unused]] const auto sent =  // or the node died
+        send({ClientId{0}, RequestId{0}, ReleaseCommand{object, incarnation}});
   }
 }
 

@@ -17,9 +17,9 @@ import pytest
 
 from hoplite_ray import _native, codec
 from hoplite_ray.control.client import ControlClient
-from hoplite_ray.errors import ObjectLostError, StoreFullError
+from hoplite_ray.errors import GetTimeoutError, ObjectLostError, StoreFullError
 from hoplite_ray.refs import short_name
-from hoplite_ray.store import new_id
+from hoplite_ray.store import Store, new_id
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 
 ARENA = 32 * MIB  # 28 MiB for puts and gets, 4 for reduces
@@ -239,3 +239,19 @@ def test_a_drained_node_is_killed_and_nothing_is_lost(cluster: MakeNodes) -> Non
     for object_id, array in zip(ids, arrays, strict=True):
         np.testing.assert_array_equal(nodes.get(1, object_id), array)
         np.testing.assert_array_equal(nodes.get(2, object_id), array)
+
+
+def test_an_answer_that_comes_after_its_timeout_pins_nothing(cluster: MakeNodes) -> None:
+    nodes = cluster(1)
+    late = nodes.put(0, numbers(4 * MIB))
+    process = nodes.processes[0].process
+    with Store.attach(nodes.processes[0].socket) as reader:
+        os.kill(process.pid, signal.SIGSTOP)
+        with pytest.raises(GetTimeoutError):
+            reader.get(late, timeout_s=0.2)
+        os.kill(process.pid, signal.SIGCONT)
+        nodes.wait_for(0, lambda stats: stats.arena_bytes_pinned > 0)
+        with pytest.raises(GetTimeoutError):
+            reader.get(new_id(), timeout_s=1.0)  # hears of the first one as well
+        nodes[0].delete(late)
+        is_empty(nodes)
