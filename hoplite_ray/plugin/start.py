@@ -97,7 +97,8 @@ def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None
 
     Raises: ValueError if `asked` differs from the cluster's options; ControlError if it asks for
             data_tls without Ray's TLS settings; UnauthenticatedError if another user has made the
-            directory; NodeLostError if the node does not start, with its own last words.
+            directory; NodeLostError if the node does not start, with its own last words, or if
+            there is no room for it in place of `lost`.
     """
     place.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     _refuse_others(place.directory)
@@ -115,7 +116,14 @@ def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None
             if time.monotonic() > deadline:
                 break  # it runs after all, or is stuck: attaching again tells
             time.sleep(0.01)
-        return node or replace(_start(place, values, fixed), is_new=True)
+        if node is not None:
+            return node
+        try:
+            return replace(_start(place, values, fixed), is_new=True)
+        except ValueError as error:
+            if lost is None:
+                raise
+            raise NodeLostError(f"the node has died, and can't start again: {error}") from error
 
 
 def _refuse_others(directory: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hoplite_ray.errors import HopliteError, NodeLostError
+from hoplite_ray.errors import NodeLostError
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.anchors import StewardLife
 from hoplite_ray.plugin.array import Array
@@ -164,7 +164,7 @@ class Steward:
                     self._here.orphan(object_id, upto=incarnation)
                 self._journals.release(left)
                 self._departure.look()
-            except (HopliteError, OSError) as error:  # said again, so tried again
+            except Exception as error:  # said again, so tried again
                 _logger.warning("orphans are left for later: %s", error)
             if self._collect:
                 self._collect = False

@@ -18,7 +18,7 @@ import hoplite_ray as hop
 from hoplite_ray.config import Config, Memory
 from hoplite_ray.errors import ControlError
 from hoplite_ray.plugin import start
-from hoplite_ray.plugin.start import NodePlace, ensure_node
+from hoplite_ray.plugin.start import NodePlace, RunningNode, ensure_node
 from hoplite_ray.stats import NodeStats
 from tests.ray.raycluster import ARENA_BYTES, LARGE, RayCluster, eventually
 
@@ -175,6 +175,20 @@ def test_an_arena_leaves_ray_its_memory() -> None:
         start._arena_bytes(Config(arena_bytes=78 * gib), spacious)
     narrow = Memory(total_bytes=100 * gib, available_bytes=15 * gib)
     assert start._arena_bytes(Config(), narrow) <= 5 * gib
+
+
+def test_a_node_that_has_no_room_to_start_again_is_lost(
+    cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hop.put(np.zeros(3))  # the options are fixed
+    narrow = Memory(total_bytes=1 << 30, available_bytes=64 << 20)
+    monkeypatch.setattr(Memory, "read", lambda: narrow)
+    place = NodePlace("no Ray node", tmp_path)
+    with pytest.raises(ValueError, match=f"arena_bytes={ARENA_BYTES} does not fit") as caught:
+        ensure_node(place, Config())
+    assert not isinstance(caught.value, hop.HopliteError)
+    with pytest.raises(hop.NodeLostError, match=r"has died, .*again: arena_bytes=.* does not fit"):
+        ensure_node(place, Config(), lost=RunningNode("", 1))
 
 
 def test_a_node_that_does_not_start_says_why(cluster: RayCluster, tmp_path: Path) -> None:
