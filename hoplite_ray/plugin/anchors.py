@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from hoplite_ray.errors import HopliteError
+from hoplite_ray.errors import GetTimeoutError, HopliteError
 from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.plugin.start import NodePlace
 
@@ -31,6 +31,7 @@ _USED = b"u"
 _NO_MARK = b" "
 _TRIES = 3  # of a call under which the steward leaves: it does if a call takes 10 s to reach it
 _TAKE_S = 60.0  # the first call starts the steward's process, which takes seconds on a busy machine
+_LOOK_S = 0.1  # between looks whether more wait than the last call has brought anchors for
 
 
 class StewardLife:
@@ -123,16 +124,25 @@ class AnchorSupply:
         self._ready: queue.SimpleQueue[tuple[int, Ref] | Exception] = queue.SimpleQueue()
         self._refilling = threading.Lock()
 
-    def take(self) -> Ref:
-        """An anchor that nobody else has, of the steward's present life."""
+    def take(self, timeout_s: float | None = None) -> Ref:
+        """An anchor that nobody else has, of the steward's present life.
+
+        Raises: GetTimeoutError after `timeout_s`; HopliteError if the steward does not answer.
+        """
+        limit_s = _TAKE_S if timeout_s is None else min(timeout_s, _TAKE_S)
+        deadline = time.monotonic() + limit_s
         while True:
             if self._ready.qsize() < _ANCHORS_LOW and self._refilling.acquire(blocking=False):
                 threading.Thread(target=self._refill, name="hoplite-anchors", daemon=True).start()
+            left_s = deadline - time.monotonic()
             try:
-                taken = self._ready.get(timeout=_TAKE_S)
+                taken = self._ready.get(timeout=min(_LOOK_S, max(0.0, left_s)))
             except queue.Empty:
-                raise HopliteError(
-                    f"the steward of this Ray node has not answered for {_TAKE_S:.0f} s; "
+                if left_s > 0:
+                    continue  # others may have taken all that the last call brought
+                kind = HopliteError if limit_s == _TAKE_S else GetTimeoutError
+                raise kind(
+                    f"the steward of this Ray node has not answered for {limit_s:g} s; "
                     "see its log in the Ray session directory"
                 ) from None
             if isinstance(taken, Exception):

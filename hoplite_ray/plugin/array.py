@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 import weakref
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from hoplite_ray.codec import Encoded
 from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import ids, seams
-from hoplite_ray.plugin.attachment import Attachment, attachment, is_attached
+from hoplite_ray.plugin.attachment import Attachment, attachment, is_attached, left_s
 from hoplite_ray.plugin.fetching import PendingValue, put_async_of
 from hoplite_ray.plugin.holding import hold
 from hoplite_ray.plugin.leaves import converted, copied, read_only, to_numpy, to_tensor
@@ -282,7 +283,7 @@ class PutHandle:
 def make(encoded: Encoded, *, timeout_s: float | None = None) -> Array:
     """Put a value as the running task's next array; an anchor of the steward keeps it alive."""
     here = attachment()
-    anchor = here.anchors.take()
+    anchor, timeout_s = _anchored(here, timeout_s)
     object_id, incarnation = _named(here, anchor)
     here.put(object_id, encoded, incarnation=incarnation, timeout_s=timeout_s)
     spare = _spare_of(encoded)
@@ -308,11 +309,17 @@ def make_empty(
 ) -> Array:
     """The running task's next array, to be written until it is sealed."""
     here = attachment()
-    anchor = here.anchors.take()
+    anchor, timeout_s = _anchored(here, timeout_s)
     object_id, incarnation = _named(here, anchor)
     writing = Writable(here, object_id, incarnation, shape, dtype, kind=kind, timeout_s=timeout_s)
     made_by = seams.task_id()
     return Array(object_id, incarnation, writing.layout, anchor, made_by=made_by, writing=writing)
+
+
+def _anchored(here: Attachment, timeout_s: float | None) -> tuple[Ref, float | None]:
+    """An anchor, and what is left of `timeout_s`."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    return here.anchors.take(timeout_s), left_s(deadline)
 
 
 def _named(here: Attachment, anchor: Ref) -> tuple[bytes, int]:

@@ -56,8 +56,9 @@ async def array_async(value: Any, *, timeout_s: float | None = None) -> Array:
         return value
     encoded = await asyncio.to_thread(encoded_of, value)
     here = await _attached()
-    anchor = await asyncio.to_thread(here.anchors.take)
-    return await arrays.make_async(here, anchor, encoded, timeout_s=timeout_s)
+    deadline = deadline_of(timeout_s)  # from when the node is there, as in `array`
+    anchor = await asyncio.to_thread(here.anchors.take, timeout_s)
+    return await arrays.make_async(here, anchor, encoded, timeout_s=left_s(deadline))
 
 
 @overload
