@@ -362,6 +362,7 @@ def _hold(file: Path) -> Iterator[None]:
             ) from None
         yield
     finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open
         os.close(descriptor)
 
 

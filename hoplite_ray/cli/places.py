@@ -165,5 +165,6 @@ def _is_held(file: Path) -> bool:
     except BlockingIOError:
         return True
     finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open
         os.close(descriptor)
     return False

@@ -231,6 +231,7 @@ class Journals:
         except BlockingIOError:
             return True
         finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open
             os.close(descriptor)
         return False
 

@@ -82,6 +82,7 @@ def running_node(place: NodePlace) -> RunningNode | None:
     except BlockingIOError:
         return RunningNode(record["socket"], record["incarnation"])
     finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open
         os.close(descriptor)
     return None
 
@@ -237,9 +238,11 @@ def _run(place: NodePlace, command: list[str]) -> RunningNode:
     finally:
         os.close(held_by_node)
     try:
+        ends = select.poll()
+        ends.register(alive, select.POLLIN)
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
-            ended, _, _ = select.select([alive], [], [], 0.01)
+            ended = ends.poll(10.0)
             if (node := running_node(place)) is not None:
                 return node
             if ended:
@@ -289,4 +292,5 @@ def _only_one(file: Path) -> Iterator[None]:
                 time.sleep(0.01)
         yield
     finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open
         os.close(descriptor)
