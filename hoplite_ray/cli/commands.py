@@ -127,11 +127,9 @@ def look(asked: argparse.Namespace, *, timeout_s: float | None = None) -> tuple[
 
 
 def _named(seen: Survey, name: str) -> NodeReport:
-    found = [
-        node
-        for node in seen.nodes
-        if node.control == name or f"{node.node_id:x}".startswith(name.lower())
-    ]
+    begin = name.lower()
+    exact = [node for node in seen.nodes if name == node.control or begin == f"{node.node_id:x}"]
+    found = exact or [node for node in seen.nodes if f"{node.node_id:x}".startswith(begin)]
     if len(found) != 1:
         there = ", ".join(f"{node.node_id:x}" for node in seen.nodes)
         what = "names no node" if not found else f"names {len(found)} nodes"

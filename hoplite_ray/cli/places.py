@@ -40,7 +40,8 @@ class Place:
         try:
             with suppress(FileNotFoundError, NotADirectoryError, ValueError):
                 loaded = json.loads((directory / "node.json").read_text())
-                if {"node_id", "incarnation", "control", "pid"} <= loaded.keys():
+                needed = {"node_id", "incarnation", "control", "pid"}
+                if isinstance(loaded, dict) and needed <= loaded.keys():
                     record = loaded
             return cls(directory, record, _is_held(directory / "node.lock"))
         except OSError as error:

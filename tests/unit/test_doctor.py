@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hoplite_ray.cli import machine, members
+from hoplite_ray.cli import commands, machine, members
 from hoplite_ray.cli.finding import Finding
 from hoplite_ray.cli.places import Cluster, Place
 from hoplite_ray.cli.survey import NodeReport, Survey
@@ -65,6 +65,33 @@ def test_a_machine_that_is_ill_is_told_what_to_do(root: Path, about: str) -> Non
     (root / name).write_text(text)
     finding = found(list(machine.checks(root)), about)
     assert (finding.level, bool(finding.next_step)) == (level, True)
+
+
+@pytest.mark.parametrize("about", ["open files of all", "mappings", "congestion control"])
+def test_what_a_sandbox_does_not_tell_is_a_line(root: Path, about: str) -> None:
+    name, _, _ = ILL[about]
+    (root / name).unlink()
+    finding = found(list(machine.checks(root)), about)
+    assert (finding.level, finding.cause) == (
+        "ok",
+        f"not known here: /{name}: No such file or directory",
+    )
+
+
+@pytest.mark.parametrize("record", ["3", "[]", "null", '"text"', "{}", "{"])
+def test_a_node_json_that_is_none_is_no_record(tmp_path: Path, record: str) -> None:
+    (tmp_path / "node.json").write_text(record)
+    assert Place.read(tmp_path) == Place(tmp_path, None, is_running=False)
+
+
+def test_a_whole_id_names_its_node() -> None:
+    nodes = [report(each) for each in (1, 0x10, 0x1F)]
+    seen = Survey(View(3), nodes)
+    for name, node in (("1", nodes[0]), ("1F", nodes[2]), (nodes[1].control, nodes[1])):
+        assert commands._named(seen, name) is node
+    for name, words in (("2", "names no node"), ("", "names 3 nodes")):
+        with pytest.raises(ControlError, match=f"{words}; there are 1, 10, 1f"):
+            commands._named(seen, name)
 
 
 def test_a_bad_variable_is_a_line(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
