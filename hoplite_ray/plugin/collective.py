@@ -87,11 +87,12 @@ class Collective(BaseGroup):
     def destroy_group(self) -> None:
         """Leave; the others' next operation waits for this member in vain.
 
-        Its last acknowledgements may not have been read yet, unless nobody will read them.
+        Its last acknowledgements may not have been read yet, unless nobody will read them: they
+        stay, and are no longer this process's.
         """
-        if self._roster.has_failed:
-            for object_id in self._acknowledged.values():
-                self._roster.delete(object_id)
+        end = self._roster.delete if self._roster.has_failed else self._roster.released
+        for object_id in self._acknowledged.values():
+            end(object_id)
         self._roster.close()
 
     def allreduce(self, tensor: Any, allreduce_options: Any = AllReduceOptions) -> None:

@@ -120,7 +120,7 @@ class Meeting:
                     f"rank {rank} of collective group {self._name!r} was taken by another process "
                     "meanwhile; give each member a rank of its own"
                 )
-            if there.world_size != self._me.world_size:
+            if there.world_size != self._me.world_size and there.is_alive:
                 raise InvalidArgumentError(
                     f"collective group {self._name!r} has {there.world_size} members for rank 0 "
                     f"and {self._me.world_size} for rank {self._rank}; give all the same world_size"

@@ -18,6 +18,8 @@ from ray.util import collective
 from ray.util.collective.types import Backend, ReduceOp
 
 import hoplite_ray as hop
+from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.roster import Member as Entry
 from hoplite_ray.plugin.seams import KeyValues
 from hoplite_ray.stats import NodeStats
 from tests.ray.lifetimes import directories
@@ -85,6 +87,10 @@ class Member:
 
     def attach(self) -> None:
         hop.delete(hop.put(np.ones(1)))
+
+    def owned(self) -> int:
+        """How much it is to delete, by its journal, of all groups that it has left."""
+        return len(attachment().journal._owned)
 
     def pid(self) -> int:
         return os.getpid()
@@ -191,6 +197,7 @@ def test_nothing_is_left_after_an_operation(members: list[Any]) -> None:
         each(members, "program", name, "numpy", "float32", LARGE)
     assert eventually(lambda: kept() == before)
     each(members, "leave", name)
+    assert each(members, "owned") == [0] * SIZE  # else their stewards could never leave
 
 
 def test_it_is_registered_where_the_flag_is(members: list[Any]) -> None:
@@ -320,11 +327,16 @@ def test_a_mistake_is_said_at_once_and_the_group_goes_on(
 
 
 def test_members_that_disagree_on_their_number_hear_so(mortals: list[Any]) -> None:
-    first, second, _ = mortals
+    first, second, third = mortals
     begun = first.join.remote(3, 0, "of many"), second.join.remote(2, 1, "of many")
     with pytest.raises(hop.InvalidArgumentError, match="has 3 members for rank 0 and 2 for rank 1"):
         ray.get(begun[1])
     ray.kill(first)
     values = KeyValues(ray.get_runtime_context().gcs_address)
-    for key in values.keys("collective/"):  # which only the next group of that name replaces
-        values.remove(key)
+    (key,) = values.keys("collective/")  # which only the next group of that name replaces
+    entry, _ = json.loads(values.read(key) or b"")
+    assert eventually(lambda: not Entry(**entry).is_alive)
+    later = second.join.remote(2, 1, "of many")
+    assert ray.wait([later], timeout=1)[0] == []  # it sees the dead one's entry
+    ray.get([third.join.remote(2, 0, "of many"), later], timeout=30)
+    each([second, third], "leave", "of many")
