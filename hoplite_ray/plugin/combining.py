@@ -79,7 +79,9 @@ def reduce_scatter(
     Returns: at once, pending refs, each ready when its share has committed.
     Raises:  on get, of each ref: what the first failing source raised.
     Cost:    (n - 1) / n of a source's bytes through each of n nodes, each way, which is the least
-             there is; each combines and holds 1 / n.
+             there is; each combines and holds 1 / n. It is n reduces by one process, the steward
+             of the caller's node, each of which looks at n sources: for small ones that grows
+             with n^2, 0.2 s for 16, 3 s for 64 and 12 s for 128 of one node on two busy cores.
     """
     sources = source_refs(refs, "reduce_scatter")
     return [
