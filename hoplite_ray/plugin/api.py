@@ -235,10 +235,10 @@ def wait(
 
     A reduce's result is ready when it has committed. Fetches nothing.
     """
-    deadline_of(timeout_s)
+    deadline = deadline_of(timeout_s)
     need_ray()
     ready, pending = ray.wait(
-        listed(refs, "wait"), num_returns=num_returns, timeout=timeout_s, fetch_local=False
+        listed(refs, "wait"), num_returns=num_returns, timeout=limit_s, fetch_local=False
     )
     return list(ready), list(pending)
 
@@ -248,6 +248,7 @@ def delete(refs: Gettable | Sequence[Gettable]) -> None:
 
     Raises: InvalidArgumentError for a ref that is still pending, or that holds no Array.
     """
+    limit_s = None if deadline is None else timeout_s
     here = attachment()
     for each in gettables(refs, "delete"):
         value = each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +30,7 @@ def deadline_of(timeout_s: float | None) -> float | None:
         raise InvalidArgumentError(
             f"timeout_s is {timeout_s}; it takes 0 or more seconds, or None for no limit"
         )
-    return time.monotonic() + float(timeout_s)
+    return None if math.isinf(timeout_s) else time.monotonic() + float(timeout_s)
 
 
 def gettables(refs: Gettable | Sequence[Gettable], taker: str) -> list[Gettable]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import threading
@@ -73,6 +74,21 @@ def test_wait_tells_ready_from_pending(cluster: RayCluster) -> None:
     assert hop.wait([total], timeout_s=0.1) == ([], [total])
     done = hop.reduce([there, there])
     assert hop.wait([total, done], timeout_s=30) == ([done], [total])
+
+
+def test_an_infinite_limit_is_none(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    def make() -> hop.Array:
+        return hop.array(np.ones(3), timeout_s=math.inf)
+
+    async def awaited(ref: ray.ObjectRef) -> float:
+        await hop.wait_async([ref], timeout_s=math.inf)
+        return float((await hop.get_async(ref, timeout_s=math.inf)).sum())
+
+    assert hop.get([make.remote()], timeout_s=math.inf)[0].sum() == 3
+    assert asyncio.run(awaited(make.remote())) == 3
+    ref = hop.put(np.ones(3), timeout_s=math.inf)
+    assert hop.wait([ref], timeout_s=math.inf) == ([ref], [])
 
 
 def test_errors_of_tasks_come_as_from_ray(cluster: RayCluster) -> None:
