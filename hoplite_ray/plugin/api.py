@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, overload
 
@@ -135,15 +135,26 @@ def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) 
     return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
 
 
-def ray_values(refs: list[Ref], deadline: float | None, timeout_s: float | None) -> list[Any]:
+def _fetched(ref: Ref) -> Any:
+    """The fetch of a dead owner's put: its handle is lost, but its id is the ref's own."""
+    return PendingValue(ref.binary(), 0, why="the process that owned its ref has died")
+
+
+def ray_values(
+    refs: list[Ref],
+    deadline: float | None,
+    timeout_s: float | None,
+    of_orphan: Callable[[Ref], Any] = _fetched,
+) -> list[Any]:
     """Ray's values of `refs`: handles, for objects of the store; of an orphan its pending fetch."""
     need_ray()
     try:
         return list(ray.get(refs, timeout=left_s(deadline))) if refs else []
     except ray.exceptions.ObjectLostError as error:
         if len(refs) > 1:
-            return [ray_values([ref], deadline, timeout_s)[0] for ref in refs]
-        return [orphan(refs[0], error)]
+            return [ray_values([ref], deadline, timeout_s, of_orphan)[0] for ref in refs]
+        refuse_lost(refs[0], error)
+        return [of_orphan(refs[0])]
     except ray.exceptions.GetTimeoutError:
         raise late(refs, timeout_s) from None
     except ray.exceptions.RayTaskError as error:
@@ -151,13 +162,13 @@ def ray_values(refs: list[Ref], deadline: float | None, timeout_s: float | None)
         raise
 
 
-def orphan(ref: Ref, error: ray.exceptions.ObjectLostError) -> PendingValue:
-    """The fetch of a dead owner's put: its handle is lost, but its id is the ref's own.
+def refuse_lost(ref: Ref, error: ray.exceptions.ObjectLostError) -> None:
+    """Let only that pass which a dead owner has put.
 
     Raises: ObjectLostError if Ray has lost what it held otherwise, and why.
     """
     if isinstance(error, ray.exceptions.OwnerDiedError):
-        return PendingValue(ref.binary(), 0, why="the process that owned its ref has died")
+        return
     why = str(error).strip().splitlines()[0].partition(". To see")[0]
     raise RayObjectLostError(f"object {short_name(ref.binary())} is lost: {why}", ref.hex())
 
@@ -237,6 +248,7 @@ def wait(
     """
     deadline = deadline_of(timeout_s)
     need_ray()
+    limit_s = None if deadline is None else timeout_s
     ready, pending = ray.wait(
         listed(refs, "wait"), num_returns=num_returns, timeout=limit_s, fetch_local=False
     )
@@ -248,24 +260,25 @@ def delete(refs: Gettable | Sequence[Gettable]) -> None:
 
     Raises: InvalidArgumentError for a ref that is still pending, or that holds no Array.
     """
-    limit_s = None if deadline is None else timeout_s
     here = attachment()
     for each in gettables(refs, "delete"):
-        value = each
-        if isinstance(each, ray.ObjectRef):
-            refuse_pending(each)
-            (value,) = ray_values([each], None, None)
-        here.delete(stored(value, each)._object_id)
+        here.delete(deletable(each))
 
 
-def refuse_pending(ref: Ref) -> None:
-    if unfinished([ref]):
-        raise InvalidArgumentError(
-            f"object {ref.hex()[:12]}.. is still pending: wait for it, or ray.cancel it"
-        )
+def deletable(each: Gettable) -> bytes:
+    """The id of the object that a ref or an Array stands for, of an orphan too.
 
-
-def stored(value: Any, ref: Gettable) -> Array:
+    Raises: as `delete`.
+    """
+    value: Any = each
+    if isinstance(each, ray.ObjectRef):
+        if unfinished([each]):
+            raise InvalidArgumentError(
+                f"object {each.hex()[:12]}.. is still pending: wait for it, or ray.cancel it"
+            )
+        (value,) = ray_values([each], None, None, of_orphan=lambda ref: ref)
+        if value is each:
+            return bytes(each.binary())  # a put's
     if not isinstance(value, Array):
-        raise InvalidArgumentError(f"{ref!r} holds no array of the store")
-    return value
+        raise InvalidArgumentError(f"{each!r} holds no array of the store")
+    return value._object_id

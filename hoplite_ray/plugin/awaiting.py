@@ -16,6 +16,7 @@ from hoplite_ray.plugin import array as arrays
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.api import (
     begun,
+    deletable,
     encoded_of,
     filled,
     late,
@@ -23,8 +24,6 @@ from hoplite_ray.plugin.api import (
     put,
     raise_ours,
     ray_values,
-    refuse_pending,
-    stored,
     unfinished,
     wait,
 )
@@ -84,11 +83,7 @@ async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | N
 async def delete_async(refs: Gettable | Sequence[Gettable]) -> None:
     """`delete`, awaited."""
     for each in gettables(refs, "delete_async"):
-        value = each
-        if isinstance(each, ray.ObjectRef):
-            refuse_pending(each)
-            (value,) = await _ray_values([each], None, None)
-        await delete_async_of(stored(value, each)._object_id)
+        await delete_async_of(await asyncio.to_thread(deletable, each))
 
 
 async def wait_async(

@@ -29,6 +29,10 @@ class Keeper:
     def keep(self, *values: Any) -> None:
         self.kept.extend(values)
 
+    def put(self) -> list[ray.ObjectRef]:
+        self.kept.append(hop.put(np.ones(LARGE)))
+        return self.kept
+
     def sums(self) -> list[float]:
         return [float(array.sum()) for array in hop.get(self.kept)]
 
@@ -248,3 +252,21 @@ def test_delete_frees_now_and_only_what_is_there(cluster: RayCluster) -> None:
         hop.delete(Gate.remote().passed.remote())
     with pytest.raises(ValueError, match="holds no array"):
         hop.delete(ray.put(1))
+
+
+def test_delete_frees_what_a_dead_process_has_put(cluster: RayCluster) -> None:
+    orphans = []
+    for _ in range(2):
+        owner = Keeper.options(**cluster.on(1)).remote()
+        orphans += ray.get(owner.put.remote())
+        end = ray.get(owner.canary.remote())
+        ray.kill(owner)
+        await_end(end)
+    for ref in orphans:
+        assert hop.get(ref, timeout_s=30).sum() == LARGE
+    hop.delete(orphans[0])
+    asyncio.run(hop.delete_async(orphans[1]))
+    for ref in orphans:
+        assert eventually(lambda ref=ref: is_gone(ref.binary()))
+        with pytest.raises(hop.ObjectLostError, match="has died"):
+            hop.get(ref, timeout_s=30)
