@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, overload
 
 import ray
@@ -96,19 +97,26 @@ async def wait_async(
     if len(ready) == num_returns:
         return ready, pending
     waits = [asyncio.ensure_future(seams.ready(ref)) for ref in refs]
+    are_enough = asyncio.Event()
+    done: list[asyncio.Future[None]] = []
+
+    def count(ended: asyncio.Future[None]) -> None:
+        done.append(ended)
+        if len(done) == num_returns:
+            are_enough.set()
+
+    for each in waits:
+        each.add_done_callback(count)
     try:
-        while sum(each.done() for each in waits) < num_returns:
-            unfinished = [each for each in waits if not each.done()]
-            done, _ = await asyncio.wait(
-                unfinished, timeout=left_s(deadline), return_when=asyncio.FIRST_COMPLETED
-            )
-            if not done:
-                break
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_s(deadline)):
+                await are_enough.wait()
         ready = [ref for ref, each in zip(refs, waits, strict=True) if each.done()][:num_returns]
     finally:
         for each in waits:
             each.cancel()
-    return ready, [ref for ref in refs if ref not in ready]
+    taken = set(ready)
+    return ready, [ref for ref in refs if ref not in taken]
 
 
 async def sources_async(ref: Ref, *, timeout_s: float | None = None) -> list[Ref]:
@@ -133,11 +141,11 @@ async def _ray_values(
 ) -> list[Any]:
     """Ray's values of `refs`: handles, for objects of the store."""
     need_ray()
-    unfinished(refs)  # refuses what nobody would ever answer
+    pending = set(unfinished(refs))  # refuses what nobody would ever answer
     scope = asyncio.timeout(left_s(deadline))
     try:
         async with scope:
-            return list(await asyncio.gather(*map(_ray_value, refs)))
+            return await _all_values(refs, pending)
     except TimeoutError:
         if not scope.expired():
             raise  # a task's own
@@ -149,8 +157,21 @@ async def _ray_values(
         raise
 
 
-async def _ray_value(ref: Ref) -> Any:
-    if ref.tensor_transport() is None:
-        return await ref
-    await seams.ready(ref)  # awaited itself, it would be fetched on the thread of all Ray's answers
-    return await asyncio.to_thread(ray.get, ref)
+async def _all_values(refs: list[Ref], pending: set[Ref]) -> list[Any]:
+    """As `asyncio.gather`, but the first failure ends the other waits, which keep their refs."""
+    waits = [asyncio.ensure_future(_ray_value(ref, ref in pending)) for ref in refs]
+    try:
+        return list(await asyncio.gather(*waits))
+    finally:
+        for each in waits:
+            each.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def _ray_value(ref: Ref, is_pending: bool) -> Any:
+    has_transport = ref.tensor_transport() is not None
+    if is_pending or has_transport:
+        await seams.ready(ref)  # an await of the ref itself, cancelled, would keep it until it ends
+    if has_transport:  # awaited, it would be fetched on the thread of all Ray's answers
+        return await asyncio.to_thread(ray.get, ref)
+    return await ref

@@ -10,7 +10,8 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from tests.ray.raycluster import LARGE, RayCluster
+from hoplite_ray.plugin.seams import known_refs
+from tests.ray.raycluster import LARGE, RayCluster, eventually
 
 
 @ray.remote(num_cpus=0)
@@ -153,6 +154,25 @@ def test_a_put_that_waits_for_room_is_taken_back(cluster: RayCluster) -> None:
     held.clear()
     ref = hop.put(np.zeros(60 << 20, np.uint8), timeout_s=30)  # nothing of it is left behind
     hop.delete(ref)
+
+
+def test_the_first_failure_lets_the_other_refs_go(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0)
+    def fails() -> None:
+        raise KeyError("lost key")
+
+    async def program() -> bytes:
+        pending = hop.reduce([Gate.remote().passed.remote()])
+        with pytest.raises(KeyError, match="lost key"):
+            await hop.get_async([pending, fails.remote()])
+        assert len(asyncio.all_tasks()) == 2  # this one, and who waits for it
+        return pending.binary()
+
+    async def limited() -> bytes:
+        return await asyncio.wait_for(program(), 60)
+
+    answer = asyncio.run(limited())
+    assert eventually(lambda: answer not in known_refs())
 
 
 def test_errors_come_out_of_the_twins_as_they_do_elsewhere(cluster: RayCluster) -> None:

@@ -1,0 +1,114 @@
+"""What users may pass as a limit, and what an await of very many refs costs, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.plugin import awaiting, seams
+from hoplite_ray.plugin.arguments import deadline_of
+
+
+def test_an_infinite_limit_is_none() -> None:
+    assert deadline_of(math.inf) is None
+    assert deadline_of(None) is None
+    assert deadline_of(0) is not None
+    for wrong in (math.nan, -math.inf, -1):
+        with pytest.raises(InvalidArgumentError, match="takes 0 or more seconds"):
+            deadline_of(wrong)
+
+
+class Ref:
+    """Counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Ref.compared += 1
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+def test_a_wait_for_many_looks_at_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    refs: list[Any] = [Ref() for _ in range(200)]
+    ends = {ref: asyncio.Event() for ref in refs}
+    waits: list[int] = []
+    real_wait = asyncio.wait
+
+    async def ready(ref: Any) -> None:
+        await ends[ref].wait()
+
+    async def counted(futures: Any, **options: Any) -> Any:
+        waits.append(len(list(futures)))
+        return await real_wait(futures, **options)
+
+    async def program() -> tuple[list[Any], list[Any]]:
+        waiting = asyncio.create_task(awaiting.wait_async(refs, num_returns=100, timeout_s=15))
+        for ref in refs[:100]:
+            ends[ref].set()
+            for _ in range(4):
+                await asyncio.sleep(0)
+        return await waiting
+
+    monkeypatch.setattr(seams, "ready", ready)
+    monkeypatch.setattr(awaiting, "wait", lambda refs, **limits: ([], refs))
+    monkeypatch.setattr(asyncio, "wait", counted)
+    ready_ones, pending = asyncio.run(program())
+    assert [each is ref for each, ref in zip(ready_ones + pending, refs, strict=True)] == [
+        True
+    ] * 200
+    assert len(ready_ones) == 100
+    assert sum(waits) <= len(refs)
+    assert Ref.compared <= len(refs)
+
+
+def test_a_wait_for_many_ends_at_its_limit_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[str] = []
+
+    async def ready(ref: str) -> None:
+        try:
+            await asyncio.sleep(0 if ref == "there" else 1000)
+        finally:
+            ended.append(ref)
+
+    monkeypatch.setattr(seams, "ready", ready)
+    monkeypatch.setattr(awaiting, "wait", lambda refs, **limits: ([], refs))
+
+    async def program() -> Any:
+        refs: Any = ["first", "there", "last"]
+        found = await awaiting.wait_async(refs, num_returns=2, timeout_s=0.05)
+        await asyncio.sleep(0)
+        return found
+
+    assert asyncio.run(program()) == (["there"], ["first", "last"])
+    assert sorted(ended) == ["first", "last", "there"]
+
+
+def test_the_first_failure_ends_the_other_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    async def value(ref: str, *_: Any) -> None:
+        try:
+            await asyncio.sleep(0 if ref == "bad" else 1000)
+            raise KeyError(ref)
+        finally:
+            ended.append(ref)
+
+    monkeypatch.setattr(awaiting, "_ray_value", value)
+    monkeypatch.setattr(awaiting, "need_ray", lambda: None)
+    monkeypatch.setattr(awaiting, "unfinished", lambda refs: refs)
+
+    async def program() -> None:
+        refs: Any = ["first", "bad", "last"]
+        with pytest.raises(KeyError, match="bad"):
+            await awaiting._ray_values(refs, None, None)
+        assert sorted(ended) == ["bad", "first", "last"]
+
+    asyncio.run(program())
