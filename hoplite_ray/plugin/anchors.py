@@ -12,12 +12,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 from typing import Any
 
 import ray
 
 from hoplite_ray.errors import GetTimeoutError, HopliteError
+from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.plugin.start import NodePlace
 
@@ -30,6 +32,7 @@ _USED_AT = _ENDS_AT + 1
 _USED = b"u"
 _NO_MARK = b" "
 _TRIES = 3  # of a call under which the steward leaves: it does if a call takes 10 s to reach it
+_LOOK_EVERY_S = 1.0  # whether a ray.shutdown has left the call without an answer
 _TAKE_S = 60.0  # the first call starts the steward's process, which takes seconds on a busy machine
 _LOOK_S = 0.1  # between looks whether more wait than the last call has brought anchors for
 
@@ -121,6 +124,7 @@ class AnchorSupply:
     def __init__(self, place: NodePlace, steward: Callable[[], Any]) -> None:
         self._place = place
         self._steward = steward
+        self._connection = seams.connection()
         self._ready: queue.SimpleQueue[tuple[int, Ref] | Exception] = queue.SimpleQueue()
         self._refilling = threading.Lock()
 
@@ -166,7 +170,12 @@ class AnchorSupply:
     def _asked(self) -> tuple[int, list[Ref]]:
         for tries_left in reversed(range(_TRIES)):
             try:
-                life, anchors = ray.get(self._steward().anchors.remote(_ANCHORS_PER_CALL))
+                with seams.staying(self._connection):
+                    call = self._steward().anchors.remote(_ANCHORS_PER_CALL).future()
+                while not wait([call], timeout=_LOOK_EVERY_S).done:
+                    with seams.staying(self._connection):
+                        pass  # else no answer will come, and ray.get would start a cluster
+                life, anchors = call.result()
                 return life, anchors
             except ray.exceptions.ActorDiedError:
                 if not tries_left:

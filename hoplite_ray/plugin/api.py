@@ -47,6 +47,7 @@ def put(value: Any, *, timeout_s: float | None = None) -> Ref:
     """
     deadline_of(timeout_s)
     if isinstance(value, Array):
+        need_ray()
         return ray.put(value)
     encoded = encoded_of(value)
     here = attachment()

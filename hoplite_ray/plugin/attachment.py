@@ -84,7 +84,8 @@ class Attachment:
         if life == 0 or life != self._steward[0]:
             from hoplite_ray.plugin.steward import steward_of
 
-            self._steward = life, steward_of(self.place)
+            with seams.staying(self.connection):
+                self._steward = life, steward_of(self.place)
         return self._steward[1]
 
     @cached_property
@@ -104,7 +105,11 @@ class Attachment:
     @cached_property
     def abandoned(self) -> Reaper:
         """Tells the steward which results nobody waits for any more."""
-        return Reaper(lambda target: self.steward.abandon.remote(target), self._shut_down)
+        return Reaper(self._abandon, self._shut_down)
+
+    def _abandon(self, target: bytes) -> None:
+        with seams.staying(self.connection):
+            self.steward.abandon.remote(target)
 
     def _release(self, object_id: bytes) -> None:
         self.delete(object_id)
@@ -116,9 +121,10 @@ class Attachment:
 
     def _renew(self) -> None:
         """Attach to the next life of the node, started here unless somebody has."""
-        self._store.close()
-        self._node = ensure_node(self.place, flag.asked(), lost=self._node)
-        self._store = Store.attach(self._node.socket)
+        with seams.staying(self.connection):
+            self._store.close()
+            self._node = ensure_node(self.place, flag.asked(), lost=self._node)
+            self._store = Store.attach(self._node.socket)
 
     def put(
         self,

@@ -2,7 +2,7 @@
 
 Ray calls back on a thread that must not block and that all callbacks of the process share; so a
 callback only queues its id here. No callback comes for refs that are alive at `ray.shutdown`: the
-thread finds out that this was the end of them.
+thread finds out that this was the end of them. What is queued then is left to the steward, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import ray
 
@@ -50,14 +51,15 @@ class Reaper:
 
     def _run(self) -> None:
         while True:
-            try:
+            object_id: bytes | None = b""
+            with suppress(queue.Empty):
                 object_id = self._gone.get(timeout=_LOOK_EVERY_S)
-            except queue.Empty:
-                if seams.connection() != self._connection:
-                    return self._shut_down()
-                continue
             if object_id is None:
                 return
+            if seams.connection() != self._connection:
+                return self._shut_down()
+            if not object_id:
+                continue
             try:
                 self._release(object_id)
             except (HopliteError, ray.exceptions.RayError):

@@ -10,14 +10,14 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ray
 
-from hoplite_ray.errors import ControlError
+from hoplite_ray.errors import ControlError, HopliteError
 
 if TYPE_CHECKING:
     Ref: TypeAlias = ray.ObjectRef[Any]  # generic for type checkers only
@@ -42,6 +42,23 @@ def connection() -> bytes | None:
     if not ray.is_initialized():
         return None
     return bytes(_worker().worker_id + _worker().current_node_id.binary())
+
+
+@contextmanager
+def staying(joined: bytes | None) -> Iterator[None]:
+    """Stay in the Ray of that connection for the body: a `ray.shutdown` waits until its end.
+
+    For threads of our own: much of Ray's API would start a cluster, once the user has shut Ray
+    down. In the body no lock of ours is taken that is also held around a `staying`.
+    Raises: HopliteError if this process has left that Ray.
+    """
+    with ray._private.worker._connect_or_shutdown_lock:
+        if joined is None or connection() != joined:
+            raise HopliteError(
+                "the Ray session that this belongs to was shut down in this process: make it "
+                "again, after ray.init()"
+            )
+        yield
 
 
 def is_client() -> bool:

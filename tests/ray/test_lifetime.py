@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import signal
+import threading
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ import pytest
 import ray
 
 import hoplite_ray as hop
+from hoplite_ray.plugin.anchors import AnchorSupply
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.lifetime import Reaper
+from hoplite_ray.store import new_id
 from tests.ray.lifetimes import Canary, await_end, canary
 from tests.ray.raycluster import ARENA_BYTES, LARGE, RayCluster, eventually, is_gone
 
@@ -81,6 +84,47 @@ def test_the_end_of_one_object_does_not_wait_for_another_that_fails(cluster: Ray
         reaper.watch(ray.put(b""))
     assert eventually(lambda: len(released) == 2)
     reaper.close()
+
+
+def leave_ray(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """From now on it is as after a ray.shutdown; returns what then asks Ray to start again."""
+    asked: list[str] = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda: asked.append("a cluster"))
+    return asked
+
+
+def test_what_is_queued_at_a_shutdown_is_left_to_the_steward(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[bytes] = []
+    ended = threading.Event()
+    reaper = Reaper(released.append, ended.set)
+    leave_ray(monkeypatch)
+    for _ in range(3):
+        reaper._gone.put(new_id())
+    assert ended.wait(10)
+    assert not released
+
+
+def test_after_a_shutdown_no_thread_of_ours_starts_a_cluster(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = attachment()
+    supply = AnchorSupply(here.place, lambda: here.steward)
+    _ = here.steward
+    asked = leave_ray(monkeypatch)
+    with pytest.raises(hop.HopliteError, match="the Ray session that this belongs to was shut"):
+        here._abandon(new_id())
+    with pytest.raises(hop.HopliteError, match="the Ray session that this belongs to was shut"):
+        here._renew()
+    with pytest.raises(hop.HopliteError, match="was shut down in this process"):
+        supply.take()
+    monkeypatch.setattr(here, "_steward", (0, None))
+    with pytest.raises(hop.HopliteError, match=r"after ray\.init"):
+        _ = here.steward
+    assert here.store.is_alive
+    assert not asked
 
 
 def test_a_put_stays_while_another_process_has_its_array(cluster: RayCluster) -> None:

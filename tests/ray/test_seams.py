@@ -8,8 +8,10 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 import ray
 
+import hoplite_ray as hop
 from hoplite_ray.plugin import seams
 from tests.ray.raycluster import RayCluster, eventually
 
@@ -119,6 +121,33 @@ def test_a_ref_that_only_a_pending_call_has_is_not_known(
 def test_connection_is_that_of_this_process(cluster: RayCluster) -> None:
     connection = ray.remote(num_cpus=0)(seams.connection)
     assert seams.connection() not in (None, ray.get(connection.remote()))
+
+
+def test_staying_is_in_one_session_and_a_shutdown_waits_for_it(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    order: list[str] = []
+
+    def end(_exiting_interpreter: bool) -> None:
+        order.append("shut down")
+        raise ZeroDivisionError  # before anything has been ended
+
+    def shut_down() -> None:
+        with pytest.raises(ZeroDivisionError):
+            ray.shutdown()
+        ended.set()
+
+    monkeypatch.setattr(ray._private.worker, "disconnect", end)
+    with seams.staying(seams.connection()):
+        threading.Thread(target=shut_down).start()
+        assert not ended.wait(0.1)
+        order.append("stayed")
+    assert ended.wait(10)
+    assert order == ["stayed", "shut down"]
+    for left in (None, b"another"):
+        with pytest.raises(hop.HopliteError, match="was shut down"), seams.staying(left):
+            pass
 
 
 def test_task_id_names_the_call_in_an_async_actor(cluster: RayCluster) -> None:
