@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -173,7 +173,8 @@ class Store(Collectives):
 
         def mapped(_: None) -> Unsealed:
             memory: Any = client.map(request)  # a buffer, which its stub can't say
-            return Unsealed(layout, memory, lambda: self._begin_seal(object_id, memory))
+            seal = cache(memory.seal)  # it can be asked for once, and awaited again
+            return Unsealed(layout, memory, lambda: self._begin_seal(object_id, seal))
 
         return Pending(
             self._listener,
@@ -183,11 +184,11 @@ class Store(Collectives):
             decode=mapped,
         )
 
-    def _begin_seal(self, object_id: bytes, memory: _native.Unsealed) -> Pending[None]:
+    def _begin_seal(self, object_id: bytes, seal: Callable[[], _native.Request]) -> Pending[None]:
         self._usable()
         return Pending(
             self._listener,
-            memory.seal(),
+            seal(),
             what=f"seal of object {short_name(object_id)}",
             hint="this process's node does not answer; raise timeout_s",
             decode=lambda nothing: None,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -46,25 +47,34 @@ class Unsealed:
         return self._begin_seal is None
 
     def seal(self, timeout_s: float | None = None) -> None:
-        """Let everybody get the object. Idempotent.
+        """Let everybody get the object. Idempotent; what failed or was given up may be repeated.
 
         Raises:  ObjectLostError if it was deleted; DuplicateObjectError; GetTimeoutError.
         """
-        if (pending := self._sealing()) is not None:
-            pending.result(timeout_s)
+        with self._sealing() as pending:
+            if pending is not None:
+                pending.result(timeout_s)
 
     async def seal_async(self, timeout_s: float | None = None) -> None:
         """Await what `seal` does."""
-        if (pending := self._sealing()) is not None:
-            await pending.result_async(timeout_s)
+        with self._sealing() as pending:
+            if pending is not None:
+                await pending.result_async(timeout_s)
 
-    def _sealing(self) -> Pending[None] | None:
+    @contextmanager
+    def _sealing(self) -> Iterator[Pending[None] | None]:
+        """What the body is to wait for; nothing once it is sealed, or another thread does it."""
         begin_seal, self._begin_seal = self._begin_seal, None
         if begin_seal is None:
-            return None
+            yield None
+            return
         if isinstance(self._value, np.ndarray):
             self._value.flags.writeable = False
-        return begin_seal()
+        try:
+            yield begin_seal()
+        except BaseException:  # also Ctrl-C: the object may not be there
+            self._begin_seal = begin_seal
+            raise
 
     def __enter__(self) -> Self:
         return self

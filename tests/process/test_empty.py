@@ -147,6 +147,36 @@ def test_an_object_deleted_while_it_was_filled_is_lost(three: Nodes) -> None:
         unsealed.seal(WAIT_S)
 
 
+@pytest.mark.parametrize("size", [100, MIB])
+def test_a_seal_that_fails_for_good_says_so_every_time(three: Nodes, size: int) -> None:
+    unsealed = three[0].empty(object_id := new_id(), size, timeout_s=WAIT_S)
+    if size == MIB:
+        three[0].delete(object_id, timeout_s=WAIT_S)
+    else:
+        three[0].put(object_id, numbers(1000), timeout_s=WAIT_S)
+    for _ in range(2):
+        with pytest.raises((ObjectLostError, DuplicateObjectError), match=object_id[:4].hex()):
+            unsealed.seal(WAIT_S)
+        assert not unsealed.is_sealed
+
+
+def test_a_seal_without_room_is_made_up_for_when_there_is_room(cluster: MakeNodes) -> None:
+    nodes = cluster(1, arena_bytes=8 * MIB)
+    unsealed = nodes[0].empty(object_id := new_id(), 10_000, "int32", timeout_s=WAIT_S)
+    unsealed.value[:] = 7
+    full = [new_id()]
+    with pytest.raises((StoreFullError, GetTimeoutError)):
+        while True:
+            nodes[0].put(full[-1], numbers(32 << 10), timeout_s=0.5)
+            full.append(new_id())
+    with pytest.raises((StoreFullError, GetTimeoutError)):
+        unsealed.seal(0.5)
+    for each in full:
+        nodes[0].delete(each, timeout_s=WAIT_S)
+    unsealed.seal(WAIT_S)
+    assert (nodes.get(0, object_id) == 7).all()
+
+
 def test_more_than_the_arena_is_refused(cluster: MakeNodes) -> None:
     nodes = cluster(1, arena_bytes=8 * MIB)
     with pytest.raises(StoreFullError, match="arena"):
