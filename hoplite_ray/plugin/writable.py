@@ -8,8 +8,10 @@ from typing import Any
 
 from hoplite_ray.codec import encode
 from hoplite_ray.dtypes import Kind
-from hoplite_ray.errors import NodeLostError
+from hoplite_ray.errors import HopliteError, NodeLostError
+from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.attachment import Attachment
+from hoplite_ray.refs import short_name
 from hoplite_ray.unsealed import Unsealed
 
 
@@ -41,14 +43,20 @@ class Writable:
 
         Views that were taken of `value` before, and tensors, can still be written: that changes
         pages of this process alone.
+        Raises: HopliteError if this process has left the Ray session in which it was made.
         """
         with self._sealing:
             if self._unsealed is None:
                 return
+            object_id, incarnation = self._name
+            if seams.connection() != self._here.connection:
+                raise HopliteError(
+                    f"object {short_name(object_id)} can't be sealed: the Ray session that it was "
+                    "made in was shut down; put a copy of it, array.copy(), after ray.init()"
+                )
             try:
                 self._unsealed.seal()
             except NodeLostError:  # this process still has the memory: put it into the next life
-                object_id, incarnation = self._name
                 encoded = encode(self.value)
                 self._here.put(object_id, encoded, incarnation=incarnation, timeout_s=None)
             self._unsealed = None
