@@ -43,8 +43,12 @@ def install() -> None:
 
 
 def expand(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Ray's hook: consume the flag of `ray.init(runtime_env=...)`, then run the next hook."""
-    global _is_given
+    """Ray's hook: consume the flag of `ray.init(runtime_env=...)`, then run the next hook.
+
+    While Ray is there it only checks the flag: that ray.init is ignored, or raises.
+    """
+    global _asked, _is_given
+    asked = None
     if runtime_env is not None and KEY in runtime_env:
         options = runtime_env[KEY]
         if not isinstance(options, Mapping):
@@ -53,11 +57,15 @@ def expand(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
                 f'{type(options).__name__}: write {{"{KEY}": {{"arena_bytes": 2 << 30}}}}'
             )
         rest = {key: value for key, value in runtime_env.items() if key != KEY}
-        runtime_env = {**rest, **_environment(options, rest.get(SETUP_KEY))}
-    ray = sys.modules.get("ray")
-    was_given = _is_given and ray is not None and ray.is_initialized()
-    setup = (runtime_env or {}).get(SETUP_KEY)  # ours also if it comes from `runtime_env` below
-    _is_given = was_given or getattr(setup, "__name__", "") == _SETUP_NAME
+        asked = Config.from_options(options)
+        runtime_env = {**rest, SETUP_KEY: _setup(asked.explicit(), rest.get(SETUP_KEY))}
+    if not _is_joined():
+        setup = (runtime_env or {}).get(SETUP_KEY)
+        _is_given = getattr(setup, "__name__", "") == _SETUP_NAME
+        if asked is not None:
+            _asked = asked
+        elif not _is_given:  # else it comes from `runtime_env` below
+            _asked = Config()
     following = os.environ.get(NEXT_HOOK_VARIABLE)
     if following and following != HOOK:
         module, _, name = following.rpartition(".")
@@ -72,10 +80,12 @@ def runtime_env(**options: object) -> dict[str, Any]:
 
     Raises: ValueError for an unknown option or a wrong value.
     """
-    global _is_given
-    _is_given = True
+    global _asked, _is_given
+    asked = Config.from_options(options)
+    if not _is_joined():
+        _asked, _is_given = asked, True
     variables = {f"HOPLITE_RAY_{name.upper()}": str(value) for name, value in options.items()}
-    return {**_environment(options, None), "env_vars": variables}
+    return {SETUP_KEY: _setup(asked.explicit(), None), "env_vars": variables}
 
 
 def asked() -> Config:
@@ -116,10 +126,9 @@ def accept(options: Mapping[str, object]) -> None:
         _setup_error = error
 
 
-def _environment(options: Mapping[str, object], users_setup: Any) -> dict[str, Any]:
-    global _asked
-    _asked = Config.from_options(options)
-    return {SETUP_KEY: _setup(_asked.explicit(), users_setup)}
+def _is_joined() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
 
 
 def _setup(options: dict[str, object], users_setup: str | Callable[[], object] | None) -> Any:

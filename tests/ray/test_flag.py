@@ -24,6 +24,12 @@ def _unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flag, "_setup_error", flag._setup_error)
 
 
+@pytest.fixture
+def before_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before ray.init, also where this module's cluster is there already."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+
 def test_bad_options_raise_in_ray_init() -> None:
     script = (
         "import ray, hoplite_ray\n"
@@ -50,14 +56,33 @@ def test_bad_values_are_named_with_what_they_may_be(options: Any, text: str) -> 
         flag.expand({"hoplite": options})
 
 
-def test_the_key_is_consumed_and_the_rest_stays() -> None:
+def test_the_key_is_consumed_and_the_rest_stays(before_ray: None) -> None:
     rest = {"env_vars": {"A": "1"}}
     expanded = flag.expand({**rest, "hoplite": {"arena_bytes": 1 << 30}})
     assert expanded is not None
     assert set(expanded) == {"env_vars", "worker_process_setup_hook"}
+    assert flag.asked().arena_bytes == 1 << 30
     assert flag.expand(rest) == rest
     assert flag.expand(None) is None
+
+
+def test_a_cluster_is_asked_only_for_what_its_own_ray_init_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    flag.expand({"hoplite": {"arena_bytes": 1 << 30}})
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    flag.expand({"hoplite": {"arena_bytes": 1 << 29}})  # ray.init(ignore_reinit_error=True)
+    hop.runtime_env(arena_bytes=1 << 29)
+    assert flag.is_given()
     assert flag.asked().arena_bytes == 1 << 30
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    flag.expand({"env_vars": {"A": "1"}})
+    assert not flag.is_given()
+    assert flag.asked() == Config()
+    flag.expand(hop.runtime_env(arena_bytes=1 << 29))
+    assert flag.is_given()
+    assert flag.asked().arena_bytes == 1 << 29
 
 
 def test_the_flag_is_given_once_per_cluster(
