@@ -58,10 +58,12 @@ class Attachment:
         self.began_s = began_s()
         self._lock = threading.Lock()
         self._node: RunningNode = ensure_node(place, flag.asked())
-        self._store = Store.attach(self._node.socket)
+        self._store: Store | None = Store.attach(self._node.socket)
         self.journal = Journal(place.journals)
         self._steward: tuple[int, Any] = (0, None)  # its life, and its handle
         self.known_puts: OrderedDict[bytes, int] = OrderedDict()  # ids and incarnations; the newest
+        if seams.is_driver():
+            _ = self._reaper  # which hears of a ray.shutdown
         if self._node.is_new:
             _ = self.steward  # which tells Ray's metrics of the node from now on
 
@@ -69,9 +71,8 @@ class Attachment:
     def store(self) -> Store:
         """The store of the node's present life."""
         with self._lock:
-            if not self._store.is_alive:
-                self._renew()
-            return self._store
+            store = self._store
+            return self._renew() if store is None or not store.is_alive else store
 
     @property
     def node_life(self) -> int:
@@ -116,15 +117,30 @@ class Attachment:
         self.journal.released(object_id)
 
     def _shut_down(self) -> None:
-        """After `ray.shutdown` nobody tells what this process owns: its steward takes it over."""
-        self.journal.close()
+        """After `ray.shutdown` nobody tells what this process owns: its steward takes it over.
 
-    def _renew(self) -> None:
+        Arrays that were received stay valid, and the arena's memory only as long as one is there.
+        """
+        self.journal.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the store, and drop it: as long as it is there, it has the arena's memory.
+
+        Without the lock, which a `_renew` may hold for a minute: the process may be at its end.
+        """
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _renew(self) -> Store:
         """Attach to the next life of the node, started here unless somebody has."""
         with seams.staying(self.connection):
-            self._store.close()
+            if (lost := self._store) is not None:
+                lost.close()
             self._node = ensure_node(self.place, flag.asked(), lost=self._node)
-            self._store = Store.attach(self._node.socket)
+            self._store = store = Store.attach(self._node.socket)
+            return store
 
     def put(
         self,
@@ -164,7 +180,7 @@ class Attachment:
         for name in ("_reaper", "abandoned"):
             if name in self.__dict__:
                 getattr(self, name).close()
-        self._store.close()
+        self._let_go()
         self.journal.close()
 
 

@@ -61,6 +61,11 @@ def staying(joined: bytes | None) -> Iterator[None]:
         yield
 
 
+def is_driver() -> bool:
+    """Whether this process is a job's own program, and no worker."""
+    return bool(_worker().mode == ray._private.worker.SCRIPT_MODE)
+
+
 def is_client() -> bool:
     """Whether this process is connected by Ray Client: it is on no Ray node of the cluster."""
     from ray.util.client import ray as client

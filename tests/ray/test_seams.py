@@ -150,6 +150,11 @@ def test_staying_is_in_one_session_and_a_shutdown_waits_for_it(
             pass
 
 
+def test_a_driver_is_no_worker(cluster: RayCluster) -> None:
+    assert seams.is_driver()
+    assert not ray.get(ray.remote(num_cpus=0)(seams.is_driver).remote())
+
+
 def test_task_id_names_the_call_in_an_async_actor(cluster: RayCluster) -> None:
     @ray.remote(num_cpus=0)
     class Several:
