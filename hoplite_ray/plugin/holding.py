@@ -7,6 +7,7 @@ anchor's steward for the anchor, and is a borrower of its own from then on, whoe
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
@@ -18,7 +19,10 @@ from typing import Any
 
 import ray
 
+from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import seams
+
+_logger = logging.getLogger("hoplite_ray.holding")
 
 # Arguments of short tasks have gone by then and cost nothing; a twentieth of Ray's 2 s.
 _SOON_S = 0.1
@@ -31,7 +35,13 @@ class Holdings:
         self.pid = os.getpid()
         self._given: queue.SimpleQueue[weakref.ref[Any]] = queue.SimpleQueue()
         self._calls: set[Future[Any]] = set()
-        threading.Thread(target=self._run, name="hoplite-holdings", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="hoplite-holdings", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether what is added here will be asked for."""
+        return self.pid == os.getpid() and self._thread.is_alive()
 
     def add(self, array: Any) -> None:
         """Ask for the anchor of `array` soon, unless it has gone by then."""
@@ -43,8 +53,16 @@ class Holdings:
             time.sleep(_SOON_S)
             while not self._given.empty():
                 given.append(self._given.get())
-            if ray.is_initialized():
-                self._ask(given)
+            connection = seams.connection()
+            if connection is None:
+                continue  # what was given before a ray.shutdown needs nothing any more
+            try:
+                with seams.staying(connection):
+                    self._ask(given)
+            except HopliteError:
+                continue  # that was a ray.shutdown
+            except Exception as error:  # what is given next may do better
+                _logger.warning("%d arrays are not asked for: %s", len(given), error)
 
     def _ask(self, given: list[weakref.ref[Any]]) -> None:
         from hoplite_ray.plugin.steward import steward_on
@@ -73,6 +91,6 @@ _current: Holdings | None = None
 def hold(array: Any) -> None:
     """This process has been given `array`, which has an anchor."""
     global _current
-    if _current is None or _current.pid != os.getpid():
+    if _current is None or not _current.is_alive:
         _current = Holdings()
     _current.add(array)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import queue
 import signal
 import threading
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 import ray
 
 import hoplite_ray as hop
+from hoplite_ray.plugin import holding
 from hoplite_ray.plugin.anchors import AnchorSupply
 from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.holding import Holdings, hold
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.store import new_id
 from tests.ray.lifetimes import Canary, await_end, canary
@@ -164,6 +167,29 @@ def test_who_is_given_an_array_is_known_to_its_steward(cluster: RayCluster) -> N
     assert ray.get(last.sums.remote()) == [LARGE]
     ray.get(last.drop.remote())
     assert eventually(lambda: is_gone(object_id))
+
+
+def test_what_fails_once_does_not_end_the_asking_for_arrays(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def ask(self: Holdings, given: list[Any]) -> None:
+        rounds.put(len(given))
+        raise [AttributeError, hop.HopliteError, SystemExit][len(given) - 1]
+
+    monkeypatch.setattr(Holdings, "_ask", ask)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(holding, "_current", None)
+    array = hop.array(np.ones(3))
+    for count in (1, 2, 3):
+        for _ in range(count):
+            hold(array)
+        assert rounds.get(timeout=10) == count
+        thread = holding._current._thread
+    thread.join(10)  # which SystemExit has ended
+    hold(array)
+    assert rounds.get(timeout=10) == 1
 
 
 def test_an_array_of_a_worker_that_ends_after_one_call_stays(cluster: RayCluster) -> None:
