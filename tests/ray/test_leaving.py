@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections.abc import Iterator
@@ -84,6 +85,7 @@ class Left:
 
     async def anchors(self, count: int) -> None:
         ray.kill(ray.get_runtime_context().current_actor)
+        await asyncio.Event().wait()  # it is killed meanwhile
 
 
 def test_a_steward_that_leaves_under_the_question_for_anchors_is_asked_again_in_its_next_life(
