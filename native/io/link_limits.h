@@ -24,8 +24,15 @@ struct LinkLimits {
   Duration handshake_max = 2_s;  // of one connection, from accept or dial to its last proof
   Duration redial_first = 5_ms;  // a killed process refuses after some milliseconds
   Duration redial_max = 250_ms;
-  std::size_t meeting_max = 256;            // accepted, of peers who have not proven themselves
-  std::uint64_t queued_bytes_max = 64_MiB;  // a peer that reads nothing loses its link
+  std::size_t meeting_max = 256;  // accepted, of peers who have not proven themselves
+  // A longer queue of which the kernel takes nothing for so long ends the link. While it takes
+  // some, the queue is bounded by what there is to say: beyond payload_queue_bytes that is a
+  // hundred bytes or so of each object.
+  std::uint64_t queued_bytes_max = 64_MiB;
+  Duration queue_stalled_max = 5_s;
+  // A longer queue of messages is given no payload. 10 Gbit/s carry so much in 13 ms, and a push
+  // that finds no room is repeated after 20.
+  std::uint64_t payload_queue_bytes = 16_MiB;
   // What several senders of blocks together may have on the wire of one of our rails: a switch's
   // port queues about a MiB, and at 10 Gbit/s this covers round trips of 0.6 ms (design decision
   // 19).

@@ -18,6 +18,14 @@ constexpr Instant kNever{std::numeric_limits<std::int64_t>::max()};
 constexpr std::int64_t kFirstLinkPatience = 10;
 constexpr Duration kLivenessRetry = 10_ms;  // of orders that its full socket has not taken
 
+// Of what the home repeats until it has come: what, and who is to push it to whom.
+std::optional<QueuedPush> push_of(const Message& message) {
+  if (const auto* push = std::get_if<Push>(&message.body)) return QueuedPush{push->object, kNoNode};
+  const auto* order = std::get_if<PushTo>(&message.body);
+  if (order == nullptr || order->receivers.empty()) return std::nullopt;
+  return QueuedPush{order->object, order->receivers.front()};
+}
+
 }  // namespace
 
 Links::Links(Identity identity, const LinkLimits& limits, Poller& poller, const Arena& arena,
@@ -121,19 +129,26 @@ void Links::say_goodbye() {
   for (auto& [node, link] : links_) disconnect(node);
 }
 
+// A long queue is given no payload, nor any queue a push twice: then memory is bounded, and a slow
+// link not busy with copies. Nothing is lost by it. A claim or an answer without the bytes says who
+// has them, and a push is repeated until it has come (design decision 18).
 void Links::send(const SendMessage& action) {
   const auto found = links_.find(action.to);
   if (found == links_.end() || !found->second.is_announced) return;  // LinkUp repeats everything
   const auto control = connections_.find(found->second.control);
   HOPLITE_CHECK(control != connections_.end());
+  RailConnection& wire = control->second.wire;
+  const bool has_room = wire.queued_bytes() < limits_.payload_queue_bytes;
+  const auto push = push_of(action.message);
+  if (push && (wire.is_queued(*push) || (action.payload && !has_room))) return;
+  const bool carries = action.payload && has_room;
   Bytes frame;
-  const std::uint64_t payload_bytes = action.payload ? action.payload->size_bytes : 0;
-  encode(action.message, payload_bytes, frame);
-  if (action.payload) {
+  encode(action.message, carries ? action.payload->size_bytes : 0, frame);
+  if (carries) {
     const std::span<const std::byte> payload = arena_->at(*action.payload);
     frame.insert(frame.end(), payload.begin(), payload.end());
   }
-  control->second.wire.queue_frame(std::move(frame));
+  wire.queue_frame(std::move(frame), push);
   mark_dirty(control->first, control->second);
 }
 
@@ -244,8 +259,13 @@ void Links::flush(Budget& budget, Instant now) {
     if (found == connections_.end()) continue;
     Connection& connection = found->second;
     connection.is_dirty = false;
+    const std::uint64_t queued = connection.wire.queued_bytes();
     auto sent = connection.wire.send(connection.peer, budget, events_);
-    if (sent && connection.wire.queued_bytes() > limits_.queued_bytes_max) {
+    const std::uint64_t left = connection.wire.queued_bytes();
+    const bool is_open = connection.phase == Phase::kOpen;  // before, the deadline is the meeting's
+    const bool is_stalled = left > limits_.queued_bytes_max && left >= queued;
+    if (is_open && !is_stalled) connection.deadline = now + limits_.queue_stalled_max;
+    if (sent && is_open && is_stalled && connection.deadline <= now) {
       sent = Error{Code::kPeerLost, "the peer takes nothing"};
     }
     if (!sent) {

@@ -67,7 +67,7 @@ class Links {
     NodeId peer;      // kNoNode until it has said who it is
     std::string who;  // for refusals: the node dialled, or the address that dials
     std::uint32_t attempt = 0;
-    Instant deadline;   // until kOpen
+    Instant deadline;   // of the meeting; once open, for the kernel to take of a long queue
     Handshake meeting;  // the listening side's until we dial; meaningless once open
     Interest interest = Interest::kNone;
     bool is_dirty = false;  // in dirty_

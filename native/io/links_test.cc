@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::uint32_t kBlock = 256 * 1024;
 constexpr std::uint64_t kArena = 16_MiB;
+constexpr Extent kPayload{0, 64_KiB};
 
 template <typename T>
 T must(Result<T> result) {
@@ -33,7 +34,7 @@ struct Side {
       : member{NodeId{node}, Incarnation{life}, {}},
         poller(must(Poller::open())),
         arena(must(Arena::open(kArena))),
-        links(must(Links::open({NodeId{node}, Incarnation{life}, std::move(secret), tls()}, {},
+        links(must(Links::open({NodeId{node}, Incarnation{life}, std::move(secret), tls()}, limits,
                                rails, poller, arena, 1))) {
     member.rails = links.rails();
   }
@@ -42,7 +43,9 @@ struct Side {
     if (authority == nullptr) return std::nullopt;
     return must(TlsContext::open(authority->certify()));
   }
-  static inline const Authority* authority = nullptr;  // of those who speak TLS from now on
+  // Of those who speak TLS from now on; and of all from now on.
+  static inline const Authority* authority = nullptr;
+  static inline LinkLimits limits;
 
   void turn(Instant now, std::uint64_t budget_bytes = 1_MiB) {
     Budget budget{budget_bytes};
@@ -78,7 +81,10 @@ enum class DataTls : std::uint8_t { kOff, kOn };
 // Each test is run without TLS and with it, and but for the bytes on the wire nothing differs.
 class LinksTest : public ::testing::TestWithParam<DataTls> {
  protected:
-  LinksTest() { Side::authority = GetParam() == DataTls::kOn ? &ours_ : nullptr; }
+  LinksTest() {
+    Side::authority = GetParam() == DataTls::kOn ? &ours_ : nullptr;
+    Side::limits = {};
+  }
   // Turns everybody until `done`; false after a number of turns that no healthy run comes near.
   bool run(const std::vector<Side*>& sides, const std::function<bool()>& done) {
     for (int i = 0; i < 5000 && !done(); ++i) {
@@ -113,6 +119,22 @@ class LinksTest : public ::testing::TestWithParam<DataTls> {
     header.offset = extent.offset;
     header.size_bytes = kBlock;
     return {to.member.node, RailId{0}, header, extent};
+  }
+  // A push of all of 64 KiB, and what else is said of the object.
+  static SendMessage push_to(const Side& to, std::uint8_t object, std::vector<NodeId> forward) {
+    Push push;
+    push.object.bytes.fill(object);
+    push.meta.size_bytes = kPayload.size_bytes;
+    push.meta.parts = {{DType::kOpaque, push.meta.size_bytes}};
+    push.forward = std::move(forward);
+    return {to.member.node, {Epoch{1}, TransferId{0}, TraceId{3}, push}, kPayload};
+  }
+  static SendMessage order_to(const Side& to, std::uint64_t receiver) {
+    PushTo order{{}, Incarnation{1}, {NodeId{receiver}}};
+    return {to.member.node, {Epoch{1}, TransferId{0}, TraceId{3}, order}, std::nullopt};
+  }
+  static SendMessage claim_to(const Side& to) {
+    return {to.member.node, {Epoch{1}, TransferId{0}, TraceId{3}, Claim{}}, kPayload};
   }
   static Message small_message(std::uint32_t blocks) {
     Message message;
@@ -150,6 +172,62 @@ TEST_P(LinksTest, AMessageArrivesWithItsPayloadAndInOrder) {
   }
   EXPECT_EQ(a.last<MessageIn>().message, with_payload);
   EXPECT_EQ(a.last<MessageIn>().payload, Bytes(5000, std::byte{42}));
+}
+
+TEST_P(LinksTest, APushThatHasNotLeftYetIsNotQueuedAgain) {
+  Side a(1), b(2);
+  ASSERT_TRUE(meet(a, b));
+  for (int i = 0; i < 3; ++i) {
+    b.links.send(push_to(a, 1, {NodeId{4}}));
+    b.links.send(push_to(a, 2, {}));
+    b.links.send(order_to(a, 4));
+    b.links.send(order_to(a, 5));
+  }
+  ASSERT_TRUE(run({&b, &a}, [&] { return a.count<MessageIn>() >= 4; }));
+  b.links.send(push_to(a, 1, {}));
+  ASSERT_TRUE(run({&b, &a}, [&] { return a.count<MessageIn>() >= 5; }));
+  EXPECT_EQ(a.count<MessageIn>(), 5U);
+  EXPECT_EQ(a.last<MessageIn>().payload.size(), kPayload.size_bytes);
+}
+
+// Whoever needs the bytes asks for them again.
+TEST_P(LinksTest, ALongQueueIsGivenNoPayload) {
+  Side a(1), b(2);
+  ASSERT_TRUE(meet(a, b));
+  const auto most = static_cast<std::size_t>(LinkLimits{}.payload_queue_bytes / 64_KiB);
+  for (std::size_t i = 0; i < most; ++i) b.links.send(claim_to(a));
+  b.links.send(push_to(a, 1, {}));
+  b.links.send(claim_to(a));
+  ASSERT_TRUE(run({&b, &a}, [&] { return a.count<MessageIn>() >= most + 1; }));
+  EXPECT_TRUE(std::holds_alternative<Claim>(a.last<MessageIn>().message.body));
+  EXPECT_TRUE(a.last<MessageIn>().payload.empty());
+  b.links.send(push_to(a, 1, {}));
+  ASSERT_TRUE(run({&b, &a}, [&] { return a.count<MessageIn>() >= most + 2; }));
+  EXPECT_EQ(a.last<MessageIn>().payload.size(), kPayload.size_bytes);
+}
+
+// Else its peer is slow, or the link is.
+TEST_P(LinksTest, OnlyALongQueueOfWhichNothingIsTakenEndsTheLink) {
+  Side::limits.queued_bytes_max = 1_MiB;
+  Side a(1), b(2);
+  ASSERT_TRUE(meet(a, b));
+  const auto stays_up_while_it_says_more = [&] {
+    for (int i = 0; i < 40; ++i) {  // more than the kernel takes
+      for (int n = 0; n < 16; ++n) b.links.send(claim_to(a));
+      b.turn(now_);
+    }
+    return b.count<LinkDown>() == 0;
+  };
+  ASSERT_TRUE(stays_up_while_it_says_more());
+  const Duration half{Side::limits.queue_stalled_max.ns / 2};
+  pass(half);
+  ASSERT_TRUE(stays_up_while_it_says_more());
+  const std::uint64_t taken = b.links.counters().bytes_sent;
+  ASSERT_TRUE(run({&a, &b}, [&] { return b.links.counters().bytes_sent > taken; }));
+  pass(half);
+  ASSERT_TRUE(stays_up_while_it_says_more());
+  pass(Side::limits.queue_stalled_max);
+  EXPECT_FALSE(stays_up_while_it_says_more());
 }
 
 TEST_P(LinksTest, BlocksLandInTheArenaAndAreReportedOnBothSides) {

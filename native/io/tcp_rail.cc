@@ -39,9 +39,10 @@ RailConnection::RailConnection(UniqueFd fd, RailPlace place)
 
 // ---- out ----
 
-void RailConnection::queue_frame(Bytes frame) {
+void RailConnection::queue_frame(Bytes frame, std::optional<QueuedPush> push) {
   queued_bytes_ += frame.size();
-  frames_.push_back(std::move(frame));
+  if (push) pushes_.insert(*push);
+  frames_.push_back({std::move(frame), push});
 }
 
 void RailConnection::queue_block(RailId rail, const BlockHeader& header, Extent extent) {
@@ -69,11 +70,11 @@ Result<bool> RailConnection::send_frames(Budget& budget) {
   std::array<iovec, kFramesPerSend> parts{};
   std::size_t count = 0;
   std::size_t wanted = 0;
-  for (Bytes& frame : frames_) {
+  for (OutFrame& frame : frames_) {
     if (count == parts.size()) break;
     const std::size_t skip = count == 0 ? frame_sent_ : 0;
-    parts[count++] = to_iovec(std::span(frame).subspan(skip));
-    wanted += frame.size() - skip;
+    parts[count++] = to_iovec(std::span(frame.bytes).subspan(skip));
+    wanted += frame.bytes.size() - skip;
   }
   auto result = stream_.send(std::span(parts).first(count));
   if (!result) return result.error();
@@ -82,8 +83,9 @@ Result<bool> RailConnection::send_frames(Budget& budget) {
   place_.counters->bytes_sent += sent;
   queued_bytes_ -= sent;
   budget.take(sent);
-  for (sent += frame_sent_; !frames_.empty() && sent >= frames_.front().size();) {
-    sent -= frames_.front().size();
+  for (sent += frame_sent_; !frames_.empty() && sent >= frames_.front().bytes.size();) {
+    sent -= frames_.front().bytes.size();
+    if (frames_.front().push) pushes_.erase(*frames_.front().push);
     frames_.pop_front();
     ++place_.counters->frames_sent;
   }

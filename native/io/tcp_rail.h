@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -38,12 +40,16 @@ struct LinkCounters {
   std::uint64_t peers_unreachable = 0, peers_frozen = 0, peers_suspected = 0;
 };
 
+struct QueuedPush {  // of the object, or the order to push it to the receiver
+  ObjectId object;
+  NodeId receiver;
+  auto operator<=>(const QueuedPush&) const = default;
+};
 struct FrameIn {
   Frame frame;
   Bytes payload;
 };
-// What a connection knows about its place in the node.
-struct RailPlace {
+struct RailPlace {  // what a connection knows about its place in the node
   const Arena* arena = nullptr;
   const ReceiveTable* receives = nullptr;
   std::uint64_t arriving_bytes_max = 0;  // as in LinkLimits
@@ -55,7 +61,7 @@ class RailConnection {
   RailConnection(UniqueFd fd, RailPlace place);
 
   [[nodiscard]] int fd() const { return stream_.fd(); }
-  // From now on by TLS. REQUIRES: nothing was sent or received yet.
+  // REQUIRES: nothing was sent or received yet.
   void secure(std::unique_ptr<TlsSession> tls) { stream_.secure(std::move(tls)); }
   [[nodiscard]] bool is_encrypted() const { return stream_.tls() != nullptr; }
   // What only these two ends know, once something was received by TLS; without it nothing.
@@ -69,7 +75,8 @@ class RailConnection {
   [[nodiscard]] std::uint64_t queued_bytes() const { return queued_bytes_; }
 
   // ---- out ----
-  void queue_frame(Bytes frame);  // whole: header, body and payload
+  void queue_frame(Bytes frame, std::optional<QueuedPush> push = {});  // header, body and payload
+  [[nodiscard]] bool is_queued(const QueuedPush& push) const { return pushes_.contains(push); }
   // `rail` is what BlockSent will say. REQUIRES: the extent stays as it is until then.
   void queue_block(RailId rail, const BlockHeader& header, Extent extent);
   // Sends until the socket or the budget is full; appends a BlockSent to `events` for each block
@@ -89,6 +96,10 @@ class RailConnection {
   void abandon(TransferId transfer);
 
  private:
+  struct OutFrame {
+    Bytes bytes;
+    std::optional<QueuedPush> push;
+  };
   struct OutBlock {
     std::array<std::byte, kBlockFrameBytes> head{};
     Extent extent;
@@ -115,8 +126,9 @@ class RailConnection {
   Stream stream_;
   RailPlace place_;
 
-  std::deque<Bytes> frames_;
-  std::size_t frame_sent_ = 0;  // of frames_.front()
+  std::deque<OutFrame> frames_;
+  std::set<QueuedPush> pushes_;  // those of frames_
+  std::size_t frame_sent_ = 0;   // of frames_.front()
   std::deque<OutBlock> blocks_;
   std::uint64_t block_sent_ = 0;  // of blocks_.front(): head, then payload
   std::uint64_t queued_bytes_ = 0;

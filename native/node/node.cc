@@ -207,10 +207,13 @@ void Node::decide(Instant now) {
 }
 
 void Node::perform_some(Budget& budget, Instant now) {
-  for (std::size_t i = 0; i < kActionsPerTurnMax && budget.bytes > 0; ++i) {
+  Budget payloads{kBytesPerHalfTurn};  // no more is queued than may leave
+  for (std::size_t i = 0; i < kActionsPerTurnMax && budget.bytes > 0 && payloads.bytes > 0; ++i) {
     auto action = engine_.poll_action();
     has_actions_left_ = action.has_value();
     if (!action) return;
+    const auto* message = std::get_if<SendMessage>(&*action);
+    if (message != nullptr && message->payload) payloads.take(message->payload->size_bytes);
     perform(*action, budget, now);
   }
 }

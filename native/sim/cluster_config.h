@@ -44,7 +44,8 @@ struct ClusterConfig {
   std::uint64_t disk_bytes = 1ULL << 40;
   std::uint64_t disk_bytes_per_s = 500'000'000;
   std::uint32_t disk_faults_per_mille = 0;  // of its writes and reads
-  std::uint32_t lies_per_mille = 0;  // frames that arrive as something else, as from a mad peer
+  std::uint32_t lies_per_mille = 0;      // frames that arrive as something else, as from a mad peer
+  std::uint32_t withheld_per_mille = 0;  // payloads of messages, as from a link with a long queue
   bool clients_send_up_to_64_kib = false;  // the bytes with a put that is mapped when it is read
   Canary canary = Canary::kNone;
   bool trace = false;  // every event to stderr

@@ -164,18 +164,21 @@ void Cluster::send_message(Node& node, const SendMessage& action) {
     checker_.fail("node " + std::to_string(node.index) + " sends a message to itself or to nobody");
     return;
   }
+  const bool is_withheld = action.payload && config_.withheld_per_mille > 0 &&
+                           prng_.below(1000) < config_.withheld_per_mille;
+  if (is_withheld && std::holds_alternative<Push>(action.message.body)) return;
+  const bool carries = action.payload && !is_withheld;
   ByteVector frame;
-  const std::uint64_t payload_bytes = action.payload ? action.payload->size_bytes : 0;
+  const std::uint64_t payload_bytes = carries ? action.payload->size_bytes : 0;
   encode(action.message, payload_bytes, frame);
-  if (action.payload) {
+  if (carries) {
     const auto payload = bytes_at(node, *action.payload);
     frame.insert(frame.end(), payload.begin(), payload.end());
   }
   allow(node, action.message);
   ++node.load.messages_sent;
   node.load.message_bytes_sent += frame.size() - payload_bytes;
-  network_.send(node.id, action.to, std::move(frame),
-                action.payload ? node.hops.of(*action.payload) : 0);
+  network_.send(node.id, action.to, std::move(frame), carries ? node.hops.of(*action.payload) : 0);
 }
 
 void Cluster::fold(Node& node, const Fold& action) {

@@ -35,6 +35,21 @@ class NetworkFaults : public Scenario {
 };
 INSTANTIATE_TEST_SUITE_P(Stripes, NetworkFaults, kStripeCounts, stripe_name);
 
+// Claims and answers come without their bytes, and pushes not at all.
+TEST_P(NetworkFaults, SmallObjectsArriveAlthoughLongQueuesAreGivenNoPayload) {
+  for (const std::uint32_t per_mille : {300U, 900U}) {
+    Cluster& cluster = start(5, [&](ClusterConfig& c) { c.withheld_per_mille = per_mille; });
+    std::vector<Request*> gets;
+    for (std::size_t n = 0; n < 20; ++n) {
+      const ObjectId object = object_named(100 + n);
+      put_now(n % 5, object, {.size_bytes = 200});
+      for (std::size_t node = 0; node < 5; ++node) gets.push_back(&cluster.get(node, object));
+    }
+    for (Request* get : gets) expect_value(*get, 5_s);
+    TearDown();
+  }
+}
+
 TEST_P(NetworkFaults, ReceiverWhomItsSenderDoesNotReachAnyMoreIsFedByAnother) {
   const ObjectId object = object_at(2);
   for (const std::size_t cut : {0U, 1U, 4U}) {

@@ -138,6 +138,8 @@ class Run {
       if (bits / 8192 % 3 == 0) config.disk_bytes = config.engine.arena_bytes;
       if (bits / 8192 % 3 == 1) config.disk_faults_per_mille = 50;
     }
+    // A quarter have links with long queues.
+    if (options.canary == Canary::kNone && bits / 16384 % 4 == 0) config.withheld_per_mille = 300;
     config.canary = options.canary;
     config.trace = options.trace;
     return config;

@@ -53,6 +53,28 @@ def test_less_is_small_on_slow_links(cluster: MakeNodes) -> None:
         nodes.wait_for(rank, lambda stats: stats.arena_bytes_used == stats.objects == 0)
 
 
+def test_thousands_of_small_objects_at_once_end_no_link(cluster: MakeNodes) -> None:
+    nodes = cluster(2)
+    arrays = [numbers(60 * KIB, seed) for seed in range(2500)]
+    ids = [nodes.put(0, array) for array in arrays]
+    readers = [Store.attach(nodes.processes[1].socket) for _ in range(5)]
+    lists = [ids[first::5] for first in range(5)]
+    with ThreadPoolExecutor(5) as pool:
+        found = pool.map(lambda store, some: store.gather(some, timeout_s=WAIT_S), readers, lists)
+        for first, values in enumerate(found):
+            for got, array in zip(values, arrays[first::5], strict=True):
+                np.testing.assert_array_equal(got, array)
+    for store in readers:
+        store.close()
+    nodes.add()  # all is said again
+    nodes.meet()
+    for object_id, array in list(zip(ids, arrays, strict=True))[::100]:
+        np.testing.assert_array_equal(nodes.get(2, object_id), array)
+    for rank, node in enumerate(nodes.processes):
+        counters = nodes.call(rank, lambda calls, at=node.control: calls.stats(at))
+        assert counters["links_down"] == counters["peers_dead"] == 0
+
+
 @pytest.mark.parametrize("size_bytes", [100, 5 * MIB])
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_gets_in_any_order_before_and_after_the_put(
