@@ -119,17 +119,22 @@ void Links::start_probe(NodeId node, Link& link, std::size_t rail_index, Instant
 void Links::finish_connect(std::uint64_t token, Connection& connection, Instant now) {
   const NodeId node = connection.peer;
   const std::size_t rail_index = connection.rail.value;
+  const auto known = links_.find(node);
+  if (known == links_.end()) {  // forgotten while it was dialled
+    lose(token, {Code::kPeerLost, "its peer is no member any more"}, now);
+    return;
+  }
   const DialState state = finish_dial(connection.wire.fd());
   if (connection.phase == Phase::kProbing || state != DialState::kOpen) {
     lose(token, {Code::kPeerLost, "the dial failed"}, now);
     if (state == DialState::kRefused) dial_refused(node, rail_index, now);
-    if (state == DialState::kOpen) links_.at(node).rails[rail_index].is_refused = false;
+    if (state == DialState::kOpen) known->second.rails[rail_index].is_refused = false;
     return;
   }
-  links_.at(node).rails[rail_index].is_refused = false;
+  known->second.rails[rail_index].is_refused = false;
   Hello hello;
   hello.to = node;
-  hello.to_incarnation = links_.at(node).member.incarnation;
+  hello.to_incarnation = known->second.member.incarnation;
   hello.kind = connection.kind;
   hello.rail = connection.rail;
   hello.attempt = connection.attempt;
