@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import ray
-from applications import BATCH, RATE, STORES, TIMEOUT_S, Array, perceptron
+from applications import BATCH, RATE, STORES, TIMEOUT_S, perceptron
 from meters import machine
 
 from examples.support.digits import batches, load
@@ -49,9 +49,11 @@ class Worker:
     def pid(self) -> int:
         return os.getpid()
 
-    def gradient(self, params: Any, wrap: Callable[[Array], Any]) -> Any:
+    def gradient(self, params: Any, empty: Callable[[int], Any]) -> Any:
         time.sleep(GRADIENT_S)
-        return wrap(self._network.gradient(np.asarray(params), *next(self._batches)))
+        room = empty(self._network.size)
+        self._network.gradient(np.asarray(params), *next(self._batches), out=np.asarray(room))
+        return room
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class Server:
         self._store = STORES[store]
         self._params = perceptron(parameters).initial(seed=0)
         shared = self._store.put(self._params)
-        self._asked = {each.gradient.remote(shared, self._store.wrap): each for each in workers}
+        self._asked = {each.gradient.remote(shared, self._store.empty): each for each in workers}
         self._count = len(workers) // 2
 
     def step(self, ends_s: list[float]) -> list[Any]:
@@ -92,7 +94,7 @@ class Server:
         shared = self._store.put(self._params)
         given = [self._asked.pop(source) for source in sources]
         for worker in given:
-            self._asked[worker.gradient.remote(shared, self._store.wrap)] = worker
+            self._asked[worker.gradient.remote(shared, self._store.empty)] = worker
         ends_s.append(time.monotonic())
         return given
 
