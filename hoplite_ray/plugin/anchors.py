@@ -32,9 +32,10 @@ _USED_AT = _ENDS_AT + 1
 _USED = b"u"
 _NO_MARK = b" "
 _TRIES = 3  # of a call under which the steward leaves: it does if a call takes 10 s to reach it
-_LOOK_EVERY_S = 1.0  # whether a ray.shutdown has left the call without an answer
 _TAKE_S = 60.0  # the first call starts the steward's process, which takes seconds on a busy machine
-_LOOK_S = 0.1  # between looks whether more wait than the last call has brought anchors for
+# Between looks whether more wait than the last call has brought anchors for, and whether a
+# ray.shutdown has left that call without an answer.
+_LOOK_S = 0.1
 
 
 class StewardLife:
@@ -144,7 +145,7 @@ class AnchorSupply:
             except queue.Empty:
                 if left_s > 0:
                     continue  # others may have taken all that the last call brought
-                kind = HopliteError if limit_s == _TAKE_S else GetTimeoutError
+                kind = GetTimeoutError if limit_s == timeout_s else HopliteError
                 raise kind(
                     f"the steward of this Ray node has not answered for {limit_s:g} s; "
                     "see its log in the Ray session directory"
@@ -172,7 +173,7 @@ class AnchorSupply:
             try:
                 with seams.staying(self._connection):
                     call = self._steward().anchors.remote(_ANCHORS_PER_CALL).future()
-                while not wait([call], timeout=_LOOK_EVERY_S).done:
+                while not wait([call], timeout=_LOOK_S).done:
                     with seams.staying(self._connection):
                         pass  # else no answer will come, and ray.get would start a cluster
                 life, anchors = call.result()

@@ -126,6 +126,12 @@ class LocalPortTest : public ::testing::Test {
     }
     return all;
   }
+  void expect_lost(ClientId client) {  // and nothing else is said of it
+    const auto taken = commands(1);
+    ASSERT_EQ(taken.size(), 1U);
+    EXPECT_TRUE(std::holds_alternative<ClientLostCommand>(taken[0].body));
+    EXPECT_EQ(taken[0].client, client);
+  }
   static LocalReply decode(const Bytes& bytes) {
     const LocalHeader header = must(decode_local_header(bytes));
     const LocalFrame frame = must(
@@ -351,10 +357,7 @@ TEST_F(LocalPortTest, AClientThatNeverReadsIsCutOffAndKeepsItsClaimsUntilItHasCl
   for (int i = 0; i < 20; ++i) turn();
   EXPECT_FALSE(port_->has_commands());
   fd.reset();
-  const auto taken = commands(1);
-  ASSERT_EQ(taken.size(), 1U);
-  EXPECT_TRUE(std::holds_alternative<ClientLostCommand>(taken[0].body));
-  EXPECT_EQ(taken[0].client, client);
+  expect_lost(client);
   EXPECT_EQ(port_->counters().clients_lost, 1U);
 }
 
@@ -367,10 +370,7 @@ TEST_F(LocalPortTest, ABadFrameEndsNoClaimsOfAClientThatLivesOn) {
   EXPECT_TRUE(is_closed(fd));
   EXPECT_FALSE(port_->has_commands());
   fd.reset();
-  const auto taken = commands(1);
-  ASSERT_EQ(taken.size(), 1U);
-  EXPECT_TRUE(std::holds_alternative<ClientLostCommand>(taken[0].body));
-  EXPECT_EQ(taken[0].client, client);
+  expect_lost(client);
 }
 
 TEST_F(LocalPortTest, WhatAClientSaidBeforeItsEndIsStillTaken) {
