@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,10 @@ def test_a_kill_at_any_step_is_raised_on_every_survivor(
     for number, (rounds, turns) in enumerate(STEPS):
         (victim,) = crew.muster(1)
         members = [survivors[0], victim, survivors[1]]
-        assert crew.together(join, "w", address, members=members) == [number + 1] * 3
+        assert (
+            crew.together(partial(join, transport=transport), "w", address, members=members)
+            == [number + 1] * 3
+        )
         for rank, member in ((0, survivors[0]), (2, survivors[1])):
             member.tell(work_until_broken, rank, 3, what)
         victim.tell(work_until_dead, rounds, turns, what)
@@ -120,7 +124,7 @@ async def wait_in_vain(here: Here, rank: int, size: int) -> tuple[str, str]:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_killed_sender_ends_a_pending_receive(crew: Crew, transport: str) -> None:
     survivor, victim = crew.muster(2)
-    crew.together(join, "w", free_address())
+    crew.together(partial(join, transport=transport), "w", free_address())
     survivor.tell(wait_in_vain, 0, 2)
     victim.kill()
     assert survivor.answer() == ("PEER_DIED", "BROKEN")
@@ -159,10 +163,15 @@ def test_a_death_is_seen_although_a_forked_child_holds_its_descriptors(crew: Cre
         os.kill(child, signal.SIGKILL)
 
 
+async def begin_to_watch(here: Here) -> None:
+    """A play: no event is missed from now on, however late the next play begins."""
+    here.kept["events"] = here.worlds["w"].events()
+
+
 async def watch_others(here: Here, ends_with: str) -> list[tuple[str, int, str]]:
-    """A play: what happens, until something does."""
+    """A play: what has happened and happens, until something does."""
     found = []
-    async for event in here.worlds["w"].events():
+    async for event in here.kept["events"]:
         found.append((event.kind.name, event.rank, event.cause))
         if event.kind.name == ends_with:
             break
@@ -188,11 +197,11 @@ async def swap(here: Here, rank: int, size: int) -> float:
 def test_a_stopped_member_is_suspected_and_recovers(crew: Crew, transport: str) -> None:
     here, there = crew.muster(2)
     here.ask(with_limits, None)
-    crew.together(join, "w", free_address())
-    here.tell(watch_others, "SUSPECT")
+    crew.together(partial(join, transport=transport), "w", free_address())
+    here.ask(begin_to_watch)
     there.signal(signal.SIGSTOP)
     try:
-        assert here.answer() == [("SUSPECT", 1, "")]
+        assert here.ask(watch_others, "SUSPECT") == [("SUSPECT", 1, "")]
         here.tell(watch_others, "RECOVERED")
     finally:
         there.signal(signal.SIGCONT)
@@ -204,10 +213,10 @@ def test_a_member_that_stays_stopped_is_given_up(crew: Crew) -> None:
     here, there = crew.muster(2)
     here.ask(with_limits, 1.0)
     crew.together(join, "w", free_address())
-    here.tell(watch_others, "BROKEN")
+    here.ask(begin_to_watch)
     there.signal(signal.SIGSTOP)
     try:
-        assert here.answer() == [("SUSPECT", 1, ""), ("BROKEN", 1, "FROZEN")]
+        assert here.ask(watch_others, "BROKEN") == [("SUSPECT", 1, ""), ("BROKEN", 1, "FROZEN")]
     finally:
         there.signal(signal.SIGCONT)
     there.tell(work_until_broken, 1, 2, "short")

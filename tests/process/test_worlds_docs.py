@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.process.world_crew import free_address
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = "127.0.0.1:29500"  # in the pages
@@ -39,11 +40,6 @@ def said_to_print(program: str) -> set[str]:
     return {line for said in _PRINTS.findall(program) for line in said.split(", then ")}
 
 
-def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 def test_the_pages_have_programs() -> None:
     assert len(programs()) > 5
     assert all(said_to_print(program) for program in programs())
@@ -53,7 +49,7 @@ def test_the_pages_have_programs() -> None:
 @pytest.mark.parametrize("program", programs(), ids=range(len(programs())))
 def test_program_of_a_page_prints_what_it_says(program: str, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
-    file.write_text(with_another_address(program, free_address()))
+    file.write_text(with_another_address(program, free_address().removeprefix("tcp://")))
     environment = os.environ | {"RAY_ADDRESS": "local"}  # not the cluster of another test
     started = [
         subprocess.Popen(

@@ -168,9 +168,9 @@ async def interrupt(here: Here, rank: int, size: int) -> None:
     if rank == 1:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         press = threading.Timer(SOON_S, os.kill, (os.getpid(), signal.SIGINT))
-        press.start()
         try:
             with pytest.raises(KeyboardInterrupt):
+                press.start()
                 world.blocking.recv(src=0)
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)

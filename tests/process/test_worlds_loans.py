@@ -120,7 +120,8 @@ async def rotate(here: Here, rank: int, size: int, count: int) -> tuple[int, int
             kept = [*kept[-2:], await world.recv(src=0)]
             for back, array in enumerate(reversed(kept)):
                 assert np.array_equal(array, expected(number - back))
-    await world.barrier()
+        if number % 10 == 9:  # else rank 0 may have sent all before the first one is read
+            await world.barrier()
     kept.clear()
     if rank == 0:
         await until(lambda: lender.counts()[2] == 0)
