@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.serve.conftest import Application, Node
 from tests.serve.test_pipeline import KEY, four_stages
 
 QUERIES = range(100, 160)
+NEW_S = 150.0  # for an answer that waits for two new replicas, one after the other
 STAGES = {"text": 2, "vision": 2, "cross": 2, "search": 1}  # and their replicas
 
 
@@ -32,7 +34,8 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def application(node: Node, orders: Path) -> Iterator[Application]:
-    started = Application("deaths", four_stages(str(orders), replicas=1))
+    app = four_stages(str(orders), replicas=1, deadline_ms=100_000)  # as `check` waits
+    started = Application("deaths", app)
     yield started
     started.delete()
 
@@ -48,10 +51,18 @@ def check(asked: list[Any]) -> None:
 
 
 def kept(application: Application) -> dict[str, int]:
-    """What the process that outlives all replicas has: an edge that was forgotten shows here."""
+    """What the process that outlives all replicas has: an edge that was forgotten shows here.
+
+    Of its threads Python's and ours: gRPC has more or fewer as it has work.
+    """
     (pid,) = application.pids("ingress")
-    process = psutil.Process(pid)
-    return {"threads": process.num_threads(), "descriptors": process.num_fds()}
+    threads = Counter[str]()
+    for each in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has ended since
+            name = (each / "comm").read_text().strip()
+            if name.startswith(("ray::", "hoplite-")):  # Python's bear their process's name
+                threads[name] += 1
+    return {**threads, "descriptors": psutil.Process(pid).num_fds()}
 
 
 def assert_replaced(application: Application, alive: set[int], killed: int) -> None:
@@ -68,6 +79,7 @@ def assert_replaced(application: Application, alive: set[int], killed: int) -> N
     assert eventually(is_whole, within_s=60)
 
 
+@pytest.mark.timeout(400)  # new replicas are waited for three times
 def test_replicas_that_die_at_any_step_cost_no_answer_and_leave_nothing(
     application: Application, orders: Path
 ) -> None:
@@ -93,10 +105,10 @@ def test_replicas_that_die_at_any_step_cost_no_answer_and_leave_nothing(
         check(asked)
         assert_replaced(application, alive, 2 if moment == "half" else len(STAGES))
     check(begun(application))
-    assert eventually(lambda: all(kept(application)[each] <= before[each] for each in before)), (
-        before,
-        kept(application),
-    )
+    assert eventually(
+        lambda: all(count <= before.get(each, 0) for each, count in kept(application).items()),
+        within_s=60,
+    ), (before, kept(application))
 
 
 def test_who_had_asked_an_ingress_that_died_asks_again_by_the_same_id(
@@ -144,20 +156,23 @@ def test_serve_scales_by_what_comes_over_edges_and_no_answer_is_lost(node: Node)
     application.delete()
 
 
+@pytest.mark.timeout(300)
 def test_a_query_that_kills_is_given_up_and_others_are_answered(node: Node) -> None:
-    application = Application("deadly", pipeline(only=Deadly, replicas=1))
+    application = Application("deadly", pipeline(only=Deadly, replicas=1, deadline_ms=NEW_S * 1000))
     assert [application.answer(query) for query in range(5)] == list(range(5))
     with pytest.raises(Exception, match=PoisonousQueryError.__name__):
-        application.answer(-1)
-    assert application.answer(7) == 7
+        application.ask(-1).result(timeout_s=NEW_S)
+    assert application.ask(7).result(timeout_s=NEW_S) == 7
     application.delete()
 
 
+@pytest.mark.timeout(300)
 def test_what_is_in_one_batch_with_a_query_that_kills_is_answered(node: Node) -> None:
-    application = Application("together", pipeline(only=DeadlyTogether, replicas=1))
+    app = pipeline(only=DeadlyTogether, replicas=1, deadline_ms=NEW_S * 1000)
+    application = Application("together", app)
     asked = [application.ask(query) for query in (*range(20), -1, *range(20, 40))]
     killing = asked.pop(20)
     with pytest.raises(Exception, match=PoisonousQueryError.__name__):
-        killing.result(timeout_s=100)
-    assert [each.result(timeout_s=100) for each in asked] == list(range(40))
+        killing.result(timeout_s=NEW_S)
+    assert [each.result(timeout_s=NEW_S) for each in asked] == list(range(40))
     application.delete()
