@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from ray.autoscaler._private.fake_multi_node.node_provider import (
 )
 
 import hoplite_ray as hop
-from tests.ray.raycluster import LARGE, RayCluster, eventually
+from tests.ray.raycluster import LARGE, RayCluster, eventually, free_port
 from tests.ray.rounds import Rounds, Worker, drain, living, stats_at
 
 IDLE_S = 6
@@ -62,9 +61,7 @@ def settings(gcs: str) -> dict[str, object]:
 
 def started(folder: Path) -> RayCluster:
     """A head that asks for nodes as it needs them; see AutoscalingCluster, which ends all Rays."""
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     file = folder / "autoscaling.json"
     file.write_text(json.dumps(settings(f"{ray.util.get_node_ip_address()}:{port}")))
     os.environ |= {

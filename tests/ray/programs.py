@@ -442,11 +442,11 @@ def a_named_actor(lib: Any, folder: Path) -> Any:
 @program
 def an_actor_is_restarted_and_has_forgotten(lib: Any, folder: Path) -> Any:
     keeper = Keeper.options(max_restarts=1, max_task_retries=1).remote(lib)
-    before = lib.get(keeper.add.remote(lib.put(numbers(16))))
-    pid = ray.get(keeper.pid.remote())
+    before, pid = lib.get(keeper.add.remote(lib.put(numbers(16)))), ray.get(keeper.pid.remote())
     ray.kill(keeper, no_restart=False)
-    after = lib.get(keeper.add.remote(lib.put(numbers(17))))
-    return before, after, ray.get(keeper.pid.remote()) != pid
+    while ray.get(keeper.pid.remote()) == pid:  # a kill is still on its way
+        threading.Event().wait(0.01)
+    return before, lib.get(keeper.add.remote(lib.put(numbers(17))))
 
 
 @program

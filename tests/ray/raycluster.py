@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -96,6 +97,17 @@ def eventually(condition: Callable[[], bool], *, within_s: float = 15.0) -> bool
             return True
         time.sleep(0.02)
     return condition()
+
+
+def not_initialized(*threads: threading.Thread) -> Callable[[], bool]:
+    """A `ray.is_initialized` that says no to this thread, to `threads` and to those yet to start.
+
+    The other ones hear what is true: those of this process's attachment would let go of it for
+    good, and no object of any later test would be released.
+    """
+    others = {*threading.enumerate()} - {threading.current_thread(), *threads}
+    truly = ray.is_initialized
+    return lambda: threading.current_thread() in others and truly()
 
 
 def cancel(ref: ray.ObjectRef[Any]) -> None:

@@ -41,10 +41,18 @@ both = pytest.mark.parametrize("transport", TRANSPORTS)
 
 
 def kill(actor: Any) -> None:
-    pid = ray.get(actor.pid.remote())
-    os.kill(pid, signal.SIGKILL)
-    with pytest.raises(ray.exceptions.ActorDiedError):
-        ray.get(actor.pid.remote())
+    os.kill(ray.get(actor.pid.remote()), signal.SIGKILL)
+
+    def is_dead() -> bool:
+        try:
+            ray.get(actor.pid.remote())
+        except ray.exceptions.ActorDiedError:
+            return True
+        except ray.exceptions.ActorUnavailableError:
+            pass  # whoever calls waits a second until Ray has heard of the death
+        return False
+
+    assert eventually(is_dead)
 
 
 def made(producer: Any, transport: str, *arguments: Any) -> Any:

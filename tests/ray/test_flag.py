@@ -14,7 +14,7 @@ from ray import cloudpickle
 import hoplite_ray as hop
 from hoplite_ray.config import Config
 from hoplite_ray.plugin import flag
-from tests.ray.raycluster import ARENA_BYTES, RayCluster
+from tests.ray.raycluster import ARENA_BYTES, RayCluster, not_initialized
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def _unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def before_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """As before ray.init, also where this module's cluster is there already."""
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "is_initialized", not_initialized())
 
 
 def test_bad_options_raise_in_ray_init() -> None:
@@ -69,14 +69,14 @@ def test_the_key_is_consumed_and_the_rest_stays(before_ray: None) -> None:
 def test_a_cluster_is_asked_only_for_what_its_own_ray_init_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "is_initialized", not_initialized())
     flag.expand({"hoplite": {"arena_bytes": 1 << 30}})
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     flag.expand({"hoplite": {"arena_bytes": 1 << 29}})  # ray.init(ignore_reinit_error=True)
     hop.runtime_env(arena_bytes=1 << 29)
     assert flag.is_given()
     assert flag.asked().arena_bytes == 1 << 30
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "is_initialized", not_initialized())
     flag.expand({"env_vars": {"A": "1"}})
     assert not flag.is_given()
     assert flag.asked() == Config()
@@ -92,7 +92,7 @@ def test_the_flag_is_given_once_per_cluster(
     flag.expand(None)  # as ray.init(ignore_reinit_error=True) does
     assert flag.is_given()
     assert ray.get(ray.remote(num_cpus=0)(flag.is_given).remote())
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "is_initialized", not_initialized())
     flag.expand(None)
     assert not flag.is_given()
     flag.expand(hop.runtime_env())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import queue
 import signal
@@ -22,7 +23,14 @@ from hoplite_ray.plugin.holding import Holdings, hold
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.store import new_id
 from tests.ray.lifetimes import Canary, await_end, canary
-from tests.ray.raycluster import ARENA_BYTES, LARGE, RayCluster, eventually, is_gone
+from tests.ray.raycluster import (
+    ARENA_BYTES,
+    LARGE,
+    RayCluster,
+    eventually,
+    is_gone,
+    not_initialized,
+)
 
 
 @ray.remote(num_cpus=0)
@@ -89,10 +97,13 @@ def test_the_end_of_one_object_does_not_wait_for_another_that_fails(cluster: Ray
     reaper.close()
 
 
-def leave_ray(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """From now on it is as after a ray.shutdown; returns what then asks Ray to start again."""
+def leave_ray(monkeypatch: pytest.MonkeyPatch, *threads: threading.Thread) -> list[str]:
+    """From now on it is as after a ray.shutdown, for this thread, `threads` and new ones.
+
+    Returns what then asks Ray to start again.
+    """
     asked: list[str] = []
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "is_initialized", not_initialized(*threads))
     monkeypatch.setattr(ray, "init", lambda: asked.append("a cluster"))
     return asked
 
@@ -103,7 +114,7 @@ def test_what_is_queued_at_a_shutdown_is_left_to_the_steward(
     released: list[bytes] = []
     ended = threading.Event()
     reaper = Reaper(released.append, ended.set)
-    leave_ray(monkeypatch)
+    leave_ray(monkeypatch, reaper._thread)
     for _ in range(3):
         reaper._gone.put(new_id())
     assert ended.wait(10)
@@ -172,24 +183,25 @@ def test_who_is_given_an_array_is_known_to_its_steward(cluster: RayCluster) -> N
 def test_what_fails_once_does_not_end_the_asking_for_arrays(
     cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounds: queue.SimpleQueue[int] = queue.SimpleQueue()
+    rounds: queue.SimpleQueue[type[BaseException]] = queue.SimpleQueue()
+    kinds = itertools.cycle([AttributeError, hop.HopliteError, SystemExit])
 
     def ask(self: Holdings, given: list[Any]) -> None:
-        rounds.put(len(given))
-        raise [AttributeError, hop.HopliteError, SystemExit][len(given) - 1]
+        kind = next(kinds)
+        rounds.put(kind)
+        raise kind
 
     monkeypatch.setattr(Holdings, "_ask", ask)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     monkeypatch.setattr(holding, "_current", None)
     array = hop.array(np.ones(3))
-    for count in (1, 2, 3):
-        for _ in range(count):
-            hold(array)
-        assert rounds.get(timeout=10) == count
+    for kind in (AttributeError, hop.HopliteError, SystemExit):
+        hold(array)  # one at a time: of several, some may be in the next round
+        assert rounds.get(timeout=10) is kind
         thread = holding._current._thread
     thread.join(10)  # which SystemExit has ended
     hold(array)
-    assert rounds.get(timeout=10) == 1
+    assert rounds.get(timeout=10) is AttributeError
 
 
 def test_an_array_of_a_worker_that_ends_after_one_call_stays(cluster: RayCluster) -> None:

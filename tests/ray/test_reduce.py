@@ -150,7 +150,7 @@ def test_a_cancelled_and_a_dead_source_are_failures(cluster: RayCluster) -> None
         os._exit(1)
 
     cancelled = Never.remote().ends.remote()
-    ray.cancel(cancelled)
+    cancel(cancelled)
     with pytest.raises(hop.ReduceError) as caught:
         hop.get(hop.reduce([cancelled, dies.remote(), filled.remote(1)], count=2), timeout_s=60)
     assert "Cancelled" in caught.value.fates[0]

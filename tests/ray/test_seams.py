@@ -219,7 +219,7 @@ def test_ready_waits_for_the_end_of_a_task_and_leaves_no_ref(cluster: RayCluster
     seams.on_out_of_scope(ref, lambda _: gone.set())
     ray.get(waiter.ready.remote([ref]))
     del ref
-    assert gone.wait(5.0)
+    assert gone.wait(15.0)
 
 
 def test_memory_threshold_is_rays(cluster: RayCluster) -> None:

@@ -36,8 +36,9 @@ def test_a_limit_that_runs_out_names_the_object_and_its_state(cluster: RayCluste
 
 def test_ctrl_c_ends_a_get(cluster: RayCluster) -> None:
     pending = Never.remote().ends.remote()
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    interrupt = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
+        interrupt.start()
         hop.get(pending)
 
 
