@@ -69,6 +69,7 @@ class Edge:
         self.world = world
         self._what = what
         self.is_broken = False
+        self.has_left = False  # and that by the peer's own will: it has not died
         self.calls_open = 0
         self.calls_broken = 0  # that were open when it broke
         self._peer = 1 - world.rank
@@ -287,6 +288,7 @@ class Edge:
         if self.is_broken:
             return
         self.is_broken = True
+        self.has_left = has_left
         self.calls_broken = len(self._waiting)
         for number, reply in self._waiting.items():
             if not reply.done():

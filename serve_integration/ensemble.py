@@ -163,8 +163,10 @@ class EnsembleIngress:
             return await self._handles[name].remote(query_id, limit_s, value)
         query = Query(query_id, 1, "", value, limit_s, {})
         outlet = self._outlets[name]
-        # In an update Serve may take the only replicas of all members away at once.
-        waits = outlet.is_replaced and not self._has_quorum()
+
+        def waits() -> bool:  # in an update Serve may take all members' only replicas at once
+            return outlet.is_replaced and not self._has_quorum()
+
         return await outlet.call(query, waits=waits)
 
     def _has_quorum(self) -> bool:

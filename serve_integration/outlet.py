@@ -84,11 +84,17 @@ class Outlet:
             changed = self._changed
             await changed.wait()
 
-    async def call(self, query: Query, *, preferred: Sequence[str] = (), waits: bool = True) -> Any:
+    async def call(
+        self,
+        query: Query,
+        *,
+        preferred: Sequence[str] = (),
+        waits: Callable[[], bool] = lambda: True,
+    ) -> Any:
         """Have a replica of the stage answer `query`, which is this call's own.
 
         preferred:  the ids of those that may, best first; of a join.
-        waits:      while there is no replica.
+        waits:      whether to, when there is no replica.
 
         Raises:  what the stage raised; PoisonousQueryError; NoReplicaError if it does not wait;
                  JoinLostError when all of `preferred` are dead, or one is out of reach.
@@ -98,7 +104,7 @@ class Outlet:
         while True:
             edge = await self._pinned(preferred, deaths) if preferred else self._chosen()
             if edge is None:
-                if not waits:
+                if not waits():
                     raise NoReplicaError(f"stage {self.stage} has no replica now")
                 await self.ready()
                 continue
@@ -161,6 +167,8 @@ class Outlet:
             for replica, known in list(edges.items()):
                 if known is edge:
                     del edges[replica]
+        if edge.has_left and not self._edges:  # Serve's word of it may come later
+            self.is_replaced = True
 
     def _told(self, doors: discovery.Doors) -> None:
         for replica, door in doors.items():

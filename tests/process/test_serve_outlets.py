@@ -1,0 +1,82 @@
+"""What a replica that calls a stage makes of replicas that come and go, without Serve."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hoplite_ray.serve import discovery
+from hoplite_ray.serve.edges import Door
+from hoplite_ray.serve.outlet import NoReplicaError, Outlet
+from hoplite_ray.serve.query import Query
+from tests.process.world_crew import Crew, Here
+
+IMPORTS_S = 45.0  # this module imports Ray Serve, and a member may have to
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def say(path: Path, *doors: dict[str, Any]) -> None:
+    path.with_suffix(".new").write_text(json.dumps(doors))
+    path.with_suffix(".new").rename(path)
+
+
+async def answers(here: Here, path: Path) -> None:
+    """A play: two replicas, of which the first leaves instead of answering; says where they are."""
+    is_over = asyncio.Event()
+    closing: list[asyncio.Task[None]] = []
+
+    async def leave(query: Query, begun: Any) -> None:
+        closing.append(asyncio.create_task(first.close()))
+        await asyncio.sleep(IMPORTS_S)
+
+    async def answer(query: Query, begun: Any) -> str:
+        asyncio.get_running_loop().call_later(0.2, is_over.set)  # the answer goes first
+        return "second"
+
+    first, second = Door(leave, "its answer"), Door(answer, "its answer")
+    say(path, await first.open(), await second.open())
+    await is_over.wait()
+    await asyncio.gather(second.close(), *closing)
+
+
+async def asks(here: Here, first: dict[str, Any], second: dict[str, Any]) -> tuple[str, str]:
+    """A play: ask, twice, the one that leaves; Serve says later that it went and another came."""
+    stage = ("application", "stage")
+    handle = types.SimpleNamespace(app_name=stage[0], deployment_name=stage[1], is_initialized=True)
+    outlet = Outlet(handle, "an answer")
+    discovery.tell(stage, {"first": first})
+    await outlet.ready()
+    query = Query("q", 1, "", 0, 60.0, {})
+    impatient = asyncio.create_task(outlet.call(query, waits=lambda: False))
+    patient = asyncio.create_task(outlet.call(query, waits=lambda: outlet.is_replaced))
+    with pytest.raises(NoReplicaError) as refused:
+        await impatient
+    await asyncio.sleep(0.2)
+    assert not patient.done() and outlet.is_replaced and not outlet.replicas
+    discovery.tell(stage, {"second": second})
+    answer = await patient
+    assert not outlet.is_replaced and outlet.replicas == ["second"]
+    await outlet.close()
+    return answer, str(refused.value)
+
+
+def test_who_leaves_is_replaced_though_serve_has_not_said_so_yet(
+    crew: Crew, tmp_path: Path
+) -> None:
+    stage, caller = crew.muster(2)
+    path = tmp_path / "doors"
+    stage.tell(answers, path)
+    limit = time.monotonic() + IMPORTS_S
+    while not path.exists():
+        assert time.monotonic() < limit, "it has not opened its doors"
+        time.sleep(0.01)
+    caller.tell(asks, *json.loads(path.read_text()))
+    assert caller.answer(IMPORTS_S) == ("second", "stage stage has no replica now")
+    stage.answer()
