@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 from typing import Any
 
@@ -51,11 +52,31 @@ def at(*nodes: NodeProcess) -> list[str]:
     return [word for node in nodes for word in ("--directory", str(node.directory))]
 
 
+def stop(node: NodeProcess) -> None:
+    """Freeze a node: until each of its threads has its turn to stop, the others still work."""
+    os.kill(node.process.pid, SIGSTOP)
+    while not _is_stopped(node.process.pid):  # the test's limit ends it
+        continue
+
+
+def go_on(node: NodeProcess) -> None:
+    """Let a node run again."""
+    os.kill(node.process.pid, SIGCONT)
+
+
 @contextmanager
 def stopped(node: NodeProcess) -> Iterator[None]:
     """Freeze a node for a while."""
-    os.kill(node.process.pid, SIGSTOP)
     try:
+        stop(node)
         yield
     finally:
-        os.kill(node.process.pid, SIGCONT)
+        go_on(node)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+        return False
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)

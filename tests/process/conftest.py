@@ -35,6 +35,7 @@ def three() -> Iterator[Nodes]:
     try:
         for _ in range(3):
             nodes.add()
+        nodes.meet()
         yield nodes
     finally:
         nodes.end()

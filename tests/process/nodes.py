@@ -97,12 +97,14 @@ class Nodes:
 
     def view(self, rank: int, *, size: int) -> View:
         """The view of one node, once it has `size` members."""
+        return self._view(rank, lambda view: len(view.members) == size)
 
+    def _view(self, rank: int, is_meant: Callable[[View], bool]) -> View:
         async def watch(calls: ControlClient) -> View:
             async for view in calls.watch(self.processes[rank].control, 0):
-                if len(view.members) == size:
+                if is_meant(view):
                     return view
-            raise AssertionError(f"no view of {size} members came")
+            raise AssertionError("the view that is waited for did not come")
 
         return self.call(rank, watch)
 
@@ -113,8 +115,9 @@ class Nodes:
     def meet(self) -> None:
         """Return once all who live have each other in their views: others lag behind the newest."""
         ranks = self.ranks()
+        living = {self.key(rank) for rank in ranks}
         for rank in ranks:
-            self.view(rank, size=len(ranks))
+            self._view(rank, lambda view: {each.key for each in view.members} == living)
 
     def call(self, rank: int, act: Callable[[ControlClient], Awaitable[T]]) -> T:
         """Make control calls with the secret of a node."""

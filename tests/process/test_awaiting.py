@@ -122,7 +122,7 @@ def test_a_limit_ends_an_awaited_get_and_the_store_goes_on(three: Nodes) -> None
     object_id = new_id()
     with pytest.raises(GetTimeoutError, match=rf"get of object {object_id[:4].hex()}.*timeout_s"):
         run(three[0].get_async(object_id, timeout_s=0.05))
-    with pytest.raises(GetTimeoutError, match=r"has not ended after 0\.\d+ s"):
+    with pytest.raises(GetTimeoutError, match=r"has not ended after \d+\.\d+ s"):
         run(three[0].gather_async([object_id], timeout_s=0.05))
     run(three[1].put_async(object_id, np.array(7)))
     assert run(three[0].get_async(object_id)) == 7

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
 from collections import Counter
 
 import numpy as np
@@ -49,15 +51,20 @@ def test_objects_by_size_with_what_keeps_them(cluster: MakeNodes) -> None:
 def test_objects_are_listed_while_they_come_and_go(cluster: MakeNodes) -> None:
     nodes = cluster(1)
     node, stays = nodes.processes[0], nodes.put(0, numbers(2 * MIB))
+    listed_often = threading.Event()
 
     def come_and_go() -> None:
-        for seed in range(200):
+        for seed in itertools.count():
+            if seed >= 200 and listed_often.wait(0):  # the first call has to connect before
+                return
             nodes[0].delete(nodes.put(0, numbers(MIB, seed)))
 
     async def list_beside(calls: ControlClient) -> list[list[pb.Object]]:
         churn, seen = asyncio.create_task(asyncio.to_thread(come_and_go)), []
         while not churn.done():
             seen.append(await calls.objects(node.control, limit=10))
+            if len(seen) > 10:
+                listed_often.set()
         await churn
         return seen
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from holding import held, reactor_of, stopped, threads_of
@@ -69,8 +69,9 @@ def test_a_node_that_is_stopped_for_a_while_loses_nothing(cluster: MakeNodes) ->
     array = numbers(16 * MIB)
     pending = nodes[0].begin_get(nodes.put(1, array))
     is_under_way(nodes, 0)
+    before = wait_for(nodes, 0, lambda counters: True)["peers_suspected"]  # on busy cores
     with stopped(pid_of(nodes, 1)):
-        wait_for(nodes, 0, lambda counters: counters["peers_suspected"] == 1)
+        wait_for(nodes, 0, lambda counters: counters["peers_suspected"] > before)
     np.testing.assert_array_equal(pending.result(15).value, array)
     for rank in (0, 1):
         counters = wait_for(nodes, rank, lambda counters: True)
@@ -84,8 +85,9 @@ def test_a_node_that_is_stopped_for_long_is_dead_and_joins_again(cluster: MakeNo
     object_id = nodes.put(0, kept)
     with stopped(pid_of(nodes, 2)):
         nodes.view(0, size=2)
-        frozen = [wait_for(nodes, rank, lambda _: True)["peers_frozen"] for rank in (0, 1)]
-        assert sum(frozen) >= 1  # the view may have come before a node's own verdict
+        # The view may have come before a node's own verdict, or before that was published.
+        while not any(wait_for(nodes, rank, lambda _: True)["peers_frozen"] for rank in (0, 1)):
+            continue
     view = nodes.view(0, size=3)
     lives = {member.node_id: member.incarnation for member in view.members}
     assert lives[nodes[2].node_id] == 2
@@ -111,14 +113,17 @@ def test_lives_leave_no_thread_and_no_descriptor(cluster: MakeNodes) -> None:
     pid = pid_of(nodes, 2)
 
     def held_now() -> tuple[list[str], int]:
-        threads = threads_of(pid)
-        liveness = threads.get("hoplite-live")
-        table = Path(f"/proc/{pid}/task/{liveness}/fd")
-        return sorted(threads), len(list(table.iterdir())) if table.exists() else 0
+        try:
+            threads = threads_of(pid)
+            liveness = threads["hoplite-live"]
+            return sorted(threads), len(os.listdir(f"/proc/{pid}/task/{liveness}/fd"))
+        except (KeyError, FileNotFoundError, ProcessLookupError):  # one that has just ended
+            return [], 0
 
     are_watched(nodes, 0, 1, 2)
-    before = held_now()
-    assert 6 <= before[1] <= 8
+    while (before := held_now())[1] < 8:  # six, and a connection from each of two peers
+        assert before[1] in (0, 6, 7), before
+    assert before[1] == 8, before
     for life in (2, 3):
         with stopped(pid_of(nodes, 2)):
             nodes.view(0, size=2)

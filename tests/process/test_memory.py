@@ -20,6 +20,7 @@ from hoplite_ray.control.client import ControlClient
 from hoplite_ray.errors import GetTimeoutError, ObjectLostError, StoreFullError
 from hoplite_ray.refs import short_name
 from hoplite_ray.store import Store, new_id
+from tests.process.command import stopped
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 
 ARENA = 32 * MIB  # 28 MiB for puts and gets, 4 for reduces
@@ -244,12 +245,9 @@ def test_a_drained_node_is_killed_and_nothing_is_lost(cluster: MakeNodes) -> Non
 def test_an_answer_that_comes_after_its_timeout_pins_nothing(cluster: MakeNodes) -> None:
     nodes = cluster(1)
     late = nodes.put(0, numbers(4 * MIB))
-    process = nodes.processes[0].process
     with Store.attach(nodes.processes[0].socket) as reader:
-        os.kill(process.pid, signal.SIGSTOP)
-        with pytest.raises(GetTimeoutError):
+        with stopped(nodes.processes[0]), pytest.raises(GetTimeoutError):
             reader.get(late, timeout_s=0.2)
-        os.kill(process.pid, signal.SIGCONT)
         nodes.wait_for(0, lambda stats: stats.arena_bytes_pinned > 0)
         with pytest.raises(GetTimeoutError):
             reader.get(new_id(), timeout_s=1.0)  # hears of the first one as well

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import nbformat
@@ -20,6 +21,9 @@ from hoplite_ray.store import new_id
 from tests.process.command import stopped
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 from tests.process.terminal import terminal
+
+# Nodes, and then programs or kernels, of which each takes seconds to start on a busy machine.
+pytestmark = pytest.mark.timeout(60)
 
 GET = """
 import threading, sys
@@ -48,8 +52,9 @@ def program(nodes: Nodes, object_id: bytes) -> str:
 
 def test_a_terminal_shows_a_long_get_and_is_clean_afterwards(nodes: Nodes) -> None:
     object_id = nodes.put(0, numbers(8 * MIB))
-    with terminal(program(nodes, object_id)) as window:
-        with stopped(nodes.processes[0]):
+    with ExitStack() as windows:
+        with stopped(nodes.processes[0]):  # before the program can have got anything
+            window = windows.enter_context(terminal(program(nodes, object_id)))
             window.until(r"get of object \S+: (nothing has come after \d+ s|\[-+\] 0% of 8)")
         window.until(rf"got {8 * MIB}\r\n")
         window.until(r"threads \[\]")
@@ -93,15 +98,16 @@ def test_a_gather_says_how_many_have_come(nodes: Nodes, gather: str) -> None:
     gather = "len(" + gather.replace("]", "])") + ")"
     source = "import asyncio\n" + program(nodes, ids[0])
     source = source.replace(f"store.get(bytes.fromhex({ids[0].hex()!r})).nbytes", gather)
-    with terminal(source) as window:
+    with ExitStack() as windows:
         with stopped(nodes.processes[0]):
+            window = windows.enter_context(terminal(source))
             window.until(r"get of 3 objects: 1 of 3 have come( after \d+ s|; \[-+\] 0% of)")
         window.until(r"got 3\r\n")
         window.until(r"threads \[\]")
         assert window.seen.partition("got ")[0].endswith(" \r")
 
 
-AWAITED = """
+WATCHED = """
 import asyncio, sys, threading
 from hoplite_ray.store import Store
 shown, write = threading.Event(), sys.stderr.write
@@ -112,6 +118,10 @@ def watched(text):
     return written
 sys.stderr.write = watched
 store = Store.attach({socket!r})
+{act}
+print("threads", [t.name for t in threading.enumerate() if "progress" in t.name], flush=True)
+"""
+AWAITED = """
 async def cancelled():
     get = asyncio.create_task(store.get_async(bytes.fromhex({object_id!r})))
     await asyncio.to_thread(shown.wait)
@@ -121,17 +131,22 @@ async def cancelled():
     except asyncio.CancelledError:
         print("cancelled")
 {run}
-print("threads", [t.name for t in threading.enumerate() if "progress" in t.name], flush=True)
+"""
+WAITED = """
+get = store.begin_get(bytes.fromhex({object_id!r}))
+threading.Thread(target=lambda: shown.wait() and get.cancel()).start()
+get.wait()
 """
 
 
-def awaited(nodes: Nodes, run: str) -> str:
-    socket = nodes.processes[1].socket
-    return AWAITED.format(socket=socket, object_id=new_id().hex(), run=run)
+def watched(nodes: Nodes, act: str, **words: str) -> str:
+    """Until the line is shown, for what nobody ever puts."""
+    act = act.format(object_id=new_id().hex(), **words)
+    return WATCHED.format(socket=nodes.processes[1].socket, act=act)
 
 
 def test_what_is_awaited_is_shown_as_well_and_goes_with_its_task(nodes: Nodes) -> None:
-    with terminal(awaited(nodes, "asyncio.run(cancelled())")) as window:
+    with terminal(watched(nodes, AWAITED, run="asyncio.run(cancelled())")) as window:
         window.until(r"nothing has come after \d+ s")
         window.until(r"cancelled\r\n")
         window.until(r"threads \[\]")
@@ -139,7 +154,7 @@ def test_what_is_awaited_is_shown_as_well_and_goes_with_its_task(nodes: Nodes) -
 
 
 def test_a_notebook_shows_what_it_awaits(nodes: Nodes) -> None:
-    cells = [nbformat.v4.new_code_cell(awaited(nodes, "await cancelled()"))]
+    cells = [nbformat.v4.new_code_cell(watched(nodes, AWAITED, run="await cancelled()"))]
     notebook = nbformat.v4.new_notebook(cells=cells)
     NotebookClient(notebook, timeout=15).execute()
     told = "".join(each.get("text", "") for each in notebook.cells[0].outputs)
@@ -154,7 +169,7 @@ def test_it_is_shown_to_nobody_else_unless_asked_for(nodes: Nodes) -> None:
     )
     for wanted, is_shown in (({}, False), ({"HOPLITE_RAY_PROGRESS": "1"}, True)):
         ran = subprocess.run(
-            [sys.executable, "-c", source],
+            [sys.executable, "-c", watched(nodes, WAITED) if is_shown else source],
             capture_output=True,
             text=True,
             check=True,
@@ -167,9 +182,8 @@ def test_it_is_shown_to_nobody_else_unless_asked_for(nodes: Nodes) -> None:
 
 
 def test_a_notebook_shows_it(nodes: Nodes) -> None:
-    source = program(nodes, new_id()).replace(".get(", ".begin_get(")
-    source = source.replace(").nbytes", ").wait(2)")
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    cells = [nbformat.v4.new_code_cell(watched(nodes, WAITED))]
+    notebook = nbformat.v4.new_notebook(cells=cells)
     NotebookClient(notebook, timeout=15).execute()
     told = "".join(each.get("text", "") for each in notebook.cells[0].outputs)
     assert "nothing has come" in told
@@ -192,12 +206,15 @@ def test_a_cell_that_waits_is_interrupted_and_the_next_one_gets(nodes: Nodes) ->
         client = kernel.blocking_client()
         client.start_channels()
         client.wait_for_ready(timeout=WAIT_S)
-        client.execute(program(nodes, object_id))
+        waiting = client.execute(program(nodes, object_id))
         told = ""
         while "nothing has come" not in told:
             told += client.get_iopub_msg(timeout=WAIT_S)["content"].get("text", "")
         kernel.interrupt_kernel()
-        assert client.get_shell_msg(timeout=WAIT_S)["content"]["status"] == "ok"  # it is caught
+        ended = client.get_shell_msg(timeout=WAIT_S)
+        while ended["parent_header"]["msg_id"] != waiting:  # such as another answer to "ready?"
+            ended = client.get_shell_msg(timeout=WAIT_S)
+        assert ended["content"]["status"] == "ok"  # it is caught
         nodes[0].put(object_id, numbers(8 * MIB))
         client.execute(program(nodes, object_id))
         while f"got {8 * MIB}\n" not in told:

@@ -33,6 +33,8 @@ from tests.process.wire import (
 )
 
 AGAIN = 5  # times
+# Nobody is taken for dead while a test has stopped him.
+PATIENT = {"liveness_dead_ms": 60_000, "liveness_cut_ms": 60_000}
 
 
 def counter(nodes: Nodes, rank: int, name: str) -> int:
@@ -57,7 +59,7 @@ def serves(nodes: Nodes) -> None:
 def impostor(nodes: Nodes, small: int, large: int) -> Iterator[tuple[Peer, Peer, bytes]]:
     """Links of `small` to `large` that say what a test likes, and what was said to make them."""
     as_node = nodes.processes[small]
-    with stopped(as_node):  # and not for so long that it is dead
+    with stopped(as_node):
         life = 10  # of the link, that the real member will yet come to
         control = Peer(nodes, large, as_node=as_node, attempt=life)
         bulk = Peer(nodes, large, as_node=as_node, attempt=life, kind=1)
@@ -75,7 +77,7 @@ def by_id(nodes: Nodes) -> tuple[int, int]:
 
 
 def test_what_was_overheard_of_a_link_opens_no_other_one(cluster: MakeNodes) -> None:
-    nodes = cluster(2)
+    nodes = cluster(2, options=PATIENT)
     small, large = by_id(nodes)
     kept, array = nodes.put(large, numbers(MIB)), numbers(MIB)
     epoch = nodes.view(large, size=2).epoch
@@ -97,7 +99,7 @@ def test_what_was_overheard_of_a_link_opens_no_other_one(cluster: MakeNodes) -> 
 
 
 def test_what_a_member_says_again_and_again_changes_nothing(cluster: MakeNodes) -> None:
-    nodes = cluster(2)
+    nodes = cluster(2, options=PATIENT)
     small, large = by_id(nodes)
     array = numbers(MIB)
     kept = nodes.put(large, array)

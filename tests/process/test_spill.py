@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import time
 from pathlib import Path
 
 import numpy as np
@@ -31,26 +32,27 @@ def check_all(nodes: Nodes, rank: int, ids: list[bytes]) -> None:
 
 def spill_files(pid: int, directory: Path) -> list[Path]:
     """Return the files without a name below `directory` that the process has open."""
-    links = Path(f"/proc/{pid}/fd").iterdir()
-    targets = {link: os.readlink(link) for link in links}
-    return [
-        link
-        for link, target in targets.items()
-        if target.startswith(f"{directory}/") and target.endswith("(deleted)")
-    ]
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = os.readlink(link)
+        except FileNotFoundError:  # such as a connection that has just been closed
+            continue
+        if target.startswith(f"{directory}/") and target.endswith("(deleted)"):
+            found.append(link)
+    return found
 
 
+@pytest.mark.timeout(60)  # 200 MiB from and to a disk that others may use as well
 def test_four_times_what_fits_is_read_here_and_elsewhere_and_leaves_nothing(
     cluster: MakeNodes,
 ) -> None:
     nodes = cluster(2, arena_bytes=ARENA, options=SPILLS)
     ids = put_all(nodes)
-    stats = nodes.stats(0)
-    assert stats.spill_bytes >= (COUNT - 4) * SIZE
+    nodes.wait_for(0, lambda s: s.spill_bytes >= (COUNT - 4) * SIZE)
     check_all(nodes, 0, ids)
     check_all(nodes, 1, ids)
-    stats = nodes.stats(0)
-    assert stats.spill_bytes_read >= 2 * (COUNT - 4) * SIZE
+    stats = nodes.wait_for(0, lambda s: s.spill_bytes_read >= 2 * (COUNT - 4) * SIZE)
     assert stats.spill_errors == 0
     for object_id in ids:
         nodes[1].delete(object_id, timeout_s=WAIT_S)
@@ -58,7 +60,8 @@ def test_four_times_what_fits_is_read_here_and_elsewhere_and_leaves_nothing(
         nodes.wait_for(rank, lambda s: s.spill_bytes == 0 and s.arena_bytes_used == 0)
     process = nodes.processes[0]
     (file,) = spill_files(process.process.pid, process.directory)
-    assert file.stat().st_blocks == 0, "its blocks went back to the file system"
+    while file.stat().st_blocks:  # they go back to the file system, a little after the counter
+        time.sleep(0.01)  # the test's limit ends it else
 
 
 def test_a_reduce_reads_its_sources_from_the_file(cluster: MakeNodes) -> None:
@@ -128,9 +131,8 @@ def test_a_full_disk_is_named_and_loses_nothing(cluster: MakeNodes, tmp_path: Pa
     ids, said = fill(nodes)
     assert f"bytes to {tmp_path}: No space left on device (errno 28)" in said
     assert len(ids) >= 5, "two went to the disk"
-    stats = nodes.stats(0)
+    stats = nodes.wait_for(0, lambda s: s.spill_errors >= 1)
     assert stats.spill_bytes == 2 * SIZE
-    assert stats.spill_errors >= 1
     nodes[0].delete(ids.pop(), timeout_s=WAIT_S)
     check_all(nodes, 0, ids)
 

@@ -151,6 +151,7 @@ def test_a_reduce_from_its_asking_to_its_commit(nodes: Nodes, size_bytes: int) -
         assert re.search(r"folds stripes of it, planned by [0-9a-f]+\n", said)
 
 
+@pytest.mark.timeout(60)  # fifteen commands, each of a second on a busy machine
 def test_whose_owner_died_and_who_keeps_it_then(nodes: Nodes) -> None:
     orphan = nodes.put(0, numbers(MIB))
     nodes[1].orphan(orphan, timeout_s=WAIT_S)
