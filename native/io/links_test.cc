@@ -226,8 +226,12 @@ TEST_P(LinksTest, OnlyALongQueueOfWhichNothingIsTakenEndsTheLink) {
   ASSERT_TRUE(run({&a, &b}, [&] { return b.links.counters().bytes_sent > taken; }));
   pass(half);
   ASSERT_TRUE(stays_up_while_it_says_more());
-  pass(Side::limits.queue_stalled_max);
-  EXPECT_FALSE(stays_up_while_it_says_more());
+  // What the other kernel acknowledges late makes room for a little more, a few times at most.
+  EXPECT_TRUE(run({&b}, [&] {
+    pass(Side::limits.queue_stalled_max);
+    b.links.send(claim_to(a));
+    return b.count<LinkDown>() == 1;
+  }));
 }
 
 TEST_P(LinksTest, BlocksLandInTheArenaAndAreReportedOnBothSides) {

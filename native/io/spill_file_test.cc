@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 
 #include <filesystem>
@@ -18,8 +19,8 @@ std::vector<std::byte> bytes(std::size_t count, int value) {
 }
 
 TEST(SpillFile, GivesBackWhatWasWrittenAndHasNoName) {
-  const std::string directory = kDirectory + "/hoplite-spill-file-test";
-  std::filesystem::create_directory(directory);
+  std::string directory = kDirectory + "/hoplite-test-XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);  // another run may be at the same test
   auto file = SpillFile::open(directory);
   ASSERT_TRUE(file) << file.error().text;
   EXPECT_TRUE(std::filesystem::is_empty(directory));
