@@ -306,9 +306,9 @@ def still(seconds: float) -> Iterator[str]:
     """Let a peer read nothing for so long while both fetch from each other; yields what came of it.
 
     As long as its liveness thread runs, it is busy and never dead. If all of it is stopped, it
-    would be frozen after `liveness_dead_ms`, which is raised.
+    would be frozen after `liveness_dead_ms`, which is raised: it stays so while counters are asked.
     """
-    patient = {"liveness_dead_ms": round(3000 * seconds)}
+    patient = {"liveness_dead_ms": round(1000 * (3 * seconds + LIMIT_S))}
     cases = [
         ("its reactor is held", {}, lambda pid: held(reactor_of(pid))),
         ("all of it is stopped", patient, stopped),

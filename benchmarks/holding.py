@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17  # linux/ptrace.h
@@ -43,8 +43,11 @@ def held(thread: int) -> Iterator[None]:
 
 def threads_of(pid: int) -> dict[str, int]:
     """The thread ids of a process by name."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return {(task / "comm").read_text().strip(): int(task.name) for task in tasks}
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            found[(task / "comm").read_text().strip()] = int(task.name)
+    return found
 
 
 def reactor_of(pid: int) -> int:

@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -108,8 +109,11 @@ def idle_lines(stores: Sequence[Store], idle_s: float) -> list[str]:
 
 def cpu_s(pid: int) -> float:
     """What all threads have run, to the nanosecond; ticks would hide a thread that wakes often."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    spent_ns = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            spent_ns += int((task / "schedstat").read_text().split()[0])
+    return spent_ns / 1e9
 
 
 def anonymous_mib(pid: int) -> float:

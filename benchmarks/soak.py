@@ -45,7 +45,7 @@ SHARES = (50, 35, 15)
 OVERCOMMITTED = 4  # all objects, against one arena: every reader's node wants them all
 PINNED = 0.5  # of an arena, by what tasks make there: that is not evicted
 LIMIT_S = 60.0  # of a get; one that reaches it counts as hung
-HEARD_S = 10.0  # from the others' view of a node's death to its own next life
+HEARD_S = 30.0  # from the others' view of a node's death to its own next life
 EMPTY_S = 60.0  # from the last handle's end to the last byte's
 READ_AT_ONCE = 20
 

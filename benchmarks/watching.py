@@ -133,7 +133,7 @@ def main() -> int:
         return 0 if asked.toy else 1
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the namespaces would stay
     asked.to.mkdir(parents=True, exist_ok=True)
-    receivers, size_bytes = (4, 24 * MIB) if asked.toy else (16, 64 * MIB)
+    receivers, size_bytes = (4, 36 * MIB) if asked.toy else (16, 64 * MIB)
     play(asked.to, receivers=receivers, size_bytes=size_bytes)
     return 0
 

@@ -237,7 +237,7 @@ def stops(count: int, dead_after_s: float) -> Iterator[Row]:
         with pair(dead_after_s=dead_after_s) as (here, there):
             stopped_s = time.monotonic()
             os.kill(there.pid, signal.SIGSTOP)
-            kinds = here.kinds_within(seconds=dead_after_s + 2.0)
+            kinds = here.kinds_within(seconds=LIMIT_S)  # the end is the last of them
             if [kind for kind, _ in kinds] != ["SUSPECT", "BROKEN"]:
                 raise RuntimeError(f"a stopped peer had {kinds}")
             suspected_s.append(kinds[0][1] - stopped_s)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import socket
 import statistics
@@ -251,7 +252,7 @@ def joining(contenders: Contenders, sizes: Sizes) -> Iterator[dict[str, Any]]:
             rates, gaps_s = seen["bytes_per_s"], seen["longest_gap_s"]
             beside, between = statistics.median(rates[::2]), statistics.median(rates[1::2])
             record |= {
-                "lost": 1 - beside / between,
+                "lost": 1 - beside / between if between else math.nan,  # it had no turn at all
                 "bytes_per_s": between,
                 "gap_s": [statistics.median(gaps_s[::2]), statistics.median(gaps_s[1::2])],
             }

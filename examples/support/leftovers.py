@@ -18,6 +18,7 @@ import ray
 
 STATUS = [sys.executable, "-m", "hoplite_ray.cli", "status", "--json"]
 OWN_THREADS = ("python", "hoplite")  # gRPC names its own, and starts and ends them as it likes
+ENDED = (FileNotFoundError, ProcessLookupError)  # of a thread that was there a moment ago
 WAIT_S = 60.0  # the last gradients come and go by themselves, also those of a worker just killed
 
 
@@ -58,16 +59,17 @@ class Leftovers:
 
 
 def _name(task: Path) -> str:
-    with suppress(FileNotFoundError):  # it has just ended
+    with suppress(*ENDED):
         return (task / "comm").read_text().strip()
     return ""
 
 
 def _descriptors(task: Path) -> Iterator[tuple[str, str, str]]:
     """Process, number and file of each; a thread may have a table of its own."""
-    for each in (task / "fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            yield task.parts[2], each.name, os.readlink(each)
+    with suppress(*ENDED):
+        for each in (task / "fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                yield task.parts[2], each.name, os.readlink(each)
 
 
 def settled(before: Leftovers) -> bool:
