@@ -12,6 +12,7 @@ import pytest
 import hoplite_ray
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.timeout(60)  # the first test has the site built
 
 
 @pytest.fixture(scope="module")

@@ -341,6 +341,7 @@ hostile = st.one_of(
 )
 
 
+@pytest.mark.timeout(60)  # 300 requests, and watches that are let in last until their limit
 @settings(max_examples=300)
 @given(method=st.sampled_from(sorted(METHODS)), request=hostile)
 def test_no_request_of_a_member_brings_the_service_down(
