@@ -247,7 +247,11 @@ void LivenessThread::pulse(Connections::iterator each) {
   Connection& connection = each->second;
   if (rules_.silence(connection.node) > kUnreadMax) return;
   const auto sent = say(connection, std::span(pulse_frame()).subspan(connection.pulse_sent));
-  if (!sent) return end(each, end_of(connection.stream));
+  if (!sent) {
+    const RailEnd how = end_of(connection.stream);
+    [[maybe_unused]] const auto rest = receive(connection);  // its Goodbye may have come meanwhile
+    return end(each, how);
+  }
   connection.pulse_sent = (connection.pulse_sent + *sent) % pulse_frame().size();
 }
 
