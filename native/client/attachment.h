@@ -132,6 +132,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   std::map<RequestId, Request*> pending_;
   std::map<RequestId, ObjectId> cancelled_;  // until their answers come
   std::deque<RequestId> finished_;           // watched, and not yet asked for
+  std::uint64_t failures_ = 0;               // of requests, ever
   // Pinned by answers that came too late to be wanted: there is no view of them.
   std::vector<std::pair<ObjectId, Incarnation>> orphans_;
 

@@ -8,7 +8,6 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <numeric>
 #include <utility>
 #include <variant>
 
@@ -76,19 +75,21 @@ bool Attachment::wait(Request& request, Duration timeout) {
 std::optional<std::size_t> Attachment::wait_all(std::span<const std::shared_ptr<Request>> all,
                                                 Duration timeout) {
   if (is_forked_) return std::size_t{0};
-  std::size_t failed = all.size();
-  std::vector<std::size_t> left(all.size());
-  std::iota(left.begin(), left.end(), std::size_t{0});
+  const auto has_failed = [](const std::shared_ptr<Request>& each) {
+    return each->is_finished_ && std::holds_alternative<Error>(each->answer_.reply);
+  };
+  auto open = all.begin();  // all before it have finished
+  auto failed = all.end();
+  std::optional<std::uint64_t> failures;
   const auto is_over = [&] {
-    std::erase_if(left, [&](std::size_t i) {
-      if (!all[i]->is_finished_) return false;
-      if (std::holds_alternative<Error>(all[i]->answer_.reply)) failed = std::min(failed, i);
-      return true;
-    });
-    return left.empty() || failed < all.size();
+    if (std::exchange(failures, failures_) != failures_) {
+      failed = std::ranges::find_if(all, has_failed);
+    }
+    while (open != all.end() && (*open)->is_finished_) ++open;
+    return open == all.end() || failed != all.end();
   };
   if (!wait_until(is_over, timeout)) return std::nullopt;
-  return failed;
+  return static_cast<std::size_t>(failed - all.begin());
 }
 
 Result<void> Attachment::watch(Request& request) {
@@ -219,6 +220,7 @@ void Attachment::hand_out(LocalReply arrived, Bytes payload) {
 
 void Attachment::finish(Request& request, Reply reply, Bytes payload) {
   request.is_finished_ = true;
+  if (std::holds_alternative<Error>(reply)) ++failures_;
   if (std::holds_alternative<Reserved>(reply)) request.range_ = Request::Range::kReserved;
   const auto* fetched = std::get_if<Fetched>(&reply);
   if (request.is_seal_) {
