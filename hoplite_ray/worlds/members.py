@@ -7,7 +7,8 @@ import ipaddress
 import json
 import socket
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ class Ability:
         )
 
 
+@lru_cache(1024)
+def _checked(address: str) -> str:
+    return str(ipaddress.ip_address(address))
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """One member's process: `uuid` is of its manager, `machine` of its kernel's present life."""
@@ -50,7 +56,7 @@ class Member:
         """Raises RefusedError for what is none."""
         addresses = field(fields, "addresses", list)
         try:
-            reached = tuple((str(ipaddress.ip_address(at)), int(port)) for at, port in addresses)
+            reached = tuple((_checked(at), int(port)) for at, port in addresses)
         except (TypeError, ValueError, OverflowError) as error:
             raise RefusedError("nonsense", "a member without addresses") from error
         return cls(
@@ -63,7 +69,17 @@ class Member:
 
     def fields(self) -> dict[str, Any]:
         """As JSON takes it."""
-        return asdict(self)
+        return {
+            "rank": self.rank,
+            "uuid": self.uuid,
+            "addresses": self.addresses,
+            "machine": self.machine,
+            "ability": {
+                "code": self.ability.code,
+                "lacks": self.ability.lacks,
+                "is_needed": self.ability.is_needed,
+            },
+        }
 
 
 @dataclass(frozen=True, slots=True)
