@@ -33,6 +33,8 @@ from hoplite_ray.errors import ControlError
 _logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.2  # between two attempts at a peer: well below what a person notices, kind to the CPU
+_NEXT_S = 0.1  # to the next one, while nobody has answered: machines that are gone say nothing
+_ROUNDS_MIN = 2  # before the members of a stored view are held for dead
 _ENTER_S = 15.0  # a cluster whose proposer has just died answers after _UNREACHABLE_S
 # A member whose control service refuses for so long is dead, even if no data link to it ever was
 # up whose end could tell. Longer than a restart of the service, shorter than a user's patience.
@@ -63,6 +65,7 @@ class Membership:
         self._on_view = on_view
         self._on_shortage = on_shortage
         self._voter = Voter()
+        self._is_stored = store is not None  # views are read by who comes when all have gone
         self._store = store or VotedViews(own, calls=calls, vote=self.vote)
         self._dead: set[NodeKey] = set()
         self._reports: dict[NodeKey, dict[int, float]] = {}  # by whom, and since when
@@ -81,44 +84,79 @@ class Membership:
         refusals: dict[str, ControlError] = {}
         rounds = 0
         deadline_s = asyncio.get_running_loop().time() + _ENTER_S
-        while asyncio.get_running_loop().time() < deadline_s:
+        while rounds < _ROUNDS_MIN or asyncio.get_running_loop().time() < deadline_s:
             stored = await self._store.read(self.view)
             if stored.has(self.own.key):  # the answer to a join was lost
                 self._adopt(stored)
                 return self.view
-            others = [m.control for m in stored.members if m.node_id != self.own.node_id]
-            addresses = others or ask
+            others = [m for m in stored.members if m.node_id != self.own.node_id]
+            addresses = [each.control for each in others] or list(ask)
             if not addresses:
                 return await self._change(lambda view: view.with_member(self.own))
             refusals = {}
-            for address in addresses:
-                try:
-                    view = await self._calls.join(address, self.own)
-                except RefusedError:
-                    raise
-                except ControlError as error:
-                    refusals[address] = error
-                else:
-                    self._adopt(view)
-                    return view
+            view = await self._ask(addresses, refusals)
+            if view is not None:
+                self._adopt(view)
+                return view
             rounds += 1
-            if others and rounds > 1 and _all_unreachable(refusals):
-                _logger.warning("no member answers: %s; starting over alone", refusals)
-                return await self._change(lambda view: View(view.epoch, (self.own,)))
+            if others and rounds >= _ROUNDS_MIN and _all_unreachable(refusals):
+                _logger.warning("no member answers: %s; starting over without them", refusals)
+                return await self._start_over(others)
             await asyncio.sleep(_RETRY_S)
         reasons = "; ".join(str(error) for error in refusals.values())
         raise ControlError(f"{self.own} could not join within {_ENTER_S:.0f} s: {reasons}")
 
+    async def _start_over(self, gone: list[Member]) -> View:
+        """Become a member without those; whoever has started over as well stays one."""
+        keys = [each.key for each in gone]
+        return await self._change(lambda view: view.without(*keys).with_member(self.own))
+
+    async def _ask(self, addresses: list[str], refusals: dict[str, ControlError]) -> View | None:
+        """Ask one after the other to be let in, the next one before the last one has answered.
+
+        Returns: the view of the first who does it; None if nobody does, and `refusals` says why.
+        Raises:  RefusedError at once.
+        """
+        asked: dict[asyncio.Task[View], str] = {}
+        try:
+            while addresses or asked:
+                if addresses:
+                    address = addresses.pop(0)
+                    asked[asyncio.create_task(self._calls.join(address, self.own))] = address
+                done, _ = await asyncio.wait(
+                    asked,
+                    timeout=_NEXT_S if addresses else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in done:
+                    address = asked.pop(task)
+                    try:
+                        return task.result()
+                    except RefusedError:
+                        raise
+                    except ControlError as error:
+                        refusals[address] = error
+            return None
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
     async def leave(self) -> None:
         """Stop being a member; the others hear of it from the next view."""
         self._leaving = True
-        others = [m for m in self.view.members if m != self.own and m.key not in self._dead]
-        if not others or self.told_dead.is_set():
-            return
-        if self._proposer() == self.own:
+        if self.told_dead.is_set() or not (self._is_stored or self._watched()):
+            return  # by votes nobody is left to tell
+        proposer = self._proposer()
+        if proposer != self.own:
+            try:
+                await self._calls.leave(proposer.control, self.own.key)
+            except ControlError:
+                if not self._is_stored:
+                    raise
+                proposer = self.own  # it leaves as well, perhaps
+        if proposer == self.own:
             await self._change(lambda view: view.without(self.own.key))
-        else:
-            await self._calls.leave(self._proposer().control, self.own.key)
 
     def mark_dead(self, key: NodeKey) -> None:
         """Take the end of that life of a node as certain; `run` tells the others."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -131,10 +132,37 @@ def test_whoever_leaves_is_gone_from_every_view(store: Callable[[], ViewStore]) 
         await a.leave()  # the proposer itself
         await net.agree(c)
         assert not a.told_dead.is_set()
-        await c.leave()  # nobody is left to tell
-        assert c.view.has(c.own.key)
+        await c.leave()  # nobody is left to tell, but who comes later
+        if net.store is None:
+            assert c.view.has(c.own.key)
+        else:
+            assert (await net.store.read(View())).members == ()
+            await net.crash(c)
+            assert (await net.start(3, incarnation=2)).view.epoch == c.view.epoch + 1
 
     play(scenario, store=store())
+
+
+def test_all_leave_at_once_and_the_store_names_next_to_nobody() -> None:
+    async def scenario(net: Network) -> None:
+        nodes = [await net.start(1)]
+        nodes += [await net.start(each, nodes[0].own.control) for each in range(2, 21)]
+        await net.agree(*nodes)
+
+        async def end(node: Membership) -> None:
+            await asyncio.sleep(0.1 * net.prng.random())
+            with suppress(ControlError, TimeoutError):
+                await asyncio.wait_for(node.leave(), 2.0)
+            await net.crash(node)
+
+        await asyncio.gather(*map(end, nodes))
+        left.append(len((await store.read(View())).members))
+
+    left: list[int] = []
+    for seed in range(5):
+        store = SharedViews()
+        play(scenario, store=store, seed=seed)
+    assert max(left) < 5, left
 
 
 def test_a_node_that_is_held_for_dead_is_told_and_comes_back() -> None:
@@ -194,6 +222,36 @@ def test_a_view_of_dead_members_only_is_started_over() -> None:
         assert (await net.agree(c)).epoch == 3
 
     play(scenario, store=SharedViews())
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["they refuse", "they say nothing"])
+def test_who_come_at_once_to_a_view_of_dead_members_end_in_one_view(is_cut: bool) -> None:
+    async def scenario(net: Network) -> None:
+        if is_cut:
+            for gone in store.view.members:
+                for comer in (1, 2, 3):
+                    net.silence(comer, gone.node_id)
+        nodes = await asyncio.gather(*(net.start(each) for each in (1, 2, 3)))
+        await net.agree(*nodes)
+        assert not any(each.told_dead.is_set() for each in nodes)
+
+    for seed in range(10):
+        store = SharedViews()
+        store.view = View(7, tuple(Member(100 + i, 1, f"node{100 + i}:1", ()) for i in range(3)))
+        play(scenario, store=store, seed=seed)
+
+
+def test_a_view_of_forty_that_say_nothing_is_started_over_in_time() -> None:
+    async def scenario(net: Network) -> None:
+        for gone in store.view.members:
+            net.silence(1, gone.node_id)
+        node = await net.start(1)
+        assert node.view.members == (node.own,)
+        assert asyncio.get_running_loop().time() < 12
+
+    store = SharedViews()
+    store.view = View(7, tuple(Member(100 + i, 1, f"node{100 + i}:1", ()) for i in range(40)))
+    play(scenario, store=store)
 
 
 def test_who_encrypts_data_and_who_does_not_are_refused_by_each_other() -> None:
