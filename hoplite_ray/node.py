@@ -179,7 +179,8 @@ class Life:
             await self._stay(membership, stop)
             if not membership.told_dead.is_set():
                 return None
-            return tuple(m.control for m in membership.view.members) or self._options.join
+            members = [each.control for each in membership.view.members]
+            return tuple(dict.fromkeys((*members, *self._options.join)))
         finally:
             self._options.record.unlink(missing_ok=True)
             await self._end(membership)
@@ -221,10 +222,13 @@ class Life:
 
     def _say_shortage(self, why: str) -> None:
         self._service.say_shortage(why)
-        if why:
-            self._options.shortage.write_text(why)
-        else:
-            self._options.shortage.unlink(missing_ok=True)
+        try:
+            if why:
+                self._options.shortage.write_text(why)
+            else:
+                self._options.shortage.unlink(missing_ok=True)
+        except OSError as error:  # as on a full disk; who asks the node itself is told all the same
+            _logger.warning("%s is not written: %s", self._options.shortage, error)
 
     async def _stay(self, membership: Membership, stop: asyncio.Event) -> None:
         """Serve until told to stop, or told dead."""
@@ -296,7 +300,10 @@ def _bound(log: Path) -> None:
         return
     with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(said, os.stat(log)):
-            shutil.copyfile(log, log.with_suffix(".log.1"))
+            try:
+                shutil.copyfile(log, log.with_suffix(".log.1"))
+            except OSError as error:  # as on a full disk, which has room when the log is short
+                _logger.warning("the log so far is not kept: %s", error)
             os.ftruncate(2, 0)
 
 

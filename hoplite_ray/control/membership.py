@@ -417,7 +417,7 @@ class Membership:
             await asyncio.sleep(_LOOK_S * (0.5 + random.random()))
             try:
                 self._adopt(await self._store.read(self.view))
-            except NoQuorumError as error:
+            except ControlError as error:  # nobody answers, or it holds what is no view
                 self._say_shortage(str(error))
             else:
                 if not any(member.key in self._dead for member in self.view.members):

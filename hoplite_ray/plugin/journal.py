@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import struct
 import threading
@@ -20,6 +21,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
+
+_logger = logging.getLogger(__name__)
 
 _RECORD = struct.Struct("<B28s28sI")
 _NOTHING = bytes(28)
@@ -56,13 +59,20 @@ class Journal:
         self._owned: dict[bytes, int] = {}
         self._count = 0
         self._descriptor = -1
+        self._written_bytes = self._until_bytes = 0
+        self._followed: list[int] = []  # files that are to say ENDED yet, as on a full disk
         self._begin()
         _open.add(self)
 
     def owned(self, object_id: bytes, incarnation: int) -> None:
+        """Raises OSError if it can't be written down, as on a full disk: then it is not owned."""
         with self._lock:
             self._owned[object_id] = incarnation
-            self._news(Record(Kind.OWNED, object_id, incarnation=incarnation))
+            try:
+                self._news(Record(Kind.OWNED, object_id, incarnation=incarnation))
+            except OSError:
+                del self._owned[object_id]
+                raise
 
     def released(self, object_id: bytes) -> None:
         with self._lock:
@@ -87,40 +97,66 @@ class Journal:
             self._let_go()
 
     def _let_go(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        descriptors = [*self._followed, self._descriptor]
+        self._followed, self._descriptor = [], -1
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def _news(self, record: Record) -> None:
         if self._descriptor < 0:
             return  # closed at the end of the process: what it owns is orphaned anyway
         self._append(record.to_bytes())
-        if self._written_bytes > self._until_bytes:
-            self._begin()
+        try:
+            if self._written_bytes > self._until_bytes:
+                self._begin()
+            self._end_followed()
+        except OSError as error:  # the present files say all there is to say: later
+            _logger.warning("%s: no next journal now: %s", self._directory, error)
+            self._until_bytes = self._written_bytes + self._grows_bytes
 
     def _append(self, data: bytes) -> None:
-        written = os.write(self._descriptor, data)
-        if written < len(data):
-            os.ftruncate(self._descriptor, self._written_bytes)  # whole records only
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
-        self._written_bytes += written
+        _write_whole(self._descriptor, data)
+        self._written_bytes += len(data)
 
     def _begin(self) -> None:
-        """Write the next file, and end the present one after it can be seen."""
+        """Write the next file, which the present one ends for.
+
+        Raises:  OSError if it can't be written; then the present one goes on.
+        """
         name = f"{self.process}.{self._count}"
-        hidden = self._directory / f".{name}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        old, self._descriptor = self._descriptor, os.open(hidden, flags, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        self._written_bytes = 0
-        owned = [Record(Kind.OWNED, each, _NOTHING, of) for each, of in self._owned.items()]
-        self._append(b"".join(record.to_bytes() for record in owned))
-        self._until_bytes = self._written_bytes + max(self._grows_bytes, self._written_bytes)
-        hidden.rename(self._directory / name)
         self._count += 1
-        if old >= 0:
-            os.write(old, Record(Kind.ENDED).to_bytes())
-            os.close(old)
+        hidden = self._directory / f".{name}"
+        owned = [Record(Kind.OWNED, each, _NOTHING, of) for each, of in self._owned.items()]
+        data = b"".join(record.to_bytes() for record in owned)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(hidden, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _write_whole(descriptor, data)
+            hidden.rename(self._directory / name)
+        except OSError:
+            os.close(descriptor)
+            hidden.unlink(missing_ok=True)
+            raise
+        if self._descriptor >= 0:
+            self._followed.append(self._descriptor)
+        self._descriptor, self._written_bytes = descriptor, len(data)
+        self._until_bytes = len(data) + max(self._grows_bytes, len(data))
+
+    def _end_followed(self) -> None:
+        """Have the files before the present one say so: one that is closed without is a death."""
+        while self._followed:
+            _write_whole(self._followed[0], Record(Kind.ENDED).to_bytes())
+            os.close(self._followed.pop(0))
+
+
+def _write_whole(descriptor: int, data: bytes) -> None:
+    """Append all of it, or raise OSError and append nothing: a file has whole records only."""
+    written = os.write(descriptor, data)
+    if written < len(data):
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 _open: weakref.WeakSet[Journal] = weakref.WeakSet()

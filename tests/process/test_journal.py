@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.plugin.journal import Journal, Journals, Left
+from hoplite_ray.plugin.journal import Journal, Journals, Kind, Left, Record
 
 GROWS_BYTES = 600  # ten records
 DIES = struct.Struct("<c28s")
@@ -261,3 +261,39 @@ def test_a_journal_without_room_says_so_and_stays_whole(
     owner.owned(named(3), 1)
     owner.close()
     assert sorted(orphans(journals)) == [named(1), named(3)]
+
+
+@pytest.mark.parametrize("lacking", range(3))
+@pytest.mark.parametrize("failures", [1, 30])
+def test_a_disk_that_is_full_between_two_files_loses_nothing_and_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: int, failures: int
+) -> None:
+    journals = reader(tmp_path)
+    owner = Journal(tmp_path, GROWS_BYTES)
+    write, left = os.write, [failures]
+
+    def scarce(to: int, data: bytes) -> int:
+        is_next = to not in {owner._descriptor, *owner._followed}
+        is_end = data == Record(Kind.ENDED).to_bytes()
+        meant = (is_next, is_end, is_next or is_end)[lacking]
+        if meant and left[0] > 0:
+            left[0] -= 1
+            return write(to, data[: len(data) // 2])
+        return write(to, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", scarce)
+        for number in range(400):
+            owner.owned(named(number), 1)
+            if number >= 5:
+                owner.released(named(number - 5))
+            if number % 40 == 0:
+                assert orphans(journals) == {} and journals.has_any()
+    assert left == [0]
+    for number in range(395, 400):
+        owner.released(named(number))
+    assert orphans(journals) == {} and not journals.has_any()
+    assert len([each for each in os.listdir(tmp_path) if owner.process in each]) == 1
+    owner.owned(named(400), 1)
+    owner.close()
+    assert orphans(journals) == {named(400): 1}
