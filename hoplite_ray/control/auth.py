@@ -56,14 +56,18 @@ class Verifier:
                 "set the clocks of both machines"
             )
         self._forget(now_s)
-        if nonce in self._seen or len(self._seen) >= _NONCES_MAX:
+        if nonce in self._seen:
             raise UnauthenticatedError("the call was made before; sign every call anew")
+        if len(self._seen) >= _NONCES_MAX:
+            raise UnauthenticatedError(f"{_NONCES_MAX} calls came in two minutes; call less often")
         self._seen[nonce] = now_s + 2 * _LIFE_S
 
     def _forget(self, now_s: float) -> None:
-        for nonce, until_s in list(self._seen.items()):
-            if until_s > now_s:
-                break
+        """Forget what would be refused for its age; also what a clock since set back made."""
+        while self._seen:
+            nonce, until_s = next(iter(self._seen.items()))
+            if now_s < until_s <= now_s + 4 * _LIFE_S:  # signed at most two lives before that
+                return
             del self._seen[nonce]
 
 

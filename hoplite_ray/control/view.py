@@ -17,6 +17,7 @@ from hoplite_ray.errors import ControlError
 NodeKey = tuple[int, int]  # (node id, incarnation): one life of a node
 
 MEMBERS_MAX = 1024  # native/base/limits.h kViewMembersMax
+EPOCH_MAX = 2**62
 RAILS_MAX = 8  # native/base/limits.h kRailsMax
 
 
@@ -85,8 +86,11 @@ class View:
     def from_proto(cls, message: pb.View) -> View:
         """Return what the message says.
 
-        Raises:  ControlError if a member is none, is named twice, or there are too many.
+        Raises:  ControlError if a member is none, is named twice, or there are too many; and for
+                 an epoch that no other could follow.
         """
+        if message.epoch >= EPOCH_MAX:
+            raise ControlError(f"view {message.epoch} is none: no cluster changes so often")
         members = tuple(member_from_proto(m) for m in message.members)
         if len(members) > MEMBERS_MAX or len({m.node_id for m in members}) < len(members):
             raise ControlError(

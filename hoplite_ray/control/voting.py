@@ -37,7 +37,7 @@ class Ballot(NamedTuple):
 
         Raises:  ControlError for a round that no candidate ever reaches, and none could outbid.
         """
-        if message.round > _ROUND_MAX:
+        if message.round >= _ROUND_MAX:
             raise ControlError(f"round {message.round} of node {message.node_id:x} is none")
         return cls(message.round, message.node_id)
 

@@ -352,7 +352,7 @@ class RayViewStore:
             value = self._values.read(self._key(epochs[-1]))
             if value is not None:  # else it was removed meanwhile: there is a newer one
                 return epochs[-1], value
-        raise RuntimeError("the view in Ray's key-value store changes faster than it can be read")
+        raise ControlError("the view in Ray's key-value store changes faster than it can be read")
 
     def compare_and_set(self, epoch: int, value: bytes) -> bool:
         """Store `value` as `epoch`; False if that epoch or a newer one is stored already."""
@@ -361,12 +361,14 @@ class RayViewStore:
             return False
         if not self._values.add(self._key(epoch), value):
             return False
-        for old in epochs[: -self._EPOCHS_KEPT]:
-            self._values.remove(self._key(old))
+        with suppress(ControlError):  # it is stored; the next one tidies up
+            for old in epochs[: -self._EPOCHS_KEPT]:
+                self._values.remove(self._key(old))
         return True
 
     def _epochs(self) -> list[int]:
-        return sorted(int(key.rsplit("/", 1)[1]) for key in self._values.keys(f"{self._prefix}/"))
+        names = [key.rpartition("/")[2] for key in self._values.keys(f"{self._prefix}/")]
+        return sorted(int(each) for each in names if each.isdecimal())
 
     def _key(self, epoch: int) -> str:
         return f"{self._prefix}/{epoch:020d}"

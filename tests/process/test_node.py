@@ -14,13 +14,14 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hoplite_ray.control.client import ControlClient, RefusedError
 from hoplite_ray.errors import ControlError, NodeLostError
 from hoplite_ray.launch import NodeProcess
 from hoplite_ray.stats import NodeStats
-from hoplite_ray.store import Store
+from hoplite_ray.store import Store, new_id
 from tests.process.nodes import MIB, WAIT_S, MakeNodes
 
 NODE = [sys.executable, "-m", "hoplite_ray.node"]
@@ -329,6 +330,21 @@ def test_the_log_of_a_node_is_bounded(tmp_path: Path) -> None:
             assert node.process.poll() is None
         assert kept.read_bytes().startswith(earlier)
         assert b"ready" in kept.read_bytes()[len(earlier) :]
+    finally:
+        node.stop()
+    assert node.process.returncode == 0
+
+
+def test_a_log_that_can_not_be_kept_ends_no_node(tmp_path: Path) -> None:
+    log = tmp_path / "node.log"
+    log.write_bytes(b"of an earlier life\n" * (1 << 20))
+    (tmp_path / "node.log.1").mkdir()
+    node = NodeProcess.start(directory=tmp_path, arena_bytes=16 * MIB)
+    try:
+        while log.stat().st_size > MIB:  # the test's limit ends it else
+            assert node.process.poll() is None
+        with Store.attach(node.socket) as store:
+            store.put(new_id(), np.zeros(3), timeout_s=10)
     finally:
         node.stop()
     assert node.process.returncode == 0

@@ -254,6 +254,26 @@ def test_a_view_of_forty_that_say_nothing_is_started_over_in_time() -> None:
     play(scenario, store=store)
 
 
+def test_a_store_that_holds_what_is_no_view_ends_nobody() -> None:
+    class Scrawled(SharedViews):
+        is_scrawled = False
+
+        async def read(self, known: View) -> View:
+            return View.from_bytes(b"scrawl") if self.is_scrawled else await super().read(known)
+
+    async def scenario(net: Network) -> None:
+        a = await net.start(1)
+        store.is_scrawled = True
+        await asyncio.sleep(5)
+        assert "another program writes to it" in a.shortage
+        store.is_scrawled = False
+        await asyncio.sleep(5)
+        assert not a.shortage
+
+    store = Scrawled()
+    play(scenario, store=store)
+
+
 def test_who_encrypts_data_and_who_does_not_are_refused_by_each_other() -> None:
     async def scenario(net: Network) -> None:
         a = await net.start(1)
