@@ -39,6 +39,7 @@ Array = np.ndarray[Any, Any]
 LENT_BYTES_MIN = 64 << 10  # below it two copies cost less than a notice and its answer
 _SLAB_BYTES_MIN = 64 << 10
 _FREE_BYTES_MAX = 1 << 30  # of slabs that are kept for arrays to come
+_ENDED_MAX = 2000  # loans in one frame
 _NOTICE = struct.Struct("<QQQQ")  # slab, where in it, bytes, loan
 
 
@@ -137,6 +138,12 @@ class Lender:
             slab.loans.add(loan)
             self._loans[loan] = (slab, world, peer)
         return _NOTICE.pack(slab.number, begin, array.nbytes, loan)
+
+    def take_back(self, notice: bytes) -> None:
+        """What was lent by a notice that never went."""
+        with self._lock:
+            if (loan := _NOTICE.unpack(notice)[-1]) in self._loans:
+                self._end(loan, is_known=True)
 
     def give(self, array: Array, world: int, peer: str, dial: Dial) -> Gift | None:
         """Let a process have an array's slab, over a connection that `dial` makes if need be.
@@ -350,9 +357,9 @@ class _Lent:
     """What one process has lent to this one."""
 
     mapped: dict[int, mmap.mmap] = field(default_factory=dict)
+    ended: list[int] = field(default_factory=list)  # loans; to be told
     spoilt: list[int] = field(default_factory=list)  # unread notices may still be of them
     came: int = 0  # slabs that are to be confirmed
-    ended: list[int] = field(default_factory=list)
     has_news: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
 
@@ -390,7 +397,8 @@ class Borrower:
     async def serve(self, sock: socket.socket, lender: str) -> None:
         """Take what a process lends, until that has gone or this manager ends."""
         before = self._lent.get(lender)  # of another connection, with notices of it unread
-        lent = self._lent[lender] = _Lent({} if before is None else before.mapped)
+        lent = _Lent({}) if before is None else _Lent(before.mapped, before.ended, before.spoilt)
+        self._lent[lender] = lent
         hearing = asyncio.ensure_future(self._hear_all(sock, lent))
         try:
             while True:
@@ -400,9 +408,12 @@ class Borrower:
                 if hearing.done():
                     hearing.result()
                 lent.has_news.clear()
-                ended, lent.ended = lent.ended, []
+                ended = lent.ended[:_ENDED_MAX]
                 came, lent.came = lent.came, 0
                 await say(sock, ended=ended, has=came)
+                del lent.ended[: len(ended)]  # only what is said: the rest is for what comes after
+                if lent.ended:
+                    lent.has_news.set()
         finally:
             lent.is_over = True
             hearing.cancel()
@@ -439,7 +450,7 @@ class Borrower:
 
     def _note_ended(self, lender: str, loan: int) -> None:
         lent = self._lent.get(lender)
-        if lent is not None and not lent.is_over:
+        if lent is not None:
             lent.ended.append(loan)
             lent.has_news.set()
 
@@ -469,6 +480,7 @@ class Loans:
         self.alloc = lender.alloc
         self.is_ours = lender.is_ours
         self.seal = lender.seal
+        self.take_back = lender.take_back
         self.array = borrower.array
 
     def give(self, array: Array, rank: int) -> Gift | None:

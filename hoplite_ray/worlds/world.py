@@ -29,6 +29,7 @@ from hoplite_ray.worlds.gpu_arrays import is_on_gpu
 from hoplite_ray.worlds.loans import LENT_BYTES_MIN, Loans, Notice
 from hoplite_ray.worlds.nccl import Gpu
 from hoplite_ray.worlds.nccl_transfers import Offer, is_offer
+from hoplite_ray.worlds.sending import Sendings
 from hoplite_ray.worlds.waiting import (
     BROKEN,
     DONE,
@@ -94,6 +95,7 @@ class World:
         self.blocking = BlockingWorld(self)
         others = [other for other in range(size) if other != rank]
         self.transports = {other: edges.transport(other) for other in others}
+        self.sending = Sendings()
         self._kept: defaultdict[int, deque[Callable[[], Message]]] = defaultdict(deque)
         self._state = State.READY
         self._owner = owner
@@ -107,7 +109,8 @@ class World:
 
     @property
     def state(self) -> State:
-        """READY, LEAVING, CLOSED or BROKEN."""
+        """READY, LEAVING, CLOSED or BROKEN. Raises UnusableAfterForkError in a forked child."""
+        self.check_usable()  # another thread may have held what is asked, at the fork
         if self._state is not State.CLOSED and self.edges.end() is not None:
             return State.BROKEN
         return self._state
@@ -161,6 +164,8 @@ class World:
             return await run_async(self.send_from_gpu(array, dst, timeout_s))
         if self.loans.is_ours(array):
             return await run_async(self.give_away(array, dst, timeout_s))
+        if self.sending:
+            return await run_async(self.send_behind(array, dst, timeout_s))
         operation = self.begin_send(array, dst, timeout_s)
         if operation is not None:
             await run_async(self.finish(operation, timeout_s, f"send to rank {dst}"))
@@ -260,33 +265,71 @@ class World:
         dst = whole("dst", dst) if type(dst) is not int else dst
         return self.edges.send(dst, 0, calls.SEND, lent.dtype, lent.shape, lent.buffer)
 
+    def send_behind(self, array: Any, dst: int, timeout_s: float | None) -> Waits[None]:
+        """As `begin_send` and `finish`, after those before it that wait for a gift."""
+        self.check_usable()
+        check_timeout(timeout_s)
+        dst, deadline = whole("dst", dst), Deadline(timeout_s)
+        with self.sending.queued(dst) as turn:
+            if not (yield from turn.wait_for_others(deadline)):
+                raise self._not_begun(dst, timeout_s)
+            sent = self.begin_send(array, dst, timeout_s)
+        if sent is not None:
+            yield from self.finish(sent, deadline.left_s(), f"send to rank {dst}")
+
     def give_away(self, array: Array, dst: int, timeout_s: float | None) -> Waits[None]:
         """Send an array of `alloc`: where it lies, if the receiver can map it."""
         self.check_usable()
         check_timeout(timeout_s)
         self._check_other("dst", dst := whole("dst", dst))
-        deadline, what = Deadline(timeout_s), f"send to rank {dst}"
-        lent, loans = to_send(array), self.loans
+        deadline, loans = Deadline(timeout_s), self.loans
         is_near = self.transports[dst] == "shared_memory" and self.edges.end() is None
         is_lent = is_near and array.flags.c_contiguous and array.nbytes >= LENT_BYTES_MIN
-        if is_lent and (gift := loans.give(array, dst)) is not None:
-            if not (yield gift, deadline.left_s()):
-                raise WorldTimeoutError(
-                    f"{what} in {self} did not begin within {timeout_s} s; the array is still yours"
-                )
-            is_lent = not gift.trouble  # it is copied, then
-        loans.seal(array)
-        said: Any = loans.lend(array, dst) if is_lent else lent.buffer
-        sent = self.edges.send(dst, 0, calls.SEND, lent.dtype, lent.shape, said, is_notice=is_lent)
+        gift = loans.give(array, dst) if is_lent else None
+        if gift is None and dst not in self.sending:
+            sent = self._hand_over(array, dst, is_lent=is_lent)
+        else:
+            with self.sending.queued(dst) as turn:
+                has_turn = yield from turn.wait_for_others(deadline)
+                if not has_turn or (gift is not None and not (yield gift, deadline.left_s())):
+                    raise self._not_begun(dst, timeout_s)
+                is_lent = is_lent and not (gift is not None and gift.trouble)  # copied, then
+                sent = self._hand_over(array, dst, is_lent=is_lent)
         if sent is not None:
-            yield from self.finish(sent, deadline.left_s(), what)
+            yield from self.finish(sent, deadline.left_s(), f"send to rank {dst}")
+
+    def _hand_over(self, array: Array, dst: int, *, is_lent: bool) -> WorldOperation | None:
+        lent = to_send(array)
+        said: Any = self.loans.lend(array, dst) if is_lent else lent.buffer
+        try:
+            sent = self.edges.send(
+                dst, 0, calls.SEND, lent.dtype, lent.shape, said, is_notice=is_lent
+            )
+        except BaseException:
+            if is_lent:
+                self.loans.take_back(said)
+            raise
+        self.loans.seal(array)
+        return sent
 
     def send_from_gpu(self, array: Any, dst: int, timeout_s: float | None) -> Waits[None]:
         """Send an array on a GPU."""
         self.check_usable()
         check_timeout(timeout_s)
         self._check_other("dst", dst := whole("dst", dst))
-        return nccl_transfers.send(self, array, dst, timeout_s)
+        if dst not in self.sending:
+            return (yield from nccl_transfers.send(self, array, dst, timeout_s))
+        deadline = Deadline(timeout_s)
+        with self.sending.queued(dst) as turn:
+            if not (yield from turn.wait_for_others(deadline)):
+                raise self._not_begun(dst, timeout_s)
+            return (yield from nccl_transfers.send(self, array, dst, deadline.left_s()))
+
+    def _not_begun(self, dst: int, timeout_s: float | None) -> WorldTimeoutError:
+        return WorldTimeoutError(
+            f"send to rank {dst} in {self} did not begin within {timeout_s} s; the array is still "
+            "yours"
+        )
 
     def begin_receive(self, into: Any, src: int, timeout_s: float | None) -> WorldOperation | None:
         """Begin; None: it is done."""
@@ -467,6 +510,8 @@ class BlockingWorld:
             return run_blocking(self._world.send_from_gpu(array, dst, timeout_s))
         if self._world.loans.is_ours(array):
             return run_blocking(self._world.give_away(array, dst, timeout_s))
+        if self._world.sending:
+            return run_blocking(self._world.send_behind(array, dst, timeout_s))
         operation = self._world.begin_send(array, dst, timeout_s)
         if operation is not None:
             run_blocking(self._world.finish(operation, timeout_s, f"send to rank {dst}"))

@@ -15,6 +15,7 @@ import pytest
 from hoplite_ray import worlds
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.worlds.loans import LENT_BYTES_MIN
+from hoplite_ray.worlds.sending import Sending
 from tests.process.world_crew import ANSWER_S, Crew, Here, free_address, join
 
 COUNT = 300_000
@@ -89,6 +90,103 @@ async def pass_on(here: Here, rank: int, size: int) -> str:
 def test_what_is_given_away_arrives_without_a_copy_and_read_only(crew: Crew) -> None:
     pair(crew)
     assert crew.together(pass_on) == ["sent", "r--s"]
+
+
+async def in_a_row(here: Here, rank: int, size: int) -> None:
+    """A play: several at once, some on memory that the receiver has to be given before."""
+    world = here.worlds["w"]
+    for number in range(0, 60, 4):
+        if rank == 0:
+            first, third = filled(world, number), filled(world, number + 2)
+            await asyncio.gather(
+                world.send(first, dst=1),
+                world.send(expected(number + 1), dst=1),
+                world.send(third, dst=1),
+                world.send(expected(number + 3, 5), dst=1),
+            )
+        else:
+            here.kept[str(number)] = got = [await world.recv(src=0) for _ in range(4)]
+            assert [each[0] for each in got] == [number, number + 1, number + 2, number + 3]
+
+
+def test_what_is_sent_at_once_arrives_in_order(crew: Crew) -> None:
+    pair(crew)
+    crew.together(in_a_row)
+
+
+async def one_gives_up(here: Here, rank: int, size: int) -> None:
+    """A play: of three that wait for one after the other, the second has no time."""
+    world = here.worlds["w"]
+    if rank == 1:
+        assert [(await world.recv(src=0))[0] for _ in range(2)] == [1, 3]
+        return
+    late = Sending(None)
+    with world.sending.queued(1) as turn:
+        turn.before = late  # as one that waits for a gift
+        first = asyncio.create_task(world.send(expected(1), dst=1))
+        await asyncio.sleep(0)
+        with pytest.raises(HopliteError, match=r"did not begin within 0\.05 s"):
+            await world.send(expected(2), dst=1, timeout_s=0.05)
+        third = asyncio.create_task(world.send(filled(world, 3), dst=1))
+        await asyncio.sleep(0.05)
+        assert not first.done() and not third.done(), (first, third)
+    await asyncio.sleep(0.05)
+    assert not first.done() and not third.done(), "what it waited for has not begun"
+    late.end()
+    await asyncio.gather(first, third)
+    assert not world.sending
+
+
+def test_who_gives_up_waiting_lets_nobody_overtake(crew: Crew) -> None:
+    pair(crew)
+    crew.together(one_gives_up)
+
+
+async def sends_after_leaving(here: Here, rank: int, size: int) -> None:
+    """A play: what can't be sent any more stays its sender's."""
+    world = here.worlds["w"]
+    array = filled(world, 1) if rank == 0 else None
+    await world.barrier()
+    await world.leave()
+    if array is not None:
+        with pytest.raises(HopliteError):
+            await world.send(array, dst=1)
+        assert array.flags.writeable
+        assert world.loans._lender.counts()[2] == 0
+
+
+def test_what_is_sent_after_leaving_is_not_lent(crew: Crew) -> None:
+    pair(crew)
+    crew.together(sends_after_leaving)
+
+
+PARTS = 6000
+
+
+async def many_parts(here: Here, rank: int, size: int) -> None:
+    """A play: thousands of loans end at once, while their lender does not hear of it."""
+    world = here.worlds["w"]
+    if rank == 0:
+        await world.send(np.array([os.getpid()]), dst=1)
+        array = world.alloc(LENT_BYTES_MIN + 8 * PARTS, np.uint8)
+        for number in range(PARTS):
+            await world.send(array[8 * number : 8 * number + LENT_BYTES_MIN], dst=1)
+        await world.barrier()
+        await until(lambda: world.loans._lender.counts()[2] == 0)
+        return
+    pid = int((await world.recv(src=0))[0])
+    got = [await world.recv(src=0) for _ in range(PARTS)]
+    await world.barrier()
+    os.kill(pid, signal.SIGSTOP)
+    got.clear()
+    gc.collect()
+    await asyncio.sleep(0.3)
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_thousands_of_loans_that_end_at_once_are_all_heard_of(crew: Crew) -> None:
+    pair(crew)
+    crew.together(many_parts)
 
 
 async def over_tcp(here: Here, rank: int, size: int) -> None:
