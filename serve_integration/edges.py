@@ -132,9 +132,8 @@ class Edge:
         try:
             return Message.packed(kind, number, value, self.world.device)
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"
             raise TypeError(
-                f"{self._what} can't be sent ({why}); make it of what pickle takes"
+                f"{self._what} can't be sent ({said(error)}); make it of what pickle takes"
             ) from error
 
     def _post(self, message: Message) -> None:
@@ -153,7 +152,11 @@ class Edge:
             self._is_sending = False
             self._has_sent.set()
             return
-        frame, arrays = self._next_frame()
+        try:
+            frame, arrays = self._next_frame()
+        except Exception as error:  # as of memory
+            self._give_up(f"what was to go by it can't: {said(error)}")
+            return
         operation: Any = None
         if frame.nbytes < _ALLOC_BYTES_MIN and not arrays:
             try:
@@ -180,7 +183,7 @@ class Edge:
         except WorldError as error:
             self._hear_end(error)
         except Exception as error:  # as of an array on the GPU that can't be sent
-            self._give_up(f"what was to go by it can't: {type(error).__name__}: {error}")
+            self._give_up(f"what was to go by it can't: {said(error)}")
         self._send_next()
 
     def _next_frame(self) -> tuple[np.ndarray[Any, Any], Sequence[Any]]:
@@ -203,9 +206,10 @@ class Edge:
         return framed(messages, self._empty), arrays
 
     def _empty(self, size_bytes: int) -> np.ndarray[Any, Any]:
-        if size_bytes < _ALLOC_BYTES_MIN:
-            return np.empty(size_bytes, np.uint8)
-        return self.world.alloc(size_bytes, np.uint8)
+        if size_bytes >= _ALLOC_BYTES_MIN:
+            with contextlib.suppress(WorldError):  # no memory to share: it goes as a copy
+                return self.world.alloc(size_bytes, np.uint8)
+        return np.empty(size_bytes, np.uint8)
 
     async def _receive(self) -> None:
         try:
@@ -215,7 +219,7 @@ class Edge:
         except WorldError as error:
             self._hear_end(error)
         except Exception as error:  # as a frame of another version, or no memory on the GPU
-            self._give_up(f"what came by it can't be had: {type(error).__name__}: {error}")
+            self._give_up(f"what came by it can't be had: {said(error)}")
 
     async def _with_arrays(self, message: Message) -> Message:
         """Receive the arrays on the GPU that follow a message's frame."""
@@ -251,13 +255,14 @@ class Edge:
             try:
                 value = message.value()
             except Exception as error:
-                text = f"the reply can't be read here: {type(error).__name__}: {error}"
-                reply.set_exception(RuntimeError(text))
+                reply.set_exception(RuntimeError(f"the reply can't be read here: {said(error)}"))
                 return
             if message.kind == _REPLY:
                 reply.set_result(value)
-            else:
+            elif isinstance(value, Exception) and not isinstance(value, StopIteration):
                 reply.set_exception(value)
+            else:
+                reply.set_exception(RuntimeError(f"an error that reads here as {value!r:.200}"))
 
     def _tell_begun(self, number: int, has_begun: bool) -> None:
         if not self.is_broken:
@@ -312,16 +317,36 @@ def _cancel_begun(task: asyncio.Task[None]) -> None:
 
 
 def failure(number: int, error: Exception) -> Message:
-    """Pack an error; one that can't be pickled, or read again, goes as its text."""
+    """Pack an error; one that can't be pickled, or is none when it is read, goes as its text."""
     try:
         message = Message.packed(_FAILURE, number, error)
-        message.value()
-        return message
+        if isinstance(message.value(), Exception):
+            return message
+    except Exception as why:
+        logger.debug("%s can't be pickled: %s", type(error), said(why))
+    told = RuntimeError(said(error))
+    for note in getattr(error, "__notes__", ()):
+        told.add_note(str(note))
+    return Message.packed(_FAILURE, number, told)
+
+
+def said(error: BaseException) -> str:
+    """Return an error's class and text, also if it is one that can't say it."""
+    try:
+        return f"{type(error).__name__}: {error}"
     except Exception:
-        told = RuntimeError(f"{type(error).__name__}: {error}")
-        for note in getattr(error, "__notes__", ()):
-            told.add_note(str(note))
-        return Message.packed(_FAILURE, number, told)
+        return f"{type(error).__name__}: <its text can't be had>"
+
+
+def noted(error: Exception, note: str) -> Exception:
+    """Return it with a note; another one in its place if it takes none, as a frozen dataclass."""
+    try:
+        error.add_note(note)
+        return error
+    except Exception:
+        told = RuntimeError(said(error))
+        told.add_note(note)
+        return told
 
 
 class Door:

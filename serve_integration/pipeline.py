@@ -218,7 +218,7 @@ class Ingress:
             return answer
         except (TimeoutError, LateError) as error:
             outcome = "late"
-            if str(error):
+            if str(error) or hasattr(error, "__notes__"):  # a stage's own says where
                 raise
             raise TimeoutError(
                 f"query {query_id} was not answered within {limit_s:g} s, its deadline"

@@ -31,7 +31,7 @@ from ray.serve.config import RequestRouterConfig
 
 from hoplite_ray.serve import discovery, handoff, metrics
 from hoplite_ray.serve.batching import Batches, Late
-from hoplite_ray.serve.edges import Door
+from hoplite_ray.serve.edges import Door, noted, said
 from hoplite_ray.serve.joins import Joins
 from hoplite_ray.serve.outlet import JoinLostError, Outlet, joint_answer
 from hoplite_ray.serve.query import Merged, Query
@@ -449,7 +449,7 @@ class Replica:
             if isinstance(answer, BaseException):
                 error = _ordinary(answer)
                 if not getattr(error, "__notes__", ()):
-                    error.add_note(f"in stage {self._name}: it was its answer")
+                    error = noted(error, f"in stage {self._name}: it was its answer")
                 run.answer.set_exception(error)
             else:
                 run.answer.set_result(answer)
@@ -508,8 +508,7 @@ class Replica:
         except Exception as error:
             if len(runs) == 1:
                 told = "".join(traceback.format_exception(error))[-_TRACEBACK_MAX:]
-                error.add_note(f"in stage {self._name}:\n{told}")
-                return [error]
+                return [noted(error, f"in stage {self._name}:\n{told}")]
         half = len(runs) // 2
         return (yield from self._bisected(runs[:half])) + (yield from self._bisected(runs[half:]))
 
@@ -541,7 +540,7 @@ def _ordinary(error: BaseException) -> Exception:
     """
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    return RuntimeError(f"{type(error).__name__}: {error}")
+    return RuntimeError(said(error))
 
 
 def observe_hop(query: Query) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import threading
@@ -199,6 +200,30 @@ class OddError(Exception):
         super().__init__(f"odd {one} {two}")
 
 
+@dataclasses.dataclass(frozen=True)
+class FrozenError(Exception):
+    """Takes no note."""
+
+    code: int
+
+
+class TextError(Exception):
+    """Reads as a text where it has gone to."""
+
+    def __reduce__(self) -> Any:
+        return str, ("a text",)
+
+
+class DumbError(Exception):
+    """Can't say what it is, and can't be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__(threading.Lock())
+
+    def __str__(self) -> str:
+        raise KeyError
+
+
 @stage(**LIGHT)
 class Unsendable:
     """Answers, or raises, what can't go on."""
@@ -206,7 +231,11 @@ class Unsendable:
     def __call__(self, queries: list[str]) -> list[Any]:
         if queries == ["odd"]:
             raise OddError(1, 2)
-        answers = {"lock": threading.Lock(), "error": KeyError("alone"), "set": {1}}
+        raised = {"frozen": FrozenError(7), "text": TextError(), "dumb": DumbError()}
+        if queries[0] in raised:
+            raise raised[queries[0]]
+        answers: dict[str, Any] = {"lock": threading.Lock(), "error": KeyError("alone"), "set": {1}}
+        answers["answered"] = FrozenError(8)
         return [answers[query] for query in queries]
 
 

@@ -179,6 +179,15 @@ def test_an_answer_that_cannot_go_on_is_told_with_its_stage(node: Node, where: s
     with pytest.raises(KeyError, match="alone") as failed:
         application.answer("error")
     assert f"in stage {where}: it was its answer" in str(failed.value)
+    for query, text in (
+        ("frozen", "FrozenError"),
+        ("text", "TextError"),
+        ("dumb", "DumbError"),
+        ("answered", "FrozenError"),
+    ):
+        with pytest.raises(RuntimeError, match=text) as failed:
+            application.answer(query)
+        assert f"in stage {where}" in str(failed.value)
     if where == "last":
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"{node.http}/unsendable", data=b'"set"', timeout=30)

@@ -1,0 +1,87 @@
+"""What an edge makes of errors that can't go, and of memory that isn't there."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hoplite_ray import WorldError
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.edges import Edge, EdgeBrokenError, failure, noted
+
+
+class TextError(Exception):
+    def __reduce__(self) -> Any:
+        return str, ("a text",)
+
+
+class DumbError(Exception):
+    def __str__(self) -> str:
+        raise KeyError
+
+
+def test_an_error_that_reads_as_something_else_goes_as_its_text() -> None:
+    read = failure(1, noted(TextError("mine"), "in stage a")).value()
+    assert type(read) is RuntimeError and str(read) == "TextError: mine"
+    assert read.__notes__ == ["in stage a"]
+    dumb = DumbError(threading.Lock())
+    assert str(failure(1, dumb).value()) == "DumbError: <its text can't be had>"
+
+
+class _World:
+    """Where messages go, and no memory to share is left; `lacks` of any kind."""
+
+    rank, device = 0, None
+
+    def __init__(self, *, lacks: bool) -> None:
+        self.frames: list[Any] = []
+        self.aborted = ""
+        self._lacks = lacks
+
+    def begin_send(self, frame: Any, dst: int, timeout_s: float | None) -> None:
+        self.frames.append(frame)
+
+    async def send(self, frame: Any, *, dst: int) -> None:
+        self.frames.append(frame)
+
+    async def recv(self, *, src: int) -> Any:
+        await asyncio.Event().wait()
+
+    def alloc(self, size_bytes: int, dtype: Any) -> Any:
+        raise MemoryError if self._lacks else WorldError("there is no memory to share")
+
+    def abort(self, why: str) -> None:
+        self.aborted = why
+
+
+async def no_handler(request: Any, begun: Any) -> None:
+    raise AssertionError("nobody calls")
+
+
+@pytest.mark.parametrize("lacks", [False, True])
+def test_an_edge_without_memory_copies_or_breaks_and_never_hangs(
+    monkeypatch: pytest.MonkeyPatch, lacks: bool
+) -> None:
+    monkeypatch.setattr(metrics, "count", lambda *_, **__: None)
+
+    async def run() -> None:
+        world = _World(lacks=lacks)
+        edge = Edge(world, no_handler)  # type: ignore[arg-type]  # what is called of a World
+        calls = [asyncio.create_task(edge.call(each)) for each in (np.zeros(1 << 20), 1, 2)]
+        await asyncio.sleep(0.1)
+        if lacks:
+            ended = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(each, EdgeBrokenError) for each in ended), ended
+            assert "MemoryError" in world.aborted
+        else:
+            assert len(world.frames) == 2, "the large one, and the others together"
+            assert not edge.is_broken and not any(each.done() for each in calls)
+            for each in calls:
+                each.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
+    asyncio.run(run())
