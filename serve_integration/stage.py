@@ -240,26 +240,23 @@ class Replica:
         Serve counts calls by handles itself, and knows nothing of those over edges.
         """
         own = getattr(self._user, "record_autoscaling_stats", None)
-        stats = own() if own is not None else {}
-        if inspect.isawaitable(stats):
-            stats = await stats
+        stats = await _beside(own) if own is not None else {}
         return {**stats, RUNNING_REQUESTS_KEY: self._running}
 
-    def reconfigure(self, user_config: Any) -> Any:
+    async def reconfigure(self, user_config: Any) -> Any:
         """Have the user's object take in Serve's `user_config`."""
         own = getattr(self._user, "reconfigure", None)
         if own is None:
             raise ValueError(
                 f"user_config is for a stage with reconfigure(); {self._name} has none"
             )
-        return own(user_config)
+        return await _beside(own, user_config)
 
     async def check_health(self) -> None:
         """Ask the user's object, if it can tell."""
         own = getattr(self._user, "check_health", None)
-        health = own() if own is not None else None
-        if inspect.isawaitable(health):
-            await health
+        if own is not None:
+            await _beside(own)
 
     async def __call__(self, query_id: str, left_s: float, *values: Any) -> Any:
         """Answer one query by a plain handle (edges="serve"): no stage is called from here."""
@@ -520,6 +517,14 @@ class Replica:
                 **{name: [run.value[name] for run in runs] for name in self._stage.inputs}
             )
         return self._user([run.value for run in runs])
+
+
+async def _beside(function: Callable[..., Any], *args: Any) -> Any:
+    """Call what may be async; in a thread, as Serve does, if it is not: edges are served here."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*args)
+    result = await asyncio.to_thread(function, *args)
+    return await result if inspect.isawaitable(result) else result
 
 
 async def _made(stage: Stage) -> Any:

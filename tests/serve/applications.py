@@ -224,6 +224,29 @@ class DumbError(Exception):
         raise KeyError
 
 
+@stage(user_config={"scale": 3}, **LIGHT)
+class Configured:
+    """Multiplies by what it was told last, and is asked how it is in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._scale = 0
+        self._asked_in = ""
+        self._is_asked = threading.Event()
+
+    async def reconfigure(self, user_config: Any) -> None:
+        await asyncio.sleep(0.01)
+        self._scale = user_config["scale"]
+
+    def check_health(self) -> None:
+        self._asked_in = threading.current_thread().name
+        self._is_asked.set()
+
+    async def __call__(self, queries: list[int]) -> list[Any]:
+        assert await asyncio.to_thread(self._is_asked.wait, 30)
+        is_beside = self._asked_in != threading.current_thread().name
+        return [(each * self._scale, is_beside) for each in queries]
+
+
 @stage(**LIGHT)
 class Unsendable:
     """Answers, or raises, what can't go on."""

@@ -21,6 +21,7 @@ from tests.ray.spilling import told as told_by_the_node
 from tests.serve.applications import (
     BAD,
     KEY,
+    Configured,
     Counting,
     Cross,
     Deadly,
@@ -193,6 +194,12 @@ def test_an_answer_that_cannot_go_on_is_told_with_its_stage(node: Node, where: s
             urllib.request.urlopen(f"{node.http}/unsendable", data=b'"set"', timeout=30)
         text = json.load(refused.value)["error"]
         assert "the answer can't go over HTTP" in text and "set is not JSON" in text
+    application.delete()
+
+
+def test_a_stage_is_configured_and_asked_beside_its_queries(node: Node) -> None:
+    application = Application("configured", pipeline(only=Configured, replicas=1))
+    assert application.answer(7) == (21, True)
     application.delete()
 
 
