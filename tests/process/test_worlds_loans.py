@@ -160,7 +160,7 @@ def test_what_is_sent_after_leaving_is_not_lent(crew: Crew) -> None:
     crew.together(sends_after_leaving)
 
 
-PARTS = 6000
+PARTS = 20_000
 
 
 async def many_parts(here: Here, rank: int, size: int) -> None:
@@ -184,6 +184,7 @@ async def many_parts(here: Here, rank: int, size: int) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.timeout(60)
 def test_thousands_of_loans_that_end_at_once_are_all_heard_of(crew: Crew) -> None:
     pair(crew)
     crew.together(many_parts)
