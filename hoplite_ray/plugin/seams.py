@@ -99,10 +99,20 @@ def raylet_pid() -> int:
 
     Workers have it in their environment; drivers don't, and several raylets may share a host.
     """
+    return _raylet_credentials()[0]
+
+
+def raylet_user() -> int:
+    """The user as whom this node's raylet runs, and so do its workers and actors."""
+    return _raylet_credentials()[1]
+
+
+def _raylet_credentials() -> tuple[int, int]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.connect(_worker().node.raylet_socket_name)
         credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", credentials)[0])
+    pid, user, _ = struct.unpack("3i", credentials)
+    return int(pid), int(user)
 
 
 def this_worker() -> str:

@@ -26,13 +26,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import ray
 
 from hoplite_ray import _native
 from hoplite_ray.config import Config, Memory, arena_bytes
 from hoplite_ray.control.tls import Tls
-from hoplite_ray.errors import HopliteError, NodeLostError, UnauthenticatedError
+from hoplite_ray.errors import (
+    HopliteError,
+    NodeLostError,
+    UnauthenticatedError,
+    WireVersionMismatchError,
+)
 from hoplite_ray.plugin import rails, seams
 
 _START_S = 60.0  # a node is up in 0.3 s; a loaded machine has been seen to take 20
@@ -98,9 +104,11 @@ def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None
 
     Raises: ValueError if `asked` differs from the cluster's options; ControlError if it asks for
             data_tls without Ray's TLS settings; UnauthenticatedError if another user has made the
-            directory; NodeLostError if the node does not start, with its own last words, or if
-            there is no room for it in place of `lost`.
+            directory, or started Ray here; WireVersionMismatchError if the cluster's nodes are of
+            another release; NodeLostError if the node does not start, with its own last words, or
+            if there is no room for it in place of `lost`.
     """
+    _refuse_guests(seams.raylet_user())
     place.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     _refuse_others(place.directory)
     place.directory.chmod(0o700)
@@ -127,6 +135,16 @@ def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None
             raise NodeLostError(f"the node has died, and can't start again: {error}") from error
 
 
+def _refuse_guests(host: int) -> None:
+    """A Ray node has one node, as the user who started Ray here: as whom its steward runs, too."""
+    if host != os.getuid():
+        raise UnauthenticatedError(
+            f"this process is of user {os.getuid()}, and the Ray node that it is connected to of "
+            f"user {host}, as is its node of hoplite_ray: submit the program by 'ray job submit', "
+            "or add a Ray node of your own (docs/operations.md)"
+        )
+
+
 def _refuse_others(directory: Path) -> None:
     """Every user of the machine may write where Ray has us put our directory."""
     owner = directory.lstat().st_uid
@@ -142,9 +160,10 @@ def _agree(values: seams.KeyValues, asked: Config) -> Config:
     wanted = asked.explicit()
     stored = values.read("options")
     if stored is None:
-        first = {"options": wanted, "job": seams.this_job(), "user": os.getuid()}
-        stored = values.put_if_absent("options", json.dumps(first).encode())
+        own = {"job": seams.this_job(), "user": os.getuid(), "wire": _native.WIRE_VERSION}
+        stored = values.put_if_absent("options", json.dumps({"options": wanted, **own}).encode())
     first = json.loads(stored)
+    _refuse_unlike(first)
     fixed: dict[str, object] = first["options"]
     for name, value in wanted.items():
         if fixed.get(name) != value:
@@ -155,6 +174,17 @@ def _agree(values: seams.KeyValues, asked: Config) -> Config:
                 f"leave {name} out, or restart the Ray cluster"
             )
     return Config.from_options(fixed)
+
+
+def _refuse_unlike(first: dict[str, Any]) -> None:
+    """Nodes of two wire versions can't talk; in one view each would end lives of the other."""
+    wire = first.get("wire", _native.WIRE_VERSION)  # releases before it was kept have this one
+    if wire != _native.WIRE_VERSION:
+        raise WireVersionMismatchError(
+            f"this process has wire version {_native.WIRE_VERSION}, but this cluster's nodes run "
+            f"with {wire}, as the first job has fixed it: {first['job']} of user {first['user']}; "
+            "install one release of hoplite_ray for all, or restart the Ray cluster"
+        )
 
 
 def _start(place: NodePlace, values: seams.KeyValues, options: Config) -> RunningNode:
@@ -200,7 +230,7 @@ def node_name(ray_node_id: str) -> str:
 
 
 def node_number(ray_node_id: str) -> int:
-    """The node id of a Ray node: 63 bits of its hash, never 0."""
+    """The node id of a Ray node, which has one node: 63 bits of its hash, never 0."""
     digest = hashlib.blake2b(ray_node_id.encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 1) or 1
 

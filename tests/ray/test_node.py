@@ -15,8 +15,9 @@ import pytest
 import ray
 
 import hoplite_ray as hop
+from hoplite_ray import _native
 from hoplite_ray.config import Config, Memory
-from hoplite_ray.errors import ControlError
+from hoplite_ray.errors import ControlError, WireVersionMismatchError
 from hoplite_ray.plugin import start
 from hoplite_ray.plugin.start import NodePlace, RunningNode, ensure_node
 from hoplite_ray.stats import NodeStats
@@ -164,6 +165,18 @@ def test_a_job_that_asks_for_other_options_is_told_both(cluster: RayCluster) -> 
     with pytest.raises(ControlError, match="data_tls is on and RAY_USE_TLS is not"):
         ensure_node(place, Config(data_tls="on"))  # before it could become the cluster's
     assert ensure_node(place, Config()).incarnation >= 1
+
+
+def test_a_process_of_another_release_is_told_of_the_first(
+    cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hop.put(np.zeros(3))  # the first job, which fixes the wire version
+    ours = _native.WIRE_VERSION
+    monkeypatch.setattr(_native, "WIRE_VERSION", ours + 1)
+    told = rf"has wire version {ours + 1}, but this cluster's nodes run with {ours}, .* of user"
+    with pytest.raises(WireVersionMismatchError, match=told):
+        ensure_node(NodePlace("no Ray node", tmp_path), Config())
+    assert not (tmp_path / "life").exists()
 
 
 def test_an_arena_leaves_ray_its_memory() -> None:

@@ -214,3 +214,33 @@ def test_a_directory_that_another_user_has_made_is_refused(cluster: RayCluster) 
         with pytest.raises(UnauthenticatedError, match=f"was made by user {OTHER}, this process"):
             ensure_node(place, hop.Config())
         assert not any(place.directory.iterdir())
+
+
+GUEST = """
+import sys
+import numpy as np, ray, hoplite_ray as hop
+
+ray.init(sys.argv[1], _temp_dir=sys.argv[2], log_to_driver=False)
+try:
+    hop.put(np.ones(3))
+except hop.HopliteError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.timeout(180)  # a Ray node starts, and a job
+def test_a_program_of_one_user_on_a_ray_node_of_another_is_told(
+    cluster: RayCluster, other: OtherUser
+) -> None:
+    user, array = ray.get(make.options(resources={"other": 0.001}).remote())
+    assert user == OTHER
+    ran = subprocess.run(  # root may go where no other user may
+        [sys.executable, "-c", GUEST, cluster.cluster.address, f"{other.home}/ray"],
+        capture_output=True,
+        text=True,
+    )
+    told = "UnauthenticatedError this process is of user 0, and the Ray node that it is connected"
+    assert f"{told} to of user {OTHER}, as is its node of hoplite_ray: submit" in ran.stdout, ran
+    assert hop.get(array).sum() == LARGE  # its node has the life that it had
+    assert ray.get(make.options(resources={"other": 0.001}).remote())[0] == OTHER
+    assert not [*Path(f"{other.home}/ray").glob("session_*/hoplite-0-*")]
