@@ -28,6 +28,7 @@ import signal
 import stat
 import sys
 import threading
+import time
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -58,6 +59,8 @@ _GRACE_S = 1.0  # for watchers to receive the view in which we have left
 # After that the kernel ends what still waits: a thread in a call to Ray's GCS, which is gone, too,
 # would hold the process for 40 s.
 _END_S = 5
+# Whoever looks whether a node runs holds its lock for some microseconds.
+_TRIES, _LOOK_S = 10, 0.01
 # A usual log grows by some 200 bytes per change of the view; only `trace=1` and strangers who
 # knock for days come near this. As much again is kept in node.log.1.
 _LOG_BYTES_MAX = 16 << 20
@@ -361,12 +364,16 @@ def _hold(file: Path) -> Iterator[None]:
     """Hold `file` while the process lives, so that a directory has one node."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"another node runs in {file.parent}; give this one another --directory"
-            ) from None
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not tries_left:
+                    raise ValueError(
+                        f"another node runs in {file.parent}; give this one another --directory"
+                    ) from None
+            time.sleep(_LOOK_S)
         yield
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open

@@ -22,7 +22,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -80,17 +80,26 @@ def running_node(place: NodePlace) -> RunningNode | None:
     """
     try:
         record = json.loads((place.directory / "node.json").read_text())
-        descriptor = os.open(place.directory / "node.lock", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    with _free_of_nodes(place.directory) as is_free:
+        return None if is_free else RunningNode(record["socket"], record["incarnation"])
+
+
+@contextmanager
+def _free_of_nodes(directory: Path) -> Iterator[bool]:
+    """Whether no node process lives there; if so, none can begin meanwhile."""
+    descriptor = os.open(directory / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return RunningNode(record["socket"], record["incarnation"])
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_free = True
+        except BlockingIOError:
+            is_free = False
+        yield is_free
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open
         os.close(descriptor)
-    return None
 
 
 def began_s() -> float:
@@ -119,20 +128,37 @@ def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None
     if asked.data_tls == "on":
         Tls.for_data()
     fixed = _agree(values, asked)
-    with _only_one(place.directory / "start.lock"):
-        deadline = time.monotonic() + _END_S
-        while (node := running_node(place)) is not None and node == lost:
-            if time.monotonic() > deadline:
-                break  # it runs after all, or is stuck: attaching again tells
-            time.sleep(0.01)
-        if node is not None:
-            return node
-        try:
-            return replace(_start(place, values, fixed), is_new=True)
-        except ValueError as error:
-            if lost is None:
-                raise
-            raise NodeLostError(f"the node has died, and can't start again: {error}") from error
+    try:
+        return _settled(place, lost, lambda: _start(place, values, fixed))
+    except ValueError as error:
+        if lost is None:
+            raise
+        raise NodeLostError(f"the node has died, and can't start again: {error}") from error
+
+
+def _settled(
+    place: NodePlace, lost: RunningNode | None, start: Callable[[], RunningNode]
+) -> RunningNode:
+    """The node at `place`, by `start` if no process is there: one may be between two lives."""
+    began = time.monotonic()
+    while True:
+        with _only_one(place.directory / "start.lock"):
+            node = running_node(place)
+            if node is None:
+                with _free_of_nodes(place.directory) as is_free:
+                    pass
+                if is_free:
+                    return replace(start(), is_new=True)
+        waited_s = time.monotonic() - began
+        if node is not None and (node != lost or waited_s > _END_S):
+            return node  # a `lost` one runs after all, or is stuck: attaching again tells
+        if node is None and waited_s > _START_S:
+            raise NodeLostError(
+                f"the node in {place.directory} has had no life for {_START_S:.0f} s, and its "
+                "process goes on: the others hold its last life for dead and have not let in the "
+                f"next one, or it can't end; {place.directory}/node.log says why"
+            )
+        time.sleep(0.01)
 
 
 def _refuse_guests(host: int) -> None:
@@ -299,7 +325,9 @@ def _next_life(directory: Path) -> int:
         lives.append(int((directory / "life").read_text()))
     with suppress(FileNotFoundError):
         lives.append(json.loads((directory / "node.json").read_text())["incarnation"])
-    (directory / "node.json").unlink(missing_ok=True)  # of a life that has ended
+    with _free_of_nodes(directory) as is_free:
+        if is_free:  # else it is of one that somebody else has started
+            (directory / "node.json").unlink(missing_ok=True)  # of a life that has ended
     (directory / "life").write_text(str(max(lives) + 1))
     return int(max(lives) + 1)
 

@@ -6,7 +6,9 @@ import fcntl
 import json
 import os
 import resource
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,67 @@ def test_a_lock_that_another_holds_stays_his(tmp_path: Path) -> None:
         (tmp_path / "node.json").write_text(json.dumps({"socket": "s", "incarnation": 7}))
         for _ in range(2):
             assert start.running_node(NodePlace("", tmp_path)) == RunningNode("s", 7)
+            assert places.Place.read(tmp_path).is_running
+
+
+def record_of(directory: Path, incarnation: int) -> RunningNode:
+    (directory / "node.json").write_text(json.dumps({"socket": "s", "incarnation": incarnation}))
+    return RunningNode("s", incarnation)
+
+
+def not_to_start() -> RunningNode:
+    raise AssertionError("its process is there")
+
+
+@pytest.mark.parametrize("lost", [None, RunningNode("s", 1)])
+def test_a_node_between_two_lives_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: RunningNode | None
+) -> None:
+    def next_life(slept_s: float) -> None:
+        record_of(tmp_path, 2)
+
+    monkeypatch.setattr(time, "sleep", next_life)
+    with node._hold(tmp_path / "node.lock"):
+        found = start._settled(NodePlace("", tmp_path), lost, not_to_start)
+    assert found == RunningNode("s", 2) and not found.is_new
+
+
+def test_a_node_that_ends_is_followed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda slept_s: ends.close())
+    with ExitStack() as ends:
+        ends.enter_context(node._hold(tmp_path / "node.lock"))
+        found = start._settled(NodePlace("", tmp_path), None, lambda: record_of(tmp_path, 1))
+    assert found == RunningNode("s", 1) and found.is_new
+
+
+def test_a_node_that_is_let_in_by_nobody_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "_START_S", 0.0)
+    told = f"the node in {tmp_path} has had no life for 0 s, .*; {tmp_path}/node.log says why"
+    with node._hold(tmp_path / "node.lock"), pytest.raises(NodeLostError, match=told):
+        start._settled(NodePlace("", tmp_path), None, not_to_start)
+
+
+def test_only_a_life_that_has_ended_loses_its_record(tmp_path: Path) -> None:
+    record_of(tmp_path, 6)
+    with node._hold(tmp_path / "node.lock"):
+        assert start._next_life(tmp_path) == 7
+        assert start.running_node(NodePlace("", tmp_path)) == RunningNode("s", 6)
+    assert start._next_life(tmp_path) == 8
+    assert not (tmp_path / "node.json").exists()
+
+
+def test_a_look_at_a_directory_keeps_no_node_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda slept_s: looks.close())
+    with ExitStack() as looks:
+        looks.enter_context(start._free_of_nodes(tmp_path))
+        with node._hold(tmp_path / "node.lock"):
+            record_of(tmp_path, 1)
             assert places.Place.read(tmp_path).is_running
 
 
