@@ -29,7 +29,7 @@ from hoplite_ray import WorldBrokenError, WorldError
 from hoplite_ray.serve import gpu_arrays, metrics
 from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.worlds import Cause, World, manager
-from hoplite_ray.worlds.waiting import run_async
+from hoplite_ray.worlds.waiting import Waits, Wanted, run_async
 
 logger = logging.getLogger("hoplite_ray.serve")
 
@@ -157,34 +157,37 @@ class Edge:
         except Exception as error:  # as of memory
             self._give_up(f"what was to go by it can't: {said(error)}")
             return
-        operation: Any = None
-        if frame.nbytes < _ALLOC_BYTES_MIN and not arrays:
-            try:
-                operation = self.world.begin_send(frame, self._peer, None)
-            except WorldError as error:
-                self._hear_end(error)
-                return
-            if operation is None:  # it has gone; what else is to go in this turn goes together
-                asyncio.get_running_loop().call_soon(self._send_next)
-                return
-        self._sending = asyncio.create_task(self._finish_send(frame, operation, arrays))
-
-    async def _finish_send(
-        self, frame: np.ndarray[Any, Any], operation: Any, arrays: Sequence[Any]
-    ) -> None:
-        """Wait until `begin_send`'s operation is done; None: it was not begun."""
+        steps = self._sent(frame, arrays)
         try:
-            if operation is None:
-                await self.world.send(frame, dst=self._peer)
-            else:
-                await run_async(self.world.finish(operation, None, "send"))
-            for array in arrays:
-                await self.world.send(array, dst=self._peer)
-        except WorldError as error:
-            self._hear_end(error)
-        except Exception as error:  # as of an array on the GPU that can't be sent
-            self._give_up(f"what was to go by it can't: {said(error)}")
+            wanted = next(steps)
+        except StopIteration:  # it has gone; what else is to go in this turn goes together
+            asyncio.get_running_loop().call_soon(self._send_next)
+        except Exception as error:
+            self._hear_failure(error)
+        else:
+            self._sending = asyncio.create_task(self._finish_send(steps, wanted))
+
+    def _sent(self, frame: np.ndarray[Any, Any], arrays: Sequence[Any]) -> Waits[None]:
+        """Send a frame, and the arrays on the GPU that follow it."""
+        if frame.nbytes >= _ALLOC_BYTES_MIN and self.world.loans.is_ours(frame):
+            yield from self.world.give_away(frame, self._peer, None)
+        elif (operation := self.world.begin_send(frame, self._peer, None)) is not None:
+            yield from self.world.finish(operation, None, "send")
+        for array in arrays:
+            yield from self.world.send_from_gpu(array, self._peer, None)
+
+    async def _finish_send(self, steps: Waits[None], wanted: Wanted) -> None:
+        try:
+            await run_async(steps, wanted)
+        except Exception as error:
+            self._hear_failure(error)
         self._send_next()
+
+    def _hear_failure(self, error: Exception) -> None:
+        if isinstance(error, WorldError):
+            self._hear_end(error)
+        else:  # as of an array on the GPU that can't be sent
+            self._give_up(f"what was to go by it can't: {said(error)}")
 
     def _next_frame(self) -> tuple[np.ndarray[Any, Any], Sequence[Any]]:
         """Make a frame of what waits; returns it and the arrays on the GPU that are to follow."""
@@ -230,7 +233,8 @@ class Edge:
         arrays = gpu_arrays.made(message.description, self.world.device)
         for array in arrays:
             await self.world.recv(array, src=self._peer)
-        return message.with_arrays(arrays)
+        message.arrays = arrays
+        return message
 
     def _take_in(self, message: Message) -> None:
         number = message.number

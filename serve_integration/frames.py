@@ -1,7 +1,7 @@
 """Python values as one array of bytes, and back: a pickle, and the buffers that it leaves out.
 
-    u32 number of messages
-    for each of them u32 kind, u32 number of parts, u64 number
+    u64 number of messages
+    for each of them u64 kind, u64 number of parts, u64 number
     for each part u64 length: of the pickle, then of its buffers
     all parts, each at a multiple of 64
 
@@ -15,7 +15,7 @@ import contextlib
 import pickle
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,9 @@ from ray import cloudpickle
 from hoplite_ray.serve import gpu_arrays
 
 _ALIGNED = 64  # of each part: what vector instructions and caches want
-_COUNT, _MESSAGE, _LENGTH = struct.Struct("<I"), struct.Struct("<IIQ"), struct.Struct("<Q")
+_WORD = 8
+_HEAD = 3  # words of each message
+_SMALL = 16 << 10  # below it numpy takes longer to begin a copy than to make it
 
 _ON_GPU = 1 << 31
 
@@ -32,19 +34,21 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Part = memoryview | bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Message:
     """A message: its kind and number, and its value as it travels.
 
     arrays:       on GPUs, which go or came beside the parts.
-    description:  of those that are still to come.
+    description:  of those.
+    size_bytes:   of its parts in a frame, of one that was packed here.
     """
 
     kind: int
     number: int
-    parts: tuple[Part, ...]
+    parts: Sequence[Part]
     arrays: Sequence[Any] = ()
     description: Part | None = None
+    size_bytes: int = 0
 
     @classmethod
     def packed(cls, kind: int, number: int, value: Any, device: int | None = None) -> Message:
@@ -53,12 +57,12 @@ class Message:
         device:  the GPU whose arrays are left out; None: all arrays are on the host.
         """
         body, buffers, arrays = _pickled(value, device)
-        parts: tuple[Part, ...] = (body, *(buffer.raw() for buffer in buffers))
-        return cls(kind, number, parts, arrays, gpu_arrays.described(arrays) if arrays else None)
-
-    def with_arrays(self, arrays: Sequence[Any]) -> Message:
-        """Return it with those that have come."""
-        return replace(self, arrays=arrays)
+        parts: list[Part] = [body, *(buffer.raw() for buffer in buffers)]
+        description = gpu_arrays.described(arrays) if arrays else None
+        size_bytes = sum(map(_rounded, map(len, parts)))
+        if description is not None:
+            size_bytes += _rounded(len(description))
+        return cls(kind, number, parts, arrays, description, size_bytes)
 
     def value(self) -> Any:
         """Return the value. Raises whatever its class does."""
@@ -69,70 +73,58 @@ class Message:
     @property
     def gpu_bytes(self) -> int:
         """Of its arrays on GPUs."""
-        return sum(int(array.nbytes) for array in self.arrays)
+        return sum(int(array.nbytes) for array in self.arrays) if self.arrays else 0
 
     @property
     def total_bytes(self) -> int:
         """Of all that goes over an edge."""
         return self.size_bytes + self.gpu_bytes
 
-    @property
-    def framed_parts(self) -> tuple[Part, ...]:
-        """All that a frame has of it."""
-        return self.parts if self.description is None else (*self.parts, self.description)
-
-    @property
-    def framed_kind(self) -> int:
-        """Its kind, and whether there is a description."""
-        return self.kind if self.description is None else self.kind | _ON_GPU
-
-    @property
-    def size_bytes(self) -> int:
-        """Of its parts in a frame."""
-        return sum(_rounded(len(part)) for part in self.framed_parts)
-
 
 def framed(messages: Sequence[Message], empty: Callable[[int], Bytes]) -> Bytes:
     """Write messages into one array, which `empty` makes. Cost: one copy of all bytes."""
-    parts = [part for message in messages for part in message.framed_parts]
-    head = b"".join(
-        (
-            _COUNT.pack(len(messages)),
-            *(
-                _MESSAGE.pack(each.framed_kind, len(each.framed_parts), each.number)
-                for each in messages
-            ),
-            *(_LENGTH.pack(len(part)) for part in parts),
-        )
-    )
-    frame = empty(_rounded(len(head)) + sum(message.size_bytes for message in messages))
-    at = 0
-    for part in (head, *parts):
-        frame[at : at + len(part)] = np.frombuffer(part, np.uint8)
-        at += _rounded(len(part))
+    words: list[int] = [len(messages)]
+    parts: list[Part] = []
+    size_bytes = 0
+    for each in messages:
+        own = each.parts if each.description is None else [*each.parts, each.description]
+        kind = each.kind if each.description is None else each.kind | _ON_GPU
+        words += (kind, len(own), each.number)
+        parts += own
+        size_bytes += each.size_bytes
+    words += map(len, parts)
+    at = _rounded(_WORD * len(words))
+    frame = empty(at + size_bytes)
+    view = frame.data
+    struct.pack_into(f"<{len(words)}Q", view, 0, *words)
+    for part in parts:
+        size = len(part)
+        if size < _SMALL:
+            view[at : at + size] = part
+        else:
+            frame[at : at + size] = np.frombuffer(part, np.uint8)
+        at += _rounded(size)
     return frame
 
 
 def unframed(frame: Bytes) -> list[Message]:
     """Return the messages of a frame."""
     view = frame.data
-    (count,) = _COUNT.unpack_from(view)
-    heads = [
-        _MESSAGE.unpack_from(view, _COUNT.size + _MESSAGE.size * each) for each in range(count)
-    ]
-    length_at = _COUNT.size + _MESSAGE.size * count
-    at = _rounded(length_at + _LENGTH.size * sum(parts for _, parts, _ in heads))
+    (count,) = struct.unpack_from("<Q", view)
+    heads = struct.unpack_from(f"<{_HEAD * count}Q", view, _WORD)
+    lengths_at = _WORD * (1 + _HEAD * count)
+    lengths = iter(struct.unpack_from(f"<{sum(heads[1::_HEAD])}Q", view, lengths_at))
+    at = _rounded(lengths_at + _WORD * sum(heads[1::_HEAD]))
     messages = []
-    for kind, parts, number in heads:
+    for first in range(0, _HEAD * count, _HEAD):
+        kind, parts, number = heads[first : first + _HEAD]
         views: list[Part] = []
         for _ in range(parts):
-            (length,) = _LENGTH.unpack_from(view, length_at)
+            length = next(lengths)
             views.append(view[at : at + length])
-            length_at += _LENGTH.size
             at += _rounded(length)
         description = views.pop() if kind & _ON_GPU else None
-        message = Message(kind & ~_ON_GPU, number, tuple(views), description=description)
-        messages.append(message)
+        messages.append(Message(kind & ~_ON_GPU, number, views, (), description))
     return messages
 
 
@@ -163,4 +155,4 @@ def _pickled(
 
 
 def _rounded(length: int) -> int:
-    return -(-length // _ALIGNED) * _ALIGNED
+    return (length + _ALIGNED - 1) & -_ALIGNED

@@ -112,7 +112,7 @@ class Outlet:
                 query.alone = alone = deaths >= DEATHS_MAX - 1
                 query.left_s = max(deadline_s - _now(), 0.001)
                 query.sent_s = time.time()
-                return await edge.call(query)
+                return await edge.call(query.told)
             except StoredLostError as error:
                 logger.debug("stage %s can't have it by its id: %s", self.stage, error)
                 query = query.by_value()
@@ -136,6 +136,8 @@ class Outlet:
 
     def _chosen(self) -> Edge | None:
         """Return the edge with the fewest calls open; None: there is no replica."""
+        if len(self._edges) == 1:
+            return next(iter(self._edges.values()))
         return min(
             self._edges.values(), key=lambda edge: (edge.calls_open, random.random()), default=None
         )
@@ -226,7 +228,7 @@ class Outlet:
                 await edge.close()
 
     async def _nothing(self, request: Any, begun: Callable[[bool], None]) -> Any:
-        raise TypeError(f"a stage does not call its callers; it asked for {type(request).__name__}")
+        raise TypeError("a stage does not call its callers; this one has asked something")
 
 
 async def joint_answer(calls: Sequence[Coroutine[Any, Any, Any]], attempt: int) -> Any:

@@ -19,7 +19,6 @@ import logging
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -36,6 +35,7 @@ from hoplite_ray.serve.joins import Joins
 from hoplite_ray.serve.outlet import JoinLostError, Outlet, joint_answer
 from hoplite_ray.serve.query import Merged, Query
 from hoplite_ray.serve.router import ROUTER
+from hoplite_ray.serve.worker import Worker
 
 logger = logging.getLogger("hoplite_ray.serve")
 
@@ -211,7 +211,7 @@ class Replica:
         self._name = name
         self._user: Any = await _made(stage)
         self._is_async = inspect.iscoroutinefunction(self._user.__call__)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{name}")
+        self._worker = Worker(f"stage-{name}")
         self._batches = Batches[_Run](
             cap=stage.max_batch, waiting_max=_WAITING_MAX, late=stage.late
         )
@@ -276,13 +276,15 @@ class Replica:
         await self._door.close()
         for outlet in self._outlets.values():
             await outlet.close()
+        self._worker.close()
         user, self._user = self._user, None
         own = getattr(user, "__del__", None)
         if inspect.iscoroutinefunction(own):
             await own()
 
-    def _asked(self, query: Query, begun: Begun) -> Awaitable[Any]:
+    def _asked(self, told: tuple[Any, ...], begun: Begun) -> Awaitable[Any]:
         """Answer what comes over an edge; what can have its place in a batch has it at once."""
+        query = Query(*told)
         if isinstance(query.value, handoff.Stored) or len(self._stage.inputs) > 1:
             return self._counted(self._taken(query, begun))
         return self._counted(self._answered(query, begun))
@@ -378,7 +380,7 @@ class Replica:
         value = await handoff.shared(result, len(self._outlets))
         calls = [
             outlet.call(
-                replace(query, name=self._name, value=value, left_s=left_s),
+                query.onward(self._name, value, left_s),
                 preferred=query.joins.get(name, ()),
             )
             for name, outlet in self._outlets.items()
@@ -435,7 +437,7 @@ class Replica:
         else:
             loop = asyncio.get_running_loop()
             context = contextvars.copy_context()
-            self._executor.submit(context.run, self._work, runs, began_s, loop)
+            self._worker.submit(context.run, self._work, runs, began_s, loop)
 
     def _finish(self, runs: list[_Run], answers: list[Any], took_s: float) -> None:
         for run, answer in zip(runs, answers, strict=True):

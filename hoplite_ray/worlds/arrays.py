@@ -58,13 +58,15 @@ def fresh(buffer: Any, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]
 
     Raises:  InvalidArgumentError if its shape or dtype can't be of so many bytes.
     """
+    raw = np.frombuffer(buffer, np.uint8)
+    if dtype == "uint8" and shape == raw.shape:  # as of frames, which others wait for
+        return raw
     kind = numpy_dtype(dtype)
-    size = memoryview(buffer).nbytes
-    if kind.hasobject or kind.itemsize * math.prod(shape) != size:
+    if kind.hasobject or kind.itemsize * math.prod(shape) != raw.nbytes:
         raise InvalidArgumentError(
-            f"{size} B can't be {dtype}{list(shape)}; the sender is at fault"
+            f"{raw.nbytes} B can't be {dtype}{list(shape)}; the sender is at fault"
         )
-    return np.frombuffer(buffer, np.uint8).view(kind).reshape(shape)
+    return raw.view(kind).reshape(shape)
 
 
 def _as_numpy(value: Any) -> tuple[str, np.ndarray[Any, Any]]:

@@ -20,7 +20,8 @@ from hoplite_ray._native import Completions, WorldOperation
 
 T = TypeVar("T")
 # Yields what to wait for and how long, and is sent whether it has ended.
-Waits = Generator[tuple["WorldOperation | Turn", float | None], bool, T]
+Wanted = tuple["WorldOperation | Turn", float | None]
+Waits = Generator[Wanted, bool, T]
 
 PENDING, DONE, BROKEN = 0, 1, 2  # an operation's state
 
@@ -73,10 +74,14 @@ async def wait_async(operation: WorldOperation | Turn, timeout_s: float | None) 
     return await waiter.wait(operation, timeout_s)
 
 
-async def run_async(steps: Waits[T]) -> T:
-    """Do what the generator does between its waits; cancelling the task is raised in it."""
+async def run_async(steps: Waits[T], wanted: Wanted | None = None) -> T:
+    """Do what the generator does between its waits; cancelling the task is raised in it.
+
+    wanted:  what it has yielded, if its first step was taken before.
+    """
     try:
-        wanted = next(steps)
+        if wanted is None:
+            wanted = next(steps)
         while True:
             try:
                 has_ended = await wait_async(*wanted)

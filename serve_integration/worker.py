@@ -1,0 +1,49 @@
+"""One thread that runs what it is told to, one call after the other.
+
+An executor's takes 0.1 ms more from the end of one call to the begin of the next one, of which
+queries wait for all: it makes a future for each, and tells it of its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+logger = logging.getLogger("hoplite_ray.serve")
+
+_Call = tuple[Callable[..., object], tuple[Any, ...]]
+
+
+class Worker:
+    """The thread, of that name. It ends when it is closed, or with the process."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def submit(self, function: Callable[..., object], *args: Any) -> None:
+        """Have it called after what was submitted before; it says itself how it ended."""
+        self._calls.put((function, args))
+
+    def close(self) -> None:
+        """End the thread, after what was submitted."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """In a call of its own: nothing of what has run is kept while the next one is awaited."""
+        call = self._calls.get()
+        if call is None:
+            return False
+        function, args = call
+        try:
+            function(*args)
+        except BaseException:  # or all that is submitted later would wait for ever
+            logger.exception("%s has failed", function)
+        return True
