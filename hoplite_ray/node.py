@@ -45,6 +45,7 @@ from hoplite_ray.control.tls import Tls
 from hoplite_ray.control.view import Member, View
 from hoplite_ray.control.view_store import TableViews, ViewStore
 from hoplite_ray.errors import ControlError, HopliteError
+from hoplite_ray.files import replace_file
 from hoplite_ray.node_options import NodeOptions, checked, own_directory, parsed
 
 _logger = logging.getLogger("hoplite_ray.node")
@@ -209,9 +210,7 @@ class Life:
         await membership.enter(options.join)
         self._service.open(membership)
         line = json.dumps(_record(options, own))
-        unfinished = options.record.with_suffix(".part")
-        unfinished.write_text(line + "\n")
-        unfinished.rename(options.record)
+        replace_file(options.record, f"{line}\n".encode())
         with contextlib.suppress(BrokenPipeError):  # whoever started us need not listen
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
@@ -227,7 +226,7 @@ class Life:
         self._service.say_shortage(why)
         try:
             if why:
-                self._options.shortage.write_text(why)
+                replace_file(self._options.shortage, why.encode())
             else:
                 self._options.shortage.unlink(missing_ok=True)
         except OSError as error:  # as on a full disk; who asks the node itself is told all the same

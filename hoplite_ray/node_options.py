@@ -19,6 +19,7 @@ from hoplite_ray import _native
 from hoplite_ray.config import Config, Memory, arena_bytes, native_value
 from hoplite_ray.control.auth import SECRET_BYTES_MIN
 from hoplite_ray.control.view import is_address
+from hoplite_ray.files import replace_file
 
 _NODE_ID_MAX = 2**63 - 1
 _INCARNATION_MAX = 2**32 - 1
@@ -225,6 +226,5 @@ def _secret(given: Path | None, directory: Path) -> bytes:
             f"the secret in {given or own} has {len(secret)} bytes; "
             f"put at least {SECRET_BYTES_MIN} random ones there"
         )
-    with open(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(secret)
+    replace_file(own, secret)
     return secret

@@ -39,6 +39,7 @@ from hoplite_ray.errors import (
     UnauthenticatedError,
     WireVersionMismatchError,
 )
+from hoplite_ray.files import replace_file
 from hoplite_ray.plugin import rails, seams
 
 _START_S = 60.0  # a node is up in 0.3 s; a loaded machine has been seen to take 20
@@ -216,9 +217,7 @@ def _refuse_unlike(first: dict[str, Any]) -> None:
 def _start(place: NodePlace, values: seams.KeyValues, options: Config) -> RunningNode:
     incarnation = _next_life(place.directory)
     secret_file = place.directory / "secret"
-    secret = values.put_if_absent("secret", secrets.token_hex(32).encode())
-    with open(os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(secret)
+    replace_file(secret_file, values.put_if_absent("secret", secrets.token_hex(32).encode()))
     rays_address = seams.node_address()
     chosen = rails.chosen(options.rails, rays_address, seams.interfaces())
     command = [
@@ -328,7 +327,7 @@ def _next_life(directory: Path) -> int:
     with _free_of_nodes(directory) as is_free:
         if is_free:  # else it is of one that somebody else has started
             (directory / "node.json").unlink(missing_ok=True)  # of a life that has ended
-    (directory / "life").write_text(str(max(lives) + 1))
+    replace_file(directory / "life", str(max(lives) + 1).encode())
     return int(max(lives) + 1)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray import node
+from hoplite_ray import node, node_options
 from hoplite_ray.cli import places
 from hoplite_ray.errors import NodeLostError
 from hoplite_ray.plugin import start
@@ -173,3 +173,32 @@ def test_a_process_may_have_many_files_open(
             start._run(NodePlace("", tmp_path), ["/bin/sh", "-c", "echo it is not to be; exit 2"])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def keep_a_secret(directory: Path) -> Path:
+    node_options._secret(None, directory)
+    return directory / "secret"
+
+
+def begin_a_life(directory: Path) -> Path:
+    start._next_life(directory)
+    return directory / "life"
+
+
+@pytest.mark.parametrize("write", [keep_a_secret, begin_a_life])
+def test_what_is_known_of_a_node_outlives_a_full_disk(
+    tmp_path: Path, write: Callable[[Path], Path]
+) -> None:
+    file = write(tmp_path)
+    before = file.read_bytes()
+    file.chmod(0o644)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.read_bytes() == before
+    assert write(tmp_path).stat().st_mode & 0o777 == 0o600
+    assert {each.name for each in tmp_path.iterdir()} <= {file.name, "node.lock"}
