@@ -61,6 +61,7 @@ class Journal:
         self._descriptor = -1
         self._written_bytes = self._until_bytes = 0
         self._followed: list[int] = []  # files that are to say ENDED yet, as on a full disk
+        self._is_stuck = False  # there is no next file, or they can't say so; it was warned of
         self._begin()
         _open.add(self)
 
@@ -107,13 +108,24 @@ class Journal:
         if self._descriptor < 0:
             return  # closed at the end of the process: what it owns is orphaned anyway
         self._append(record.to_bytes())
+        is_due = self._written_bytes > self._until_bytes
+        if not is_due and not self._followed:
+            return
         try:
-            if self._written_bytes > self._until_bytes:
+            if is_due:
                 self._begin()
             self._end_followed()
         except OSError as error:  # the present files say all there is to say: later
-            _logger.warning("%s: no next journal now: %s", self._directory, error)
+            if not self._is_stuck:
+                _logger.warning(
+                    "%s: no next journal until there is room: %s", self._directory, error
+                )
+            self._is_stuck = True
             self._until_bytes = self._written_bytes + self._grows_bytes
+        else:
+            if self._is_stuck:
+                _logger.info("%s: journals follow each other again", self._directory)
+            self._is_stuck = False
 
     def _append(self, data: bytes) -> None:
         _write_whole(self._descriptor, data)

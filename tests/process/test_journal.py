@@ -297,3 +297,34 @@ def test_a_disk_that_is_full_between_two_files_loses_nothing_and_stops_nobody(
     owner.owned(named(400), 1)
     owner.close()
     assert orphans(journals) == {named(400): 1}
+
+
+@pytest.mark.parametrize("lacking", ["next", "end"])
+def test_a_disk_that_is_full_is_said_once_until_it_has_room(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    lacking: str,
+) -> None:
+    caplog.set_level("INFO")
+    owner = Journal(tmp_path, GROWS_BYTES)
+    write = os.write
+
+    def scarce(to: int, data: bytes) -> int:
+        is_next = to not in {owner._descriptor, *owner._followed}
+        is_end = data == Record(Kind.ENDED).to_bytes()
+        return 0 if (is_next if lacking == "next" else is_end) else write(to, data)
+
+    for _ in range(2):
+        caplog.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", scarce)
+            for number in range(100):
+                owner.owned(named(number), 1)
+        assert [each.levelname for each in caplog.records] == ["WARNING"]
+        assert "no next journal until there is room: [Errno 28]" in caplog.text
+        for number in range(100):
+            owner.released(named(number))
+        assert [each.levelname for each in caplog.records] == ["WARNING", "INFO"]
+        assert "journals follow each other again" in caplog.text
+    owner.close()
