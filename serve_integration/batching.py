@@ -121,7 +121,7 @@ class Batches(Generic[Item]):
         if self.is_busy or not self._waiting:
             return None
         batch: Batch[Item] = Batch([], [])
-        alone_s = self.service_time.of(1)
+        alone_s = self.service_time.of(1) if self._late is Late.DROP else 0.0
         while self._waiting and len(batch.items) < self._cap:
             deadline_s, ticket = heapq.heappop(self._order)
             if ticket not in self._waiting:

@@ -217,12 +217,16 @@ class Edge:
     async def _receive(self) -> None:
         try:
             while True:
-                for message in unframed(await self.world.recv(src=self._peer)):
-                    self._take_in(await self._with_arrays(message))
+                await self._receive_next()
         except WorldError as error:
             self._hear_end(error)
         except Exception as error:  # as a frame of another version, or no memory on the GPU
             self._give_up(f"what came by it can't be had: {said(error)}")
+
+    async def _receive_next(self) -> None:
+        """In a call of its own: no memory of a message is kept while the next one is awaited."""
+        for message in unframed(await self.world.recv(src=self._peer)):
+            self._take_in(await self._with_arrays(message))
 
     async def _with_arrays(self, message: Message) -> Message:
         """Receive the arrays on the GPU that follow a message's frame."""

@@ -12,6 +12,8 @@ by themselves (gpu_arrays.py); a bit of their message's kind says that its last 
 from __future__ import annotations
 
 import contextlib
+import copyreg
+import io
 import pickle
 import struct
 from collections.abc import Callable, Sequence
@@ -128,6 +130,29 @@ def unframed(frame: Bytes) -> list[Message]:
     return messages
 
 
+def _array(buffer: Any, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return np.frombuffer(buffer, dtype).reshape(shape)
+
+
+def _reduced(array: np.ndarray[Any, Any]) -> Any:
+    dtype = array.dtype
+    if dtype.kind in "biufc" and dtype.isbuiltin == 1 and array.flags.c_contiguous:
+        buffer = pickle.PickleBuffer(array)  # type: ignore[arg-type]
+        return _array, (buffer, dtype.char, array.shape)
+    return array.__reduce_ex__(5)
+
+
+class _Table(dict[type, Callable[[Any], Any]]):
+    def __missing__(self, kind: type) -> Callable[[Any], Any]:
+        return copyreg.dispatch_table[kind]
+
+
+class _Pickler(pickle.Pickler):
+    """Takes half as long over an array as numpy's own way, which names its module's dtypes."""
+
+    dispatch_table = _Table({np.ndarray: _reduced})
+
+
 def _pickled(
     value: Any, device: int | None
 ) -> tuple[bytes, list[pickle.PickleBuffer], Sequence[Any]]:
@@ -139,7 +164,9 @@ def _pickled(
     arrays: Sequence[Any] = ()
     with contextlib.suppress(Exception):
         if device is None:
-            body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+            into = io.BytesIO()
+            _Pickler(into, 5, buffer_callback=buffers.append).dump(value)
+            body = into.getvalue()
         else:
             body, arrays = gpu_arrays.pickled(value, device, buffers.append, by_value=False)
         if b"__main__" not in body:

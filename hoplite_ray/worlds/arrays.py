@@ -70,6 +70,8 @@ def fresh(buffer: Any, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]
 
 
 def _as_numpy(value: Any) -> tuple[str, np.ndarray[Any, Any]]:
+    if type(value) is np.ndarray:  # the usual case
+        return _name(value), value
     if isinstance(value, np.ma.MaskedArray):
         raise WrongTypeError("a masked array's mask is not carried; send its .filled(), or .data")
     if isinstance(value, np.ndarray):
