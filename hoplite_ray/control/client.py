@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 import grpc
@@ -63,7 +65,8 @@ class ControlClient:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._tls = Tls.from_environment()
-        self._links: dict[str, grpc.aio.Channel] = {}
+        self._links: dict[str, _Link] = {}
+        self._hanging_up: set[asyncio.Task[None]] = set()
 
     async def join(self, address: str, member: Member, *, passed_on: bool = False) -> View:
         """Ask for a view that has `member` in it."""
@@ -180,28 +183,55 @@ class ControlClient:
 
     async def is_healthy(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> bool:
         """Ask the standard health service."""
-        stub = cast(Any, health_pb2_grpc.HealthStub)(self._link(address))
-        try:
-            reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
-        except grpc.aio.AioRpcError:
-            return False
+        with self._link(address) as link:
+            stub = cast(Any, health_pb2_grpc.HealthStub)(link)
+            try:
+                reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+            except grpc.aio.AioRpcError:
+                return False
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def keep(self, addresses: Collection[str]) -> None:
+        """Hang up everywhere else, where a call is under way when it has ended.
+
+        A link takes some 20 KiB, and in a long life nodes come and go at ever new addresses.
+        """
+        for address, link in list(self._links.items()):
+            link.is_kept = address in addresses
+            self._let_go(address, link)
 
     async def close(self) -> None:
         """Hang up everywhere."""
         for link in self._links.values():
-            await link.close()
+            await link.channel.close()
         self._links.clear()
+        await asyncio.gather(*self._hanging_up)
 
-    def _link(self, address: str) -> grpc.aio.Channel:
-        if address not in self._links:
-            if self._tls is None:
-                link = grpc.aio.insecure_channel(address, options=_OPTIONS)
-            else:
-                trust = self._tls.at_the_caller()
-                link = grpc.aio.secure_channel(address, trust, options=_OPTIONS)
-            self._links[address] = link
-        return self._links[address]
+    @contextmanager
+    def _link(self, address: str) -> Iterator[grpc.aio.Channel]:
+        """Give the link to that address for one call."""
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = _Link(self._dial(address))
+        link.calls += 1
+        try:
+            yield link.channel
+        finally:
+            link.calls -= 1
+            self._let_go(address, link)
+
+    def _let_go(self, address: str, link: _Link) -> None:
+        if link.calls == 0 and not link.is_kept and self._links.get(address) is link:
+            del self._links[address]
+            task = asyncio.get_running_loop().create_task(link.channel.close())
+            self._hanging_up.add(task)
+            task.add_done_callback(self._hanging_up.discard)
+
+    def _dial(self, address: str) -> grpc.aio.Channel:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        trust = self._tls.at_the_caller()
+        return grpc.aio.secure_channel(address, trust, options=_OPTIONS)
 
     def _metadata(self, method: str, request: bytes) -> tuple[tuple[str, str], ...]:
         return ((METADATA_KEY, proof(self._secret, method, request, now_s=time.time())),)
@@ -213,29 +243,32 @@ class ControlClient:
         self, address: str, method: str, request: Message, *, timeout_s: float = CALL_TIMEOUT_S
     ) -> Message:
         encoded = request.SerializeToString()
-        call = self._link(address).unary_unary(
-            full_name(method), response_deserializer=METHODS[method].reply.FromString
-        )
-        try:
-            reply = await call(encoded, timeout=timeout_s, metadata=self._metadata(method, encoded))
-        except grpc.aio.AioRpcError as error:
-            raise self._as_ours(address, method, error) from None
+        with self._link(address) as link:
+            call = link.unary_unary(
+                full_name(method), response_deserializer=METHODS[method].reply.FromString
+            )
+            said = self._metadata(method, encoded)
+            try:
+                reply = await call(encoded, timeout=timeout_s, metadata=said)
+            except grpc.aio.AioRpcError as error:
+                raise self._as_ours(address, method, error) from None
         return cast(Message, reply)
 
     async def _stream(
         self, address: str, method: str, request: Message, timeout_s: float
     ) -> AsyncIterator[Message]:
         encoded = request.SerializeToString()
-        call = self._link(address).unary_stream(
-            full_name(method), response_deserializer=METHODS[method].reply.FromString
-        )(encoded, timeout=timeout_s, metadata=self._metadata(method, encoded))
-        try:
-            async for message in call:
-                yield message
-        except grpc.aio.AioRpcError as error:
-            raise self._as_ours(address, method, error) from None
-        finally:
-            call.cancel()
+        with self._link(address) as link:
+            call = link.unary_stream(
+                full_name(method), response_deserializer=METHODS[method].reply.FromString
+            )(encoded, timeout=timeout_s, metadata=self._metadata(method, encoded))
+            try:
+                async for message in call:
+                    yield message
+            except grpc.aio.AioRpcError as error:
+                raise self._as_ours(address, method, error) from None
+            finally:
+                call.cancel()
 
     def _as_ours(self, address: str, method: str, error: grpc.aio.AioRpcError) -> ControlError:
         details = error.details() or ""
@@ -253,6 +286,15 @@ class ControlClient:
             case grpc.StatusCode.ABORTED:
                 return NoQuorumError(text)
         return ControlError(text)
+
+
+@dataclass(slots=True)
+class _Link:
+    """A connection to one address, and how many calls go by it now."""
+
+    channel: grpc.aio.Channel
+    calls: int = 0
+    is_kept: bool = True
 
 
 class _DeadlineError(UnreachableError):

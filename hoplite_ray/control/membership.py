@@ -335,6 +335,7 @@ class Membership:
         self.view = view
         self._dead &= {member.key for member in view.members}
         self._reports.clear()  # who still thinks so says it again
+        self._calls.keep({member.control for member in view.members})
         _logger.info("view %d: %s", view.epoch, ", ".join(map(str, view.members)))
         if view.has(self.own.key):
             self._say_shortage("")

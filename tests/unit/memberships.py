@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import random
 import selectors
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
@@ -75,6 +75,7 @@ class Network:
         self.prng = random.Random(seed)
         self.nodes: dict[str, Membership] = {}
         self.views: dict[str, list[View]] = {}
+        self.links: dict[int, set[str]] = {}  # by node id, whom it has links to at most
         self.committed: dict[int, View] = {}  # as any node has ever taken it for committed
         self.secret_is_wrong = False
         self.after: Callable[[str, Membership], Coroutine[Any, Any, None]] | None = None
@@ -271,6 +272,9 @@ class Calls:
     def __init__(self, network: Network, source: int) -> None:
         self._network = network
         self._source = source
+
+    def keep(self, addresses: Collection[str]) -> None:
+        self._network.links[self._source] = {*addresses}
 
     async def _call(
         self, address: str, name: str, act: Callable[[Membership], Coroutine[Any, Any, T]]

@@ -53,6 +53,7 @@ def test_a_dead_member_is_removed_by_the_oldest(store: Callable[[], ViewStore]) 
         await net.crash(b)
         c.mark_dead(b.own.key)
         assert (await net.agree(a, c)).epoch == 4
+        assert net.links[1] == net.links[3] == {a.own.control, c.own.control}
 
     play(scenario, store=store())
 

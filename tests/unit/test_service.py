@@ -259,6 +259,27 @@ def test_whoever_asks_for_an_earlier_life_learns_of_this_one(alone: Node) -> Non
     alone.do(walk())
 
 
+def test_a_link_to_who_is_gone_ends_with_its_last_call(alone: Node) -> None:
+    async def walk() -> None:
+        await alone.join()
+        calls, watch = alone.calls, alone.calls.watch(alone.address, 0)
+        assert (await anext(watch)).epoch == 1
+        calls.keep({alone.address})
+        await calls.describe(alone.address)
+        calls.keep({"192.0.2.1:1"})
+        await calls.describe(alone.address)
+        assert len(calls._links) == 1  # for the watch, which goes on
+        await watch.aclose()
+        async with asyncio.timeout(5.0):
+            while calls._links or calls._hanging_up:  # noqa: ASYNC110 - nothing announces it
+                await asyncio.sleep(0.001)
+        assert (await calls.describe(alone.address)).node_id == 7  # as on the first day
+        calls.keep(())
+        assert not calls._links
+
+    alone.do(walk())
+
+
 def test_a_name_that_is_not_there(shared: Node) -> None:
     async def walk() -> None:
         with pytest.raises(grpc.aio.AioRpcError, match="there are ''") as refused:
