@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+
+_logger = logging.getLogger(__name__)
 
 _DEFAULT_SHARE = 0.2  # of memory: what is left of it is Ray's (30 %) and the workers'
 _ARENA_BYTES_MIN = 1 << 20  # one block of the largest kind: with less nothing large can come in
@@ -31,6 +35,8 @@ _PLACES = ("spill_directory",)
 _NETWORKS = ("rails",)
 _NAMES = (*_RANGES, *_PLACES, *_WORDS, *_NETWORKS)
 _RAILS_MAX = 8  # kRailsMax there
+# And the variables that are no options of nodes.
+_OWN_VARIABLES = ("PROGRESS", "WORLD_TRANSPORT", "CUDA_LIBRARY", "NCCL_LIBRARY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,7 @@ class Config:
         Raises:  ValueError naming the variable and what it may be.
         """
         environment = os.environ if environment is None else environment
+        _warn_of_unknown(environment)
         options: dict[str, object] = {}
         for name in _NAMES:
             variable = _ENVIRONMENT_PREFIX + name.upper()
@@ -135,6 +142,7 @@ def world_transport(environment: Mapping[str, str] | None = None) -> str:
     Raises:  ValueError if HOPLITE_RAY_WORLD_TRANSPORT is none of the words for it.
     """
     environment = os.environ if environment is None else environment
+    _warn_of_unknown(environment)
     text = environment.get("HOPLITE_RAY_WORLD_TRANSPORT", "auto")
     if text in WORLD_TRANSPORTS:
         return text
@@ -149,6 +157,23 @@ def nccl_libraries(environment: Mapping[str, str] | None = None) -> tuple[str | 
     environment = os.environ if environment is None else environment
     cuda = environment.get("HOPLITE_RAY_CUDA_LIBRARY") or "libcuda.so.1"
     return environment.get("HOPLITE_RAY_NCCL_LIBRARY") or None, cuda
+
+
+_warned_of: set[str] = set()
+
+
+def _warn_of_unknown(environment: Mapping[str, str]) -> None:
+    """Say once of each variable of ours that nobody reads it, and which one may be meant."""
+    known = [name.upper() for name in (*_NAMES, *_OWN_VARIABLES)]
+    for variable in environment:
+        prefix, name = variable[: len(_ENVIRONMENT_PREFIX)], variable[len(_ENVIRONMENT_PREFIX) :]
+        is_read = prefix == _ENVIRONMENT_PREFIX and name in known
+        if prefix.upper() != _ENVIRONMENT_PREFIX or is_read or variable in _warned_of:
+            continue
+        _warned_of.add(variable)
+        near = difflib.get_close_matches(name.upper(), known, n=1)
+        meant = f"is {_ENVIRONMENT_PREFIX}{near[0]} meant?" if near else "it can be unset"
+        _logger.warning("%s is set, and nobody reads it: %s", variable, meant)
 
 
 def native_value(name: str, value: object) -> int:

@@ -100,7 +100,7 @@ def _seconds(text: str) -> float:
     with suppress(ValueError):
         if 0 < (value := float(text)) < 86400:
             return value
-    raise argparse.ArgumentTypeError(f"{text} is not from 0 to 86400 s")
+    raise argparse.ArgumentTypeError(f"{text} is not above 0 and below 86400 s")
 
 
 def _port(text: str) -> int:

@@ -113,7 +113,7 @@ MISTAKES = {
     ),
     "only a secret": (["--secret-file", "/nowhere"], "--secret-file goes with --control", 2),
     "two places": (["--control", "a:1", "--address", "b"], "not allowed with argument", 2),
-    "no time": (["--timeout-s", "0"], "0 is not from 0 to 86400 s", 2),
+    "no time": (["--timeout-s", "0"], "0 is not above 0 and below 86400 s", 2),
     "Ray not there": (["--address", "127.0.0.1:1"], "no Ray cluster was found at 127.0.0.1:1", 1),
     "no Ray address": (["--address", "what"], "Invalid address format: what", 1),
 }

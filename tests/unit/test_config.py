@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hoplite_ray import config as options
 from hoplite_ray.config import Config, Memory, arena_bytes, native_value, shown
 
 GIB = 1 << 30
@@ -44,6 +45,22 @@ def test_a_wrong_word_is_named_with_what_is_allowed(name: str) -> None:
         Config.from_environment({name: "often"})
     with pytest.raises(ValueError, match=r"'when_full' is 1; it takes 'wait' or 'fail'"):
         Config(when_full=1)  # type: ignore[arg-type]  # that is what is tried
+
+
+def test_a_variable_that_nobody_reads_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(options, "_warned_of", set())
+    known = {f"HOPLITE_RAY_{name}": "1" for name in ("PROGRESS", "LINK_MBIT")}
+    wrong = {"HOPLITE_RAY_ARENA_BYTE": "1", "hoplite_ray_progress": "0", "HOPLITE_RAY_XYZZY": ""}
+    for _ in range(2):
+        Config.from_environment({**known, **wrong, "HOPLITE_RAYS": "0"})
+        options.world_transport(wrong)
+    assert [each.getMessage() for each in caplog.records] == [
+        "HOPLITE_RAY_ARENA_BYTE is set, and nobody reads it: is HOPLITE_RAY_ARENA_BYTES meant?",
+        "hoplite_ray_progress is set, and nobody reads it: is HOPLITE_RAY_PROGRESS meant?",
+        "HOPLITE_RAY_XYZZY is set, and nobody reads it: it can be unset",
+    ]
 
 
 def test_whether_data_is_encrypted_is_said_by_a_word() -> None:
