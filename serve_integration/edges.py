@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import hmac
 import itertools
 import json
@@ -87,7 +88,10 @@ class Edge:
         self._has_room.set()
         self._answering: dict[int, asyncio.Task[None]] = {}
         self._ended = asyncio.Event()
-        self._receiving = asyncio.create_task(self._receive())
+        self._context = contextvars.copy_context()
+        self._heard: Callable[[], Any] | None = None  # has the next frame, once `_came` is called
+        self._receiving: asyncio.Task[None] | None = None  # arrays on the GPU
+        self._listen()
 
     async def call(self, request: Any) -> Any:
         """Have the peer's handler answer; taken back, the handler is cancelled.
@@ -163,7 +167,7 @@ class Edge:
         except StopIteration:  # it has gone; what else is to go in this turn goes together
             asyncio.get_running_loop().call_soon(self._send_next)
         except Exception as error:
-            self._hear_failure(error)
+            self._hear_failure(error, "what was to go by it can't")
         else:
             self._sending = asyncio.create_task(self._finish_send(steps, wanted))
 
@@ -180,14 +184,14 @@ class Edge:
         try:
             await run_async(steps, wanted)
         except Exception as error:
-            self._hear_failure(error)
+            self._hear_failure(error, "what was to go by it can't")
         self._send_next()
 
-    def _hear_failure(self, error: Exception) -> None:
+    def _hear_failure(self, error: Exception, what: str) -> None:
         if isinstance(error, WorldError):
             self._hear_end(error)
-        else:  # as of an array on the GPU that can't be sent
-            self._give_up(f"what was to go by it can't: {said(error)}")
+        else:  # as a frame of another version, or no memory on the GPU
+            self._give_up(f"{what}: {said(error)}")
 
     def _next_frame(self) -> tuple[np.ndarray[Any, Any], Sequence[Any]]:
         """Make a frame of what waits; returns it and the arrays on the GPU that are to follow."""
@@ -214,19 +218,39 @@ class Edge:
                 return self.world.alloc(size_bytes, np.uint8)
         return np.empty(size_bytes, np.uint8)
 
-    async def _receive(self) -> None:
+    def _listen(self) -> None:
         try:
-            while True:
-                await self._receive_next()
+            self._heard = self.world.hear(self._peer, self._came)
         except WorldError as error:
             self._hear_end(error)
-        except Exception as error:  # as a frame of another version, or no memory on the GPU
-            self._give_up(f"what came by it can't be had: {said(error)}")
 
-    async def _receive_next(self) -> None:
-        """In a call of its own: no memory of a message is kept while the next one is awaited."""
-        for message in unframed(await self.world.recv(src=self._peer)):
-            self._take_in(await self._with_arrays(message))
+    def _came(self) -> None:
+        self._context.run(self._take_frame)
+
+    def _take_frame(self) -> None:
+        heard, self._heard = self._heard, None
+        if heard is None:  # the edge has ended
+            return
+        try:
+            messages = unframed(heard())
+            if any(message.description is not None for message in messages):
+                self._receiving = asyncio.create_task(self._take_in_arrays(messages))
+                return
+            for message in messages:
+                self._take_in(message)
+        except Exception as error:
+            self._hear_failure(error, "what came by it can't be had")
+        if not self.is_broken:
+            self._listen()
+
+    async def _take_in_arrays(self, messages: Sequence[Message]) -> None:
+        try:
+            for message in messages:
+                self._take_in(await self._with_arrays(message))
+        except Exception as error:
+            self._hear_failure(error, "what came by it can't be had")
+        if not self.is_broken:
+            self._listen()
 
     async def _with_arrays(self, message: Message) -> Message:
         """Receive the arrays on the GPU that follow a message's frame."""
@@ -310,6 +334,7 @@ class Edge:
                 reply.set_exception(error)
         self._has_room.set()
         self._has_sent.set()
+        self._heard = None
         for task in (self._receiving, self._sending):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()

@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -29,19 +29,28 @@ _FOREVER_S = 1e9
 
 
 class LoopWaiter:
-    """What has ended, for the coroutines of one event loop."""
+    """What has ended, for one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._completions = Completions()
         self._tokens = itertools.count(1)
-        self._futures: dict[int, asyncio.Future[None]] = {}
+        self._calls: dict[int, Callable[[], object]] = {}
+        self._loop = loop
         loop.add_reader(self._completions.fd, self._take)
+
+    def call(self, operation: WorldOperation | Turn, ended: Callable[[], object]) -> None:
+        """Have `ended` called in the loop, once, when the operation has ended."""
+        token = next(self._tokens)
+        self._calls[token] = ended
+        if not operation.notify(self._completions, token):
+            del self._calls[token]
+            self._loop.call_soon(ended)
 
     async def wait(self, operation: WorldOperation | Turn, timeout_s: float | None) -> bool:
         """Return whether the operation has ended, after at most `timeout_s`."""
         token = next(self._tokens)
-        future = asyncio.get_running_loop().create_future()
-        self._futures[token] = future
+        future = self._loop.create_future()
+        self._calls[token] = lambda: None if future.done() else future.set_result(None)
         try:
             if not operation.notify(self._completions, token):
                 return True
@@ -51,27 +60,27 @@ class LoopWaiter:
             done, _ = await asyncio.wait([future], timeout=timeout_s)
             return bool(done)
         finally:
-            self._futures.pop(token, None)
+            self._calls.pop(token, None)
 
     def _take(self) -> None:
         for token in self._completions.take():
-            future = self._futures.pop(token, None)
-            if future is not None and not future.done():
-                future.set_result(None)
+            call = self._calls.pop(token, None)
+            if call is not None:
+                call()
 
 
 _waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWaiter] = WeakKeyDictionary()
 
 
-async def wait_async(operation: WorldOperation | Turn, timeout_s: float | None) -> bool:
-    """Return whether it has ended, after at most `timeout_s`; the event loop goes on meanwhile."""
+def loop_waiter() -> LoopWaiter:
+    """Return that of the running event loop."""
     loop = asyncio.get_running_loop()
     waiter = _waiters.get(loop)
     if waiter is None:
         for closed in [each for each in list(_waiters) if each.is_closed()]:
             _waiters.pop(closed, None)  # one that was closed amid an operation waits for nothing
         waiter = _waiters[loop] = LoopWaiter(loop)
-    return await waiter.wait(operation, timeout_s)
+    return waiter
 
 
 async def run_async(steps: Waits[T], wanted: Wanted | None = None) -> T:
@@ -84,7 +93,7 @@ async def run_async(steps: Waits[T], wanted: Wanted | None = None) -> T:
             wanted = next(steps)
         while True:
             try:
-                has_ended = await wait_async(*wanted)
+                has_ended = await loop_waiter().wait(*wanted)
             except BaseException as error:
                 wanted = steps.throw(error)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class _World:
     """Where messages go, and no memory to share is left; `lacks` of any kind."""
 
     rank, device = 0, None
+    loans = SimpleNamespace(is_ours=lambda _: False)
 
     def __init__(self, *, lacks: bool) -> None:
         self.frames: list[Any] = []
@@ -45,11 +47,8 @@ class _World:
     def begin_send(self, frame: Any, dst: int, timeout_s: float | None) -> None:
         self.frames.append(frame)
 
-    async def send(self, frame: Any, *, dst: int) -> None:
-        self.frames.append(frame)
-
-    async def recv(self, *, src: int) -> Any:
-        await asyncio.Event().wait()
+    def hear(self, src: int, came: Any) -> Any:
+        return lambda: None
 
     def alloc(self, size_bytes: int, dtype: Any) -> Any:
         raise MemoryError if self._lacks else WorldError("there is no memory to share")
