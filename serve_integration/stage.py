@@ -507,6 +507,8 @@ class Replica:
         except Exception as error:
             if len(runs) == 1:
                 told = "".join(traceback.format_exception(error))[-_TRACEBACK_MAX:]
+                # Its frames hold the query, by whose future it would hold itself, for ever.
+                error = error.with_traceback(None)
                 return [noted(error, f"in stage {self._name}:\n{told}")]
         half = len(runs) // 2
         return (yield from self._bisected(runs[:half])) + (yield from self._bisected(runs[half:]))
