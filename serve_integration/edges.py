@@ -221,8 +221,8 @@ class Edge:
     def _listen(self) -> None:
         try:
             self._heard = self.world.hear(self._peer, self._came)
-        except WorldError as error:
-            self._hear_end(error)
+        except Exception as error:
+            self._hear_failure(error, "nothing that comes by it can be had")
 
     def _came(self) -> None:
         self._context.run(self._take_frame)

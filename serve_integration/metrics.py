@@ -116,8 +116,11 @@ def _note(tell: Callable[..., None], value: float, tags: Mapping[str, str]) -> N
 
 def _tell() -> None:
     global _telling
-    for _ in range(min(len(_noted), _AT_ONCE)):
-        tell, value, tags = _noted.popleft()
+    for _ in range(_AT_ONCE):
+        try:
+            tell, value, tags = _noted.popleft()
+        except IndexError:
+            break
         tell(value, tags)
     if _noted:
         asyncio.get_running_loop().call_soon(_tell)
