@@ -162,6 +162,7 @@ bool World::cancel(Operation& operation) {
     return false;
   }
   Edge& edge = *edges_.at(operation.peer);
+  operation.had_moved = edge.rules().has_moved(operation.id);
   const auto was_open = edge.rules().handle_cancel(operation.id);
   HOPLITE_CHECK(!was_open || *was_open);
   end_operation(operation, Operation::State::kCancelled);
@@ -187,6 +188,7 @@ bool World::notify(Operation& operation, std::shared_ptr<Completions> completion
 
 bool World::has_moved(const Operation& operation) {
   const Lock lock(mutex_);
+  if (operation.state == Operation::State::kCancelled) return operation.had_moved;
   if (beside_.contains(operation.id)) return true;
   const auto edge = edges_.find(operation.peer);
   return edge != edges_.end() && edge->second->rules().has_moved(operation.id);
@@ -490,9 +492,11 @@ void World::close() {
     break_by(nullptr, {Cause::kLocal, name_.rank, "it was closed without leaving"});
   }
   for (const auto& [peer, edge] : edges_) {
-    if (edge->is_retired) continue;
-    [[maybe_unused]] const bool is_more = see_off(*edge);  // unread bytes would make it a reset
-    retire(*edge);
+    if (!edge->is_retired) {
+      [[maybe_unused]] const bool is_more = see_off(*edge);  // unread bytes would make it a reset
+      retire(*edge);
+    }
+    edge->finish();  // a forked child may hold the descriptor that we close
   }
   edges_.clear();
   for (const auto& companion : std::exchange(companions_, {})) {

@@ -34,6 +34,7 @@ struct Operation {
   OperationId id;
   Rank peer;
   std::atomic<State> state = State::kPending;
+  bool had_moved = false;  // once it is kCancelled: has_moved() until then
   // Of a receive, once it is done.
   Content content;
   std::unique_ptr<std::byte[]> data;
@@ -69,6 +70,8 @@ class World {
   // False: it has ended, and nothing will come.
   [[nodiscard]] bool notify(Operation& operation, std::shared_ptr<Completions> completions,
                             std::uint64_t token);
+  // Whether any of its bytes have; of one that was taken back, whether any had. What had not moved
+  // then never will.
   [[nodiscard]] bool has_moved(const Operation& operation);
 
   // What is carried beside the edges: a companion ends it. It can't be taken back.

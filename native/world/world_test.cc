@@ -296,6 +296,22 @@ TEST_F(Worlds, ASendThatIsTakenBackMakesWayForTheNextOne) {
   EXPECT_EQ(state_of(0, behind), State::kDone);
 }
 
+TEST_F(Worlds, OneThatWasTakenBackSaysWhetherAnyOfItHadMoved) {
+  meet(2);
+  const Data large = pattern(EdgeLimits{}.window_bytes + 100'000, 1);
+  const auto first = send(0, 1, large);
+  const auto behind = send(0, 1, large);
+  Data got(large.size());
+  const auto nothing = receive(0, 1, got);
+  for (const auto& [operation, had_moved] :
+       {std::pair(behind, false), std::pair(first, true), std::pair(nothing, false)}) {
+    EXPECT_TRUE(members_[0].world->cancel(*operation));
+    EXPECT_EQ(members_[0].world->has_moved(*operation), had_moved);
+  }
+  EXPECT_EQ(state_of(1, receive(1, 0, got)), State::kDone);
+  EXPECT_EQ(got, large);
+}
+
 TEST_F(Worlds, AWorldThatIsClosedWithoutLeavingIsBrokenForTheOthers) {
   meet(2);
   Data got(10);
@@ -398,6 +414,24 @@ TEST_F(Watched, AWatchThatHasEndedBreaksWhatDependsOnItLater) {
   self_.port->depend(later, Rank{1}, number_);
   ASSERT_TRUE(later->end());
   EXPECT_EQ(later->end()->cause, Cause::kPeerDied);
+}
+
+// A forked child has a copy of each descriptor, and closes none of them.
+TEST(Closing, TheEndOfAClosedOneReachesAPeerThatReadsLateWhoeverHoldsItsDescriptors) {
+  Member self;
+  auto data = sockets();
+  const UniqueFd of_child(::dup(data.first.value()));
+  self.world = *self.port->open_world("w", 1, Rank{0}, 2);
+  ASSERT_TRUE(self.world->add_edge(Rank{1}, pipe_of(std::move(data.first))));
+  const Data sent = pattern(EdgeLimits{}.window_bytes, 1);  // more than the socket takes
+  ASSERT_TRUE(self.world->send(Rank{1}, content_of(sent), sent));
+  self.world->close();
+  const timeval limit{10, 0};
+  ASSERT_EQ(::setsockopt(data.second.value(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  Data got(1_MiB);
+  ssize_t count = 1;
+  while (count > 0) count = ::recv(data.second.value(), got.data(), got.size(), 0);
+  EXPECT_EQ(count, 0) << "it was told of no end";
 }
 
 TEST_F(Watched, NonsenseEndsTheWorldAlone) {
