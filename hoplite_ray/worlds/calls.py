@@ -9,7 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from hoplite_ray._native import WorldEdges, WorldOperation
-from hoplite_ray.errors import InvalidArgumentError, WorldBrokenError, WorldTimeoutError
+from hoplite_ray.errors import (
+    InvalidArgumentError,
+    WorldBrokenError,
+    WorldTimeoutError,
+    WrongTypeError,
+)
 from hoplite_ray.worlds import collectives
 from hoplite_ray.worlds.arrays import Lent, to_fill, to_send
 from hoplite_ray.worlds.checks import check_timeout, whole
@@ -59,7 +64,7 @@ class Caller(Protocol):
 
 def broadcast(world: Caller, array: Any, src: int, timeout_s: float | None) -> Waits[Any]:
     """As `World.broadcast`."""
-    _check_rank(world, src)
+    src = _root(world, "src", src)
     if is_on_gpu(array):
         on_gpu = world.gpu.lend(array, is_filled=world.rank != src)
         yield from _on_gpu(world, "broadcast", [on_gpu], [on_gpu], timeout_s, root=src)
@@ -85,7 +90,7 @@ def all_reduce(world: Caller, array: Any, op: str, timeout_s: float | None) -> W
 
 def reduce(world: Caller, array: Any, dst: int, op: str, timeout_s: float | None) -> Waits[Any]:
     """As `World.reduce`."""
-    _check_rank(world, dst)
+    dst = _root(world, "dst", dst)
     if is_on_gpu(array):
         on_gpu = world.gpu.lend(array, is_filled=world.rank == dst)
         yield from _on_gpu(world, "reduce", [on_gpu], [on_gpu], timeout_s, op=op, root=dst)
@@ -116,7 +121,7 @@ def gather(
     world: Caller, array: Any, dst: int, out: Sequence[Any] | None, timeout_s: float | None
 ) -> Waits[list[Any] | None]:
     """As `World.gather`."""
-    _check_rank(world, dst)
+    dst = _root(world, "dst", dst)
     if is_on_gpu(array):
         if world.rank == dst:
             made, sources, targets = _gpu_outputs(world, array, out)
@@ -136,19 +141,13 @@ def scatter(
     world: Caller, arrays: Sequence[Any] | None, src: int, into: Any, timeout_s: float | None
 ) -> Waits[Any]:
     """As `World.scatter`."""
-    _check_rank(world, src)
+    src = _root(world, "src", src)
     lents: list[Lent] = []
+    given = _one_for_each(world, arrays) if world.rank == src else []
+    if is_on_gpu(into) or (given and is_on_gpu(given[src])):
+        return (yield from _scatter_on_gpu(world, given, src, into, timeout_s))
     if world.rank == src:
-        arrays = None if arrays is None else list(arrays)
-        if arrays is None or len(arrays) != world.size:
-            raise InvalidArgumentError(
-                f"scatter takes one array for each of {world.size} ranks at its src"
-            )
-    if is_on_gpu(into) or (arrays and is_on_gpu(arrays[src])):
-        return (yield from _scatter_on_gpu(world, arrays or (), src, into, timeout_s))
-    if world.rank == src:
-        assert arrays is not None
-        lents = [to_send(array) for array in arrays]
+        lents = [to_send(array) for array in given]
         if len({(each.dtype, each.flat.size) for each in lents}) != 1:
             raise InvalidArgumentError("scatter takes arrays of one dtype and size")
         if into is None:
@@ -160,6 +159,20 @@ def scatter(
     call = Call(world, "scatter", lent.dtype, root=src)
     yield from call.run(collectives.scatter(call, lents, lent, src), timeout_s)
     return into
+
+
+def _one_for_each(world: Caller, arrays: Any) -> list[Any]:
+    try:
+        given = [] if arrays is None else list(arrays)
+    except TypeError as error:
+        raise WrongTypeError(
+            f"arrays={arrays!r:.60} is a {type(arrays).__name__}; give scatter a sequence of arrays"
+        ) from error
+    if len(given) != world.size:
+        raise InvalidArgumentError(
+            f"scatter takes one array for each of {world.size} ranks at its src, not {len(given)}"
+        )
+    return given
 
 
 def _scatter_on_gpu(
@@ -345,6 +358,10 @@ def _check_alike(into: Sequence[Lent], like: Lent) -> None:
             )
 
 
-def _check_rank(world: Caller, rank: int) -> None:
-    if not 0 <= whole("a root", rank) < world.size:
-        raise InvalidArgumentError(f"{world} has ranks 0 to {world.size - 1}, not {rank}")
+def _root(world: Caller, what: str, rank: Any) -> int:
+    root = whole(what, rank)
+    if not 0 <= root < world.size:
+        raise InvalidArgumentError(
+            f"{what}={root} is no rank of {world}, which has ranks 0 to {world.size - 1}"
+        )
+    return root

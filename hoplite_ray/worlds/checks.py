@@ -18,7 +18,7 @@ def whole(what: str, value: Any) -> int:
     Raises:  WrongTypeError for everything else.
     """
     try:
-        return operator.index(value)
+        return int(operator.index(value))
     except TypeError as error:
         raise WrongTypeError(
             f"{what}={value!r:.60} is a {type(value).__name__}; give a whole number"

@@ -30,6 +30,7 @@ import numpy as np
 from hoplite_ray.errors import InvalidArgumentError, WorldError, WrongTypeError
 from hoplite_ray.worlds import introductions
 from hoplite_ray.worlds.arrays import fresh
+from hoplite_ray.worlds.checks import whole
 from hoplite_ray.worlds.doors import is_sealed, sealed_memory, take_memory
 from hoplite_ray.worlds.introductions import RefusedError, hear, say
 from hoplite_ray.worlds.waiting import Turn
@@ -103,13 +104,20 @@ class Lender:
 
         Raises:  WrongTypeError for objects; WorldError if there is no memory.
         """
-        kind = np.dtype(dtype)
+        try:
+            kind = np.dtype(dtype)
+        except TypeError as error:
+            raise WrongTypeError(f"dtype={dtype!r:.60} is none ({error}); give numpy's") from error
         if kind.hasobject:
-            raise WrongTypeError(f"{kind} has Python objects, which no other process can read")
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+            raise WrongTypeError(
+                f"{kind} has Python objects, which no other process can read; give one without"
+            )
+        shape = _whole_shape(shape)
         size = kind.itemsize * math.prod(shape)
-        if size < 0 or min(shape, default=0) < 0:
-            raise InvalidArgumentError(f"shape={shape} has a negative dimension")
+        if min(shape, default=0) < 0:
+            raise InvalidArgumentError(
+                f"shape={shape} has a negative dimension; give sizes from 0 on"
+            )
         with self._lock:
             self._collect()
             slab = self._take(max(_SLAB_BYTES_MIN, 1 << (size - 1).bit_length() if size else 0))
@@ -290,7 +298,7 @@ class Lender:
             try:
                 fd = sealed_memory(size)
                 memory = mmap.mmap(fd, size)
-            except OSError as error:
+            except (OSError, OverflowError) as error:
                 raise WorldError(
                     f"there are no {size} B of memory to share: {error}; let go of arrays"
                 ) from error
@@ -327,6 +335,14 @@ class Lender:
         del self._slabs[slab.number]
         with contextlib.suppress(RuntimeError):  # the loop has ended, and its links with it
             self._loop.call_soon_threadsafe(self._say_gone, slab)
+
+
+def _whole_shape(shape: Any) -> tuple[int, ...]:
+    try:
+        sizes = tuple(shape)
+    except TypeError:
+        sizes = (shape,)
+    return tuple(whole("shape", each) for each in sizes)
 
 
 # ---- the other side

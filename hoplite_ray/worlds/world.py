@@ -21,12 +21,12 @@ from hoplite_ray.errors import (
     WorldBrokenError,
     WorldTimeoutError,
 )
-from hoplite_ray.worlds import calls, nccl_transfers
+from hoplite_ray.worlds import calls, giving, nccl_transfers
 from hoplite_ray.worlds.arrays import fresh, to_fill, to_send
 from hoplite_ray.worlds.checks import check_timeout, whole
 from hoplite_ray.worlds.events import Cause, EventStream, State, WorldEvent
 from hoplite_ray.worlds.gpu_arrays import is_on_gpu
-from hoplite_ray.worlds.loans import LENT_BYTES_MIN, Loans, Notice
+from hoplite_ray.worlds.loans import Loans, Notice
 from hoplite_ray.worlds.nccl import Gpu
 from hoplite_ray.worlds.nccl_transfers import Offer, is_offer
 from hoplite_ray.worlds.sending import Sendings
@@ -263,70 +263,40 @@ class World:
         self.check_usable()
         check_timeout(timeout_s)
         lent = to_send(array)
-        dst = whole("dst", dst) if type(dst) is not int else dst
+        dst = self.other("dst", dst)
         return self.edges.send(dst, 0, calls.SEND, lent.dtype, lent.shape, lent.buffer)
 
     def send_behind(self, array: Any, dst: int, timeout_s: float | None) -> Waits[None]:
         """As `begin_send` and `finish`, after those before it that wait for a gift."""
         self.check_usable()
         check_timeout(timeout_s)
-        dst, deadline = whole("dst", dst), Deadline(timeout_s)
+        dst, deadline = self.other("dst", dst), Deadline(timeout_s)
         with self.sending.queued(dst) as turn:
             if not (yield from turn.wait_for_others(deadline)):
-                raise self._not_begun(dst, timeout_s)
+                raise self.not_begun(dst, timeout_s)
             sent = self.begin_send(array, dst, timeout_s)
         if sent is not None:
             yield from self.finish(sent, deadline.left_s(), f"send to rank {dst}")
 
     def give_away(self, array: Array, dst: int, timeout_s: float | None) -> Waits[None]:
         """Send an array of `alloc`: where it lies, if the receiver can map it."""
-        self.check_usable()
-        check_timeout(timeout_s)
-        self._check_other("dst", dst := whole("dst", dst))
-        deadline, loans = Deadline(timeout_s), self.loans
-        is_near = self.transports[dst] == "shared_memory" and self.edges.end() is None
-        is_lent = is_near and array.flags.c_contiguous and array.nbytes >= LENT_BYTES_MIN
-        gift = loans.give(array, dst) if is_lent else None
-        if gift is None and dst not in self.sending:
-            sent = self._hand_over(array, dst, is_lent=is_lent)
-        else:
-            with self.sending.queued(dst) as turn:
-                has_turn = yield from turn.wait_for_others(deadline)
-                if not has_turn or (gift is not None and not (yield gift, deadline.left_s())):
-                    raise self._not_begun(dst, timeout_s)
-                is_lent = is_lent and not (gift is not None and gift.trouble)  # copied, then
-                sent = self._hand_over(array, dst, is_lent=is_lent)
-        if sent is not None:
-            yield from self.finish(sent, deadline.left_s(), f"send to rank {dst}")
-
-    def _hand_over(self, array: Array, dst: int, *, is_lent: bool) -> WorldOperation | None:
-        lent = to_send(array)
-        said: Any = self.loans.lend(array, dst) if is_lent else lent.buffer
-        try:
-            sent = self.edges.send(
-                dst, 0, calls.SEND, lent.dtype, lent.shape, said, is_notice=is_lent
-            )
-        except BaseException:
-            if is_lent:
-                self.loans.take_back(said)
-            raise
-        self.loans.seal(array)
-        return sent
+        return giving.give_away(self, array, dst, timeout_s)
 
     def send_from_gpu(self, array: Any, dst: int, timeout_s: float | None) -> Waits[None]:
         """Send an array on a GPU."""
         self.check_usable()
         check_timeout(timeout_s)
-        self._check_other("dst", dst := whole("dst", dst))
+        dst = self.other("dst", dst)
         if dst not in self.sending:
             return (yield from nccl_transfers.send(self, array, dst, timeout_s))
         deadline = Deadline(timeout_s)
         with self.sending.queued(dst) as turn:
             if not (yield from turn.wait_for_others(deadline)):
-                raise self._not_begun(dst, timeout_s)
+                raise self.not_begun(dst, timeout_s)
             return (yield from nccl_transfers.send(self, array, dst, deadline.left_s()))
 
-    def _not_begun(self, dst: int, timeout_s: float | None) -> WorldTimeoutError:
+    def not_begun(self, dst: int, timeout_s: float | None) -> WorldTimeoutError:
+        """Return what to raise for a send whose time ran out before it."""
         return WorldTimeoutError(
             f"send to rank {dst} in {self} did not begin within {timeout_s} s; the array is still "
             "yours"
@@ -337,7 +307,7 @@ class World:
         self.check_usable()
         check_timeout(timeout_s)
         lent = to_fill(into)
-        src = whole("src", src) if type(src) is not int else src
+        src = self.other("src", src)
         return self.edges.receive(src, 0, calls.SEND, lent.dtype, lent.buffer)
 
     def hear(self, src: int, came: Callable[[], None]) -> Callable[[], Any]:
@@ -358,18 +328,19 @@ class World:
 
     def has_kept(self, src: int) -> bool:
         """Whether a message of that rank came for a receive that was taken back at that moment."""
-        return bool(self._kept[src])
+        return bool(self._kept) and bool(self._kept.get(self.other("src", src)))
 
     def receive_new(self, into: Any, src: int, timeout_s: float | None) -> Waits[Any]:
         """Receive what comes, as a numpy array on its own memory, or what had been kept."""
         self.check_usable()
+        src = self.other("src", src)
         if is_on_gpu(into):
             self.gpu.lend(into, is_filled=True)  # a mistake is told before anything is received
         if self._kept[src] and self.edges.end() is None:
             return (yield from self._given(self._kept[src].popleft()(), into, src, timeout_s))
         check_timeout(timeout_s)
         deadline = Deadline(timeout_s)
-        operation = self.edges.receive_new(whole("src", src), 0, calls.SEND)
+        operation = self.edges.receive_new(src, 0, calls.SEND)
 
         def keep() -> None:
             self._kept[src].append(lambda: self._received(operation, src))
@@ -442,11 +413,18 @@ class World:
         self.edges.abort(Cause.PROTOCOL, why)
         return self._broken_error()
 
-    def _check_other(self, what: str, rank: int) -> None:
-        if rank == self.rank or not 0 <= rank < self.size:
+    def other(self, what: str, rank: Any) -> int:
+        """Return another member's rank, as Python's own number.
+
+        Raises:  WrongTypeError or InvalidArgumentError for what is none.
+        """
+        number: int = rank if type(rank) is int else whole(what, rank)
+        if number not in self.transports:
             raise InvalidArgumentError(
-                f"{what}={rank} is no other rank of {self}, which has 0 to {self.size - 1}"
+                f"{what}={number} is no other rank of {self}, which has 0 to {self.size - 1}; this "
+                f"is rank {self.rank}"
             )
+        return number
 
     def begin_leave(self, timeout_s: float | None) -> Waits[None]:
         """Leave, and give everything back, however that ends."""

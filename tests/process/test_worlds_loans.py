@@ -160,6 +160,41 @@ def test_what_is_sent_after_leaving_is_not_lent(crew: Crew) -> None:
     crew.together(sends_after_leaving)
 
 
+async def give_up(here: Here, rank: int, size: int) -> None:
+    """A play: a notice waits behind what nobody takes, until its sender gives it up."""
+    world = here.worlds["w"]
+    large = np.arange(2 << 20)
+    if rank == 1:
+        await world.barrier()
+        assert np.array_equal(await world.recv(src=0), large)
+        assert (await world.recv(src=0)).tolist() == [7]
+        return
+    lender = world.loans._lender
+    before = asyncio.create_task(world.send(large, dst=1))
+    await asyncio.sleep(0)
+    given = filled(world, 1)
+    with pytest.raises(worlds.WorldTimeoutError, match="was taken back"):
+        await world.send(given, dst=1, timeout_s=0.3)
+    cancelled = asyncio.create_task(world.send(given, dst=1))
+    await asyncio.sleep(0.05)
+    assert lender.counts()[1:] == (0, 1)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    assert lender.counts()[1:] == (0, 0)
+    assert np.array_equal(given, expected(1))
+    del given, cancelled
+    await until(lambda: lender.counts()[1:] == (1, 0))  # for arrays to come
+    await world.barrier()
+    await before
+    await world.send(np.array([7]), dst=1)
+
+
+def test_what_never_went_is_not_lent_any_more(crew: Crew) -> None:
+    pair(crew)
+    crew.together(give_up)
+
+
 PARTS = 20_000
 
 
@@ -303,9 +338,20 @@ async def mistakes(here: Here, rank: int, size: int) -> None:
     world = here.worlds["w"]
     with pytest.raises(HopliteError, match="objects"):
         world.alloc(3, object)
-    with pytest.raises(HopliteError, match="negative"):
-        world.alloc((2, -1))
+    for arguments, words in (
+        (((2, -1),), "negative"),
+        ((-1,), "negative"),
+        ((2.5,), "shape=2.5 is a float; give a whole number"),
+        (((2, "3"),), "shape='3' is a str; give a whole number"),
+        ((None,), "shape=None is a NoneType; give a whole number"),
+        ((3, "no such"), "dtype='no such' is none .*; give numpy's"),
+        ((1 << 70,), "B of memory to share: .*; let go of arrays"),
+    ):
+        with pytest.raises(HopliteError, match=words):
+            world.alloc(*arguments)
     assert world.alloc(()).shape == () and world.alloc((0, 3)).size == 0
+    for shape in (np.int64(6), np.array([2, 3]), (np.uint8(3), 2), [6]):
+        assert world.alloc(shape).size == 6
     if rank == 0:
         array = world.alloc(LENT_BYTES_MIN, np.uint8)
         with pytest.raises(HopliteError, match="no other rank"):

@@ -291,10 +291,36 @@ async def test_mistakes_of_a_caller_cost_the_world_nothing() -> None:
             (lambda: first.send(np.ma.array(array, mask=[1, 0, 0]), dst=1), "mask is not carried"),
             (lambda: first.all_reduce(np.zeros(3, "M8[s]")), "can't fold <M8"),
             (lambda: first.all_reduce(array, op="mean"), "op='mean' is unknown"),
-            (lambda: first.broadcast(array, src=2), "has ranks 0 to 1, not 2"),
+            (lambda: first.broadcast(array, src=2), "src=2 is no rank of world .* ranks 0 to 1"),
+            (lambda: first.reduce(array, dst=-1), "dst=-1 is no rank of world"),
+            (lambda: first.gather(array, dst=[0]), r"dst=\[0\] is a list; give a whole number"),
+            (lambda: first.scatter(5, src=0), "arrays=5 is a int; give scatter a sequence"),
+            (lambda: first.scatter(np.ones((3, 3)), src=0), "for each of 2 ranks at its src"),
+            *(
+                (lambda call=call, rank=rank: call(rank), words)
+                for call in (
+                    lambda rank: first.send(array, dst=rank),
+                    lambda rank: first.recv(src=rank),
+                    lambda rank: first.recv(array, src=rank),
+                )
+                for rank, words in (
+                    (-1, "=-1 is no other rank of world .* this is rank 0"),
+                    (0, "=0 is no other rank of world"),
+                    (2, "=2 is no other rank of world"),
+                    (1 << 70, f"={1 << 70} is no other rank of world"),
+                    ([1], r"=\[1\] is a list; give a whole number"),
+                    ({}, "={} is a dict; give a whole number"),
+                )
+            ),
         ):
             with pytest.raises((InvalidArgumentError, WrongTypeError), match=words):
                 await call()
+        await first.send(array, dst=np.uint8(1))
+        assert (await second.recv(np.empty(3), src=np.int64(0))).tolist() == [1.0] * 3
+        both = np.arange(6.0).reshape(2, 3)
+        calls = (each.scatter(both, src=np.int64(0), into=np.empty(3)) for each in made.worlds)
+        parts = await asyncio.gather(*calls)
+        assert [part.tolist() for part in parts] == both.tolist()
         await asyncio.gather(first.barrier(), second.barrier())
         leaves = (first.leave(), first.leave(), second.leave())
         await asyncio.gather(*leaves)
