@@ -127,7 +127,7 @@ class Meet:
     ) -> Rendezvous:
         if meet_at is None:
             plan.obstacle = "Ray's actor for worlds does not answer"
-            return await asyncio.to_thread(rays)
+            return await _in_a_thread(rays)
         if not isinstance(meet_at, str):
             return meet_at
         address = parsed_address(meet_at)
@@ -189,3 +189,18 @@ class Meet:
                 self.place.watches.handle_end(watch)
             else:
                 self._tell(world, kind, rank, cause, text, at_ns)
+
+
+async def _in_a_thread(work: Callable[[], T]) -> T:
+    """As asyncio.to_thread, but the end of the loop waits for no thread that is stuck."""
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()  # so that who waits for it can't cancel it
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="hoplite-look-up", daemon=True).start()
+    return await asyncio.wrap_future(done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -428,3 +429,25 @@ async def test_closing_a_manager_ends_its_joins_and_streams() -> None:
         await waits
     assert [event async for event in stream] == []
     manager.close()
+
+
+@in_a_loop
+async def test_closing_a_manager_waits_for_no_look_up_that_is_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_asked, is_over = threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        is_asked.set()
+        is_over.wait(30.0)
+
+    monkeypatch.setattr("hoplite_ray.worlds.meet.rays", stuck)
+    manager = worlds.WorldManager()
+    waits = asyncio.create_task(manager.join("w", rank=0, size=2))
+    try:
+        assert await asyncio.to_thread(is_asked.wait, 10.0)
+        await asyncio.wait_for(asyncio.to_thread(manager.close), 5.0)
+        with pytest.raises(worlds.WorldError, match="was closed while 'w' was joined"):
+            await waits
+    finally:
+        is_over.set()
