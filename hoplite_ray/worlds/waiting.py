@@ -70,6 +70,7 @@ class LoopWaiter:
 
 
 _waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWaiter] = WeakKeyDictionary()
+_waiters_lock = threading.Lock()  # of what changes them: loops of several threads come and go
 
 
 def loop_waiter() -> LoopWaiter:
@@ -77,9 +78,10 @@ def loop_waiter() -> LoopWaiter:
     loop = asyncio.get_running_loop()
     waiter = _waiters.get(loop)
     if waiter is None:
-        for closed in [each for each in list(_waiters) if each.is_closed()]:
-            _waiters.pop(closed, None)  # one that was closed amid an operation waits for nothing
-        waiter = _waiters[loop] = LoopWaiter(loop)
+        with _waiters_lock:
+            for closed in [each for each in list(_waiters) if each.is_closed()]:
+                _waiters.pop(closed, None)  # one that was closed amid an operation waits no more
+            waiter = _waiters[loop] = LoopWaiter(loop)
     return waiter
 
 
