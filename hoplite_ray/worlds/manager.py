@@ -27,6 +27,7 @@ from hoplite_ray.worlds.world import LEAVE_S, World
 _JOIN_S = 30.0
 _LOOK_S = 0.002  # whether those who were in the middle of a message have heard why it ends
 _EPOCHS_MAX = 10_000  # names whose last epoch is remembered
+_BROKEN_MAX = 1_000  # that nobody has left or joined again, and that their names still find
 _LAST_WORDS_S = 1.0  # how long a broken world's edges stay, so that slow readers hear why
 
 
@@ -72,6 +73,7 @@ class WorldManager:
         self._worlds: dict[str, World] = {}
         self._numbers: dict[int, World] = {}  # that have something to give back
         self._epochs: dict[str, int] = {}  # by name, the latest last
+        self._broken: dict[str, None] = {}  # names of worlds that are over so, the latest last
         self._joining: dict[str, _Joining] = {}
         self._leaving: set[Future[None]] = set()
         self._streams: WeakKeyDictionary[EventStream, World | None] = WeakKeyDictionary()
@@ -250,6 +252,8 @@ class WorldManager:
                 del self._worlds[world.name]
             if self._numbers.pop(world.edges.number, None) is None:
                 return
+            if self._worlds.get(world.name) is world:
+                self._remember_broken(world.name)
             ended = [stream for stream, of in self._streams.items() if of is world]
             for stream in ended:
                 del self._streams[stream]
@@ -259,6 +263,17 @@ class WorldManager:
             stream.tell(None)
         assert meet is not None  # it has made the world
         meet.release(world.edges.number)
+
+    def _remember_broken(self, name: str) -> None:
+        """Let the oldest go, of so many. REQUIRES: the lock is held."""
+        self._broken.pop(name, None)
+        self._broken[name] = None
+        if len(self._broken) > _BROKEN_MAX:
+            oldest = next(iter(self._broken))
+            del self._broken[oldest]
+            world = self._worlds.get(oldest)
+            if world is not None and world.edges.number not in self._numbers:
+                del self._worlds[oldest]
 
     # ---- joining
 

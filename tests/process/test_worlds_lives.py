@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,38 @@ async def join_many(here: Here, count: int, kept: int) -> tuple[int, int]:
 def test_a_manager_does_not_remember_names_for_ever(crew: Crew) -> None:
     (member,) = crew.muster(1)
     assert member.ask(join_many, 12, 5) == (5, 2)
+
+
+async def break_many(here: Here, count: int, kept: int) -> None:
+    """A play: worlds that break, and are dropped. The last ones are found by their names."""
+    module: Any = sys.modules["hoplite_ray.worlds.manager"]
+    manager, address = here.manager, free_address()
+    module._BROKEN_MAX, before = kept, module._BROKEN_MAX
+    try:
+        for number in (*range(count), 0):
+            world = await manager.join(f"w{number}", rank=0, size=1, rendezvous=address)
+            manager.abort(f"w{number}", "enough")
+            dropped = weakref.ref(world)
+            del world
+            manager.end(manager.world(f"w{number}"))  # as after its last words
+            assert manager.communicator.is_broken(f"w{number}")
+        assert list(manager._worlds) == [
+            f"w{each}" for each in (*range(count - kept + 1, count), 0)
+        ]
+        with pytest.raises(InvalidArgumentError, match="in no world 'w1'"):
+            manager.abort("w1", "again")
+        manager.remove_world("w0")
+        async with asyncio.timeout(5.0):
+            while dropped() is not None:
+                gc.collect()
+                await asyncio.sleep(0.01)
+    finally:
+        module._BROKEN_MAX = before
+
+
+def test_a_manager_does_not_keep_broken_worlds_for_ever(crew: Crew) -> None:
+    (member,) = crew.muster(1)
+    member.ask(break_many, 9, 4)
 
 
 async def join_and_sum(here: Here, rank: int, size: int, name: str, address: str) -> float:
