@@ -26,6 +26,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from hoplite_ray.serve import handoff, metrics
+from hoplite_ray.serve.edges import said
 from hoplite_ray.serve.outlet import (
     DEATHS_MAX,
     JoinLostError,
@@ -279,30 +280,48 @@ class Ingress:
 async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]]) -> JSONResponse:
     """Answer an HTTP request: its JSON is the query, the answer is JSON.
 
-    An error is `{"error": ...}` and, by its status, whose: 400 for what is no JSON, 504 for a
-    deadline, 503 for a stage that has too much to do or a quorum that is not reached, 500 for any
-    other; that one is logged.
+    An error is `{"error": ...}` and, by its status, whose: 400 for what is no JSON or too deep, 504
+    for a deadline, 503 for a stage that has too much to do or a quorum that is not reached, 500 for
+    any other; that one is logged.
     """
     try:
         query = await request.json()
-    except ValueError as error:
-        text = f"the query is no JSON ({error}); POST the query as JSON"
-        return JSONResponse({"error": text}, 400)
+    except (ValueError, RecursionError) as error:
+        return _refused(f"the query is no JSON ({error}); POST the query as JSON", 400)
     try:
-        answer = as_json(await ask(query))
+        answer = await ask(query)
         try:
-            return JSONResponse(answer)
-        except TypeError as error:
+            return JSONResponse(as_json(answer))
+        except Exception as error:
             raise TypeError(
-                f"the answer can't go over HTTP ({error}); have the last stage return what JSON has"
+                f"the answer can't go over HTTP ({said(error)}); have the last stage return what "
+                "JSON has"
             ) from None
     except QuorumError as error:
-        return JSONResponse({"error": str(error), "partial": as_json(error.partial)}, 503)
+        return _without_quorum(error)
     except Exception as error:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
         if status == 500:
             _serve_logger.exception("a query over HTTP has failed")
-        return JSONResponse({"error": f"{type(error).__name__}: {error}{_where(error)}"}, status)
+        return _refused(f"{said(error)}{_where(error)}", status)
+
+
+def _refused(text: str, status: int, **more: Any) -> JSONResponse:
+    text = text.encode(errors="backslashreplace").decode()  # half a surrogate is no UTF-8
+    return JSONResponse({"error": text, **more}, status)
+
+
+def _without_quorum(error: QuorumError) -> JSONResponse:
+    """Answer with the votes that JSON has, and name those that it has not."""
+    text, partial = str(error), dict[str, Any]()
+    for member, vote in error.partial.items():
+        try:
+            told = as_json(vote)
+            JSONResponse(told)
+            partial[member] = told
+        except Exception as why:
+            text += f"; the vote of {member} can't go over HTTP ({said(why)})"
+    return _refused(text, 503, partial=partial)
 
 
 def _where(error: Exception) -> str:
