@@ -98,8 +98,11 @@ def check_ingress(edges: str, deadline_ms: float, replicas: int) -> None:
 
 def check_deadline(deadline_ms: float) -> None:
     """Raise ValueError for what is none."""
-    if not isinstance(deadline_ms, numbers.Real) or not 0 < deadline_ms < math.inf:
-        raise ValueError(f"deadline_ms={deadline_ms!r} must be a number above 0")
+    is_number = isinstance(deadline_ms, numbers.Real) and not isinstance(deadline_ms, bool)
+    if not is_number or not 0 < deadline_ms < math.inf:
+        raise ValueError(
+            f"deadline_ms={deadline_ms!r} must be a number above 0, and finite; give milliseconds"
+        )
 
 
 def deadline_of(asked_ms: float | None, deadline_s: float) -> float:

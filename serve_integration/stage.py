@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import difflib
 import inspect
 import logging
 import time
@@ -32,6 +31,7 @@ from hoplite_ray.serve import discovery, handoff, metrics
 from hoplite_ray.serve.batching import Batches, Late
 from hoplite_ray.serve.edges import Door, noted, said
 from hoplite_ray.serve.joins import Joins
+from hoplite_ray.serve.options import check_options, misfit
 from hoplite_ray.serve.outlet import JoinLostError, Outlet, joint_answer
 from hoplite_ray.serve.query import Merged, Query
 from hoplite_ray.serve.router import ROUTER
@@ -46,9 +46,6 @@ _TICK_S = 0.01  # by which a loop's timer may come early
 _CALL = "__call__"
 _END_S = 20.0  # after which Serve ends a replica by itself that it has asked to end
 _DRAIN_SHARE = 0.75  # of that, for what still runs
-
-# Of serve.deployment; a stage's name and its router are given by the pipeline.
-_OPTIONS = {*inspect.signature(serve.deployment).parameters} - {"_func_or_class"}
 
 _LATE = [each.value for each in Late]
 _TRACEBACK_MAX = 4000  # characters of it that go along with an exception
@@ -111,7 +108,8 @@ def stage(
     max_batch:  queries in one call at most. A free stage takes what is there and never waits.
     late:       "serve" runs queries whose deadline can't be met; "drop" answers LateError at once.
 
-    Raises:  TypeError for a generator, or a class without `__call__`; ValueError.
+    Raises:  TypeError for a generator, a class without `__call__`, or an option that is none or is
+             the pipeline's to give; ValueError for what an option can't be.
     """
 
     def decorated(user_class: type) -> Stage:
@@ -129,12 +127,7 @@ def stage(
                 f"stage {user_class.__name__}: max_batch={max_batch!r} must be a whole number "
                 "from 1 on"
             )
-        for option in options.keys() - _OPTIONS:
-            close = difflib.get_close_matches(option, _OPTIONS, 1)
-            raise TypeError(
-                f"stage {user_class.__name__}: {option} is no option of @stage, nor of "
-                f"serve.deployment{f'; is {close[0]} meant?' if close else ''}"
-            )
+        check_options(user_class.__name__, options)
         if late not in _LATE:
             raise ValueError(f"stage {user_class.__name__}: late={late!r} is none of {_LATE}")
         return Stage(user_class, max_batch, Late(late), options)
@@ -162,19 +155,15 @@ def deployment(stage: Stage, name: str, downstream: Mapping[str, Any]) -> Any:
              `__call__` not the lists that it gets.
     """
     what = stage.user_class.__name__
-    try:
-        inspect.signature(stage.user_class).bind(*stage.arguments[0], **stage.arguments[1])
-    except TypeError as error:
-        raise TypeError(f"stage {name}: {what}.bind(...) lacks or has too much: {error}") from None
+    if why := misfit(stage.user_class, *stage.arguments[0], **stage.arguments[1]):
+        raise TypeError(f"stage {name}: {what}.bind(...) lacks or has too much: {why}")
     inputs = stage.inputs if len(stage.inputs) > 1 else ()
-    try:
-        lists: tuple[Any, ...] = () if inputs else ([],)
-        inspect.signature(stage.user_class.__call__).bind(None, *lists, **dict.fromkeys(inputs))
-    except TypeError as error:
+    lists: tuple[Any, ...] = () if inputs else ([],)
+    if why := misfit(stage.user_class.__call__, None, *lists, **dict.fromkeys(inputs)):
         wanted = (
             f"one list for each input, as keywords: {', '.join(inputs)}" if inputs else "a list"
         )
-        raise TypeError(f"stage {name}: {what}.__call__ is to take {wanted}; {error}") from None
+        raise TypeError(f"stage {name}: {what}.__call__ is to take {wanted}; {why}")
     options = {
         "max_ongoing_requests": max(100, 4 * stage.max_batch),
         "health_check_period_s": _HEALTH_CHECK_PERIOD_S,

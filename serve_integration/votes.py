@@ -73,10 +73,15 @@ class Poll:
     def __init__(
         self, members: Sequence[str], *, quorum: int, combine: str | Combine = "majority"
     ) -> None:
+        if type(quorum) is not int:
+            raise ValueError(f"quorum={quorum!r} is to be a whole number: so many votes are enough")
         if not 1 <= quorum <= len(members):
             raise ValueError(f"quorum={quorum} must be 1 to {len(members)}, for so many vote")
-        if isinstance(combine, str) and combine not in COMBINATIONS:
-            raise ValueError(f"combine={combine!r} is none of {list(COMBINATIONS)}, nor a function")
+        if combine not in COMBINATIONS if isinstance(combine, str) else not callable(combine):
+            raise ValueError(
+                f"combine={combine!r} is none of {list(COMBINATIONS)}, nor a function of the list "
+                "of votes; give one of these"
+            )
         self._members = tuple(members)
         self._quorum = quorum
         self._combine = COMBINATIONS[combine] if isinstance(combine, str) else combine

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ray.serve.config import AutoscalingConfig
 
 from hoplite_ray.serve import ensemble, pipeline, query_ids, stage
 from hoplite_ray.serve.edges import failure
@@ -60,6 +61,23 @@ def test_options_that_can_not_be_are_told(options: dict[str, Any]) -> None:
         stage(**options)(type(One.user_class.__name__, (One.user_class,), {}))
 
 
+@pytest.mark.parametrize("make", [dict, AutoscalingConfig])
+def test_a_stage_that_would_sleep_for_ever_is_told(make: Any) -> None:
+    why = "stage One.*: min_replicas=0 in autoscaling_config .*; let it be 1 or more"
+    with pytest.raises(ValueError, match=why):
+        stage(autoscaling_config=make(min_replicas=0, initial_replicas=1))(One.user_class)
+    pipeline(a=stage(autoscaling_config=make(max_replicas=2))(One.user_class))
+
+
+class Table(dict[str, int]):
+    def __call__(self, queries: list[Any]) -> list[Any]:
+        return [self.get(query) for query in queries]
+
+
+def test_a_class_whose_constructor_has_no_signature_is_a_stage() -> None:
+    assert pipeline(a=stage(Table).bind({"a": 1}))
+
+
 GRAPHS: dict[str, tuple[dict[str, Any], str]] = {
     "empty": ({}, "at least one stage"),
     "no stage": ({"a": 3}, "a=3 is no stage; decorate"),
@@ -102,6 +120,10 @@ def test_other_mistakes_are_named() -> None:
         One.after(text="text")
     with pytest.raises(TypeError, match=r"pipeline\(text=Text\), not pipeline\(Text\)"):
         pipeline(One)
+    with pytest.raises(TypeError, match=r"name is given by the pipeline .*; leave it out"):
+        stage(name="two")(One.user_class)
+    with pytest.raises(TypeError, match="request_router_config is given by the pipeline"):
+        stage(request_router_config={})(One.user_class)
     with pytest.raises(TypeError, match=r"num_replica is no option .* is num_replicas meant"):
         stage(num_replica=2)(type("Two", (One.user_class,), {}))
 
@@ -182,6 +204,11 @@ class Two:
         (lambda: ensemble(One, combin="mean"), "combin='mean' is no stage"),
         (lambda: ensemble(ingress=One), "no member can be called 'ingress'"),
         (lambda: pipeline(a=One, deadline_ms=None), "deadline_ms=None must be"),
+        (lambda: ensemble(One, quorum="1"), "quorum='1' is to be a whole number"),
+        (lambda: ensemble(One, quorum=1.0), "quorum=1.0 is to be a whole number"),
+        (lambda: ensemble(One, combine=3), "combine=3 is none of .* give one of these"),
+        (lambda: ensemble(One, deadline_ms=True), "deadline_ms=True must be .* give milli"),
+        (lambda: ensemble(One, deadline_ms=float("inf")), "deadline_ms=inf must be .* finite"),
         (lambda: ensemble(One.bind(1)), "stage model0: One.bind.* too many"),
     ],
 )

@@ -1,0 +1,60 @@
+"""What a stage is declared with, checked where it is written."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray import serve
+
+_OPTIONS = {*inspect.signature(serve.deployment).parameters} - {"_func_or_class"}
+_GIVEN = {
+    "name": "the stage's keyword in pipeline() or ensemble() is its name",
+    "request_router_config": "stages are reached over edges, which have a router of their own",
+}
+
+
+def check_options(what: str, options: Mapping[str, Any]) -> None:
+    """Check those of `serve.deployment` that a stage was given; `what` is its class's name.
+
+    Raises:  TypeError for one that is none, or that the pipeline gives; ValueError for a stage that
+             Serve would scale to nothing.
+    """
+    for option in options:
+        if option in _GIVEN:
+            raise TypeError(
+                f"stage {what}: {option} is given by the pipeline ({_GIVEN[option]}); leave it out"
+            )
+        if option not in _OPTIONS:
+            close = difflib.get_close_matches(option, _OPTIONS, 1)
+            raise TypeError(
+                f"stage {what}: {option} is no option of @stage, nor of "
+                f"serve.deployment{f'; is {close[0]} meant?' if close else ''}"
+            )
+    scaling = options.get("autoscaling_config")
+    least = (
+        scaling.get("min_replicas")
+        if isinstance(scaling, Mapping)
+        else getattr(scaling, "min_replicas", None)
+    )
+    if isinstance(least, numbers.Real) and least < 1:
+        raise ValueError(
+            f"stage {what}: min_replicas={least!r} in autoscaling_config would let it sleep for "
+            "ever, for queries over edges don't wake what has no replica; let it be 1 or more"
+        )
+
+
+def misfit(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> str:
+    """Return why it can't be called with these arguments, or "" if it can."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # as of a subclass of dict without __init__: that is seen when it is called
+        return ""
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return ""
