@@ -135,10 +135,8 @@ class Edge:
         """Pack a value. Raises TypeError for one that pickle can't take."""
         try:
             return Message.packed(kind, number, value, self.world.device)
-        except Exception as error:
-            raise TypeError(
-                f"{self._what} can't be sent ({said(error)}); make it of what pickle takes"
-            ) from error
+        except BaseException as error:  # a SystemExit of its would end the replica's loop
+            raise unsendable(self._what, error) from error
 
     def _post(self, message: Message) -> None:
         """Send it now, or with the next frame if one is under way."""
@@ -349,7 +347,12 @@ def _cancel_begun(task: asyncio.Task[None]) -> None:
     asyncio.get_running_loop().call_soon(task.cancel)
 
 
-def failure(number: int, error: Exception) -> Message:
+def unsendable(what: str, error: BaseException) -> TypeError:
+    """Return the error for what pickle can't take."""
+    return TypeError(f"{what} can't be sent ({said(error)}); make it of what pickle takes")
+
+
+def failure(number: int, error: BaseException) -> Message:
     """Pack an error; one that can't be pickled, or is none when it is read, goes as its text."""
     try:
         message = Message.packed(_FAILURE, number, error)

@@ -131,9 +131,10 @@ class EnsembleIngress:
     async def _polled(self, poll: Poll, query_id: str, value: Any, limit_s: float) -> Answer:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
-        sent = await handoff.shared(value, len(self._outlets))
+        sent = await handoff.shared(value, len(self._outlets), QUERY, limit_s)
+        left_s = max(deadline_s - loop.time(), 0.001)
         voting = {
-            asyncio.ensure_future(self._vote(name, query_id, sent, limit_s)): name
+            asyncio.ensure_future(self._vote(name, query_id, sent, left_s)): name
             for name in self._handles
         }
         waiting = set(voting)
@@ -158,10 +159,10 @@ class EnsembleIngress:
             raise QuorumError(poll.failure(), dict(poll.partial))
         return poll.answer()
 
-    async def _vote(self, name: str, query_id: str, value: Any, limit_s: float) -> Any:
+    async def _vote(self, name: str, query_id: str, value: Any, left_s: float) -> Any:
         if not self._outlets:
-            return await self._handles[name].remote(query_id, limit_s, value)
-        query = Query(query_id, 1, "", value, limit_s, {})
+            return await self._handles[name].remote(query_id, left_s, value)
+        query = Query(query_id, 1, "", value, left_s, {})
         outlet = self._outlets[name]
 
         def waits() -> bool:  # in an update Serve may take all members' only replicas at once

@@ -20,15 +20,18 @@ import hoplite_ray
 from hoplite_ray import HopliteError
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.serve import gpu_arrays, metrics
+from hoplite_ray.serve.edges import unsendable
 from hoplite_ray.serve.frames import Message, framed, unframed
 
 logger = logging.getLogger("hoplite_ray.serve")
 
 _BYTES_MIN = 256 << 10  # smaller ones cost less on each edge
+_SHARE = 0.5  # of what a query has left, for the store to be there; a first one starts its node
 _ROOM_S = 1.0  # for the store to have room, or the value goes over the edges
 _AGAIN_S = 10.0  # after the store could not be had
 
 _no_store_until_s = 0.0
+_overdue: set[asyncio.Task[Any]] = set()  # what is being put, and nobody waits for any more
 
 
 class StoredLostError(Exception):
@@ -49,14 +52,36 @@ class Stored:
         return Stored, (self.object_id,)
 
 
-async def shared(value: Any, receivers: int) -> Any:
-    """Return what to send to so many receivers: a Stored if it is worth that, or the value."""
-    if receivers < 2 or time.monotonic() < _no_store_until_s:
+async def shared(value: Any, receivers: int, what: str, left_s: float) -> Any:
+    """Return what to send to so many receivers: a Stored if it is worth that, or the value.
+
+    what:    it is, for errors.
+    left_s:  until its query's deadline; where the store takes too much of that it is the value.
+
+    Raises:  TypeError for what pickle can't take.
+    """
+    if receivers < 2 or _overdue or time.monotonic() < _no_store_until_s:
         return value
-    message = Message.packed(0, 0, value, gpu_arrays.ANY if gpu_arrays.in_use() else None)
+    try:
+        message = Message.packed(0, 0, value, gpu_arrays.ANY if gpu_arrays.in_use() else None)
+    except BaseException as error:  # as Edge does
+        raise unsendable(what, error) from error
     if message.size_bytes < _BYTES_MIN or message.arrays:
         return value
-    return await asyncio.to_thread(_put, value, message)
+    putting = asyncio.create_task(asyncio.to_thread(_put, value, message))
+    try:
+        done, _ = await asyncio.wait({putting}, timeout=_SHARE * left_s)
+    finally:
+        if not putting.done():
+            _overdue.add(putting)
+            putting.add_done_callback(_forget)
+    return putting.result() if done else value
+
+
+def _forget(putting: asyncio.Task[Any]) -> None:
+    _overdue.discard(putting)
+    if not putting.cancelled() and (error := putting.exception()) is not None:
+        logger.debug("what nobody waited for could not be put: %s", error)
 
 
 async def taken(value: Any, timeout_s: float) -> Any:
@@ -67,10 +92,11 @@ async def taken(value: Any, timeout_s: float) -> Any:
     if not isinstance(value, Stored):
         return value
     try:
-        here = await asyncio.to_thread(attachment)
+        async with asyncio.timeout(_SHARE * timeout_s):
+            here = await asyncio.to_thread(attachment)
         frame = await here.store.get_async(value.object_id, exists=True, timeout_s=timeout_s)
-    except HopliteError as error:
-        raise StoredLostError(str(error)) from None
+    except (HopliteError, TimeoutError) as error:
+        raise StoredLostError(str(error) or "there is no store here yet") from None
     return unframed(frame)[0].value()
 
 

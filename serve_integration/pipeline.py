@@ -234,7 +234,7 @@ class Ingress:
     async def _asked(self, query_id: str, value: Any, limit_s: float) -> Any:
         """Ask, again whenever the replicas are lost that its inputs were to meet at."""
         deadline_s = time.monotonic() + limit_s
-        value = await handoff.shared(value, len(self._first))
+        value = await handoff.shared(value, len(self._first), QUERY, limit_s)
         deaths, ask = 0, uuid.uuid4().hex
         for attempt in itertools.count(1):
             try:

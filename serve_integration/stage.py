@@ -213,9 +213,9 @@ class Replica:
         self._asking = 0  # queries that came over edges and are not answered yet
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        what = f"the answer of stage {name}"
-        self._outlets = {each: Outlet(handle, what) for each, handle in downstream.items()}
-        self._door = Door(self._asked, what)
+        self._what = f"the answer of stage {name}"
+        self._outlets = {each: Outlet(handle, self._what) for each, handle in downstream.items()}
+        self._door = Door(self._asked, self._what)
         self._metadata = {discovery.METADATA_KEY: await self._door.open()}
 
     def record_replica_metadata(self) -> dict[str, Any]:
@@ -362,11 +362,13 @@ class Replica:
         self, query: Query, running: asyncio.Future[Any], deadline_s: float
     ) -> Any:
         """Have the next stages answer what runs here."""
-        result = await running
+        value = await running
         if not self._outlets:
-            return result
+            return value
+        if len(self._outlets) > 1:
+            left_s = deadline_s - time.monotonic()
+            value = await handoff.shared(value, len(self._outlets), self._what, left_s)
         left_s = max(deadline_s - time.monotonic(), 0.001)
-        value = await handoff.shared(result, len(self._outlets))
         calls = [
             outlet.call(
                 query.onward(self._name, value, left_s),

@@ -1,0 +1,60 @@
+"""What is sent to several stages: by its id where the store is there in time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hoplite_ray.serve import handoff
+from hoplite_ray.serve.handoff import Stored, StoredLostError
+
+LARGE = np.zeros(1 << 20, np.uint8)
+
+
+def test_a_store_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_there = threading.Event()
+    puts: list[Any] = []
+
+    def put(value: Any, message: Any) -> Any:
+        puts.append(value)
+        assert is_there.wait(30)
+        return Stored(b"id", value)
+
+    monkeypatch.setattr(handoff, "_put", put)
+
+    async def run() -> None:
+        began_s = time.monotonic()
+        assert await handoff.shared(LARGE, 2, "the query", 0.2) is LARGE
+        assert await handoff.shared(LARGE, 2, "the query", 60.0) is LARGE, "it is still starting"
+        assert time.monotonic() - began_s < 10
+        assert len(puts) == 1
+        is_there.set()
+        await asyncio.gather(*handoff._overdue)
+        await asyncio.sleep(0.01)
+        assert isinstance(await handoff.shared(LARGE, 2, "the query", 60.0), Stored)
+
+    asyncio.run(run())
+
+
+def test_who_has_no_store_in_time_asks_for_the_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_over = threading.Event()
+    monkeypatch.setattr(handoff, "attachment", lambda: is_over.wait(30))
+
+    async def run() -> None:
+        try:
+            with pytest.raises(StoredLostError, match="no store here yet"):
+                await handoff.taken(Stored(b"id"), 0.2)
+        finally:
+            is_over.set()
+
+    asyncio.run(run())
+
+
+def test_what_can_not_be_sent_is_named() -> None:
+    with pytest.raises(TypeError, match=r"the answer of stage a can't be sent \(TypeError: .*lock"):
+        asyncio.run(handoff.shared(threading.Lock(), 2, "the answer of stage a", 60.0))
