@@ -6,14 +6,16 @@ Source: Hoplite 5.4, 5.5 and Figure 12.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import logging
 import uuid
 from typing import Any
 
 from ray import serve
 
 from hoplite_ray.serve import handoff, metrics
-from hoplite_ray.serve.outlet import Outlet
+from hoplite_ray.serve.outlet import Outlet, first
 from hoplite_ray.serve.pipeline import (
     INGRESS,
     INGRESS_REPLICAS,
@@ -27,6 +29,9 @@ from hoplite_ray.serve.pipeline import (
 from hoplite_ray.serve.query import Query
 from hoplite_ray.serve.stage import Stage, deployment
 from hoplite_ray.serve.votes import Answer, Combine, Poll, QuorumError, Verdict
+
+_serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
+_ALL_S = 30.0  # and a query's deadline, for all members to be there; then for a quorum
 
 
 def ensemble(
@@ -91,13 +96,28 @@ class EnsembleIngress:
             if edges == "worlds"
             else {}
         )
-        if self._outlets:  # before the first query nobody is missing
-            ready = asyncio.gather(*(outlet.ready() for outlet in self._outlets.values()))
-            try:
-                await asyncio.wait_for(ready, deadline_s + 30)
-            except TimeoutError:  # as when this one is started again, and a member can't be
-                if not self._has_quorum():
-                    raise
+        if self._outlets:
+            await self._members_come(deadline_s + _ALL_S)
+
+    async def _members_come(self, limit_s: float) -> None:
+        """Wait until there are all members, so that nobody is missing before the first query.
+
+        After `limit_s` a quorum will do, as when this one is started again and a member can't be;
+        for that it waits as long as Serve takes: models may be slow to load, and an ingress that
+        gives up would make Serve give up the application.
+        """
+        ready = asyncio.gather(*(outlet.ready() for outlet in self._outlets.values()))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ready, limit_s)
+            return
+        lacking = [name for name, outlet in self._outlets.items() if not outlet.replicas]
+        _serve_logger.warning(
+            "after %g s %s have no replica; a quorum of %d is waited for",
+            *(limit_s, ", ".join(lacking), self._quorum),
+        )
+        while not self._has_quorum():
+            lacks = [outlet for outlet in self._outlets.values() if not outlet.replicas]
+            await first(*(outlet.ready() for outlet in lacks))
 
     async def __call__(self, request: Any) -> Any:
         """Answer one query: an Answer by a handle, JSON over HTTP."""

@@ -210,7 +210,7 @@ class Outlet:
             self.is_replaced = False
             self._tell_change()
             try:
-                await _first(edge.ended(), gone.wait())
+                await first(edge.ended(), gone.wait())
                 if gone.is_set() and self._edges.pop(replica, None) is edge:
                     self._leaving[replica] = edge  # until it has answered what it has
                     self.is_replaced = not self._edges
@@ -265,7 +265,8 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _first(*events: Coroutine[Any, Any, Any]) -> None:
+async def first(*events: Coroutine[Any, Any, Any]) -> None:
+    """Return when one of these has."""
     tasks = [asyncio.ensure_future(event) for event in events]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
