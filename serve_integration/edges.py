@@ -268,7 +268,7 @@ class Edge:
             try:
                 begun = partial(self._tell_begun, number)
                 answer = self._handler(message.value(), begun)
-            except Exception as error:
+            except BaseException as error:
                 self._post(failure(number, error))
                 return
             task = self._answering[number] = asyncio.create_task(self._answer(number, answer))
@@ -284,7 +284,7 @@ class Edge:
         elif (reply := self._waiting.get(number)) is not None and not reply.done():
             try:
                 value = message.value()
-            except Exception as error:
+            except BaseException as error:
                 reply.set_exception(RuntimeError(f"the reply can't be read here: {said(error)}"))
                 return
             if message.kind == _REPLY:
@@ -354,16 +354,34 @@ def unsendable(what: str, error: BaseException) -> TypeError:
 
 def failure(number: int, error: BaseException) -> Message:
     """Pack an error; one that can't be pickled, or is none when it is read, goes as its text."""
+    notes = getattr(error, "__notes__", [])
+    notes = [str(note) for note in notes] if isinstance(notes, list | tuple) else []
     try:
         message = Message.packed(_FAILURE, number, error)
-        if isinstance(message.value(), Exception):
-            return message
-    except Exception as why:
+        read = message.value()
+        if isinstance(read, Exception):
+            if getattr(read, "__notes__", []) == notes:
+                return message
+            return Message.packed(_FAILURE, number, _Noted(read, notes))
+    except BaseException as why:
         logger.debug("%s can't be pickled: %s", type(error), said(why))
-    told = RuntimeError(said(error))
-    for note in getattr(error, "__notes__", ()):
-        told.add_note(str(note))
-    return Message.packed(_FAILURE, number, told)
+    return Message.packed(_FAILURE, number, _with_notes(RuntimeError(said(error)), notes))
+
+
+class _Noted:
+    """An error whose own `__reduce__` leaves its notes out, with them: reads as the error."""
+
+    def __init__(self, error: Exception, notes: list[str]) -> None:
+        self._both = error, notes
+
+    def __reduce__(self) -> tuple[Callable[..., Exception], tuple[Exception, list[str]]]:
+        return _with_notes, self._both
+
+
+def _with_notes(error: Exception, notes: list[str]) -> Exception:
+    with contextlib.suppress(Exception):  # it takes none
+        error.__notes__ = notes
+    return error
 
 
 def said(error: BaseException) -> str:

@@ -27,9 +27,10 @@ from ray import serve
 from ray.serve._private.common import RUNNING_REQUESTS_KEY
 from ray.serve.config import RequestRouterConfig
 
-from hoplite_ray.serve import discovery, handoff, metrics
+from hoplite_ray.serve import discovery, gpu_arrays, handoff, metrics
 from hoplite_ray.serve.batching import Batches, Late
 from hoplite_ray.serve.edges import Door, noted, said
+from hoplite_ray.serve.frames import Message
 from hoplite_ray.serve.joins import Joins
 from hoplite_ray.serve.options import check_options, misfit
 from hoplite_ray.serve.outlet import JoinLostError, Outlet, joint_answer
@@ -432,8 +433,10 @@ class Replica:
 
     def _finish(self, runs: list[_Run], answers: list[Any], took_s: float) -> None:
         for run, answer in zip(runs, answers, strict=True):
-            for begun in run.begun:
-                begun(False)
+            if run.begun:
+                pack_alone(answer)
+                for begun in run.begun:
+                    begun(False)
             if run.answer.done():
                 continue
             if isinstance(answer, BaseException):
@@ -541,6 +544,15 @@ def _ordinary(error: BaseException) -> Exception:
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return RuntimeError(said(error))
+
+
+def pack_alone(answer: Any) -> None:
+    """Pack an answer over whose query replicas have died: if that kills, it is its query's death.
+
+    It is packed again where it goes, which tells what is wrong.
+    """
+    with contextlib.suppress(BaseException):
+        Message.packed(0, 0, answer, gpu_arrays.ANY if gpu_arrays.in_use() else None)
 
 
 def observe_hop(query: Query) -> None:

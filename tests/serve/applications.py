@@ -96,9 +96,16 @@ class Search(Mortal):
         return [{"found": query} for query in queries]
 
 
+class Fatal:
+    """Ends the process that packs it."""
+
+    def __reduce__(self) -> Any:
+        os._exit(1)
+
+
 @stage(num_replicas=2, max_batch=1, **LIGHT)
 class Deadly:
-    """Ends its own process over -1, is slow over -2, says who it is over -3."""
+    """Ends its own process over -1, is slow over -2, says who it is over -3; -4 ends it later."""
 
     def __call__(self, queries: list[int]) -> list[Any]:
         (query,) = queries
@@ -106,6 +113,8 @@ class Deadly:
             os._exit(1)
         if query == -2:
             time.sleep(8)
+        if query == -4:
+            return [Fatal()]
         return [query_ids() if query == -3 else query]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,25 @@ def test_an_error_that_reads_as_something_else_goes_as_its_text() -> None:
     assert read.__notes__ == ["in stage a"]
     dumb = DumbError(threading.Lock())
     assert str(failure(1, dumb).value()) == "DumbError: <its text can't be had>"
+
+
+class OwnError(Exception):
+    """Says itself how it is pickled."""
+
+    def __reduce__(self) -> Any:
+        return OwnError, self.args
+
+
+def test_an_error_with_a_reduce_of_its_own_keeps_its_notes() -> None:
+    read = failure(1, noted(OwnError("mine"), "in stage a")).value()
+    assert (type(read), read.args, read.__notes__) == (OwnError, ("mine",), ["in stage a"])
+    again = failure(1, read).value()
+    assert again.__notes__ == ["in stage a"], "over the next edge, too"
+
+
+class Exits(Exception):
+    def __reduce__(self) -> Any:
+        sys.exit(3)
 
 
 class _World:
@@ -84,3 +104,17 @@ def test_an_edge_without_memory_copies_or_breaks_and_never_hangs(
             await asyncio.gather(*calls, return_exceptions=True)
 
     asyncio.run(run())
+
+
+def test_an_answer_that_exits_when_it_is_packed_ends_no_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "count", lambda *_, **__: None)
+
+    async def run() -> None:
+        edge = Edge(_World(lacks=False), no_handler, "the answer")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"the answer can't be sent \(SystemExit: 3\)"):
+            await edge.call(Exits())
+
+    asyncio.run(run())
+    assert str(failure(1, Exits("no")).value()) == "Exits: no"

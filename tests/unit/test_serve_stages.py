@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.serve.config import AutoscalingConfig
 
-from hoplite_ray.serve import ensemble, pipeline, query_ids, stage
+from hoplite_ray.serve import ensemble, metrics, pipeline, query_ids, stage
 from hoplite_ray.serve.edges import failure
 from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.serve.pipeline import as_json, ordered
+from hoplite_ray.serve.stage import Replica, _Run
 
 
 def empty(size_bytes: int) -> np.ndarray:
@@ -126,6 +129,32 @@ def test_other_mistakes_are_named() -> None:
         stage(request_router_config={})(One.user_class)
     with pytest.raises(TypeError, match=r"num_replica is no option .* is num_replicas meant"):
         stage(num_replica=2)(type("Two", (One.user_class,), {}))
+
+
+def test_an_answer_that_kills_when_it_is_packed_kills_while_its_query_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "observe", lambda *_, **__: None)
+    told: list[Any] = []
+
+    class Fatal:
+        def __reduce__(self) -> Any:
+            told.append("packed")
+            sys.exit(1)
+
+    async def run() -> Any:
+        batches = SimpleNamespace(finish=lambda *_: None)
+        replica: Any = SimpleNamespace(_batches=batches, _take=lambda: None)
+        answers = []
+        for begun in ((told.append,), ()):  # over the first query replicas have died
+            answers.append(asyncio.get_running_loop().create_future())
+            fatal = Fatal()
+            Replica._finish(replica, [_Run("id", 0, answers[-1], 0.0, begun)], [fatal], 0.0)
+            assert answers[-1].result() is fatal
+
+    asyncio.run(run())
+    assert told[0] == "packed" and told[-1] is False, told
+    assert told.count(False) == 1 and len(set(told)) == 2
 
 
 VALUES = st.none() | st.integers() | st.text() | st.lists(st.binary(), max_size=3)
