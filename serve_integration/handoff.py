@@ -27,10 +27,12 @@ logger = logging.getLogger("hoplite_ray.serve")
 
 _BYTES_MIN = 256 << 10  # smaller ones cost less on each edge
 _SHARE = 0.5  # of what a query has left, for the store to be there; a first one starts its node
+_START_S = 30.0  # for what the first one needs: a node, its steward and room
 _ROOM_S = 1.0  # for the store to have room, or the value goes over the edges
 _AGAIN_S = 10.0  # after the store could not be had
 
 _no_store_until_s = 0.0
+_has_put = False  # this process, so that its store is there
 _overdue: set[asyncio.Task[Any]] = set()  # what is being put, and nobody waits for any more
 
 
@@ -101,11 +103,12 @@ async def taken(value: Any, timeout_s: float) -> Any:
 
 
 def _put(value: Any, message: Message) -> Any:
-    global _no_store_until_s
+    global _no_store_until_s, _has_put
+    limit_s = _ROOM_S if _has_put else _START_S
     made: list[hoplite_ray.Array] = []
 
     def empty(size_bytes: int) -> Any:
-        made.append(hoplite_ray.empty(size_bytes, "uint8", timeout_s=_ROOM_S))
+        made.append(hoplite_ray.empty(size_bytes, "uint8", timeout_s=limit_s))
         return np.asarray(made[0])
 
     try:
@@ -115,5 +118,6 @@ def _put(value: Any, message: Message) -> Any:
         _no_store_until_s = time.monotonic() + _AGAIN_S
         logger.warning("large values go over the edges, each one several times: %s", error)
         return value
+    _has_put = True
     metrics.count("serve_stored_bytes", kept.nbytes)
     return Stored(kept._object_id, value, kept)

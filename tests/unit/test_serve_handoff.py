@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hoplite_ray.serve import handoff
+from hoplite_ray import GetTimeoutError
+from hoplite_ray.serve import handoff, metrics
+from hoplite_ray.serve.frames import Message
 from hoplite_ray.serve.handoff import Stored, StoredLostError
 
 LARGE = np.zeros(1 << 20, np.uint8)
@@ -39,6 +42,27 @@ def test_a_store_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.Monke
         assert isinstance(await handoff.shared(LARGE, 2, "the query", 60.0), Stored)
 
     asyncio.run(run())
+
+
+def test_the_first_one_may_take_as_long_as_a_store_takes_to_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits_s: list[float] = []
+
+    def empty(size_bytes: int, dtype: str, *, timeout_s: float) -> Any:
+        limits_s.append(timeout_s)
+        if timeout_s < 10 and len(limits_s) == 1:
+            raise GetTimeoutError("the steward of this Ray node has not answered for 1 s")
+        return np.empty(size_bytes, dtype)
+
+    kept = SimpleNamespace(nbytes=LARGE.nbytes, _object_id=b"id")
+    monkeypatch.setattr(handoff, "hoplite_ray", SimpleNamespace(empty=empty, array=lambda _: kept))
+    monkeypatch.setattr(metrics, "count", lambda *_, **__: None)
+    monkeypatch.setattr(handoff, "_no_store_until_s", 0.0)
+    monkeypatch.setattr(handoff, "_has_put", False)
+    puts = [handoff._put(LARGE, Message.packed(0, 0, LARGE)) for _ in range(2)]
+    assert all(isinstance(each, Stored) for each in puts)
+    assert limits_s[0] > 10 > limits_s[1], "a full store is waited for a moment"
 
 
 def test_who_has_no_store_in_time_asks_for_the_value(monkeypatch: pytest.MonkeyPatch) -> None:
