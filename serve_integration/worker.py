@@ -1,7 +1,7 @@
 """One thread that runs what it is told to, one call after the other.
 
-An executor's takes 0.1 ms more from the end of one call to the begin of the next one, of which
-queries wait for all: it makes a future for each, and tells it of its end.
+Handing a call to an executor takes 0.05 ms more, cold as it is amid other processes' work, for which
+a query waits: it makes a future for each, and tells it of its end.
 """
 
 from __future__ import annotations
