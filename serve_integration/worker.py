@@ -1,7 +1,7 @@
 """One thread that runs what it is told to, one call after the other.
 
-Handing a call to an executor takes 0.05 ms more, cold as it is amid other processes' work, for which
-a query waits: it makes a future for each, and tells it of its end.
+To hand a call to an executor takes 0.05 ms more amid other processes' work, and a query waits for
+it: an executor makes a future for each, and tells it of its end.
 """
 
 from __future__ import annotations
