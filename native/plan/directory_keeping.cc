@@ -77,9 +77,9 @@ bool Directory::is_kept(const Entry& entry) const {
 }
 
 // Each holder hears what its last claim did not say. An orphan that was handed over once has had
-// its chance: the adopter may evict it.
+// its chance: the adopter may evict it. What is left of a lost object holds up no node that drains.
 void Directory::tell_standing(const ObjectId& object, Entry& entry) {
-  if (!entry.known || entry.lost || !entry.committed || !unheard_.empty()) return;
+  if (!entry.known || !entry.committed || !unheard_.empty()) return;
   const bool orphaned = is_orphaned(entry);
   std::optional<bool> kept;
   for (auto& [node, holder] : entry.holders) {
@@ -89,7 +89,7 @@ void Directory::tell_standing(const ObjectId& object, Entry& entry) {
     if (!has_some || holder.stale) continue;
     bool elsewhere = false;
     if (draining_.contains(node)) {
-      if (!kept) kept = is_kept(entry);
+      if (!kept) kept = entry.lost || is_kept(entry);
       elsewhere = *kept || (orphaned && holder.elsewhere);
     }
     const std::pair standing(orphaned, elsewhere);

@@ -436,6 +436,18 @@ TEST_P(Memory, ResultOfAReduceIsHandedOver) {
   expect_value(cluster.get(2, kTarget, true));
 }
 
+TEST_P(Memory, WhatIsLeftOfALostResultHoldsUpNoNodeThatDrains) {
+  Cluster& cluster = start(5, [](ClusterConfig& c) { c.engine.reduce_stripes = 3; });
+  reduce_now(4);
+  cluster.crash(2);
+  expect_error(cluster.get(4, kTarget), Code::kObjectLost);
+  ASSERT_TRUE(row_of(1, kTarget)->pinned);
+  cluster.drain(1);
+  expect_drained(1);
+  EXPECT_EQ(cluster.stats(1).arena_bytes_pinned, 0U);
+  cluster.erase(4, kTarget);
+}
+
 TEST_P(Memory, DrainingNodeOwnsNoPartOfAReduce) {
   Cluster& cluster = start(4);
   cluster.drain(1);
