@@ -28,6 +28,20 @@ std::string refusal(const ObjectId& source, DType dtype, ReduceOp op) {
 // all.
 constexpr std::size_t kNodesPerLateOne = 8;
 
+// What goes to its owners: one of each node, where a node can combine what it has, and what no
+// single node has all of.
+std::size_t copies_of(const std::vector<ReduceSource>& located, std::size_t count, bool combines) {
+  std::set<NodeId> nodes;
+  std::size_t spread = 0;
+  for (const ReduceSource& source : located) {
+    if (source.holder == kNoNode) ++spread;
+    if (source.holder != kNoNode) nodes.insert(source.holder);
+  }
+  const std::size_t places = nodes.size() + spread;
+  const std::size_t late = std::max(count, located.size()) - located.size();
+  return (combines || places == 1 ? places : located.size()) + late;  // one folds its own
+}
+
 std::string mismatch(const ReduceSource& source, const ObjectMeta& is, const std::string& other,
                      std::uint64_t other_bytes) {
   return "source " + std::to_string(source.index) + " (object " + short_name(source.object) + ", " +
@@ -334,8 +348,9 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
 // One stripe per owner: all nodes but the caller's, which will receive the result, or really all
 // when all will read it; a small result is folded where it will be read, and so is a share. When
 // all will read it, the few whose source has not come yet own nothing: it is all that they have
-// time to send when it comes. When one reads it, the nodes of the sources do it alone, if all but
-// one are there: none of them sends or receives more than a copy, and all other links stay free.
+// time to send when it comes. When one reads it, the nodes of the sources do it alone, if that is
+// no more than a copy each way for any: all other links stay free, and who has nothing to do with
+// it may go. What is all at the caller's is folded there.
 std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& view) const {
   std::vector<NodeId> able;
   for (const Member& member : view.members()) {
@@ -354,7 +369,9 @@ std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& v
   });
   const bool is_late = plan.everywhere && plan.located.size() < plan.count &&
                        kNodesPerLateOne * (able.size() - early.size()) <= able.size();
-  const bool is_enough = !plan.everywhere && early.size() > 1 && early.size() + 1 >= plan.count;
+  const bool combines = !plan.deterministic && can_combine_all(plan.meta->parts, plan.op);
+  const std::size_t copies = copies_of(plan.located, plan.count, combines);
+  const bool is_enough = !plan.everywhere && early.size() + 1 >= copies;
   if (is_late || is_enough) able = std::move(early);
   if (able.empty() || plan.meta->size_bytes <= config_.inline_bytes_max) return {plan.caller};
   return able;

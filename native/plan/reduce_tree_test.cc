@@ -49,8 +49,8 @@ class ReduceTreeTest : public ::testing::Test {
     tree_.handle_want(kCaller, want_, view_);
     look();
   }
-  void locate(std::uint32_t index, const ObjectMeta& meta = kMeta) {
-    tree_.handle_located({source(index), Incarnation{1}, meta, kX}, view_);
+  void locate(std::uint32_t index, const ObjectMeta& meta = kMeta, NodeId holder = kNoNode) {
+    tree_.handle_located({source(index), Incarnation{1}, meta, holder}, view_);
     look();
   }
   struct Said {
@@ -182,16 +182,16 @@ TEST_F(ReduceTreeTest, TellsOwnersOnlyWhatIsNew) {
 TEST_F(ReduceTreeTest, HasNoFewerSourcesThanItsMembersCountTo) {
   want(3, 1);
   confirm(2);
-  locate(2);
+  locate(2, kMeta, kX);
   want(1, 1);
   die(kX);
-  EXPECT_EQ(own_.at(kY).source_count, 3U);
+  EXPECT_EQ(own_.at(kCaller).source_count, 3U);
 }
 
 TEST_F(ReduceTreeTest, SaysWhoHoldsEachMember) {
-  want(2, 2);
+  want(3, 3);
   confirm(0);
-  locate(0);
+  locate(0, kMeta, kX);
   EXPECT_EQ(own_[kY].members[0].holder, kX);
   EXPECT_EQ(own_[kY].members[0].incarnation, Incarnation{1});
 }
@@ -437,7 +437,7 @@ TEST_F(ReduceTreeTest, AsksForTheNextMemberWhenTheFirstIsLostBeforeItIsKnown) {
   tree_.handle_source_lost(source(0), view_);
   look();
   EXPECT_EQ(located_, (Indices{0, 1}));
-  locate(1);
+  locate(1, kMeta, kX);
   EXPECT_EQ(told(kX), Indices{1});
 }
 
@@ -527,7 +527,7 @@ TEST_F(ReduceTreeTest, AsANewHomeGoesOnAboveEveryEpochThatOwnersKnow) {
   EXPECT_TRUE(located_.empty()) << "it does not plan before it has heard from all";
   tree_.handle_recovered(view_);
   look();
-  locate(0);
+  locate(0, kMeta, kX);
   EXPECT_EQ(own_[kX].target_epoch, TargetEpoch{8});
 }
 

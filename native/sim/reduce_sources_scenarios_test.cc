@@ -65,10 +65,10 @@ TEST_P(ReduceSources, TheSameOneAgainWhenItIsFoldedAlready) {
 }
 
 TEST_P(ReduceSources, TheSameOneTwiceIsReplacedTwice) {
-  for (const int after_ms : {1, 5, 8, 12}) {  // two thirds of it, once, are there after 13 ms
+  for (const int after_ms : {1, 5, 8, 12}) {  // half of it has gone to the other owners then
     Cluster& cluster = start_slow();
-    Request& reduce =
-        reduce_all(0, kOnce, {source(3), source(3), source(1), source(2)}, {.count = 2});
+    Request& reduce = reduce_all(0, kOnce, {source(3), source(3), source(1), source(2)},
+                                 {.count = 2, .everywhere = true});
     cluster.run_for(Duration{after_ms * 1'000'000});
     EXPECT_TRUE(reduce.is_pending());
     cluster.crash(3);
@@ -92,6 +92,27 @@ TEST_P(ReduceSources, AResultIsOneWhereverItsReadersAre) {
       expect_value(cluster.get(caller, kTwice));
     }
   }
+}
+
+TEST_P(ReduceSources, TheyAreFoldedWhereTheyAllAre) {
+  Cluster& cluster = start_slow();
+  for (const std::size_t caller : {1, 2}) {
+    const ObjectId& target = caller == 1 ? kOnce : kTwice;
+    expect_members(reduce_all(caller, target, {source(1), source(1)}, {.deterministic = true}),
+                   {0, 1});
+    expect_value(cluster.get(caller, target));
+  }
+  EXPECT_EQ(cluster.stats(2).blocks_received, cluster.stats(1).blocks_sent);
+  for (const std::size_t other : {0, 3}) EXPECT_EQ(cluster.stats(other).blocks_received, 0U);
+  EXPECT_EQ(cluster.stats(1).blocks_received, 0U);
+}
+
+// Who has nothing to do with it may go at any time, as Ray lets idle nodes go.
+TEST_P(ReduceSources, NoOtherNodeHasAPartOfTheResult) {
+  Cluster& cluster = start_slow();
+  expect_members(reduce_all(0, kOnce, {source(0), source(1), source(1)}), {0, 1, 2});
+  for (const std::size_t other : {2, 3}) cluster.crash(other);
+  expect_value(cluster.get(0, kOnce));
 }
 
 TEST_P(ReduceSources, AResultMayStillHaveToCome) {
