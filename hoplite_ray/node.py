@@ -60,6 +60,9 @@ _GRACE_S = 1.0  # for watchers to receive the view in which we have left
 # After that the kernel ends what still waits: a thread in a call to Ray's GCS, which is gone, too,
 # would hold the process for 40 s.
 _END_S = 5
+# What only this node has, where Ray has taken its Ray node away: as much as a machine that is ended
+# leaves to what runs on it.
+_HAND_OVER_S = 10
 # Whoever looks whether a node runs holds its lock for some microseconds.
 _TRIES, _LOOK_S = 10, 0.01
 # A usual log grows by some 200 bytes per change of the view; only `trace=1` and strangers who
@@ -182,6 +185,8 @@ class Life:
                 self._service.drain()
             await self._stay(membership, stop)
             if not membership.told_dead.is_set():
+                if await _is_taken_away(self._options):
+                    await self._hand_over()
                 return None
             members = [each.control for each in membership.view.members]
             return tuple(dict.fromkeys((*members, *self._options.join)))
@@ -251,6 +256,12 @@ class Life:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _hand_over(self) -> None:
+        signal.alarm(_HAND_OVER_S + _END_S)
+        self._service.drain()
+        told = await self._administration.drain(_HAND_OVER_S)
+        _logger.info("Ray has taken this node away; what only it had: %d left", told.sole_copies)
 
     async def _hear_of_deaths(self, membership: Membership) -> None:
         while True:
@@ -330,6 +341,27 @@ def _view_store(options: NodeOptions) -> ViewStore | None:
     from hoplite_ray.plugin.seams import RayViewStore  # imports ray, which nothing else here needs
 
     return TableViews(RayViewStore(options.gcs_address))
+
+
+async def _is_taken_away(options: NodeOptions) -> bool:
+    """Whether Ray has drained the Ray node that has ended, and so not lost its machine.
+
+    A steward hands over before that; one that nobody needed there has left, and others' reduces may
+    have given the node a part of their results since.
+    """
+    if options.gcs_address is None:
+        return False
+    from hoplite_ray.plugin.seams import drained_nodes
+    from hoplite_ray.plugin.start import node_number
+
+    asked = asyncio.to_thread(drained_nodes, options.gcs_address)
+    try:
+        drained = await asyncio.wait_for(asked, _LEAVE_S)
+    except (ControlError, TimeoutError) as error:
+        why = str(error) or f"Ray's GCS has not answered for {_LEAVE_S:g} s"
+        _logger.info("why the Ray node has ended is not known: %s", why)
+        return False
+    return options.node_id in map(node_number, drained)
 
 
 @contextlib.contextmanager

@@ -84,6 +84,8 @@ class Rounds:
         with self._changing:
             until = self.count + 2
             self._changing.wait_for(lambda: self.count >= until or self._error is not None)
+            if self._error is not None:
+                raise self._error  # else what follows would fail for a reason that it can't tell
 
     def _run(self) -> None:
         try:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 from ray._raylet import GcsClient
 from ray.core.generated import autoscaler_pb2
 
 import hoplite_ray as hop
+from hoplite_ray.control.client import ControlClient
 from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.start import NodePlace, running_node
@@ -56,6 +60,18 @@ def status_of(cluster: RayCluster, ray_node_id: str) -> int:
     told = GcsClient(address=cluster.cluster.address).get_cluster_resource_state()
     state = autoscaler_pb2.GetClusterResourceStateReply.FromString(told).cluster_resource_state
     return {node.node_id.hex(): node.status for node in state.node_states}[ray_node_id]
+
+
+def is_idle(cluster: RayCluster, node: Any) -> bool:
+    return status_of(cluster, node.node_id) == autoscaler_pb2.NodeStatus.IDLE
+
+
+def take_away(cluster: RayCluster, node: Any) -> None:
+    """As Ray's autoscaler takes an idle node away."""
+    assert eventually(lambda: is_idle(cluster, node), within_s=60)
+    raylet = node.all_processes["raylet"][0].process
+    drain(cluster.cluster.address, node.node_id, "IDLE_TERMINATION")
+    assert eventually(lambda: raylet.poll() is not None, within_s=30)
 
 
 def test_a_life_that_is_relied_on_does_not_end(tmp_path: Path) -> None:
@@ -131,11 +147,56 @@ def test_a_steward_leaves_when_nothing_needs_it_and_its_ray_node_may_go(
         assert hop.get(array, timeout_s=60).sum() == 2 * LARGE
         assert hop.get(total, timeout_s=60)[0] == 2  # by the id of its ref, whose owner is dead
         del array, total
-        is_idle = autoscaler_pb2.NodeStatus.IDLE
-        assert eventually(lambda: status_of(cluster, ray_node_id) == is_idle, within_s=60)
-        raylet = node.all_processes["raylet"][0].process
-        drain(cluster.cluster.address, ray_node_id, "IDLE_TERMINATION")
-        assert eventually(lambda: raylet.poll() is not None, within_s=30)
+        take_away(cluster, node)
+
+
+@ray.remote(num_cpus=0)
+def late_array() -> hop.Array:
+    time.sleep(1.0)
+    return hop.array(np.ones(LARGE, np.float32))
+
+
+def keeps_whole(directory: str, array: hop.Array) -> bool:
+    """Whether that node keeps all of it, and may not evict it."""
+    control = json.loads(Path(directory, "node.json").read_text())["control"]
+    secret = Path(directory, "secret").read_bytes().strip()
+
+    async def ask() -> bool:
+        calls = ControlClient(secret)
+        try:
+            rows = await calls.objects(control, limit=1000)
+        finally:
+            await calls.close()
+        return any(
+            row.object_id == array._object_id and row.pinned and row.state == "whole"
+            for row in rows
+        )
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.timeout(180)  # a Ray node starts and ends
+def test_what_an_idle_node_has_of_a_result_is_elsewhere_when_ray_has_taken_it_away(
+    cluster: RayCluster,
+) -> None:
+    workers = [Worker.options(**cluster.on(node)).remote() for node in range(2)]
+    arrays = ray.get([each.array.remote(1.0) for each in workers])
+    staying = [directory for _, directory in ray.get([each.where.remote() for each in workers])]
+    with joined(cluster, "unneeded") as (node, worker):
+        _, directory = ray.get(worker.where.remote())
+        ray.get(worker.sum.remote(arrays[0]))  # so ours is there
+        assert eventually(lambda: has_steward(Path(directory)), within_s=30)
+        ray.kill(worker)
+        assert eventually(lambda: not has_steward(Path(directory)), within_s=60)
+        early = workers[0].array.remote(1.0)
+        total = hop.reduce([early, late_array.options(**cluster.on(1)).remote()])
+        array = ray.get(total)
+        assert stats_at(directory).arena_bytes_pinned > 0
+        assert not any(keeps_whole(each, array) for each in staying)
+        take_away(cluster, node)
+        assert eventually(lambda: any(keeps_whole(each, array) for each in staying), within_s=30)
+        assert eventually(lambda: not is_running(Path(directory)), within_s=30)
+        assert hop.get(array, timeout_s=60).sum() == 2 * LARGE
 
 
 @pytest.mark.timeout(240)  # two Ray nodes start and end
