@@ -19,7 +19,7 @@ import json
 import logging
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,7 +46,7 @@ _LINE_BYTES_MAX = 16 << 10
 _QUEUED_BYTES_MAX = 64 << 20  # that wait to be sent; above it `call` waits
 _STRANGERS_MAX = 64  # at a door at once that have not shown its token
 
-_CALL, _REPLY, _FAILURE, _TAKEN_BACK, _BEGUN = range(5)
+_CALL, _REPLY, _FAILURE, _TAKEN_BACK, _BEGUN, _CALL_ALONE = range(6)
 
 
 class EdgeBrokenError(Exception):
@@ -93,8 +93,10 @@ class Edge:
         self._receiving: asyncio.Task[None] | None = None  # arrays on the GPU
         self._listen()
 
-    async def call(self, request: Any) -> Any:
+    async def call(self, request: Any, *, alone: bool = False) -> Any:
         """Have the peer's handler answer; taken back, the handler is cancelled.
+
+        alone:  the peer says that it works on it before it reads it, which may be its death.
 
         Raises:  EdgeBrokenError; or what the handler raised.
         """
@@ -106,7 +108,7 @@ class Edge:
         try:
             if not self._has_room.is_set():
                 await self._has_room.wait()
-            self._post(self._packed(_CALL, number, request))
+            self._post(self._packed(_CALL_ALONE if alone else _CALL, number, request))
             return await reply
         except asyncio.CancelledError:
             if not self.is_broken:
@@ -266,13 +268,13 @@ class Edge:
         number = message.number
         if message.kind == _CALL:
             try:
-                begun = partial(self._tell_begun, number)
-                answer = self._handler(message.value(), begun)
+                answer = self._asked(message)
             except BaseException as error:
                 self._post(failure(number, error))
                 return
-            task = self._answering[number] = asyncio.create_task(self._answer(number, answer))
-            task.add_done_callback(lambda _: self._answering.pop(number, None))
+            self._begin(number, self._answer(number, answer))
+        elif message.kind == _CALL_ALONE:
+            self._begin(number, self._answer_alone(message))
         elif message.kind == _TAKEN_BACK:
             if (answering := self._answering.get(number)) is not None:
                 _cancel_begun(answering)
@@ -293,6 +295,25 @@ class Edge:
                 reply.set_exception(value)
             else:
                 reply.set_exception(RuntimeError(f"an error that reads here as {value!r:.200}"))
+
+    def _asked(self, message: Message) -> Awaitable[Any]:
+        return self._handler(message.value(), partial(self._tell_begun, message.number))
+
+    def _begin(self, number: int, answering: Coroutine[Any, Any, None]) -> None:
+        task = self._answering[number] = asyncio.create_task(answering)
+        task.add_done_callback(lambda _: self._answering.pop(number, None))
+
+    async def _answer_alone(self, message: Message) -> None:
+        """Read it when its sender has been told so, and must know that this is what it died of."""
+        self._tell_begun(message.number, True)
+        await self._has_sent.wait()
+        try:
+            answer = self._asked(message)
+        except BaseException as error:
+            self._post(failure(message.number, error))
+            return
+        self._tell_begun(message.number, False)
+        await self._answer(message.number, answer)
 
     def _tell_begun(self, number: int, has_begun: bool) -> None:
         if not self.is_broken:

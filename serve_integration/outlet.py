@@ -3,8 +3,8 @@
 A call goes to the replica with the fewest of our calls open. If its edge breaks the call goes to
 another one, so a death costs its callers a repetition and no answer; user code runs at least once.
 A query over which several replicas have died is given up: it would kill the others, too. Before the
-last of them it is to run alone, and that death counts only if it had begun: so others that were in
-its batches are not given up with it.
+last of them it is to run alone, and that death counts only if it had begun, or was being unpickled:
+so others that were in its batches are not given up with it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Outlet:
                 query.alone = alone = deaths >= DEATHS_MAX - 1
                 query.left_s = max(deadline_s - _now(), 0.001)
                 query.sent_s = time.time()
-                return await edge.call(query.told)
+                return await edge.call(query.told, alone=alone)
             except StoredLostError as error:
                 logger.debug("stage %s can't have it by its id: %s", self.stage, error)
                 query = query.by_value()

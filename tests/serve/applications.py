@@ -11,7 +11,7 @@ import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -103,9 +103,27 @@ class Fatal:
         os._exit(1)
 
 
+class DeadlyToRead:
+    """Ends the process of a `Deadly` that unpickles it."""
+
+    ends: ClassVar[list[int]] = []
+
+    def __reduce__(self) -> Any:
+        return DeadlyToRead.read, ()
+
+    @classmethod
+    def read(cls) -> DeadlyToRead:
+        if os.getpid() in cls.ends:
+            os._exit(1)
+        return cls()
+
+
 @stage(num_replicas=2, max_batch=1, **LIGHT)
 class Deadly:
     """Ends its own process over -1, is slow over -2, says who it is over -3; -4 ends it later."""
+
+    def __init__(self) -> None:
+        DeadlyToRead.ends.append(os.getpid())
 
     def __call__(self, queries: list[int]) -> list[Any]:
         (query,) = queries

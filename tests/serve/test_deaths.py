@@ -17,7 +17,16 @@ import ray
 
 from hoplite_ray.serve import PoisonousQueryError, pipeline
 from tests.ray.raycluster import eventually
-from tests.serve.applications import Cross, Deadly, DeadlyTogether, Search, Slow, Text, Vision
+from tests.serve.applications import (
+    Cross,
+    Deadly,
+    DeadlyTogether,
+    DeadlyToRead,
+    Search,
+    Slow,
+    Text,
+    Vision,
+)
 from tests.serve.conftest import Application, Node
 from tests.serve.test_pipeline import KEY, four_stages
 
@@ -160,7 +169,7 @@ def test_serve_scales_by_what_comes_over_edges_and_no_answer_is_lost(node: Node)
 def test_a_query_that_kills_is_given_up_and_others_are_answered(node: Node) -> None:
     application = Application("deadly", pipeline(only=Deadly, replicas=1, deadline_ms=NEW_S * 1000))
     assert [application.answer(query) for query in range(5)] == list(range(5))
-    for killing in (-1, -4):
+    for killing in (-1, -4, DeadlyToRead()):
         with pytest.raises(Exception, match=PoisonousQueryError.__name__):
             application.ask(killing).result(timeout_s=NEW_S)
         assert application.ask(7).result(timeout_s=NEW_S) == 7
