@@ -56,6 +56,7 @@ _T = TypeVar("_T")
 _THREADS = 4
 _EVENT_WAIT_S = 5.0  # stop() wakes the wait, so it delays nothing but a look at the log's size
 _LEAVE_S = 2.0  # then the others find out by themselves
+_ASK_S = 1.0  # why a Ray node has ended
 _GRACE_S = 1.0  # for watchers to receive the view in which we have left
 # After that the kernel ends what still waits: a thread in a call to Ray's GCS, which is gone, too,
 # would hold the process for 40 s.
@@ -96,9 +97,9 @@ async def _live(options: NodeOptions) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     is_draining = is_rejoining = False
-    with _watched(options.watch_pid, stop):
+    with _watched(options.watch_pid, stop) as ended:
         while True:
-            life = Life(options)
+            life = Life(options, ended)
             try:
                 others = await life.live(stop, is_draining=is_draining)
             except ControlError as error:
@@ -138,8 +139,10 @@ def _threads() -> ThreadPoolExecutor:
 class Life:
     """One incarnation of the node, from its first socket to its last."""
 
-    def __init__(self, options: NodeOptions) -> None:
+    def __init__(self, options: NodeOptions, ended: asyncio.Event) -> None:
+        """`ended`: set when the process that this node was not to outlive has."""
         self._options = options
+        self._ended = ended
         self._native = _native.NativeNode(
             node_id=options.node_id,
             incarnation=options.incarnation,
@@ -185,8 +188,6 @@ class Life:
                 self._service.drain()
             await self._stay(membership, stop)
             if not membership.told_dead.is_set():
-                if await _is_taken_away(self._options):
-                    await self._hand_over()
                 return None
             members = [each.control for each in membership.view.members]
             return tuple(dict.fromkeys((*members, *self._options.join)))
@@ -252,6 +253,8 @@ class Life:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()  # a fault of ours ends the node, with its traceback
+            if self._ended.is_set() and await _is_taken_away(self._options):
+                await _unless(membership.told_dead, self._hand_over())
         finally:
             for task in tasks:
                 task.cancel()
@@ -354,21 +357,22 @@ async def _is_taken_away(options: NodeOptions) -> bool:
     from hoplite_ray.plugin.seams import drained_nodes
     from hoplite_ray.plugin.start import node_number
 
-    asked = asyncio.to_thread(drained_nodes, options.gcs_address)
+    asked = asyncio.to_thread(drained_nodes, options.gcs_address, _ASK_S)
     try:
-        drained = await asyncio.wait_for(asked, _LEAVE_S)
+        drained = await asyncio.wait_for(asked, _ASK_S)
     except (ControlError, TimeoutError) as error:
-        why = str(error) or f"Ray's GCS has not answered for {_LEAVE_S:g} s"
+        why = str(error) or f"Ray's GCS has not answered for {_ASK_S:g} s"
         _logger.info("why the Ray node has ended is not known: %s", why)
         return False
     return options.node_id in map(node_number, drained)
 
 
 @contextlib.contextmanager
-def _watched(pid: int | None, stop: asyncio.Event) -> Iterator[None]:
-    """Set `stop` when process `pid` has ended."""
+def _watched(pid: int | None, stop: asyncio.Event) -> Iterator[asyncio.Event]:
+    """Set `stop`, and the event that this gives, when process `pid` has ended."""
+    has_ended = asyncio.Event()
     if pid is None:
-        yield
+        yield has_ended
         return
     try:
         descriptor = os.pidfd_open(pid)
@@ -379,12 +383,13 @@ def _watched(pid: int | None, stop: asyncio.Event) -> Iterator[None]:
     def ended() -> None:
         _logger.info("process %d has ended", pid)
         loop.remove_reader(descriptor)
+        has_ended.set()
         stop.set()
         signal.alarm(_END_S)
 
     loop.add_reader(descriptor, ended)
     try:
-        yield
+        yield has_ended
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)

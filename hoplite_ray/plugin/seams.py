@@ -186,17 +186,17 @@ def raylets(address: str) -> list[tuple[str, str, bool]]:
     ]
 
 
-def drained_nodes(address: str) -> list[str]:
+def drained_nodes(address: str, timeout_s: float) -> list[str]:
     """The Ray nodes that have ended after Ray had drained them.
 
-    Raises: ControlError if Ray's GCS does not answer.
+    Raises: ControlError if Ray's GCS does not answer; one that is gone holds the call for longer.
     """
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
     from ray.core.generated.common_pb2 import NodeDeathInfo  # type: ignore[attr-defined]
 
     drained = (NodeDeathInfo.AUTOSCALER_DRAIN_PREEMPTED, NodeDeathInfo.AUTOSCALER_DRAIN_IDLE)
     try:
-        told = GcsClient(address=address).get_all_node_info()
+        told = GcsClient(address=address).get_all_node_info(timeout=timeout_s)
     except ray.exceptions.RayError as error:
         raise ControlError(f"Ray's GCS at {address} does not answer ({error})") from error
     return [node_id.hex() for node_id, info in told.items() if info.death_info.reason in drained]

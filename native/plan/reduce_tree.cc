@@ -37,9 +37,8 @@ std::size_t copies_of(const std::vector<ReduceSource>& located, std::size_t coun
     if (source.holder == kNoNode) ++spread;
     if (source.holder != kNoNode) nodes.insert(source.holder);
   }
-  const std::size_t places = nodes.size() + spread;
   const std::size_t late = std::max(count, located.size()) - located.size();
-  return (combines || places == 1 ? places : located.size()) + late;  // one folds its own
+  return (combines ? nodes.size() + spread : located.size()) + late;
 }
 
 std::string mismatch(const ReduceSource& source, const ObjectMeta& is, const std::string& other,
@@ -196,13 +195,11 @@ void ReduceTree::handle_begun(const ObjectId& target, const Membership& view) {
   Plan& plan = it->second;
   if (!plan.everywhere || plan.has_ended() || !plan.locating.empty()) return;
   const std::vector<NodeId> able = able_nodes(plan, view);
-  std::set<NodeId> late;
-  for (const NodeId owner : plan.owners) {
+  const auto is_late = [&](NodeId owner) {
     const bool is_able = std::find(able.begin(), able.end(), owner) != able.end();
-    if (!is_able && view.is_live(owner) && !view.is_draining(owner)) late.insert(owner);
-  }
-  if (late.empty()) return;
-  for (const NodeId owner : late) parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});
+    return !is_able && view.is_live(owner) && !view.is_draining(owner);
+  };
+  if (std::none_of(plan.owners.begin(), plan.owners.end(), is_late)) return;
   plan.owners.clear();
   advance(target, plan, view);
 }
@@ -371,7 +368,8 @@ std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& v
                        kNodesPerLateOne * (able.size() - early.size()) <= able.size();
   const bool combines = !plan.deterministic && can_combine_all(plan.meta->parts, plan.op);
   const std::size_t copies = copies_of(plan.located, plan.count, combines);
-  const bool is_enough = !plan.everywhere && early.size() + 1 >= copies;
+  const bool is_enough =
+      !plan.everywhere && early.size() > (combines ? 0 : 1) && early.size() + 1 >= copies;
   if (is_late || is_enough) able = std::move(early);
   if (able.empty() || plan.meta->size_bytes <= config_.inline_bytes_max) return {plan.caller};
   return able;
@@ -385,12 +383,22 @@ void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Members
     return raise_epoch(target, plan);
   }
   const std::vector<NodeId> able = able_nodes(plan, view);
+  const auto lives = [&](NodeId owner) { return view.is_live(owner); };
+  if (!plan.is_unary && lives(able.front()) &&
+      std::none_of(plan.owners.begin(), plan.owners.end(), lives)) {
+    plan.owners.clear();  // nothing of it is left, so that it can be cut for those who are there
+  }
   if (plan.owners.empty()) {
     const bool is_one = plan.share.is_share() || plan.meta->size_bytes <= config_.inline_bytes_max;
     std::size_t count = config_.reduce_stripes > 0 ? config_.reduce_stripes : able.size();
     count = std::min<std::size_t>({count, kStripesMax, std::max(plan.meta->block_count(), 1U)});
     if (is_one) count = 1;
     for (std::size_t i = 0; i < count; ++i) plan.owners.push_back(able[i % able.size()]);
+    for (const auto& [node, members] : plan.told) {
+      const bool stays =
+          std::find(plan.owners.begin(), plan.owners.end(), node) != plan.owners.end();
+      if (!stays) parcels_.push_back({node, Drop{target, Incarnation{1}, false}});
+    }
     raise_epoch(target, plan);
     return;
   }

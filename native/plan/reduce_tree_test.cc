@@ -185,7 +185,7 @@ TEST_F(ReduceTreeTest, HasNoFewerSourcesThanItsMembersCountTo) {
   locate(2, kMeta, kX);
   want(1, 1);
   die(kX);
-  EXPECT_EQ(own_.at(kCaller).source_count, 3U);
+  EXPECT_EQ(own_.at(kY).source_count, 3U);
 }
 
 TEST_F(ReduceTreeTest, SaysWhoHoldsEachMember) {

@@ -66,12 +66,13 @@ def is_idle(cluster: RayCluster, node: Any) -> bool:
     return status_of(cluster, node.node_id) == autoscaler_pb2.NodeStatus.IDLE
 
 
-def take_away(cluster: RayCluster, node: Any) -> None:
-    """As Ray's autoscaler takes an idle node away."""
-    assert eventually(lambda: is_idle(cluster, node), within_s=60)
-    raylet = node.all_processes["raylet"][0].process
-    drain(cluster.cluster.address, node.node_id, "IDLE_TERMINATION")
-    assert eventually(lambda: raylet.poll() is not None, within_s=30)
+def take_away(cluster: RayCluster, *nodes: Any) -> None:
+    """As Ray's autoscaler takes idle nodes away."""
+    assert eventually(lambda: all(is_idle(cluster, each) for each in nodes), within_s=60)
+    for node in nodes:
+        drain(cluster.cluster.address, node.node_id, "IDLE_TERMINATION")
+    raylets = [node.all_processes["raylet"][0].process for node in nodes]
+    assert eventually(lambda: all(each.poll() is not None for each in raylets), within_s=30)
 
 
 def test_a_life_that_is_relied_on_does_not_end(tmp_path: Path) -> None:
@@ -175,27 +176,30 @@ def keeps_whole(directory: str, array: hop.Array) -> bool:
     return asyncio.run(ask())
 
 
-@pytest.mark.timeout(180)  # a Ray node starts and ends
-def test_what_an_idle_node_has_of_a_result_is_elsewhere_when_ray_has_taken_it_away(
+@pytest.mark.timeout(240)  # two Ray nodes start and end
+def test_what_idle_nodes_have_of_a_result_is_elsewhere_when_ray_has_taken_it_away(
     cluster: RayCluster,
 ) -> None:
-    workers = [Worker.options(**cluster.on(node)).remote() for node in range(2)]
-    arrays = ray.get([each.array.remote(1.0) for each in workers])
-    staying = [directory for _, directory in ray.get([each.where.remote() for each in workers])]
-    with joined(cluster, "unneeded") as (node, worker):
-        _, directory = ray.get(worker.where.remote())
-        ray.get(worker.sum.remote(arrays[0]))  # so ours is there
-        assert eventually(lambda: has_steward(Path(directory)), within_s=30)
-        ray.kill(worker)
-        assert eventually(lambda: not has_steward(Path(directory)), within_s=60)
-        early = workers[0].array.remote(1.0)
+    makers = [Worker.options(**cluster.on(node)).remote() for node in range(2)]
+    array, _ = ray.get([each.array.remote(1.0) for each in makers])
+    staying = [directory for _, directory in ray.get([each.where.remote() for each in makers])]
+    with joined(cluster, "one") as one, joined(cluster, "other") as other:
+        workers = [worker for _, worker in (one, other)]
+        for worker in workers:
+            ray.get(worker.sum.remote(array))  # so ours is there
+        leaving = [Path(each) for _, each in ray.get([each.where.remote() for each in workers])]
+        assert eventually(lambda: all(map(has_steward, leaving)), within_s=30)
+        for worker in workers:
+            ray.kill(worker)
+        assert eventually(lambda: not any(map(has_steward, leaving)), within_s=60)
+        early = makers[0].array.remote(1.0)
         total = hop.reduce([early, late_array.options(**cluster.on(1)).remote()])
         array = ray.get(total)
-        assert stats_at(directory).arena_bytes_pinned > 0
+        assert all(stats_at(str(each)).arena_bytes_pinned > 0 for each in leaving)
         assert not any(keeps_whole(each, array) for each in staying)
-        take_away(cluster, node)
+        take_away(cluster, *(node for node, _ in (one, other)))
         assert eventually(lambda: any(keeps_whole(each, array) for each in staying), within_s=30)
-        assert eventually(lambda: not is_running(Path(directory)), within_s=30)
+        assert eventually(lambda: not any(map(is_running, leaving)), within_s=30)
         assert hop.get(array, timeout_s=60).sum() == 2 * LARGE
 
 
