@@ -307,6 +307,8 @@ class Edge:
         """Read it when its sender has been told so, and must know that this is what it died of."""
         self._tell_begun(message.number, True)
         await self._has_sent.wait()
+        if self.is_broken:  # nobody would hear of what this process dies of
+            return
         try:
             answer = self._asked(message)
         except BaseException as error:

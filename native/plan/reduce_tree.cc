@@ -347,7 +347,7 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
 // all will read it, the few whose source has not come yet own nothing: it is all that they have
 // time to send when it comes. When one reads it, the nodes of the sources do it alone, if that is
 // no more than a copy each way for any: all other links stay free, and who has nothing to do with
-// it may go. What is all at the caller's is folded there.
+// it may go. One alone has all of its workspace, several copies where nothing is combined.
 std::vector<NodeId> ReduceTree::able_nodes(const Plan& plan, const Membership& view) const {
   std::vector<NodeId> able;
   for (const Member& member : view.members()) {
