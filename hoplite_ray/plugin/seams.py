@@ -132,6 +132,16 @@ def this_actor() -> Any:
     return ray.get_runtime_context().current_actor
 
 
+def is_restarted() -> bool:
+    """Whether Ray has restarted the actor that this process is.
+
+    Ray's own `was_current_actor_reconstructed` reads a property that Ray has deprecated.
+    """
+    actor = ray.get_runtime_context().get_actor_id()
+    told = ray._private.state.state.actor_table(actor)
+    return bool(told["NumRestarts"])
+
+
 def is_draining(ray_node_id: str) -> bool:
     """Whether Ray drains that node: it places nothing there any more, and takes it away soon."""
     return ray_node_id in ray._private.state.state.get_draining_nodes()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,22 @@ def test_an_actor_has_its_own_handle(cluster: RayCluster) -> None:
 
     actor = Actor.remote()
     assert ray.get(actor.itself.remote()) == actor._actor_id.binary()
+
+
+def test_an_actor_knows_without_a_warning_that_ray_has_restarted_it(cluster: RayCluster) -> None:
+    @ray.remote(num_cpus=0, max_restarts=1, max_task_retries=-1)
+    class Actor:
+        def __init__(self) -> None:  # as the steward asks
+            warnings.simplefilter("error")
+            self._is_restarted = seams.is_restarted()
+
+        def is_restarted(self) -> bool:
+            return self._is_restarted
+
+    actor = Actor.remote()
+    assert not ray.get(actor.is_restarted.remote())
+    ray.kill(actor, no_restart=False)
+    assert eventually(lambda: ray.get(actor.is_restarted.remote()))
 
 
 def test_task_id_and_attempt_name_a_task_and_return_id_its_ref(cluster: RayCluster) -> None:
