@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -28,18 +29,24 @@ SKIPS_ALLOWED = (
     re.compile(r"torch is not installed"),
 )
 
-# Every process that a test starts, directly or through Ray, inherits this mark.
+# Every process that a test starts, directly or through Ray, inherits this mark. That of a worker of
+# pytest-xdist begins with its controller's, which so finds what a worker that died has left.
 RUN_MARK = "HOPLITE_TEST_RUN"
-RUN_ID = uuid.uuid4().hex
+_run_id = uuid.uuid4().hex
+COMPLAINED = 20  # the exit status of a run whose tests passed, but that left something behind
 LEAK_GRACE_S = 10.0  # Ray's own processes need a few seconds to notice that their cluster has ended
 
 SEED = int(os.environ.get("HOPLITE_TEST_SEED") or random.SystemRandom().randrange(2**32))
 
 _bad_skips: list[str] = []
+_complaints: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ[RUN_MARK] = RUN_ID
+    global _run_id
+    if worker := getattr(config, "workerinput", {}).get("workerid"):
+        _run_id = f"{os.environ[RUN_MARK]}/{worker}"
+    os.environ[RUN_MARK] = _run_id
     # A shell's background jobs ignore Ctrl-C, and so would the processes of tests that send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault(
@@ -96,12 +103,14 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 def processes_of_run() -> Iterator[tuple[int, str]]:
     """The live processes, other than this one, that were started by a test of this run."""
-    mark = f"{RUN_MARK}={RUN_ID}".encode()
+    mark = f"{RUN_MARK}={_run_id}".encode()
+    marks = (mark, mark + b"/")  # a whole id, so that worker gw1 does not see gw10's
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
         try:
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
+            environment = (folder / "environ").read_bytes().split(b"\0")
+            if any(line == marks[0] or line.startswith(marks[1]) for line in environment):
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
                 if "multiprocessing.resource_tracker" not in command:  # lives as long as pytest
                     yield int(folder.name), command[:160]
@@ -123,17 +132,25 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         complaints.append(f"process left behind: {pid} {command}")
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    if complaints:
-        session.config.stash[_COMPLAINTS] = complaints
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["complaints"] = complaints  # the controller's to say
+        return
+    _complaints.extend(each for each in complaints if each not in _complaints)
+    if _complaints and session.exitstatus in (
+        pytest.ExitCode.OK,
+        pytest.ExitCode.NO_TESTS_COLLECTED,
+    ):
+        session.exitstatus = COMPLAINED
 
 
-_COMPLAINTS = pytest.StashKey[list[str]]()
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker of pytest-xdist complains of at its end."""
+    _complaints.extend(getattr(node, "workeroutput", {}).get("complaints", []))
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    for complaint in config.stash.get(_COMPLAINTS, []):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for complaint in _complaints:
         terminalreporter.write_line(f"FAILED {complaint}", red=True)

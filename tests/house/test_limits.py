@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import COMPLAINED
 from tests.house.tree import ROOT
 
 SLEEPER = """
@@ -20,13 +21,13 @@ leaked = []
 """
 
 
-def run(folder: Path, test: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, test: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run one test file under our conftest, with no grace for leaked processes."""
     conftest = (ROOT / "tests/conftest.py").read_text()
     (folder / "conftest.py").write_text(conftest + "\nLEAK_GRACE_S = 0.0\n")
     (folder / "test_sample.py").write_text(test)
     environment = os.environ | {"HOPLITE_TEST_SEED": "7"}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(folder)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(folder), *options]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -40,13 +41,13 @@ def test_passing_run_prints_its_seed(tmp_path: Path) -> None:
 
 def test_silent_skip_fails_the_run(tmp_path: Path) -> None:
     done = run(tmp_path, "import pytest\ndef test_a(): pytest.skip('not today')\n")
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert done.returncode == COMPLAINED
     assert "not on the list: test_sample.py::test_a: Skipped: not today" in done.stdout
 
 
 def test_skipped_module_fails_the_run(tmp_path: Path) -> None:
     done = run(tmp_path, "import pytest\npytest.importorskip('no_such_module')\n")
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert done.returncode == COMPLAINED
 
 
 def test_listed_skip_passes(tmp_path: Path) -> None:
@@ -56,8 +57,31 @@ def test_listed_skip_passes(tmp_path: Path) -> None:
 
 def test_process_left_behind_fails_the_run(tmp_path: Path) -> None:
     done = run(tmp_path, SLEEPER)
+    assert done.returncode == COMPLAINED
+    assert "process left behind" in done.stdout
+
+
+def test_a_failed_test_says_more_than_what_it_left(tmp_path: Path) -> None:
+    done = run(tmp_path, f"{SLEEPER}def test_fails(): assert not leaked\n")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert "process left behind" in done.stdout
+
+
+def test_workers_tell_the_controller_what_they_complain_of(tmp_path: Path) -> None:
+    skips = "import pytest\ndef test_skips(): pytest.skip('not today')\n"
+    done = run(tmp_path, f"{SLEEPER}{skips}", "--numprocesses=2")
+    assert done.returncode == COMPLAINED
+    assert done.stdout.count("FAILED process left behind") == 1
+    assert done.stdout.count("FAILED skipped for a reason that is not on the list") == 1
+
+
+def test_what_a_worker_that_died_has_left_is_found(tmp_path: Path) -> None:
+    dies = (
+        "import os, subprocess\ndef test_dies(): subprocess.Popen(['sleep', '20']); os._exit(1)\n"
+    )
+    done = run(tmp_path, dies, "--numprocesses=1", "--max-worker-restart=0")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "FAILED process left behind" in done.stdout
 
 
 def test_empty_folder_fails_the_run(tmp_path: Path) -> None:
