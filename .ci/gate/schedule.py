@@ -1,0 +1,150 @@
+"""Runs steps in lanes: the steps of one lane one after the other, all lanes at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+TIMED_OUT = 124  # as timeout(1) says it
+STOPPED = 130  # as a shell says of a program that Ctrl-C ended
+GRACE_S = 10.0  # from SIGTERM to SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command of a gate."""
+
+    name: str
+    command: str  # for bash, from the root of the repository
+    limit_s: float
+    lane: str = "compute"
+    second_try: str = ""  # "tests": of each failed test; "step": of the whole command
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a step."""
+
+    step: Step
+    status: int
+    seconds: float
+    busy: float  # share of all cores that were busy while the step ran, also by other lanes
+    log: Path
+
+
+class Clock:
+    """Seconds, and the busy share of all cores by /proc/stat, from its making on."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._ticks = _ticks()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def busy(self) -> float:
+        busy, total = (now - then for now, then in zip(_ticks(), self._ticks, strict=True))
+        return busy / max(1, total)
+
+
+def _ticks() -> tuple[int, int]:
+    """Ticks of all cores since boot: busy ones, and all."""
+    user, nice, system, idle, iowait, *others = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
+    busy = user + nice + system + sum(others)
+    return busy, busy + idle + iowait
+
+
+class Lanes:
+    """Runs steps; `stop` ends what is running."""
+
+    def __init__(self, logs: Path, ended: Callable[[Outcome], None]) -> None:
+        self._logs, self._ended = logs, ended
+        self._lock = threading.Lock()  # guards _running, _stopped and calls of _ended
+        self._running: set[int] = set()
+        self._stopped = False
+
+    def run(self, steps: Iterable[Step]) -> list[Outcome]:
+        """Run the steps, each lane in a thread of its own; return when all have ended."""
+        lanes: dict[str, list[Step]] = {}
+        for step in steps:
+            lanes.setdefault(step.lane, []).append(step)
+        outcomes: list[Outcome] = []
+        threads = [
+            threading.Thread(target=self._run_lane, args=(lane, outcomes))
+            for lane in lanes.values()
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt:
+            self.stop()
+            for thread in threads:
+                thread.join()
+            raise
+        return outcomes
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            for group in self._running:
+                _signal_group(group, signal.SIGTERM)
+
+    def _run_lane(self, steps: list[Step], outcomes: list[Outcome]) -> None:
+        for step in steps:
+            with self._lock:
+                if self._stopped:
+                    return
+            outcome = self._run_step(step)
+            with self._lock:
+                outcomes.append(outcome)
+                self._ended(outcome)
+
+    def _run_step(self, step: Step) -> Outcome:
+        log, clock = self._logs / f"{step.name}.log", Clock()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                ["bash", "-uo", "pipefail", "-c", step.command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            with self._lock:
+                self._running.add(process.pid)
+                if self._stopped:
+                    _signal_group(process.pid, signal.SIGTERM)
+            status = _wait(process, step.limit_s)
+            with self._lock:
+                self._running.discard(process.pid)
+        return Outcome(step, status, clock.seconds, clock.busy, log)
+
+
+def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int:
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        _signal_group(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+        _signal_group(process.pid, signal.SIGKILL)
+        process.wait()
+        return TIMED_OUT
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, number)
