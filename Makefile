@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
+.NOTPARALLEL: # two steps never install at the same time; what builds uses all cores by itself
 
 venv  := $(CURDIR)/.venv
 tree  := $(CURDIR)/build/editable
@@ -59,7 +60,7 @@ fix: tests-built
 # The package and the tools into .venv, without running anything; again after a change in native/.
 install: $(ready)/package $(venv)/.dev
 
-tests-built: $(ready)/package $(venv)/.dev
+tests-built: $(ready)/system-test $(ready)/package $(venv)/.dev
 	cmake -S . -B $(tree) -DHOPLITE_TESTS=ON > build/configure.log || \
 	  { cat build/configure.log; exit 1; }
 	cmake --build $(tree) --parallel $(shell nproc)
@@ -67,14 +68,16 @@ tests-built: $(ready)/package $(venv)/.dev
 clean:
 	rm -rf build
 
-$(ready)/system: .ci/system
-	mkdir -p $(ready)
-	.ci/system > $@.python
+# Both hold the Python to use. Where tests are built, one question asks for all that the system
+# must provide, because tests-built names system-test first.
+$(ready)/system-demo $(ready)/system-test: $(ready)/system-%: .ci/system
+	mkdir -p $(@D)
+	.ci/system $* > $@.python
 	mv $@.python $@
 
 # The stamps of .venv lie in it, so that removing .venv or build/ brings back what was in it.
-$(venv)/.build: pyproject.toml $(ready)/system
-	[ -x $(venv)/bin/python ] || "$$(cat $(ready)/system)" -m venv $(venv)
+$(venv)/.build: pyproject.toml $(ready)/system-demo
+	[ -x $(venv)/bin/python ] || "$$(cat $(ready)/system-demo)" -m venv $(venv)
 	python -m pip install --quiet --upgrade 'pip>=25.1'
 	python -m pip install --quiet --group build
 	touch $@

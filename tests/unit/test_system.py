@@ -1,0 +1,181 @@
+"""What `make demo` and `make test` install, where they ask before, and where they stop."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.process.terminal import Terminal, terminal
+
+ROOT = Path(__file__).parents[2]
+SYSTEM = str(ROOT / ".ci" / "system")
+QUESTION = r"Run this line now\? \[Y/n\] "
+DEMO = "g++ libssl-dev"
+NO_MAKE = {"MAKEFLAGS": "", "MAKELEVEL": "0"}  # these tests may run within `make test` themselves
+
+
+@dataclass
+class Machine:
+    """A folder of programs that hide this machine's own, so that nothing is installed here."""
+
+    folder: Path
+
+    def has(self, program: str, body: str) -> None:
+        (self.folder / program).write_text(f"#!/bin/sh\n{body}\n")
+        (self.folder / program).chmod(0o755)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"PATH": f"{self.folder}:{os.environ['PATH']}", **NO_MAKE}
+
+    @property
+    def installed(self) -> list[str]:
+        """What was given to apt-get, one line a call."""
+        told = self.folder / "apt-get.log"
+        return told.read_text().splitlines() if told.exists() else []
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run it with no terminal."""
+        return subprocess.run(
+            command or (SYSTEM, "demo"),
+            env={**os.environ, **self.environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def ask(self, *command: str) -> str:
+        """The program of a process that becomes `command`."""
+        words = list(command) or [SYSTEM, "demo"]
+        return f"import os; os.chdir({str(ROOT)!r}); os.execvp({words[0]!r}, {words!r})"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A machine of Debian's with Python and nothing to build with; its user is root."""
+    made = Machine(tmp_path)
+    made.has("apt-get", f'echo "$@" >> {tmp_path}/apt-get.log')
+    made.has("sudo", '[ "$1" = -n ] && shift; exec "$@"')
+    made.has("id", "echo 0")
+    for compiler in ("c++", "clang++"):
+        made.has(compiler, "exit 1")
+    return made
+
+
+def test_without_a_terminal_it_installs_at_once(machine: Machine) -> None:
+    done = machine.run()
+    assert done.returncode == 0
+    assert "/python" in done.stdout
+    assert "[Y/n]" not in done.stderr
+    update, install = machine.installed
+    assert update.startswith("update")
+    assert install == f"install --yes --no-install-recommends {DEMO}"
+
+
+def test_only_what_builds_tests_needs_gtest_and_clang(machine: Machine) -> None:
+    assert machine.run(SYSTEM, "test").returncode == 0
+    assert f"{DEMO} libgtest-dev clang" in machine.installed[-1]
+
+
+def test_one_question_of_make_test_names_all_packages() -> None:
+    planned = _planned("test")
+    assert re.findall(r"^\.ci/system (\w+)", planned, re.M) == ["test", "demo"]
+
+
+def test_the_demo_installs_its_package_and_what_builds_it() -> None:
+    planned = _planned("demo")
+    assert re.findall(r"^\.ci/system (\w+)", planned, re.M) == ["demo"]
+    installs = re.findall(r"pip install --quiet (.+)", planned)
+    assert installs == [
+        "--upgrade 'pip>=25.1'",
+        "--group build",
+        "--no-build-isolation --editable '.[examples]'",
+    ]
+
+
+def _planned(target: str) -> str:
+    """What make would run for it in a bare clone."""
+    command = ("make", "--always-make", "--dry-run", "ARGS=", target)
+    environment = {**os.environ, **NO_MAKE}
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.mark.parametrize("answer", ["", "y", "YES"])
+def test_at_a_terminal_it_shows_the_line_and_asks_before_it_installs(
+    machine: Machine, answer: str
+) -> None:
+    with terminal(machine.ask(), **machine.environment) as window:
+        window.until(QUESTION)
+        assert f"Missing system packages: {DEMO}" in window.seen
+        assert f"  apt-get install --yes --no-install-recommends {DEMO}" in window.seen
+        assert machine.installed == []
+        window.press(f"{answer}\n")
+        assert _status(window) == 0
+    assert [each.split()[0] for each in machine.installed] == ["update", "install"]
+
+
+@pytest.mark.parametrize("answer", ["n\n", "No\n", "what\n", "\x04"])
+def test_another_answer_installs_nothing_and_stops(machine: Machine, answer: str) -> None:
+    with terminal(machine.ask(), **machine.environment) as window:
+        window.until(QUESTION)
+        window.press(answer)
+        window.until("then the same command again:\r\n  apt-get install .*\r\n")
+        assert _status(window) == 1
+    assert machine.installed == []
+
+
+def test_a_question_within_make_reaches_the_terminal(machine: Machine, tmp_path: Path) -> None:
+    stamps = tmp_path / "stamps"
+    asked = machine.ask("make", "--jobs=2", f"ready={stamps}", f"{stamps}/system-demo")
+    with terminal(asked, **machine.environment) as window:
+        window.until(QUESTION)
+        window.press("n\n")
+        assert _status(window) != 0
+    assert machine.installed == []
+    assert not (stamps / "system-demo").exists()
+
+
+def test_a_user_whom_sudo_asks_for_a_password_is_given_the_line(machine: Machine) -> None:
+    machine.has("id", "echo 1000")
+    machine.has("sudo", "exit 1")
+    line = f"sudo apt-get install --yes --no-install-recommends {DEMO}"
+    done = machine.run()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert line in done.stderr
+    with terminal(machine.ask(), **machine.environment) as window:
+        window.until(re.escape(line) + "\r\n")
+        assert _status(window) == 1
+        assert "[Y/n]" not in window.seen
+    assert machine.installed == []
+
+
+def test_a_user_with_sudo_installs_with_it(machine: Machine) -> None:
+    machine.has("id", "echo 1000")
+    with terminal(machine.ask(), **machine.environment) as window:
+        window.until(QUESTION)
+        assert f"  sudo apt-get install --yes --no-install-recommends {DEMO}" in window.seen
+        window.press("\n")
+        assert _status(window) == 0
+    assert machine.installed[-1].endswith(DEMO)
+
+
+def test_nothing_is_asked_where_nothing_is_missing(machine: Machine) -> None:
+    for compiler in ("c++", "clang++"):
+        machine.has(compiler, "exit 0")
+    with terminal(machine.ask(), **machine.environment) as window:
+        window.until("/python[0-9.]*\r\n")
+        assert _status(window) == 0
+        assert "[Y/n]" not in window.seen
+    assert machine.installed == []
+
+
+def _status(window: Terminal) -> int:
+    return window.process.wait(timeout=10)
