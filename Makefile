@@ -16,19 +16,32 @@ export VIRTUAL_ENV := $(venv)
 export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_AUTH_MODE ?= disabled
 
-.PHONY: demo test bench pictures docs fix fast simulate fuzz install tests-built clean
+.PHONY: demo test verify flakes record bench pictures docs fix fast simulate fuzz install \
+  tests-built native-built clean
 
 # The main job: asynchronous SGD with a parameter server. Options by ARGS, as in ARGS=--plain.
 demo: $(ready)/package $(if $(findstring --torch,$(ARGS)),$(venv)/.torch)
 	python examples/async_sgd.py $(ARGS)
 
-# The full gate.
+# The gate: what a change can break and only this level shows. docs/testing.md says more.
 test: tests-built
-	.ci/run gate
+	python .ci/gate test
+
+# Everything there is.
+verify: $(ready)/system-verify tests-built
+	python .ci/gate verify
 
 # The gate's part that takes under two minutes.
 fast: tests-built
-	.ci/run gate-fast
+	python .ci/gate fast
+
+# Repeats tests under load and counts failures: FOLDER=process TIMES=20 BURNERS=2.
+flakes: tests-built
+	python .ci/gate flakes $(FOLDER:%=--folder %) $(TIMES:%=--times %) $(BURNERS:%=--burners %)
+
+# Keeps the times of the last green `make test` in tests/times.json, for tests/house.
+record:
+	python .ci/gate record
 
 # The canonical benchmark: two numbers.
 bench: $(ready)/package
@@ -49,21 +62,31 @@ simulate: tests-built
 	$(tree)/hoplite_sim --explore small --states 300000
 
 # Hostile bytes into every decoder, and hostile control messages, for a minute or MINUTES=60.
-fuzz: tests-built
-	.ci/run fuzz $(MINUTES)
+fuzz: $(ready)/system-verify tests-built
+	python .ci/gate fuzz $(MINUTES:%=--minutes %)
 
 # Format everything and renew the stub of the extension module.
 fix: tests-built
-	.ci/run format
-	.ci/run stub
+	ruff check --fix .
+	ruff format .
+	git ls-files --cached --others --exclude-standard 'native/*.cc' 'native/*.h' | xargs clang-format -i
+	python -m tests.house.stub build
 
 # The package and the tools into .venv, without running anything; again after a change in native/.
 install: $(ready)/package $(venv)/.dev
 
-tests-built: $(ready)/system-test $(ready)/package $(venv)/.dev
-	cmake -S . -B $(tree) -DHOPLITE_TESTS=ON > build/configure.log || \
+# The compiler and the package index don't wait for each other. The package comes last: nothing is
+# left to compile then, and two programs never install into .venv at once.
+tests-built: $(ready)/system-test $(venv)/.build
+	$(MAKE) $(venv)/.dev & tools=$$!; $(MAKE) native-built || { kill $$tools; exit 1; }; wait $$tools
+	$(MAKE) $(ready)/package
+
+native-built: $(venv)/.build
+	mkdir -p build
+	cmake -S . -B $(tree) -G Ninja -DHOPLITE_TESTS=ON > build/configure.log || \
 	  { cat build/configure.log; exit 1; }
-	cmake --build $(tree) --parallel $(shell nproc)
+	cmake --build $(tree) --parallel $(shell nproc) > build/build.log || \
+	  { tail -n 60 build/build.log; exit 1; }
 
 clean:
 	rm -rf build
@@ -86,8 +109,10 @@ $(venv)/.torch: $(venv)/.build
 	python -m pip install --quiet --group torch
 	touch $@
 
+# By uv: pip takes four times as long for these 5 GB.
 $(venv)/.dev: $(venv)/.build
-	python -m pip install --quiet --group dev
+	python -m pip install --quiet --group uv
+	uv pip install --quiet --requirements pyproject.toml --extra examples --group dev
 	touch $@
 
 # An import builds nothing: thousands of processes would each look whether there is something to do.
