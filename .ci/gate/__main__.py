@@ -37,6 +37,7 @@ def main() -> int:
         case "test":
             good = verdict.run("test", steps.test())
         case "verify":
+            coverage_report.forget()
             good = verdict.run("verify", steps.verify())
         case "fast":
             good = verdict.run("fast", steps.fast())

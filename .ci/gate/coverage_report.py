@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
 import coverage
 
 RECORDED = Path("tests/coverage.json")
+PYTHON_DATA = Path("build/coverage/python")  # as pyproject.toml has it
 SLACK = 0.5  # points by which a folder may fall below what is recorded
 FOLDERS = ("plan", "io", "node", "world")  # of native/
+
+
+def forget() -> None:
+    """Remove what an earlier run has measured."""
+    shutil.rmtree(PYTHON_DATA, ignore_errors=True)
+    PYTHON_DATA.mkdir(parents=True)
 
 
 def native() -> bool:
