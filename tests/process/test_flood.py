@@ -54,7 +54,6 @@ def serves(nodes: Nodes) -> None:
         nodes[rank].delete(object_id, timeout_s=WAIT_S)
 
 
-@pytest.mark.timeout(60)  # ten thousand are a matter of seconds, of many on busy cores
 @pytest.mark.parametrize("port", TAKEN_MAX)
 def test_ten_thousand_silent_connections_leave_room_for_work(
     cluster: MakeNodes, many_descriptors: None, port: str
@@ -121,7 +120,6 @@ class Flood:
         self._silent = list(at.values())
 
 
-@pytest.mark.timeout(60)  # it may take several nodes until one dials as it is to
 def test_a_node_that_joins_finds_a_place_among_the_strangers_of_one_address(
     cluster: MakeNodes,
 ) -> None:

@@ -121,7 +121,6 @@ def test_the_files_stay_small(tmp_path: Path) -> None:
     assert sorted(orphans(journals)) == sorted(named(number) for number in range(495, 500))
 
 
-@pytest.mark.timeout(60)  # a fork for each system call
 @pytest.mark.parametrize("owned", [3, 40])  # fewer and more than a file may grow by
 def test_a_process_killed_anywhere_leaves_all_it_owns(tmp_path: Path, owned: int) -> None:
     said, tell = os.pipe()
@@ -188,7 +187,6 @@ def test_nobody_who_lives_is_reported_dead(tmp_path: Path, looks: int) -> None:
     assert 5 <= len(orphans(journals)) <= 6
 
 
-@pytest.mark.timeout(60)
 def test_a_steward_killed_anywhere_leaves_all_that_anchors_hold(tmp_path: Path) -> None:
     def run() -> None:
         journals = reader(directory, lambda anchor: True)

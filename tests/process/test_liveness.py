@@ -9,7 +9,7 @@ import numpy as np
 from holding import held, reactor_of, stopped, threads_of
 
 from hoplite_ray.control.client import ControlClient
-from tests.process.nodes import MIB, MakeNodes, Nodes, numbers
+from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 from tests.process.test_failures import SLOW, is_under_way
 
 QUICK = {"liveness_suspect_ms": 300, "liveness_dead_ms": 600}
@@ -72,7 +72,7 @@ def test_a_node_that_is_stopped_for_a_while_loses_nothing(cluster: MakeNodes) ->
     before = wait_for(nodes, 0, lambda counters: True)["peers_suspected"]  # on busy cores
     with stopped(pid_of(nodes, 1)):
         wait_for(nodes, 0, lambda counters: counters["peers_suspected"] > before)
-    np.testing.assert_array_equal(pending.result(15).value, array)
+    np.testing.assert_array_equal(pending.result(WAIT_S).value, array)
     for rank in (0, 1):
         counters = wait_for(nodes, rank, lambda counters: True)
         assert counters["peers_dead"] == counters["links_down"] == 0
@@ -93,7 +93,7 @@ def test_a_node_that_is_stopped_for_long_is_dead_and_joins_again(cluster: MakeNo
     assert lives[nodes[2].node_id] == 2
     assert lives[nodes[0].node_id] == lives[nodes[1].node_id] == 1  # it accused nobody
     with type(nodes[2]).attach(nodes.processes[2].socket) as again:
-        np.testing.assert_array_equal(again.get(object_id, timeout_s=15), kept)
+        np.testing.assert_array_equal(again.get(object_id, timeout_s=WAIT_S), kept)
 
 
 def test_a_busy_node_lives_where_a_stopped_one_dies(cluster: MakeNodes) -> None:
@@ -104,7 +104,7 @@ def test_a_busy_node_lives_where_a_stopped_one_dies(cluster: MakeNodes) -> None:
     is_under_way(nodes, 0)
     with held(reactor_of(pid_of(nodes, 1))), stopped(pid_of(nodes, 2)):
         wait_for(nodes, 0, lambda counters: counters["peers_frozen"] == 1)
-    np.testing.assert_array_equal(pending.result(15).value, array)
+    np.testing.assert_array_equal(pending.result(WAIT_S).value, array)
     assert wait_for(nodes, 0, lambda counters: True)["peers_dead"] == 1
 
 

@@ -344,7 +344,7 @@ def test_a_log_that_can_not_be_kept_ends_no_node(tmp_path: Path) -> None:
         while log.stat().st_size > MIB:  # the test's limit ends it else
             assert node.process.poll() is None
         with Store.attach(node.socket) as store:
-            store.put(new_id(), np.zeros(3), timeout_s=10)
+            store.put(new_id(), np.zeros(3), timeout_s=WAIT_S)
     finally:
         node.stop()
     assert node.process.returncode == 0

@@ -119,7 +119,6 @@ def test_web_prints_an_address_like_the_one_of_the_page(three: Nodes) -> None:
     assert shape(said) == shape(told)
 
 
-@pytest.mark.timeout(60)  # one of the two has 5 s of its own to wait
 def test_a_node_is_drained_or_says_what_it_still_holds(cluster: MakeNodes) -> None:
     nodes = cluster(0)
     for arena_bytes in (16 * MIB, 16 * MIB, 64 * MIB):

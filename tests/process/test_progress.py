@@ -22,9 +22,6 @@ from tests.process.command import stopped
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 from tests.process.terminal import terminal
 
-# Nodes, and then programs or kernels, of which each takes seconds to start on a busy machine.
-pytestmark = pytest.mark.timeout(60)
-
 GET = """
 import threading, sys
 from hoplite_ray.store import Store
@@ -156,7 +153,7 @@ def test_what_is_awaited_is_shown_as_well_and_goes_with_its_task(nodes: Nodes) -
 def test_a_notebook_shows_what_it_awaits(nodes: Nodes) -> None:
     cells = [nbformat.v4.new_code_cell(watched(nodes, AWAITED, run="await cancelled()"))]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(notebook, timeout=15).execute()
+    NotebookClient(notebook, timeout=round(WAIT_S)).execute()
     told = "".join(each.get("text", "") for each in notebook.cells[0].outputs)
     assert "nothing has come" in told
     assert "cancelled\nthreads []" in told
@@ -184,7 +181,7 @@ def test_it_is_shown_to_nobody_else_unless_asked_for(nodes: Nodes) -> None:
 def test_a_notebook_shows_it(nodes: Nodes) -> None:
     cells = [nbformat.v4.new_code_cell(watched(nodes, WAITED))]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(notebook, timeout=15).execute()
+    NotebookClient(notebook, timeout=round(WAIT_S)).execute()
     told = "".join(each.get("text", "") for each in notebook.cells[0].outputs)
     assert "nothing has come" in told
     assert "threads []" in told

@@ -15,10 +15,6 @@ from hoplite_ray.serve.edges import Edge, EdgeBrokenError
 from tests.process.fake_gpu import fake, numbers, ready, stand_in_for_cupy
 from tests.process.world_crew import Crew, Here
 
-IMPORTS_S = 45.0  # this module imports Ray Serve, and a member may have to
-
-pytestmark = pytest.mark.timeout(60)
-
 
 class Ours:
     """Of a class that the other process can import."""
@@ -83,7 +79,7 @@ def test_arrays_in_values_go_from_gpu_to_gpu(gpus: Crew) -> None:
     asking, answering = gpus.members
     asking.tell(asks, 0, 2, "w", -1)
     answering.tell(answers, 1, 2, "w", -1)
-    assert asking.answer(IMPORTS_S) == 12
+    assert asking.answer() == 12
     answering.answer()
     # Of each call five arrays that are not empty, there and back.
     assert asking.ask(launches) == 12 * 5 * 2
@@ -95,7 +91,7 @@ def test_a_death_amid_arrays_fails_the_calls_that_are_open(gpus: Crew, dies_at: 
     asking, answering = gpus.members
     asking.tell(asks, 0, 2, "w", dies_at)
     answering.tell(answers, 1, 2, "w", dies_at)
-    assert asking.answer(IMPORTS_S) < 12
+    assert asking.answer() < 12
 
 
 async def answers_without_cupy(here: Here, rank: int, size: int) -> None:
@@ -126,5 +122,5 @@ def test_what_cannot_be_received_ends_the_edge_for_both(gpus: Crew) -> None:
     asking, answering = gpus.members
     asking.tell(asks_once, 0, 2)
     answering.tell(answers_without_cupy, 1, 2)
-    assert "what came by it can't be had: ModuleNotFoundError" in asking.answer(IMPORTS_S)
+    assert "what came by it can't be had: ModuleNotFoundError" in asking.answer()
     answering.answer()

@@ -16,7 +16,7 @@ import pytest
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.client import ControlClient
 from tests.process.command import at, hoplite_ray, stopped
-from tests.process.nodes import MIB, MakeNodes, Nodes, numbers
+from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 
 _PATIENT = {"liveness_suspect_ms": 300, "liveness_dead_ms": 3_600_000}
 _SIZE = 2 * MIB
@@ -65,7 +65,7 @@ def test_transfers_under_way_are_told_by_their_receiver(nodes: Nodes) -> None:
             )
             assert each.landed_bytes <= each.size_bytes <= _SIZE
     for get in gets:
-        assert get.wait(10)
+        assert get.wait(WAIT_S)
 
     async def ask(calls: ControlClient) -> list[pb.Transfer]:
         return await calls.transfers(nodes.processes[1].control, limit=100)

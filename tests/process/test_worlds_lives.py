@@ -17,7 +17,7 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray.errors import InvalidArgumentError, UnusableAfterForkError
-from tests.process.world_crew import ANSWER_S, Crew, Here, free_address, join
+from tests.process.world_crew import JOIN_S, Crew, Here, free_address, join
 
 
 async def fork_with_a_manager(here: Here) -> bytes:
@@ -70,7 +70,6 @@ def test_a_join_without_descriptors_says_so() -> None:
         [sys.executable, "-c", NO_DESCRIPTORS],
         capture_output=True,
         text=True,
-        timeout=15,
         check=True,
     )
     words = told.stdout.split()
@@ -110,7 +109,7 @@ async def until_closed(here: Here, fewest: tuple[int, int]) -> None:
 
     But for a descriptor by which the manager's own loop waits, from the first time when it does.
     """
-    limit = time.monotonic() + ANSWER_S / 2
+    limit = time.monotonic() + JOIN_S
     while True:
         descriptors, threads = await counts(here)
         if descriptors <= fewest[0] + 1 and threads <= fewest[1]:
@@ -188,7 +187,7 @@ async def break_many(here: Here, count: int, kept: int) -> None:
         with pytest.raises(InvalidArgumentError, match="in no world 'w1'"):
             manager.abort("w1", "again")
         manager.remove_world("w0")
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(JOIN_S):
             while dropped() is not None:
                 gc.collect()
                 await asyncio.sleep(0.01)
@@ -244,7 +243,7 @@ async def leave_what_breaks(here: Here, rank: int, size: int, addresses: list[st
             await world.leave()
         with pytest.raises(InvalidArgumentError, match="join it first"):
             here.manager.world(f"w{number}")
-    return [(await asyncio.wait_for(anext(events), 5.0)).kind.name for _ in addresses]
+    return [(await asyncio.wait_for(anext(events), JOIN_S)).kind.name for _ in addresses]
 
 
 def test_who_leaves_a_broken_world_still_hears_that_it_broke(crew: Crew) -> None:

@@ -17,7 +17,7 @@ from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.worlds.introductions import RefusedError, hear, introduce, say
 from hoplite_ray.worlds.members import Ability, Member, Record, machine_id
 from hoplite_ray.worlds.rendezvous import parsed_address
-from tests.process.world_crew import free_address, in_a_loop
+from tests.process.world_crew import JOIN_S, free_address, in_a_loop
 
 NO_GPU = Ability(0, "this process uses no GPU", is_needed=False)
 
@@ -56,7 +56,7 @@ async def managers(count: int, **how: Any) -> AsyncIterator[Managers]:
 
 async def met(members: Managers, name: str = "w", **how: Any) -> list[worlds.World]:
     joins = (
-        member.join(name, rank=rank, size=len(members), **{"timeout_s": 10.0, **how})
+        member.join(name, rank=rank, size=len(members), **{"timeout_s": JOIN_S, **how})
         for rank, member in enumerate(members)
     )
     return await asyncio.gather(*joins)
@@ -65,7 +65,7 @@ async def met(members: Managers, name: str = "w", **how: Any) -> list[worlds.Wor
 async def seated(leader: worlds.WorldManager, rank: int) -> None:
     """Return when this rank has come to rank 0, which waits for others."""
     place = leader._meet.place  # type: ignore[union-attr]
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(JOIN_S):
         while True:
             gatherings = [life.gathering for life in list(place.lives.values())]
             if any(each is not None and rank in each.members for each in gatherings):
@@ -91,7 +91,7 @@ async def test_any_object_with_set_and_get_is_a_rendezvous() -> None:
 async def test_a_member_may_come_late_or_first() -> None:
     address = free_address()
     async with managers(3) as members:
-        how = {"size": 3, "rendezvous": address, "timeout_s": 10.0}
+        how = {"size": 3, "rendezvous": address, "timeout_s": JOIN_S}
         early = asyncio.create_task(members[2].join("w", rank=2, **how))
         await asyncio.sleep(0)
         leader = asyncio.create_task(members[0].join("w", rank=0, **how))
@@ -119,7 +119,7 @@ async def test_who_has_not_come_is_named_at_the_limit() -> None:
 async def test_two_of_one_rank_and_another_size_are_refused_and_named() -> None:
     table = Table()
     async with managers(4) as (zero, one, double, other):
-        how = {"rendezvous": table, "timeout_s": 10.0}
+        how = {"rendezvous": table, "timeout_s": JOIN_S}
         leads = asyncio.create_task(zero.join("w", rank=0, size=3, **how))
         first = asyncio.create_task(one.join("w", rank=1, size=3, **how))
         with pytest.raises(worlds.WorldError, match=r"of 3 members, and rank 2 says 5"):
@@ -135,7 +135,7 @@ async def test_two_of_one_rank_and_another_size_are_refused_and_named() -> None:
 async def test_a_rank_0_that_comes_after_another_one_ends_its_join() -> None:
     table = Table()
     async with managers(3) as (old, new, other):
-        how = {"size": 2, "rendezvous": table, "timeout_s": 10.0}
+        how = {"size": 2, "rendezvous": table, "timeout_s": JOIN_S}
         before = asyncio.create_task(old.join("w", rank=0, **how))
         await table.next_record()
         after = asyncio.create_task(new.join("w", rank=0, **how))
@@ -148,7 +148,7 @@ async def test_a_rank_0_that_comes_after_another_one_ends_its_join() -> None:
 async def test_a_table_that_has_forgotten_is_told_again() -> None:
     table = Table()
     async with managers(2) as members:
-        how = {"size": 2, "rendezvous": table, "timeout_s": 10.0}
+        how = {"size": 2, "rendezvous": table, "timeout_s": JOIN_S}
         leads = asyncio.create_task(members[0].join("w", rank=0, **how))
         await table.next_record()
         table.values.clear()
@@ -198,7 +198,7 @@ async def test_another_rank_0_takes_the_place_of_one_that_is_frozen() -> None:
         for each in (leader, elsewhere):
             table.values["w"] = Record("w", 1, "life", b"token", each).encode()
             async with managers(2) as members:
-                how = {"size": 2, "rendezvous": table, "timeout_s": 8.0}
+                how = {"size": 2, "rendezvous": table, "timeout_s": JOIN_S}
                 follows = asyncio.create_task(members[1].join("w", rank=1, **how))
                 await asyncio.sleep(0.1)
                 await asyncio.gather(follows, members[0].join("w", rank=0, **how))
@@ -236,7 +236,7 @@ async def test_members_of_an_old_life_and_strangers_are_refused() -> None:
         old = Record.parsed(table.values["w"])
         await asyncio.gather(*(world.leave() for world in joined))
         leads = asyncio.create_task(
-            members[0].join("w", rank=0, size=2, rendezvous=table, timeout_s=10.0)
+            members[0].join("w", rank=0, size=2, rendezvous=table, timeout_s=JOIN_S)
         )
         new = await table.next_record()
         zombie = Record("w", old.epoch, old.life, old.token, new.leader)
@@ -252,7 +252,7 @@ async def test_members_of_an_old_life_and_strangers_are_refused() -> None:
             with socket.socket() as sock, pytest.raises(RefusedError) as refused:
                 await dial(record, sock, **hello)
             assert refused.value.reason == reason
-        await members[1].join("w", rank=1, size=2, rendezvous=table, timeout_s=10.0)
+        await members[1].join("w", rank=1, size=2, rendezvous=table, timeout_s=JOIN_S)
         await leads
 
 
@@ -263,7 +263,7 @@ async def test_a_member_that_dies_while_all_meet_ends_that_attempt_only(
 ) -> None:
     table = Table()
     async with managers(3) as members:
-        how = {"size": 3, "rendezvous": table, "timeout_s": 10.0}
+        how = {"size": 3, "rendezvous": table, "timeout_s": JOIN_S}
         leads = asyncio.create_task(members[0].join("w", rank=0, **how))
         first = await table.next_record()
         follows = asyncio.create_task(members[1].join("w", rank=1, **how))
@@ -288,13 +288,13 @@ async def test_hostile_bytes_end_their_connection_and_nothing_else(said: bytes) 
     table = Table()
     async with managers(2) as members:
         leads = asyncio.create_task(
-            members[0].join("w", rank=0, size=2, rendezvous=table, timeout_s=10.0)
+            members[0].join("w", rank=0, size=2, rendezvous=table, timeout_s=JOIN_S)
         )
         port = (await table.next_record()).leader.addresses[0][1]
         for _ in range(20):
             with socket.create_connection(("127.0.0.1", port)) as sock:
                 sock.sendall(said)
-        await members[1].join("w", rank=1, size=2, rendezvous=table, timeout_s=10.0)
+        await members[1].join("w", rank=1, size=2, rendezvous=table, timeout_s=JOIN_S)
         await leads
 
 
@@ -323,7 +323,7 @@ async def test_an_address_says_what_it_has_and_refuses_nonsense() -> None:
 async def test_a_transport_that_cannot_be_had_is_refused_with_its_reason() -> None:
     table = Table()
     async with managers(2) as members:
-        how = {"size": 2, "rendezvous": table, "timeout_s": 10.0}
+        how = {"size": 2, "rendezvous": table, "timeout_s": JOIN_S}
         with pytest.raises(InvalidArgumentError, match="transport='carrier pigeon'"):
             await members[0].join("w", rank=0, transport="carrier pigeon", **how)
         leads = asyncio.create_task(members[0].join("w", rank=0, transport="tcp", **how))
@@ -439,14 +439,14 @@ async def test_closing_a_manager_waits_for_no_look_up_that_is_stuck(
 
     def stuck() -> None:
         is_asked.set()
-        is_over.wait(30.0)
+        is_over.wait()
 
     monkeypatch.setattr("hoplite_ray.worlds.meet.rays", stuck)
     manager = worlds.WorldManager()
     waits = asyncio.create_task(manager.join("w", rank=0, size=2))
     try:
-        assert await asyncio.to_thread(is_asked.wait, 10.0)
-        await asyncio.wait_for(asyncio.to_thread(manager.close), 5.0)
+        assert await asyncio.to_thread(is_asked.wait, JOIN_S)
+        await asyncio.wait_for(asyncio.to_thread(manager.close), JOIN_S)
         with pytest.raises(worlds.WorldError, match="was closed while 'w' was joined"):
             await waits
     finally:

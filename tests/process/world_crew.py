@@ -20,7 +20,8 @@ from typing import Any
 
 from hoplite_ray.worlds import World, WorldManager
 
-ANSWER_S = 15.0  # less than a test's own limit, so that its members are still asked why
+ANSWER_S = 80.0  # less than a test's own limit, so that its members are still asked why
+JOIN_S = 40.0  # less than that, so that a join that fails says why
 
 Play = Callable[..., Awaitable[Any]]
 
@@ -35,7 +36,7 @@ class Here:
 
     async def join(self, name: str, **how: Any) -> World:
         """Join a world, and keep it."""
-        self.worlds[name] = await self.manager.join(name, **{"timeout_s": 10.0, **how})
+        self.worlds[name] = await self.manager.join(name, **{"timeout_s": JOIN_S, **how})
         return self.worlds[name]
 
 
@@ -49,7 +50,6 @@ class Member:
         self._process.start()
         theirs.close()
         self._is_asked = False
-        self._limit_s = 3 * ANSWER_S  # of the first answer: it imports all before
 
     @property
     def pid(self) -> int:
@@ -62,10 +62,9 @@ class Member:
         self._pipe.send((play, arguments))
         self._is_asked = True
 
-    def answer(self, within_s: float = ANSWER_S) -> Any:
+    def answer(self) -> Any:
         """Return what the play has returned; fails with what it has raised."""
-        limit_s, self._limit_s = max(self._limit_s, within_s), ANSWER_S
-        assert self._pipe.poll(limit_s), f"no answer of process {self.pid} within {limit_s} s"
+        assert self._pipe.poll(ANSWER_S), f"no answer of process {self.pid} in {ANSWER_S} s"
         self._is_asked = False
         failure, value = self._pipe.recv()
         assert failure is None, f"in process {self.pid}: {failure}"
@@ -115,18 +114,12 @@ class Crew:
         self.members += new
         return new
 
-    def together(
-        self,
-        play: Play,
-        *arguments: Any,
-        members: list[Member] | None = None,
-        within_s: float = ANSWER_S,
-    ) -> list:
+    def together(self, play: Play, *arguments: Any, members: list[Member] | None = None) -> list:
         """Let all do a play with their rank, their number, and the arguments; what each returns."""
         members = self.members if members is None else members
         for rank, member in enumerate(members):
             member.tell(play, rank, len(members), *arguments)
-        return [member.answer(within_s) for member in members]
+        return [member.answer() for member in members]
 
     def dismiss(self) -> None:
         """End of the test."""
