@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,47 @@ def source(index: int, elements: int) -> Any:
     return np.random.default_rng(index).integers(-1000, 1000, elements).astype(np.float32)
 
 
-def total(nodes: Nodes, counter: str) -> int:
-    """A counter of all nodes together."""
-    return sum(getattr(nodes.stats(rank), counter) for rank in range(len(nodes.stores)))
+@pytest.fixture(scope="module")
+def trees() -> Iterator[Nodes]:
+    """Four nodes whose reduces are trees of two."""
+    yield from four({"reduce_degree": 2})
+
+
+@pytest.fixture(scope="module")
+def chains() -> Iterator[Nodes]:
+    """Four nodes whose large reduces are chains."""
+    yield from four({"link_mbit": 100})
+
+
+def four(options: dict[str, int]) -> Iterator[Nodes]:
+    """Nodes that a module shares."""
+    nodes = Nodes(0, options=options)
+    try:
+        for _ in range(4):
+            nodes.add()
+        nodes.meet()
+        yield nodes
+    finally:
+        nodes.end()
+
+
+class Counted:
+    """A counter of all nodes together, from now on."""
+
+    def __init__(self, nodes: Nodes, name: str) -> None:
+        self._nodes, self._name, self._before = nodes, name, 0
+        self._before = self()
+
+    def __call__(self) -> int:
+        ranks = range(len(self._nodes.stores))
+        return sum(getattr(self._nodes.stats(each), self._name) for each in ranks) - self._before
 
 
 @pytest.mark.parametrize("elements", [10, 10_000, 500_000])
 @pytest.mark.parametrize("op", ["sum", "mean", "max"])
-def test_a_tree_of_two_over_four_nodes(cluster: MakeNodes, op: ReduceOp, elements: int) -> None:
-    nodes = cluster(4, options={"reduce_degree": 2})
+def test_a_tree_of_two_over_four_nodes(trees: Nodes, op: ReduceOp, elements: int) -> None:
+    nodes = trees
+    committed, branched = Counted(nodes, "reduces_committed"), Counted(nodes, "reduces_branched")
     arrays = [source(index, elements) for index in range(8)]
     ids = [nodes.put(index % 4, array) for index, array in enumerate(arrays)]
     target = new_id()
@@ -38,33 +71,35 @@ def test_a_tree_of_two_over_four_nodes(cluster: MakeNodes, op: ReduceOp, element
         expected /= len(arrays)
     for rank in range(4):
         np.testing.assert_array_equal(nodes.get(rank, target), expected.astype(np.float32))
-    while total(nodes, "reduces_committed") == 0:
+    while committed() == 0:
         pass  # who planned it publishes its counters in a moment
-    assert total(nodes, "reduces_committed") == 1
-    assert total(nodes, "reduces_branched") <= 1  # by which of them came together
-    for each in (*ids, target):
-        nodes[0].delete(each, timeout_s=WAIT_S)
-    for rank in range(4):
-        nodes.wait_for(rank, lambda stats: stats.arena_bytes_used == stats.objects == 0)
+    assert committed() == 1
+    assert branched() <= 1  # by which of them came together
+    leave_nothing(nodes, [*ids, target])
 
 
 @pytest.mark.parametrize("op", ["sum", "mean", "max"])
-def test_a_chain_over_four_nodes(cluster: MakeNodes, op: ReduceOp) -> None:
-    nodes = cluster(4, options={"link_mbit": 100})
+def test_a_chain_over_four_nodes(chains: Nodes, op: ReduceOp) -> None:
+    nodes = chains
+    branches, branched = Counted(nodes, "reduce_branches"), Counted(nodes, "reduces_branched")
     arrays = [source(index, 500_000) for index in range(4)]
     ids = [nodes.put(index, array) for index, array in enumerate(arrays)]
     expected = np.max(arrays, 0) if op == "max" else np.sum(arrays, 0, np.float64)
     if op == "mean":
         expected /= len(arrays)
     targets: list[bytes] = []
-    while total(nodes, "reduces_branched") == 0:  # the homes hear of puts in a moment
+    while branched() == 0:  # the homes hear of puts in a moment
         targets.append(new_id())
         nodes[0].reduce(targets[-1], ids, op=op, timeout_s=WAIT_S)
         for rank in range(4):
             np.testing.assert_array_equal(nodes.get(rank, targets[-1]), expected.astype(np.float32))
-    branches = total(nodes, "reduce_branches")
-    assert branches == 2 * total(nodes, "reduces_branched"), "the last node sends what it has"
-    for each in (*ids, *targets):
+    assert branches() == 2 * branched(), "the last node sends what it has"
+    leave_nothing(nodes, [*ids, *targets])
+
+
+def leave_nothing(nodes: Nodes, ids: list[bytes]) -> None:
+    """Delete these objects, and see that no node has any left."""
+    for each in ids:
         nodes[0].delete(each, timeout_s=WAIT_S)
     for rank in range(4):
         nodes.wait_for(rank, lambda stats: stats.arena_bytes_used == stats.objects == 0)
