@@ -1,13 +1,12 @@
 """One client of test_memory's over-commitment: far more puts under way than its arena can hold.
 
-`python -m tests.process.overcommit OWN_SOCKET OTHER_SOCKET SECONDS SEED WINDOW_BYTES SIZE_MAX`
+`python -m tests.process.overcommit OWN_SOCKET OTHER_SOCKET COUNT SEED WINDOW_BYTES SIZE_MAX`
 prints one line, "<objects> <bytes>", when every byte that came back was right.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 
 import numpy as np
@@ -23,20 +22,20 @@ def content(seed: int, size_bytes: int) -> np.ndarray:
     return words.view(np.uint8)[:size_bytes]
 
 
-def main(own: str, other: str, seconds: float, seed: int, window: int, size_max: int) -> None:
-    """Keep `window` bytes of puts under way; read each back, here or there, and delete it."""
+def main(own: str, other: str, count: int, seed: int, window: int, size_max: int) -> None:
+    """Keep `window` bytes of `count` puts under way; read each back, here or there; delete it."""
     store, elsewhere = Store.attach(own), Store.attach(other)
     random = np.random.default_rng(seed)
     under_way: deque[tuple[bytes, np.ndarray, object]] = deque()
-    bytes_under_way = done = done_bytes = 0
-    end = time.monotonic() + seconds
-    while time.monotonic() < end or under_way:
-        while time.monotonic() < end and bytes_under_way < window:
+    bytes_under_way = begun = done = done_bytes = 0
+    while begun < count or under_way:
+        while begun < count and bytes_under_way < window:
             size = int(random.integers(1, size_max))
             array = content(int(random.integers(1 << 30)), size)
             object_id = new_id()
             put = store.begin_put(object_id, array)  # answered when there is room
             under_way.append((object_id, array, put))
+            begun += 1
             bytes_under_way += size
         object_id, array, put = under_way.popleft()
         put.result(WAIT_S)  # type: ignore[attr-defined]
@@ -58,7 +57,7 @@ if __name__ == "__main__":
     main(
         sys.argv[1],
         sys.argv[2],
-        float(sys.argv[3]),
+        int(sys.argv[3]),
         int(sys.argv[4]),
         int(sys.argv[5]),
         int(sys.argv[6]),

@@ -14,7 +14,8 @@ MARKS = [0, 1, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 32) + 1, SI
 WAIT_S = 100.0
 
 
-@pytest.mark.timeout(150)  # it moves 4.1 GiB three times on one machine
+@pytest.mark.slow  # LocalObject's tests have blocks beyond 4 GiB, and the next test has arenas
+@pytest.mark.timeout(300)  # it moves 4.1 GiB three times on one machine
 def test_more_than_four_gibibytes_arrive_byte_for_byte(cluster: MakeNodes) -> None:
     nodes = cluster(2, arena_bytes=5 * GIB)
     array = np.zeros(SIZE, np.uint8)  # takes memory only where a mark is
