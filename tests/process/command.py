@@ -15,6 +15,10 @@ from typing import Any
 
 from hoplite_ray.launch import NodeProcess
 
+# A command asks each node within a share of its limit, which is short where cores are busy.
+UNHURRIED = ("--timeout-s", "20")
+FOR_RAY = ("--timeout-s", "100")  # a process of its own imports Ray first
+
 
 @dataclass(frozen=True, slots=True)
 class Ran:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hoplite_ray.launch import NodeProcess
-from tests.process.command import Ran, at, hoplite_ray, stopped
+from tests.process.command import FOR_RAY, UNHURRIED, Ran, at, hoplite_ray, stopped
 from tests.process.nodes import MIB, MakeNodes, Nodes, numbers
 
 NO_RAY = {"RAY_ADDRESS": "127.0.0.1:1"}
@@ -22,7 +22,8 @@ NO_RAY = {"RAY_ADDRESS": "127.0.0.1:1"}
 @pytest.fixture
 def kept(cluster: MakeNodes, tmp_path: Path) -> Nodes:
     """Three nodes whose directories outlive them."""
-    nodes = cluster(0, arena_bytes=16 * MIB)
+    patient = {"liveness_dead_ms": 60_000, "liveness_cut_ms": 60_000}  # with a node that is stopped
+    nodes = cluster(0, arena_bytes=16 * MIB, options=patient)
     for rank in range(3):
         nodes.add(directory=tmp_path / str(rank))
     nodes.view(0, size=3)
@@ -52,7 +53,7 @@ def failures_of(ran: Ran) -> list[str]:
 def test_status_of_three_nodes_one_killed_and_one_frozen(kept: Nodes) -> None:
     first, second, third = kept.processes
     object_id = kept.put(0, numbers(3 * MIB))
-    whole = hoplite_ray("status", "--json", *at(first))
+    whole = hoplite_ray("status", "--json", *UNHURRIED, *at(first))
     assert whole.status == 0
     assert states(whole) == dict.fromkeys((n.node_id for n in kept.processes), "serving")
     told = whole.told["nodes"][0]
@@ -67,7 +68,7 @@ def test_status_of_three_nodes_one_killed_and_one_frozen(kept: Nodes) -> None:
     kept.kill(2)
     kept.view(0, size=2)
     with stopped(second):
-        after = hoplite_ray("status", "--json", *at(first, second, third))
+        after = hoplite_ray("status", "--json", *UNHURRIED, *at(first, second, third))
     assert after.status == 1
     assert states(after) == {
         first.node_id: "serving",
@@ -80,7 +81,7 @@ def test_status_of_three_nodes_one_killed_and_one_frozen(kept: Nodes) -> None:
 
 def test_status_for_people(lasting: Nodes) -> None:
     first, second = lasting.processes
-    said = hoplite_ray("status", *at(first)).out.splitlines()
+    said = hoplite_ray("status", *UNHURRIED, *at(first)).out.splitlines()
     assert said[0].endswith("view 2, 2 of 2 nodes answer")
     assert said[1].split()[:5] == ["NODE", "LIFE", "CONTROL", "STATE", "ARENA"]
     assert [line.split()[0] for line in said[2:]] == [f"{n.node_id:x}" for n in (first, second)]
@@ -90,10 +91,11 @@ def test_status_for_people(lasting: Nodes) -> None:
 def test_a_node_is_found_by_its_control_address(lasting: Nodes, tmp_path: Path) -> None:
     node = lasting.processes[1]
     secret = str(node.directory / "secret")
-    assert hoplite_ray("status", "--control", node.control, "--secret-file", secret).status == 0
+    here = ("--control", node.control, *UNHURRIED)
+    assert hoplite_ray("status", *here, "--secret-file", secret).status == 0
     wrong = tmp_path / "wrong"
     wrong.write_text("f" * 32)
-    refused = hoplite_ray("status", "--control", node.control, "--secret-file", str(wrong))
+    refused = hoplite_ray("status", *here, "--secret-file", str(wrong))
     assert refused.status == 1
     assert "does not know this cluster's secret" in refused.out
     nobody = hoplite_ray("status", "--control", "127.0.0.1:1", "--secret-file", secret)
@@ -114,8 +116,12 @@ MISTAKES = {
     "only a secret": (["--secret-file", "/nowhere"], "--secret-file goes with --control", 2),
     "two places": (["--control", "a:1", "--address", "b"], "not allowed with argument", 2),
     "no time": (["--timeout-s", "0"], "0 is not above 0 and below 86400 s", 2),
-    "Ray not there": (["--address", "127.0.0.1:1"], "no Ray cluster was found at 127.0.0.1:1", 1),
-    "no Ray address": (["--address", "what"], "Invalid address format: what", 1),
+    "Ray not there": (
+        ["--address", "127.0.0.1:1", *FOR_RAY],
+        "no Ray cluster was found at 127.0.0.1:1",
+        1,
+    ),
+    "no Ray address": (["--address", "what", *FOR_RAY], "Invalid address format: what", 1),
 }
 
 
@@ -135,7 +141,7 @@ def test_a_directory_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_the_doctor_finds_healthy_nodes_well(lasting: Nodes) -> None:
-    ran = hoplite_ray("doctor", *at(*lasting.processes))
+    ran = hoplite_ray("doctor", *UNHURRIED, *at(*lasting.processes))
     assert failures_of(ran) == []
     assert ran.status == ("\nfail " in ran.out)
     assert "ports: 2 of 2 ways between the nodes are open" in ran.out
@@ -145,14 +151,14 @@ def test_the_doctor_finds_healthy_nodes_well(lasting: Nodes) -> None:
 
 
 def test_the_doctor_needs_no_cluster() -> None:
-    ran = hoplite_ray("doctor", "--json", **NO_RAY)
+    ran = hoplite_ray("doctor", "--json", *FOR_RAY, **NO_RAY)
     found = {each["about"]: each for each in ran.told["findings"]}
     assert found["cluster"]["level"] == "warn"
     assert "no Ray cluster was found at 127.0.0.1:1" in found["cluster"]["cause"]
     assert found["native module"]["level"] == "ok"
     assert found["shared memory"]["cause"] == "memfd_create works"
     assert ran.status == (0 if ran.told["healthy"] else 1)
-    named = hoplite_ray("doctor", "--json", "--address", "127.0.0.1:1")
+    named = hoplite_ray("doctor", "--json", *FOR_RAY, "--address", "127.0.0.1:1")
     assert (named.status, named.told["healthy"]) == (1, False)
 
 
@@ -170,7 +176,7 @@ def test_the_doctor_names_a_frozen_and_a_dead_node(kept: Nodes) -> None:
     kept.kill(2)
     kept.view(0, size=2)
     with stopped(second):
-        ran = hoplite_ray("doctor", *at(first, second, third))
+        ran = hoplite_ray("doctor", *UNHURRIED, *at(first, second, third))
     assert ran.status == 1
     failures = failures_of(ran)
     frozen = f"its process {second.process.pid} is stopped, by SIGSTOP or a debugger"
@@ -187,7 +193,7 @@ def test_the_doctor_names_what_differs_and_who_may_enter(
     nodes.add(directory=tmp_path / "1", options={"credit_bytes": 2 << 20})
     os.chmod(tmp_path / "1", 0o755)
     os.chmod(tmp_path / "1/secret", 0o644)
-    ran = hoplite_ray("doctor", *at(*nodes.processes))
+    ran = hoplite_ray("doctor", *UNHURRIED, *at(*nodes.processes))
     assert ran.status == 1
     failures = "\n".join(failures_of(ran))
     first, second = (f"{node.node_id:x}" for node in nodes.processes)

@@ -17,8 +17,8 @@ from signal import SIGINT
 import pytest
 
 from hoplite_ray.launch import NodeProcess
-from tests.process.command import at, hoplite_ray, stopped
-from tests.process.nodes import MIB, MakeNodes, Nodes, numbers
+from tests.process.command import UNHURRIED, at, hoplite_ray, stopped
+from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 COMMANDS = {
@@ -54,7 +54,8 @@ def asked(line: str, *nodes: NodeProcess, **words: str) -> list[str]:
 
 
 def run(line: str, *nodes: NodeProcess, **words: str) -> str:
-    return hoplite_ray(*asked(line, *nodes, **words)).out
+    limit = () if "--timeout-s" in line or "dashboard" in line else UNHURRIED
+    return hoplite_ray(*asked(line, *nodes, **words), *limit).out
 
 
 def headings(text: str) -> list[list[str]]:
@@ -89,7 +90,7 @@ def test_top_has_the_tables_of_the_page(three: Nodes) -> None:
         gets = [three[1].begin_get(object_id) for object_id in object_ids]
         said = run(line.replace("--timeout-s 60", "--timeout-s 4"), second)
     for get in gets:
-        get.result(10)
+        get.result(WAIT_S)
     assert headings(said) == headings(told) != []
 
 
