@@ -10,6 +10,7 @@ import world_death
 GIB = 1 << 30
 
 
+@pytest.mark.wall_clock
 def test_a_large_process_is_dead_before_its_memory_is_freed() -> None:
     with death.Observer() as observer:
         deaths = [observer.see(size_bytes=GIB, in_transfer=each) for each in (False, True, False)]

@@ -21,7 +21,6 @@ NODES, RATE_MBIT = 2, 500
 
 
 @needs_root
-@pytest.mark.timeout(60)
 def test_a_peer_that_has_lost_a_rank_plays_nothing_more_and_says_so() -> None:
     scene = Scene("reduce", KIB, nodes=NODES, rate_mbit=RATE_MBIT)
     with ExitStack() as stack:
