@@ -75,9 +75,8 @@ def started(folder: Path) -> RayCluster:
         "RAY_NODE_TYPE_NAME": FAKE_HEAD_NODE_TYPE,
     }
     os.environ |= of_the_head
-    cluster = RayCluster.start(
-        nodes=1, autoscaling_config=str(file), gcs_server_port=port, num_cpus=0
-    )
+    how = {"autoscaling_config": str(file), "no_monitor": False, "gcs_server_port": port}
+    cluster = RayCluster.start(nodes=1, num_cpus=0, **how)
     for name in of_the_head:
         del os.environ[name]
     return cluster

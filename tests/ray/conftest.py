@@ -22,7 +22,7 @@ def cluster() -> Iterator[RayCluster]:
     try:
         environment = {
             "hoplite": {"arena_bytes": ARENA_BYTES},
-            "worker_process_setup_hook": "tests.ray.raycluster.set_up_worker",
+            "worker_process_setup_hook": "tests.ray.users_setup.set_up_worker",
         }
         ray.init(address=started.cluster.address, runtime_env=environment, log_to_driver=False)
         yield started

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import ray
-import ray.data
-from ray import serve
 from ray.util import ActorPool
 
 import hoplite_ray as hop
@@ -114,7 +112,7 @@ def total_of_refs(lib: Any, refs: Any) -> float:
     return float(sum(np.asarray(lib.get(ref)).sum() for ref in listed))
 
 
-# Tasks.
+# Tasks and generators.
 
 
 @program
@@ -310,9 +308,6 @@ def a_task_is_cancelled(lib: Any, folder: Path) -> Any:
         threading.Event().wait(0.01)
     ray.cancel(ref, force=True)
     return _error(lambda: lib.get(ref))
-
-
-# Generators.
 
 
 @program
@@ -564,6 +559,8 @@ def a_list_of_what_tasks_return(lib: Any, folder: Path) -> Any:
 
 @program
 def ray_data_maps_with_an_array_that_all_tasks_read(lib: Any, folder: Path) -> Any:
+    import ray.data  # here, or every worker would import it
+
     weights = lib.put(numbers(22, 10))
 
     def weighed(batch: dict[str, Any]) -> dict[str, Any]:
@@ -575,6 +572,8 @@ def ray_data_maps_with_an_array_that_all_tasks_read(lib: Any, folder: Path) -> A
 
 @program
 def ray_serve_answers_with_arrays(lib: Any, folder: Path) -> Any:
+    from ray import serve
+
     @serve.deployment(num_replicas=2, ray_actor_options={"num_cpus": 0})
     class Scale:
         def __init__(self, by: Any) -> None:

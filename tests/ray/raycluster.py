@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import random
 import socket
@@ -23,7 +24,21 @@ import hoplite_ray as hop
 ARENA_BYTES = 96 << 20
 LARGE = 200_000  # float32 elements: 800 KB, so more than one block and more than is sent inline
 _STARTS = 3  # Ray gives a raylet 30 s, and a machine under load needs more now and then
-_NODE_OPTIONS: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 100 << 20}
+_NODE_OPTIONS: dict[str, Any] = {
+    "num_cpus": 2,
+    "object_store_memory": 100 << 20,
+    "setup_worker_path": str(Path(__file__).with_name("worker_start.py")),
+}
+# Nobody reads what the dashboard, the log monitor and the autoscaler's monitor would say.
+_UNSEEN: dict[str, Any] = {
+    "include_dashboard": False,
+    "dashboard_port": None,  # with a port Ray leaves its socket open where another Ray has it
+    "include_log_monitor": False,
+    "no_monitor": True,
+}
+# A crash is believed after five checks that are refused, not after 15 s; a node that is only slow
+# has the time to answer that Ray gives it. Idle workers stay for the next test.
+_SYSTEM: dict[str, Any] = {"health_check_period_ms": 500, "num_workers_soft_limit": 6}
 
 # Workers unpickle functions of the test modules, so they need our import path.
 _PATHS = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
@@ -39,9 +54,8 @@ class RayCluster:
     def start(cls, nodes: int = 3, **options: Any) -> RayCluster:
         present = filter(None, [os.environ.get("PYTHONPATH")])
         os.environ["PYTHONPATH"] = os.pathsep.join([*_PATHS, *present])
-        # With a port Ray tries it, and leaves its socket open where another Ray has it.
-        unseen = {"include_dashboard": False, "dashboard_port": None}
-        head = {**_NODE_OPTIONS, **unseen, "resources": {"n0": 1}, **options}
+        head = {**_NODE_OPTIONS, **_UNSEEN, "resources": {"n0": 1}, **options}
+        head["_system_config"] = {**_SYSTEM, **options.get("_system_config", {})}
         started = cls(_retried(lambda: Cluster(initialize_head=True, head_node_args=head)))
         for node in range(1, nodes):
             started.add_node(f"n{node}")
@@ -60,11 +74,6 @@ class RayCluster:
 
     def stop(self) -> None:
         self.cluster.shutdown()
-
-
-def set_up_worker() -> None:
-    """The setup of a user's own, which the flag must not displace."""
-    os.environ["SET_BY_THE_USERS_SETUP"] = "1"
 
 
 def _retried(start: Callable[[], Any]) -> Any:
@@ -90,12 +99,15 @@ def free_port() -> int:
 
 def eventually(condition: Callable[[], bool], *, within_s: float = 15.0) -> bool:
     """Whether `condition` holds at some time within `within_s`."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        gc.collect()  # a test's own frames must not keep refs
+    began = time.monotonic()
+    collected_at = -math.inf
+    while (now := time.monotonic()) < began + within_s:
+        if now - collected_at > 1.0:  # a test's own frames must not keep refs
+            gc.collect()
+            collected_at = time.monotonic()
         if condition():
             return True
-        time.sleep(0.02)
+        time.sleep(min(0.2, 0.02 + (now - began) / 20))  # a long wait asks less often
     return condition()
 
 

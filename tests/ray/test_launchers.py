@@ -71,7 +71,9 @@ def launched() -> Iterator[RayCluster]:
         environment.setenv("PATH", f"{sys.prefix}/bin", prepend=os.pathsep)
         # Each node's agent takes jobs at one fixed port, which another cluster here may have.
         agent = {"dashboard_agent_listen_port": free_port()}
-        cluster = RayCluster.start(1, include_dashboard=True, dashboard_port=0, **agent)
+        rays_own = {"setup_worker_path": None, "include_log_monitor": True}
+        how = {"include_dashboard": True, "dashboard_port": 0, **agent, **rays_own}
+        cluster = RayCluster.start(1, **how)
         try:
             yield cluster
         finally:
