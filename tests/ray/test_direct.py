@@ -17,12 +17,10 @@ from hoplite_ray.plugin.attachment import attachment
 from tests.ray.direct_actors import (
     Actors,
     DiesOnce,
-    EnabledReader,
     Event,
     MakesAsync,
     Producer,
     Produces,
-    Reader,
     awaited,
     expected,
     object_of,
@@ -70,6 +68,17 @@ def mortal(cluster: RayCluster) -> Any:
     return Producer.options(**cluster.on(1)).remote()
 
 
+@pytest.fixture(scope="module")
+def restarted(cluster: RayCluster) -> Any:
+    """A producer that Ray restarts once; only one test may kill it."""
+    return DiesOnce.options(**cluster.on(1)).remote()
+
+
+def kept(*actors: Any) -> list[int]:
+    """How many tensors Ray has kept in each."""
+    return ray.get([each.tensors_kept.remote() for each in actors])
+
+
 READERS: dict[str, Callable[[Actors, Any], Any]] = {
     "ray.get": lambda actors, ref: told(ray.get(ref)),
     "hop.get": lambda actors, ref: told(hop.get(ref)),
@@ -103,12 +112,10 @@ def test_a_result_is_read_by(actors: Actors, transport: str, reader: str) -> Non
     assert READERS["ray.get"](actors, ref) == expected(transport)  # which nobody has written to
 
 
-def test_many_read_one_result_and_nothing_is_left(cluster: RayCluster, mortal: Any) -> None:
-    ref = made(mortal, "hoplite_numpy")
-    readers = [
-        kind.options(**cluster.on(node)).remote()
-        for node, kind in enumerate((Reader, EnabledReader, EnabledReader))
-    ]
+def test_many_read_one_result_and_nothing_is_left(cluster: RayCluster, actors: Actors) -> None:
+    readers = [actors.reader, actors.enabled]
+    before = kept(actors.producer, *readers)
+    ref = made(actors.producer, "hoplite_numpy")
     calls = [reader.read.remote(ref) for reader in readers]
     calls += [reader.read.remote(value=ref) for reader in readers]
     calls += [read.options(**cluster.on(node)).remote(ref) for node in range(3)]
@@ -117,29 +124,25 @@ def test_many_read_one_result_and_nothing_is_left(cluster: RayCluster, mortal: A
     assert not is_gone(object_id)
     del ref
     assert eventually(lambda: is_gone(object_id))
-    assert eventually(
-        lambda: ray.get([each.tensors_kept.remote() for each in (mortal, *readers)]) == [0] * 4
-    )
+    assert eventually(lambda: max(np.subtract(kept(actors.producer, *readers), before)) <= 0)
 
 
-def test_a_result_whose_ref_is_dropped_is_there_for_who_was_given_it(
-    cluster: RayCluster, mortal: Any
-) -> None:
-    event = Event.remote()
-    busy = Reader.options(**cluster.on(2)).remote()
+def test_a_result_whose_ref_is_dropped_is_there_for_who_was_given_it(actors: Actors) -> None:
+    producer, busy, event = actors.producer, actors.reader, Event.remote()
+    assert eventually(lambda: kept(producer) == [0])  # of earlier tests
     waits = busy.wait.remote(event)
     set_later = event.wait.remote()
     calls = [
-        busy.read.remote(made(mortal, "hoplite_numpy")),
-        busy.read.remote(value=made(mortal, "hoplite_numpy")),
-        read_after.options(**cluster.on(2)).remote([set_later], made(mortal, "hoplite_numpy")),
+        busy.read.remote(made(producer, "hoplite_numpy")),
+        busy.read.remote(value=made(producer, "hoplite_numpy")),
+        read_after.options(**actors.elsewhere).remote([set_later], made(producer, "hoplite_numpy")),
     ]
-    assert eventually(lambda: ray.get(mortal.tensors_kept.remote()) >= 2)
+    assert eventually(lambda: kept(producer)[0] >= 2)
     ray.get(event.set.remote())
     assert ray.get(calls) == [expected("hoplite_numpy")] * 3
     ray.get(waits)
     del calls
-    assert eventually(lambda: ray.get(mortal.tensors_kept.remote()) == 0)
+    assert eventually(lambda: kept(producer) == [0])
 
 
 @both
@@ -177,10 +180,9 @@ def test_a_result_outlives_its_producer_and_still_goes_with_its_ref(
 
 
 def test_a_result_goes_when_its_owner_dies(actors: Actors, mortal: Any) -> None:
-    owner = Producer.options(**actors.elsewhere).remote()
-    (ref,), object_id = ray.get(owner.call.remote(mortal, "hoplite_numpy"))
+    (ref,), object_id = ray.get(mortal.call.remote(actors.producer, "hoplite_numpy"))
     assert not is_gone(object_id)
-    kill(owner)
+    kill(mortal)
     assert eventually(lambda: is_gone(object_id))
     with pytest.raises(ray.exceptions.ObjectLostError):  # or OwnerDiedError, which is one
         hop.get(ref)
@@ -194,24 +196,24 @@ def test_what_is_lost_is_said_at_once_to(actors: Actors, reader: str) -> None:
         READERS[reader](actors, ref)
 
 
-def test_what_can_not_be_put_is_told_to_the_caller_and_kept_by_nobody(cluster: RayCluster) -> None:
-    producer = DiesOnce.options(**cluster.on(1)).remote()
+def test_what_can_not_be_put_is_told_to_the_caller_and_kept_by_nobody(restarted: Any) -> None:
+    assert eventually(lambda: kept(restarted) == [0])  # of earlier tests
     with pytest.raises(hop.InvalidArgumentError, match="dtype object"):
-        ray.get(producer.fails.remote())
-    assert ray.get(producer.tensors_kept.remote()) == 0
-    kept = Produces().tensors_kept
-    before = kept()
+        ray.get(restarted.fails.remote())
+    assert kept(restarted) == [0]
+    kept_here = Produces().tensors_kept
+    before = kept_here()
     with pytest.raises(hop.InvalidArgumentError, match="dtype object"):
         ray.put(np.array([object()]), _tensor_transport="hoplite_numpy")
-    assert kept() <= before
+    assert kept_here() <= before
 
 
-def test_a_result_without_arrays_is_read_by_all(cluster: RayCluster) -> None:
+def test_a_result_without_arrays_is_read_by_all(restarted: Any) -> None:
     @ray.remote(num_cpus=0)
     def same(value: Any) -> Any:
         return value
 
-    ref = DiesOnce.options(**cluster.on(1)).remote().says.remote()
+    ref = restarted.says.remote()
     said = ("nothing to carry", 1)
     assert ray.get(ref) == said
     assert ray.get(same.remote(ref)) == said
@@ -224,9 +226,10 @@ def test_arrays_that_nobody_carries_are_pickled_as_before(cluster: RayCluster) -
     assert not read_back.flags.writeable  # it is a view of Ray's own memory
 
 
-def test_a_producer_that_dies_in_a_call_is_restarted_and_makes_it(cluster: RayCluster) -> None:
-    producer = DiesOnce.options(**cluster.on(1)).remote()
-    ref = producer.make.remote(f"{attachment().place.directory}/died")
+def test_a_producer_that_dies_in_a_call_is_restarted_and_makes_it(
+    cluster: RayCluster, restarted: Any
+) -> None:
+    ref = restarted.make.remote(f"{attachment().place.directory}/died")
     assert ray.get(read.options(**cluster.on(2)).remote(ref)) == expected("hoplite_numpy", 2.0)
     assert told(ray.get(ref)) == expected("hoplite_numpy", 2.0)
 
