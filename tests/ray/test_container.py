@@ -67,6 +67,7 @@ def run(**options: object) -> Any:
 
 
 @needs_root
+@pytest.mark.slow  # what is taken without the option: tests/unit/test_rails.py
 @pytest.mark.timeout(90)  # a Ray of its own starts
 def test_rays_own_address_is_taken_also_one_of_ipv6() -> None:
     total, status, doctor, log = run()

@@ -11,9 +11,11 @@ import pytest
 from tests.mistakes import section
 
 PROGRAM = """
-import json, sys
+import functools, json, sys
+import ray
 from tests.mistakes import answer_of, section
 
+ray.init = functools.partial(ray.init, include_dashboard=False)
 begun = section(sys.argv[1])
 names = {}
 exec(begun.given, names)
@@ -27,9 +29,11 @@ print(json.dumps([answer_of(mistake, names) for mistake in begun.mistakes]), flu
     [
         "Before there is a cluster",
         "In a cluster without the flag",
-        "After ray.shutdown",
+        # In a process that goes on after Ray: test_sessions.py.
+        pytest.param("After ray.shutdown", marks=pytest.mark.slow),
         "In another session",
-        "In a child made by os.fork",
+        # In a child of a worker: the row of test_lifetime_table.py for one that forks.
+        pytest.param("In a child made by os.fork", marks=pytest.mark.slow),
     ],
 )
 def test_what_is_wrong_there_is_said_at_once(heading: str) -> None:

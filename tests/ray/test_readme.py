@@ -6,9 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.ray.raycluster import RayCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +34,14 @@ def said_to_print(program: str) -> str:
     return "".join(re.escape(line) + "\n" for line in lines)
 
 
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Of a Ray for the programs that ask for an arena of one size."""
+    started = RayCluster.start(1, num_cpus=4)
+    yield started.cluster.address
+    started.stop()
+
+
 @pytest.mark.timeout(90)  # a Ray of its own starts and ends
 @pytest.mark.parametrize(
     ("program", "printed"),
@@ -45,14 +56,23 @@ def said_to_print(program: str) -> str:
             ),
         ),
         (BLOCKS[2], re.escape(f"{[1e6] * 4} 7 [0. 0. 0.]\n")),
-        (BLOCKS[3], re.escape("[6.0, 6.0, 6.0, 6.0]\n")),
         (TUTORIAL, said_to_print(TUTORIAL)),
     ],
-    ids=["with Ray", "without Ray", "Ray Direct Transport", "ray.util.collective", "tutorial"],
+    ids=["with Ray", "without Ray", "Ray Direct Transport", "tutorial"],
 )
-def test_program_of_a_page_runs(program: str, printed: str, tmp_path: Path) -> None:
+def test_program_of_a_page_runs(program: str, printed: str, address: str, tmp_path: Path) -> None:
+    run(program, printed, address, tmp_path)
+
+
+@pytest.mark.slow  # what it does: test_collective.py
+@pytest.mark.timeout(90)  # a Ray of its own starts and ends
+def test_program_of_the_page_of_collectives_runs(tmp_path: Path) -> None:
+    run(BLOCKS[3], re.escape("[6.0, 6.0, 6.0, 6.0]\n"), "local", tmp_path)
+
+
+def run(program: str, printed: str, address: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program)
-    environment = os.environ | {"RAY_ADDRESS": "local"}  # not the cluster of another test
+    environment = os.environ | {"RAY_ADDRESS": address}
     done = subprocess.run(
         [sys.executable, "program.py"],
         cwd=tmp_path,
