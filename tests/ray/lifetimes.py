@@ -159,28 +159,50 @@ class Process:
 
 
 @dataclass
-class Bench:
-    """A borrower on one Ray node, makers on another, and what the arenas of all hold."""
+class Crew:
+    """Processes that outlive each row: one to fill each arena, and who borrows."""
 
     cluster: RayCluster
-    fillers: list[Any]
     name: str = field(default_factory=lambda: f"borrower-{new_id().hex()}")
+
+    def __post_init__(self) -> None:
+        here = {"namespace": "table", **self.cluster.on(2)}
+        self.fillers = [Process.options(**self.cluster.on(node)).remote() for node in range(3)]
+        self.borrower = Process.options(name=self.name, **here).remote()
+        self.gate = Gate.options(name=f"{self.name}-gate", **here).remote()
+        self._makers: list[Any] = []
+        ray.get(self.borrower.attach.remote())
+
+    def fill(self) -> None:
+        ray.get([each.fill.remote() for each in self.fillers])
+
+    def maker(self, node: int = 1) -> Any:
+        """On node 1 one that the last row has left alive, if it has."""
+        if node == 1 and self._makers:
+            return self._makers.pop()
+        maker = Process.options(**self.cluster.on(node)).remote()
+        ray.get(maker.attach.remote())
+        return maker
+
+    def leave(self, maker: Any) -> None:
+        """For the next row; it keeps nothing any more."""
+        ray.get(maker.drop.remote())
+        self._makers.append(maker)
+
+
+@dataclass
+class Bench:
+    """One row: a borrower on one Ray node, makers on another, and what the arenas of all hold."""
+
+    crew: Crew
     made: dict[str, int] = field(default_factory=dict)  # bytes that came with each verb
     left: dict[str, int] = field(default_factory=dict)  # ... of those, what can't be evicted
     orphaned: int = 0  # bytes of orphans, before they were evicted
     before: int = 0  # ... of earlier rows, whose memory nobody has needed
 
     def __post_init__(self) -> None:
-        here = {"namespace": "table", **self.cluster.on(2)}
-        self.borrower = Process.options(name=self.name, **here).remote()
-        self.gate = Gate.options(name=f"{self.name}-gate", **here).remote()
-        ray.get(self.borrower.attach.remote())
+        self.cluster, self.borrower = self.crew.cluster, self.crew.borrower
         self.before = total().orphaned
-
-    def maker(self, node: int = 1) -> Any:
-        maker = Process.options(**self.cluster.on(node)).remote()
-        ray.get(maker.attach.remote())
-        return maker
 
     def lent_by(self, maker: Any) -> Callable[[str], None]:
         return lambda verb: ray.get(maker.lend.remote(verb, self.borrower))
@@ -208,7 +230,7 @@ class Bench:
         if lent:
             self.expect_values(live + orphans)
         expect(pinned, "nothing is read any more, so all orphans may be evicted")
-        ray.get([filler.fill.remote() for filler in self.fillers])
+        self.crew.fill()
         evicted = [verb for verb in orphans if verb != "reduce"]  # that lies where no put may
         in_reserve = sum(self.made[verb] for verb in orphans if verb not in evicted)
         seen = total().orphaned
@@ -319,8 +341,8 @@ class Job:
                 "-c",
                 _JOB,
                 bench.cluster.cluster.address,
-                bench.name,
-                f"{bench.name}-gate",
+                bench.crew.name,
+                f"{bench.crew.name}-gate",
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

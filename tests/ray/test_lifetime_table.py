@@ -13,7 +13,7 @@ import ray
 
 import hoplite_ray as hop
 from hoplite_ray.plugin.attachment import attachment
-from tests.ray.lifetimes import VERBS, Bench, Job, Process, Row, await_end, expect, make
+from tests.ray.lifetimes import VERBS, Bench, Crew, Job, Row, await_end, expect, make
 from tests.ray.raycluster import RayCluster, eventually
 
 OUTCOMES = {"live", "orphaned", "lost", "gone"}
@@ -33,8 +33,17 @@ TABLE = table()
 
 
 @pytest.fixture(scope="module")
-def fillers(cluster: RayCluster) -> list[Any]:
-    return [Process.options(**cluster.on(node)).remote() for node in range(3)]
+def crew(cluster: RayCluster) -> Crew:
+    return Crew(cluster)
+
+
+# In `make verify` only: what else shows their claims.
+SLOW = {
+    "the maker's whole Ray node crashes",  # a crash: test_node.py; an orphan: each row of a death
+    "the maker is killed with `ray.kill`",  # as with `kill -9`
+    "the maker's process ends by itself",  # as a worker with `max_calls=1`
+    "the driver calls `ray.shutdown` and lives on, a borrower keeps its Arrays",  # as if killed
+}
 
 
 ROWS: dict[str, Callable[[Bench, Row], None]] = {}
@@ -62,18 +71,21 @@ def printed() -> Iterator[None]:
         print(f"\n{what}: {', '.join(cells)}", end="")  # noqa: T201
 
 
-@pytest.mark.timeout(240)  # a crash of a Ray node takes 15 s to be believed, its end 30 more
-@pytest.mark.parametrize("what", TABLE)
-def test_row(what: str, cluster: RayCluster, fillers: list[Any], printed: None) -> None:
-    ray.get([filler.fill.remote() for filler in fillers])
+@pytest.mark.timeout(240)  # the reduces of a crashed Ray node are orphans 30 s later
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(each, marks=[pytest.mark.slow] if each in SLOW else []) for each in TABLE],
+)
+def test_row(what: str, crew: Crew, printed: None) -> None:
+    crew.fill()
     expect(0, "earlier tests have left nothing")
-    bench = Bench(cluster, fillers)
+    bench = Bench(crew)
     ROWS[what](bench, TABLE[what])
     RESULTS[what] = bench
 
 
 def test_the_table_has_the_rows_that_are_run() -> None:
-    assert set(ROWS) == set(TABLE)
+    assert set(ROWS) == set(TABLE) >= SLOW
     assert {outcome for each in TABLE.values() for outcome in each.values()} == OUTCOMES
 
 
@@ -82,7 +94,7 @@ def maker_row(what: str, end: Callable[[Bench, Any], None], *, dies: bool) -> No
 
     @row(what)
     def run(bench: Bench, row: Row) -> None:
-        maker = bench.maker()
+        maker = bench.crew.maker()
         bench.lend(bench.lent_by(maker))
         canary = ray.get(maker.canary.remote())
         end(bench, maker)
@@ -90,7 +102,7 @@ def maker_row(what: str, end: Callable[[Bench, Any], None], *, dies: bool) -> No
             await_end(canary)
         bench.settle(row)
         if not dies:
-            ray.get(maker.drop.remote())
+            bench.crew.leave(maker)
         bench.clear()
 
 
@@ -136,7 +148,7 @@ maker_row("the steward of the maker's Ray node is killed", kill_steward, dies=Fa
 @row("the maker's whole Ray node crashes")
 def crashed(bench: Bench, row: Row) -> None:
     node = bench.cluster.add_node("n3")
-    maker = bench.maker(3)
+    maker = bench.crew.maker(3)
     bench.lend(bench.lent_by(maker))
     bench.cluster.crash_node(node)
     bench.settle(row)
@@ -167,7 +179,7 @@ def detached(bench: Bench, row: Row) -> None:
 
 @row("the owner of the refs never reads them and drops them")
 def unread(bench: Bench, row: Row) -> None:
-    maker = bench.maker()
+    maker = bench.crew.maker()
     refs = []
 
     def make_unread(verb: str) -> None:
@@ -178,6 +190,7 @@ def unread(bench: Bench, row: Row) -> None:
     ray.get(maker.drop.remote())
     refs.clear()
     bench.settle(row)
+    bench.crew.leave(maker)
 
 
 @row("the driver is killed with `kill -9`, a borrower keeps its Arrays")
