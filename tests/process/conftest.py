@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == FOLDER and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+def pytest_collection_finish() -> None:
+    """Let full collections, which tests ask for, look at what came after the imports only."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
