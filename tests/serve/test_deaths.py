@@ -88,31 +88,39 @@ def assert_replaced(application: Application, alive: set[int], killed: int) -> N
     assert eventually(is_whole, within_s=60)
 
 
-@pytest.mark.timeout(400)  # new replicas are waited for three times
+@pytest.mark.parametrize(
+    "moment",
+    [
+        # A replica that dies in a batch: the queries below that kill.
+        pytest.param("batch", marks=pytest.mark.slow),
+        "frame",
+        # A join with one of two inputs, and attempts of both: tests/unit/test_serve_joins.py.
+        pytest.param("half", marks=pytest.mark.slow),
+    ],
+)
 def test_replicas_that_die_at_any_step_cost_no_answer_and_leave_nothing(
-    application: Application, orders: Path
+    application: Application, orders: Path, moment: str
 ) -> None:
     check(begun(application))
     before = kept(application)
-    for moment in ("batch", "frame", "half"):
-        alive = {pid for stage in STAGES for pid in application.pids(stage)}
-        asked = begun(application)
-        if moment == "batch":  # one of each stage, by its own hand
-            for each in (Text, Vision, Cross, Search):
-                (orders / f"{each.user_class.__name__}-batch").touch()
-        elif moment == "frame":  # what is sent to them meanwhile is never taken
-            stopped = [application.pids(stage)[0] for stage in STAGES]
-            for pid in stopped:
-                os.kill(pid, signal.SIGSTOP)
-            asked += begun(application)
-            time.sleep(0.5)
-            for pid in stopped:
-                os.kill(pid, signal.SIGKILL)
-        else:  # both of a join have one of two inputs
-            (orders / "Vision-half").touch()
+    alive = {pid for stage in STAGES for pid in application.pids(stage)}
+    asked = begun(application)
+    if moment == "batch":  # one of each stage, by its own hand
+        for each in (Text, Vision, Cross, Search):
+            (orders / f"{each.user_class.__name__}-batch").touch()
+    elif moment == "frame":  # what is sent to them meanwhile is never taken
+        stopped = [application.pids(stage)[0] for stage in STAGES]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
         asked += begun(application)
-        check(asked)
-        assert_replaced(application, alive, 2 if moment == "half" else len(STAGES))
+        time.sleep(0.5)
+        for pid in stopped:
+            os.kill(pid, signal.SIGKILL)
+    else:  # both of a join have one of two inputs
+        (orders / "Vision-half").touch()
+    asked += begun(application)
+    check(asked)
+    assert_replaced(application, alive, 2 if moment == "half" else len(STAGES))
     check(begun(application))
     assert eventually(
         lambda: all(count <= before.get(each, 0) for each, count in kept(application).items()),
@@ -140,6 +148,7 @@ def test_who_had_asked_an_ingress_that_died_asks_again_by_the_same_id(
     assert again > 0
 
 
+@pytest.mark.slow  # asked all the while it is updated: test_built.py
 def test_what_is_under_way_in_an_update_is_answered(application: Application) -> None:
     old = {pid for stage in STAGES for pid in application.pids(stage)}
     before = begun(application)
@@ -166,16 +175,28 @@ def test_serve_scales_by_what_comes_over_edges_and_no_answer_is_lost(node: Node)
 
 
 @pytest.mark.timeout(300)
-def test_a_query_that_kills_is_given_up_and_others_are_answered(node: Node) -> None:
+@pytest.mark.parametrize(
+    "killings",
+    [
+        (-1, DeadlyToRead()),
+        # Such an answer kills in its batch, too: tests/unit/test_serve_stages.py.
+        pytest.param((-4,), marks=pytest.mark.slow),
+    ],
+    ids=["in its batch or when it is read", "when its answer is packed"],
+)
+def test_a_query_that_kills_is_given_up_and_others_are_answered(
+    node: Node, killings: tuple[Any, ...]
+) -> None:
     application = Application("deadly", pipeline(only=Deadly, replicas=1, deadline_ms=NEW_S * 1000))
     assert [application.answer(query) for query in range(5)] == list(range(5))
-    for killing in (-1, -4, DeadlyToRead()):
+    for killing in killings:
         with pytest.raises(Exception, match=PoisonousQueryError.__name__):
             application.ask(killing).result(timeout_s=NEW_S)
         assert application.ask(7).result(timeout_s=NEW_S) == 7
     application.delete()
 
 
+@pytest.mark.slow  # what has killed runs alone: tests/unit/test_serve_batching.py
 @pytest.mark.timeout(300)
 def test_what_is_in_one_batch_with_a_query_that_kills_is_answered(node: Node) -> None:
     app = pipeline(only=DeadlyTogether, replicas=1, deadline_ms=NEW_S * 1000)

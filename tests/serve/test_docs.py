@@ -18,7 +18,12 @@ README = [each for each in _BLOCK.findall((ROOT / "README.md").read_text()) if "
 PAGE = "".join(_BLOCK.findall((ROOT / "docs/serving.md").read_text()))
 
 
-@pytest.mark.parametrize("program", [*README, PAGE], ids=["README", "serving.md"])
+# The page's stages, ensembles and updates are those of the other files of this folder.
+@pytest.mark.parametrize(
+    "program",
+    [*README, pytest.param(PAGE, marks=pytest.mark.slow)],
+    ids=["README", "serving.md"],
+)
 def test_a_program_prints_what_it_says(
     program: str, node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:

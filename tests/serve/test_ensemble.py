@@ -15,8 +15,9 @@ import pytest
 
 from hoplite_ray.serve import QuorumError, ensemble
 from hoplite_ray.serve.votes import majority
-from tests.serve.applications import MODELS, Loaded, digits, member
+from tests.serve.applications import Loaded
 from tests.serve.conftest import Application, Node
+from tests.serve.models import MODELS, digits, member
 
 NAMES = (*(f"model{number}" for number in range(len(MODELS) - 1)), "tree")
 
@@ -72,6 +73,7 @@ def test_below_the_quorum_it_says_who_has_voted(application: Application, node: 
     assert "the quorum is 3" in json.load(refused.value)["error"]
 
 
+@pytest.mark.slow  # an update: test_built.py; slow members: tests/unit/test_serve_members.py
 def test_an_update_that_takes_all_members_away_costs_no_answer(node: Node) -> None:
     def build(version: int) -> Any:
         members = [Loaded.bind(version) for _ in range(2)]
