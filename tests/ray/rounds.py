@@ -19,6 +19,8 @@ from hoplite_ray.plugin.start import NodePlace
 from hoplite_ray.stats import NodeStats
 from tests.ray.raycluster import LARGE
 
+_PAUSE_S = 0.1  # between rounds that nobody waits for
+
 
 @ray.remote(num_cpus=0)
 class Worker:
@@ -53,6 +55,7 @@ class Rounds:
         self.count = 0
         self._workers = workers
         self._changing = threading.Condition()
+        self._awaited = 0  # how many wait for more
         self._is_over = False
         self._error: BaseException | None = None
 
@@ -83,7 +86,10 @@ class Rounds:
         """Return when two more have ended, so that one of them began after this call."""
         with self._changing:
             until = self.count + 2
+            self._awaited += 1
+            self._changing.notify_all()
             self._changing.wait_for(lambda: self.count >= until or self._error is not None)
+            self._awaited -= 1
             if self._error is not None:
                 raise self._error  # else what follows would fail for a reason that it can't tell
 
@@ -96,6 +102,8 @@ class Rounds:
                 with self._changing:
                     self.count += 1
                     self._changing.notify_all()
+                    if not self._awaited:  # of two cores, which nodes need that start meanwhile
+                        self._changing.wait(_PAUSE_S)
         except BaseException as error:
             with self._changing:
                 self._error = error

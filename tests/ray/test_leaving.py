@@ -20,9 +20,11 @@ from ray.core.generated import autoscaler_pb2
 
 import hoplite_ray as hop
 from hoplite_ray.control.client import ControlClient
+from hoplite_ray.plugin import leaving
 from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.start import NodePlace, running_node
+from hoplite_ray.plugin.steward import steward_on
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 from tests.ray.rounds import Rounds, Worker, drain, living, stats_at
 
@@ -53,6 +55,15 @@ def keepers(of_the_dead: str) -> list[Path]:
 
 def has_steward(directory: Path) -> bool:
     return StewardLife.of(NodePlace("", directory)) > 0
+
+
+def leaves_soon(ray_node_id: str) -> None:
+    """Have the steward that is there now leave a second after it is needed, not 10."""
+
+    def leave_soon(_steward: object) -> None:
+        leaving._UNNEEDED_S = 1.0
+
+    ray.get(steward_on(ray_node_id).__ray_call__.remote(leave_soon))
 
 
 def status_of(cluster: RayCluster, ray_node_id: str) -> int:
@@ -136,6 +147,7 @@ def test_a_steward_leaves_when_nothing_needs_it_and_its_ray_node_may_go(
         place = NodePlace(ray_node_id, Path(directory))
         array = ray.get(worker.array.remote(1.0))
         assert StewardLife.of(place) == 1
+        leaves_soon(ray_node_id)
         ray.get(worker.put.remote(1.0))
         del array
         ray.get(worker.forget.remote())
@@ -144,6 +156,7 @@ def test_a_steward_leaves_when_nothing_needs_it_and_its_ray_node_may_go(
         (total,) = ray.get(worker.reduced.remote())  # of the same process: another steward
         array = ray.get(worker.array.remote(2.0))
         assert StewardLife.of(place) == 2
+        leaves_soon(ray_node_id)
         ray.kill(worker)  # the worker itself keeps its Ray node from being idle
         assert hop.get(array, timeout_s=60).sum() == 2 * LARGE
         assert hop.get(total, timeout_s=60)[0] == 2  # by the id of its ref, whose owner is dead
@@ -187,19 +200,22 @@ def test_what_idle_nodes_have_of_a_result_is_elsewhere_when_ray_has_taken_it_awa
         workers = [worker for _, worker in (one, other)]
         for worker in workers:
             ray.get(worker.sum.remote(array))  # so ours is there
-        leaving = [Path(each) for _, each in ray.get([each.where.remote() for each in workers])]
-        assert eventually(lambda: all(map(has_steward, leaving)), within_s=30)
+        places = ray.get([each.where.remote() for each in workers])
+        going = [Path(directory) for _, directory in places]
+        assert eventually(lambda: all(map(has_steward, going)), within_s=30)
+        for ray_node_id, _ in places:
+            leaves_soon(ray_node_id)
         for worker in workers:
             ray.kill(worker)
-        assert eventually(lambda: not any(map(has_steward, leaving)), within_s=60)
+        assert eventually(lambda: not any(map(has_steward, going)), within_s=60)
         early = makers[0].array.remote(1.0)
         total = hop.reduce([early, late_array.options(**cluster.on(1)).remote()])
         array = ray.get(total)
-        assert all(stats_at(str(each)).arena_bytes_pinned > 0 for each in leaving)
+        assert all(stats_at(str(each)).arena_bytes_pinned > 0 for each in going)
         assert not any(keeps_whole(each, array) for each in staying)
         take_away(cluster, *(node for node, _ in (one, other)))
         assert eventually(lambda: any(keeps_whole(each, array) for each in staying), within_s=30)
-        assert eventually(lambda: not any(map(is_running, leaving)), within_s=30)
+        assert eventually(lambda: not any(map(is_running, going)), within_s=30)
         assert hop.get(array, timeout_s=60).sum() == 2 * LARGE
 
 

@@ -24,9 +24,25 @@ def _serve_ends_with_the_module(cluster: RayCluster) -> Iterator[None]:
     serve.shutdown()
 
 
+# In `make verify` only: each starts up to ten processes, to show what another test shows, too.
+SLOW = {
+    "many_tasks_read_one_object",  # test_round.py: on all nodes
+    "several_returns_of_a_method",  # test_round.py: of a task
+    "an_actor_has_a_state",  # test_round.py: an actor's cached handle
+    "an_actor_is_passed_to_tasks",  # an actor feeds another, below
+    "a_named_actor",  # as any other
+    "a_pool_of_actors",  # as any other
+    "a_threaded_actor",  # test_round.py: threads of a task
+    "an_async_actor_awaits_refs",  # test_surface_async.py
+    "many_calls_of_an_async_actor_at_once",  # test_surface_async.py
+    "ray_serve_answers_with_arrays",  # async actors in test_surface_async.py
+}
+MARKED = [pytest.param(each, marks=[pytest.mark.slow] if each in SLOW else []) for each in PROGRAMS]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray Data, in its own code
 @pytest.mark.timeout(120)  # Ray Serve's own controller and proxy take seconds to start
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", MARKED)
 def test_a_program_computes_what_it_does_over_plain_ray(
     cluster: RayCluster, name: str, tmp_path: Path
 ) -> None:

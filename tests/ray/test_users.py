@@ -122,7 +122,7 @@ def _opened(aside: Path, *needed: str) -> list[str]:
     return lines
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def other(cluster: RayCluster) -> Iterator[OtherUser]:
     """The other user, whose Ray node has joined the cluster."""
     with tempfile.TemporaryDirectory(prefix="user-") as directory:  # short, for Ray's sockets
