@@ -50,6 +50,9 @@ class RayCluster:
 
     cluster: Cluster
 
+    def __post_init__(self) -> None:
+        self._logs = Path(self.cluster.head_node.get_logs_dir_path())
+
     @classmethod
     def start(cls, nodes: int = 3, **options: Any) -> RayCluster:
         present = filter(None, [os.environ.get("PYTHONPATH")])
@@ -73,7 +76,19 @@ class RayCluster:
         self.cluster.remove_node(node, allow_graceful=False)
 
     def stop(self) -> None:
+        """End it, and see that no worker of it has left instances of the extension behind."""
         self.cluster.shutdown()
+        assert not (found := leaks_told(self._logs)), "\n".join(found)
+
+
+def leaks_told(logs: Path) -> list[str]:
+    """What nanobind has said of leaked instances as workers ended, with file and line."""
+    return [
+        f"{file}:{number}: {line}"
+        for file in sorted([*logs.glob("worker-*.err"), *logs.glob("worker-*.out")])
+        for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1)
+        if "nanobind: leaked" in line
+    ]
 
 
 def _retried(start: Callable[[], Any]) -> Any:
