@@ -31,6 +31,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # or all of the native module counts as leaked at the end
+
+
 @pytest.fixture
 def cluster() -> Iterator[MakeNodes]:
     """`nodes = cluster(3)`: as many nodes; keywords as for NodeProcess.start."""
