@@ -69,7 +69,8 @@ fuzz: $(ready)/system-verify tests-built
 fix: tests-built
 	ruff check --fix .
 	ruff format .
-	git ls-files --cached --others --exclude-standard 'native/*.cc' 'native/*.h' | xargs clang-format -i
+	git ls-files --cached --others --exclude-standard 'native/*.cc' 'native/*.h' | \
+	  xargs clang-format -i
 	python -m tests.house.stub build
 
 # The package and the tools into .venv, without running anything; again after a change in native/.

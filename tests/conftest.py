@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import re
@@ -18,7 +19,7 @@ from hypothesis import settings
 
 # Seconds after which a test hangs for sure, by folder, also beside other load: many times what it
 # takes on two quiet cores. A test's own timeout marker wins.
-TIMEOUT_S = {"house": 60, "unit": 60, "process": 60, "cluster": 120, "ray": 120, "serve": 180}
+TIMEOUT_S = {"house": 60, "unit": 60, "process": 120, "cluster": 180, "ray": 120, "serve": 180}
 
 # The only reasons for which a test may be skipped.
 SKIPS_ALLOWED = (
@@ -68,6 +69,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(root).parts[0] if item.path.is_relative_to(root) else ""
         if folder in TIMEOUT_S and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S[folder]))
+
+
+def pytest_collection_finish() -> None:
+    """Let full collections, which tests ask for, look at what came after the imports only."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # or all of the native module counts as leaked at the end
 
 
 @pytest.fixture

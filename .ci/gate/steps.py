@@ -19,7 +19,7 @@ CORES = os.cpu_count() or 2
 FOLDERS = ("house", "unit", "process", "cluster", "ray", "serve")
 EXACT = ("house", "unit")  # a test that fails there fails the gate: it is no matter of time
 TIMED = tuple(folder for folder in FOLDERS if folder not in EXACT)
-WORKERS = {"process": 2 * CORES}  # tests that mostly wait
+WORKERS = {"process": 2 * CORES, "cluster": CORES + 1}  # tests that mostly wait
 
 # What `make test` runs of the programs; all others are run by `make verify`.
 TOYS_TESTED = ("examples/async_sgd.py", "examples/follow_a_block.py")
@@ -95,7 +95,7 @@ def tests(
     name = f"tests-{folder}"
     command = pytest(name, f"tests/{folder}", chosen, covered=covered)
     if folder in WORKERS:
-        command += f" --numprocesses {WORKERS[folder]}"
+        command += f" --numprocesses {WORKERS[folder]} --dist worksteal"
     return Step(name, command, limit_s, lane, "" if folder in EXACT else "tests")
 
 

@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.process.nodes import MakeNodes, Nodes
 from tests.process.world_crew import Crew, Member, crews
-
-FOLDER = Path(__file__).parent
-
-
-# Seconds: what a test waits for takes many times as long beside other tests on two cores.
-TIMEOUT_S = 120
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.parent == FOLDER and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
-
-
-def pytest_collection_finish() -> None:
-    """Let full collections, which tests ask for, look at what came after the imports only."""
-    gc.collect()
-    gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # or all of the native module counts as leaked at the end
 
 
 @pytest.fixture
