@@ -28,14 +28,14 @@ FUZZERS = {"frame": 12, "handshake": 7, "rail": 10, "edge": 8, "tls": 8}  # seco
 
 def lint() -> Iterator[Step]:
     sources = "$(git ls-files --cached --others --exclude-standard 'native/*.cc' 'native/*.h')"
-    yield Step("ruff-format", "ruff format --check .", 60)
-    yield Step("ruff", "ruff check .", 60)
-    yield Step("mypy", "mypy", 240)
-    yield Step("clang-format", f"clang-format --dry-run --Werror {sources}", 60)
+    yield Step("ruff-format", "ruff format --check .", 120)
+    yield Step("ruff", "ruff check .", 120)
+    yield Step("mypy", "mypy", 600)
+    yield Step("clang-format", f"clang-format --dry-run --Werror {sources}", 120)
 
 
 def fast() -> list[Step]:
-    return [*lint(), tests("house", "", 120), native()]
+    return [*lint(), tests("house", "", 600), native()]
 
 
 def test() -> list[Step]:
@@ -43,9 +43,9 @@ def test() -> list[Step]:
     chosen = "not slow and not wall_clock"
     return [
         *lint(),
-        tests("house", chosen, 120),
+        tests("house", chosen, 600),
         native("-*Slow*"),
-        tests("unit", chosen, 300),
+        tests("unit", chosen, 900),
         Step("browser", ".ci/browser", 240),
         tests("process", chosen, 1500),
         scenarios("-*Slow*"),
@@ -63,9 +63,9 @@ def verify() -> list[Step]:
     chosen = "not wall_clock"
     return [
         *lint(),
-        tests("house", chosen, 120),
+        tests("house", chosen, 600),
         native(),
-        tests("unit", chosen, 600, covered=True),
+        tests("unit", chosen, 1200, covered=True),
         Step("browser", ".ci/browser", 240),
         tests("process", chosen, 2400, covered=True),
         scenarios(),
@@ -116,7 +116,7 @@ def report_log(name: str) -> str:
 
 
 def native(chosen: str = "*") -> Step:
-    return Step("native", f"{TREE}/native_tests --gtest_brief=1 --gtest_filter='{chosen}'", 120)
+    return Step("native", f"{TREE}/native_tests --gtest_brief=1 --gtest_filter='{chosen}'", 600)
 
 
 def scenarios(chosen: str = "*") -> Step:
