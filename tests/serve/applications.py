@@ -134,19 +134,9 @@ class DeadlyTogether:
         return queries
 
 
-@stage(
-    max_batch=1,
-    autoscaling_config={
-        "min_replicas": 1,
-        "max_replicas": 2,
-        "target_ongoing_requests": 2,
-        "upscale_delay_s": 0,
-        "downscale_delay_s": 1,
-        "look_back_period_s": 11,  # more than Serve's interval by default, or it warns
-    },
-    **LIGHT,
-)
 class Slow:
+    """A stage by the test that says how it scales."""
+
     def __call__(self, queries: list[int]) -> list[int]:
         time.sleep(0.1)
         return queries

@@ -9,6 +9,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,9 @@ def test_it_is_updated_and_scaled_without_an_error(node: Node, tmp_path: Path) -
         serve_command("run", "--non-blocking", "-a", node.address, str(config))
         assert eventually(is_running, within_s=60)
 
-    def scale(name: str, replicas: int) -> None:
-        deployments[name]["num_replicas"] = replicas
-        run()
-        assert eventually(lambda: len(application.pids(name)) == replicas, within_s=60)
+    def is_updated(old: set[int], first: int) -> bool:
+        pids = {name: application.pids(name) for name in deployments}
+        return len(pids["first"]) == first and old.isdisjoint(chain(*pids.values()))
 
     run()
     application = Application.running("built")
@@ -87,13 +87,12 @@ def test_it_is_updated_and_scaled_without_an_error(node: Node, tmp_path: Path) -
         old = {pid for name in deployments for pid in application.pids(name)}
         for each in deployments.values():  # new replicas for all old ones
             each["ray_actor_options"] = {"num_cpus": 0.01}
+        deployments["first"]["num_replicas"] = 3
         run()
-        assert eventually(
-            lambda: old.isdisjoint(pid for name in deployments for pid in application.pids(name)),
-            within_s=60,
-        )
-        scale("first", 3)
-        scale("first", 1)
+        assert eventually(lambda: is_updated(old, first=3), within_s=60)
+        deployments["first"]["num_replicas"] = 1
+        run()
+        assert eventually(lambda: is_updated(old, first=1), within_s=60)
         so_far = len(answers)
         assert eventually(lambda: len(answers) > so_far + 20)
     application.delete()

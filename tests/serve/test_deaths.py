@@ -15,9 +15,10 @@ import psutil
 import pytest
 import ray
 
-from hoplite_ray.serve import PoisonousQueryError, pipeline
+from hoplite_ray.serve import PoisonousQueryError, pipeline, stage
 from tests.ray.raycluster import eventually
 from tests.serve.applications import (
+    LIGHT,
     Cross,
     Deadly,
     DeadlyTogether,
@@ -158,8 +159,21 @@ def test_what_is_under_way_in_an_update_is_answered(application: Application) ->
         check(begun(application))  # the last of the old ones answer what they have
 
 
+SCALES = {
+    "min_replicas": 1,
+    "max_replicas": 2,
+    "target_ongoing_requests": 2,
+    "upscale_delay_s": 0,
+    "downscale_delay_s": 1,
+    "metrics_interval_s": 0.5,
+    "look_back_period_s": 2,  # which Serve wants to be more than that interval, 10 s by default
+}
+
+
+@pytest.mark.filterwarnings("ignore:The `metrics_interval_s` field:DeprecationWarning")
 def test_serve_scales_by_what_comes_over_edges_and_no_answer_is_lost(node: Node) -> None:
-    application = Application("slow", pipeline(slow=Slow, replicas=1))
+    slow = stage(max_batch=1, autoscaling_config=SCALES, **LIGHT)(Slow)
+    application = Application("slow", pipeline(slow=slow, replicas=1))
     asked = deque(application.ask(number) for number in range(20))
     number, answers = 20, []
     while len(application.pids("slow")) < 2:
