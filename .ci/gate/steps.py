@@ -44,11 +44,11 @@ def test() -> list[Step]:
     return [
         *lint(),
         tests("house", chosen, 600),
-        native("-*Slow*"),
+        native("-*Lengthy*"),
         tests("unit", chosen, 900),
         Step("browser", ".ci/browser", 240),
         tests("process", chosen, 1500),
-        scenarios("-*Slow*"),
+        scenarios("-*Lengthy*"),
         *simulation(),
         tests("ray", chosen, 2700, lane="cluster"),
         tests("serve", chosen, 1200, lane="cluster"),
