@@ -16,6 +16,19 @@ def error_classes() -> list[str]:
 def option_names() -> list[str]:
     """Return the names that NativeNode options take."""
 
+def handles() -> int:
+    """
+    Return how many objects of these classes there are, and calls that go on in other threads.
+    """
+
+def begin_end() -> None:
+    """
+    Say that the process ends: what daemon threads still do is refused, or kept short.
+    """
+
+def ignore_leaks() -> None:
+    """Say nothing of handles that are left at the process's end."""
+
 class NativeNode:
     """One node: owns the reactor thread and the arena."""
 

@@ -44,19 +44,19 @@ def encode(value: Any) -> Encoded:
 
 
 def decode(layout: bytes, buffer: Buffer) -> Any:
-    """Put a value together over `buffer`, which its arrays keep alive; nothing is copied.
+    """Put a value together over the memory of `buffer`, which its arrays keep; nothing is copied.
 
     Raises:  InvalidArgumentError if the layout does not describe the buffer; HopliteError if the
              value needs torch or ml_dtypes and it is not installed here.
     """
     decoded = Layout.from_bytes(layout)
-    size_bytes = memoryview(buffer).nbytes
-    if size_bytes != decoded.size_bytes:
+    memory = memoryview(buffer)  # whose owner the arrays keep, and not `buffer`
+    if memory.nbytes != decoded.size_bytes:
         raise InvalidArgumentError(
             f"layout {layout[:60]!r} describes {decoded.size_bytes} bytes, the object has "
-            f"{size_bytes}; put it again"
+            f"{memory.nbytes}; put it again"
         )
-    return put_together(decoded.tree, [_array(leaf, buffer) for leaf in decoded.leaves])
+    return put_together(decoded.tree, [_array(leaf, memory) for leaf in decoded.leaves])
 
 
 def _bytes_of(array: Any, leaf: Leaf) -> memoryview:
@@ -70,16 +70,16 @@ def _bytes_of(array: Any, leaf: Leaf) -> memoryview:
     return memoryview(exporter)
 
 
-def _array(leaf: Leaf, buffer: Buffer) -> Any:
-    """The array that `leaf` describes, over its part of the buffer."""
+def _array(leaf: Leaf, memory: memoryview) -> Any:
+    """The array that `leaf` describes, over its part of the memory."""
     if leaf.kind == "torch":
         torch, dtype = imported("torch"), torch_dtype(leaf.dtype)
         if not leaf.size_bytes:
             return torch.empty(0, dtype=torch.uint8).view(dtype).reshape(leaf.shape)
         count = math.prod(leaf.shape)
-        flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=leaf.offset)
+        flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=leaf.offset)
         return flat.reshape(leaf.shape)
-    exporter: Any = buffer if leaf.size_bytes else None  # numpy's types name those they know
+    exporter: Any = memory if leaf.size_bytes else None  # numpy's types name those they know
     array: npt.NDArray[Any] = np.ndarray(
         leaf.shape, numpy_dtype(leaf.dtype), buffer=exporter, offset=leaf.offset
     )

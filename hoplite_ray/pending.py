@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from hoplite_ray import _native
+from hoplite_ray import _native, ending  # noqa: F401 - which lets go of all at the end
 from hoplite_ray.config import progress_wanted
 from hoplite_ray.errors import GetTimeoutError, NodeLostError
 from hoplite_ray.progress import PATIENCE_S, LateLine, ProgressLine, is_seen

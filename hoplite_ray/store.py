@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -170,28 +170,12 @@ class Store(Collectives):
         request = client.reserve(
             object_id, incarnation, layout.to_bytes(), layout.parts, layout.size_bytes
         )
-
-        def mapped(_: None) -> Unsealed:
-            memory: Any = client.map(request)  # a buffer, which its stub can't say
-            seal = cache(memory.seal)  # it can be asked for once, and awaited again
-            return Unsealed(layout, memory, lambda: self._begin_seal(object_id, seal))
-
         return Pending(
             self._listener,
             request,
             what=f"reservation for object {short_name(object_id)} ({layout.size_bytes} bytes)",
             hint=FULL_HINT,
-            decode=mapped,
-        )
-
-    def _begin_seal(self, object_id: bytes, seal: Callable[[], _native.Request]) -> Pending[None]:
-        self._usable()
-        return Pending(
-            self._listener,
-            seal(),
-            what=f"seal of object {short_name(object_id)}",
-            hint="this process's node does not answer; raise timeout_s",
-            decode=lambda nothing: None,
+            decode=_Range(self, object_id, layout, request).mapped,
         )
 
     def get(self, object_id: bytes, *, exists: bool = False, timeout_s: float | None = None) -> Any:
@@ -333,6 +317,36 @@ class Store(Collectives):
         if not self._detach.alive:
             raise NodeLostError("this store was closed; attach or start a new one")
         return self._client
+
+
+class _Range:
+    """The range of the arena that an array is written into, from its reservation to its seal."""
+
+    def __init__(
+        self, store: Store, object_id: bytes, layout: Layout, reservation: _native.Request
+    ) -> None:
+        self._store = store
+        self._object_id = object_id
+        self._layout = layout
+        self._reservation = reservation
+        self._sealing: _native.Request | None = None  # asked for once, and awaited again
+
+    def mapped(self, _: None) -> Unsealed:
+        self._range = self._store._usable().map(self._reservation)
+        memory: Any = self._range  # a buffer, which its stub can't say
+        return Unsealed(self._layout, memory, self._begin_seal)
+
+    def _begin_seal(self) -> Pending[None]:
+        self._store._usable()
+        if self._sealing is None:
+            self._sealing = self._range.seal()
+        return Pending(
+            self._store._listener,
+            self._sealing,
+            what=f"seal of object {short_name(self._object_id)}",
+            hint="this process's node does not answer; raise timeout_s",
+            decode=lambda nothing: None,
+        )
 
 
 def _received(fetched: Any) -> Received:

@@ -58,7 +58,7 @@ def fresh(buffer: Any, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]
 
     Raises:  InvalidArgumentError if its shape or dtype can't be of so many bytes.
     """
-    raw = np.frombuffer(buffer, np.uint8)
+    raw = np.frombuffer(memoryview(buffer), np.uint8)  # it keeps the memory's owner alone
     if dtype == "uint8" and shape == raw.shape:  # as of frames, which others wait for
         return raw
     kind = numpy_dtype(dtype)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
+from hoplite_ray import ending  # noqa: F401 - which lets go of all at the end
 from hoplite_ray._native import Completions, WorldOperation
 
 T = TypeVar("T")
@@ -29,13 +30,12 @@ _FOREVER_S = 1e9
 
 
 class LoopWaiter:
-    """What has ended, for one event loop."""
+    """What has ended, for one event loop, which it does not keep. Everything is of that loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._completions = Completions()
         self._tokens = itertools.count(1)
         self._calls: dict[int, Callable[[], object]] = {}
-        self._loop = loop
         loop.add_reader(self._completions.fd, self._take)
 
     def call(self, operation: WorldOperation | Turn, ended: Callable[[], object]) -> None:
@@ -44,12 +44,12 @@ class LoopWaiter:
         self._calls[token] = ended
         if not operation.notify(self._completions, token):
             del self._calls[token]
-            self._loop.call_soon(ended)
+            asyncio.get_running_loop().call_soon(ended)
 
     async def wait(self, operation: WorldOperation | Turn, timeout_s: float | None) -> bool:
         """Return whether the operation has ended, after at most `timeout_s`."""
         token = next(self._tokens)
-        future = self._loop.create_future()
+        future = asyncio.get_running_loop().create_future()
         self._calls[token] = lambda: None if future.done() else future.set_result(None)
         try:
             if not operation.notify(self._completions, token):

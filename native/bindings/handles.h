@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "bindings/convert.h"
+#include "bindings/lifetime.h"
 #include "client/client.h"
 
 namespace hoplite {
@@ -21,28 +22,18 @@ using namespace nb::literals;
 
 // ---- Fetched: a received object as a buffer
 
-// Unmapping 1 GiB that was looked at takes 0.1 to 0.2 s: mappings go without the GIL.
-struct PyFetched {
-  View view;
+struct PyFetched : Handle {
+  std::shared_ptr<View> view;
 
-  explicit PyFetched(View fetched) : view(std::move(fetched)) {}
-  PyFetched(PyFetched&&) noexcept = default;
-  PyFetched& operator=(PyFetched&&) = delete;
-  ~PyFetched() {
-    if (!view.is_mapped()) return;
-    const nb::gil_scoped_release released;
-    const View dropped = std::move(view);
+  explicit PyFetched(View fetched) {
+    const bool is_mapped = fetched.is_mapped();
+    view = shared(std::make_unique<View>(std::move(fetched)), is_mapped);
   }
 };
 
-inline int fill_buffer(PyObject* self, std::span<std::byte> bytes, Py_buffer* buffer, int flags) {
-  static std::byte nothing{};  // an empty object has no address, and a buffer must have one
-  return PyBuffer_FillInfo(buffer, self, bytes.empty() ? &nothing : bytes.data(),
-                           static_cast<Py_ssize_t>(bytes.size()), 0, flags);
-}
-
 inline int export_fetched(PyObject* self, Py_buffer* buffer, int flags) {
-  return fill_buffer(self, nb::inst_ptr<PyFetched>(nb::handle(self))->view.bytes(), buffer, flags);
+  const auto& view = nb::inst_ptr<PyFetched>(nb::handle(self))->view;
+  return fill_buffer(view, view->bytes(), buffer, flags);
 }
 
 inline PyType_Slot fetched_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_fetched)},
@@ -52,13 +43,15 @@ inline nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(
 
 // ---- Request
 
-struct PyRequest {
+struct PyRequest : Handle {
   RequestHandle handle;  // of a large put: first its reservation, from write() on its sealing
+
+  explicit PyRequest(RequestHandle begun) : handle(std::move(begun)) {}
 
   bool wait(double timeout_s) {
     const RequestHandle waited = handle;  // another thread may write() meanwhile
     const Duration timeout = to_duration(timeout_s);
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     return waited->wait(timeout);
   }
 
@@ -66,7 +59,7 @@ struct PyRequest {
   nb::object result() {
     auto outcome = [&] {
       const RequestHandle taken = handle;
-      const nb::gil_scoped_release released;  // it maps the object
+      const WithoutGil released;  // it maps the object
       return taken->take();
     }();
     if (!outcome) raise_error(outcome.error());
@@ -77,39 +70,33 @@ struct PyRequest {
 
   void cancel() {
     const RequestHandle cancelled = handle;
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     cancelled->cancel();
   }
 };
 
-inline PyRequest wrap(Result<RequestHandle> handle) { return {unwrap(std::move(handle))}; }
+inline PyRequest wrap(Result<RequestHandle> handle) { return PyRequest(unwrap(std::move(handle))); }
 
 // ---- Unsealed: a reserved range as a buffer
 
-struct PyUnsealed {
-  std::unique_ptr<Unsealed> range;
+struct PyUnsealed : Handle {
+  std::shared_ptr<Unsealed> range;
 
-  explicit PyUnsealed(std::unique_ptr<Unsealed> mapped) : range(std::move(mapped)) {}
-  PyUnsealed(PyUnsealed&&) noexcept = default;
-  PyUnsealed& operator=(PyUnsealed&&) = delete;
-  ~PyUnsealed() {
-    if (range == nullptr) return;
-    const nb::gil_scoped_release released;
-    range.reset();
-  }
+  explicit PyUnsealed(std::unique_ptr<Unsealed> mapped) : range(shared(std::move(mapped), true)) {}
 
   PyRequest seal() {
+    const std::shared_ptr<Unsealed> sealed = range;
     auto sealing = [&] {
-      const nb::gil_scoped_release released;
-      return range->seal();
+      const WithoutGil released;
+      return sealed->seal();
     }();
     return wrap(std::move(sealing));
   }
 };
 
 inline int export_unsealed(PyObject* self, Py_buffer* buffer, int flags) {
-  const auto bytes = nb::inst_ptr<PyUnsealed>(nb::handle(self))->range->bytes();
-  return fill_buffer(self, bytes, buffer, flags);
+  const auto& range = nb::inst_ptr<PyUnsealed>(nb::handle(self))->range;
+  return fill_buffer(range, range->bytes(), buffer, flags);
 }
 
 inline PyType_Slot unsealed_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_unsealed)},
@@ -118,10 +105,10 @@ inline PyType_Slot unsealed_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>
 inline void bind_handles(nb::module_& m) {
   nb::class_<PyFetched>(m, "Fetched", nb::type_slots(fetched_slots),
                         "A received object; a writable buffer that is private to this process.")
-      .def_prop_ro("layout", [](PyFetched& self) { return to_bytes(self.view.layout()); })
-      .def_prop_ro("incarnation", [](PyFetched& self) { return self.view.incarnation().value; })
-      .def_prop_ro("size_bytes", [](PyFetched& self) { return self.view.bytes().size(); })
-      .def_prop_ro("is_mapped", [](PyFetched& self) { return self.view.is_mapped(); });
+      .def_prop_ro("layout", [](PyFetched& self) { return to_bytes(self.view->layout()); })
+      .def_prop_ro("incarnation", [](PyFetched& self) { return self.view->incarnation().value; })
+      .def_prop_ro("size_bytes", [](PyFetched& self) { return self.view->bytes().size(); })
+      .def_prop_ro("is_mapped", [](PyFetched& self) { return self.view->is_mapped(); });
   nb::class_<PyRequest>(m, "Request", "One pending operation of a client.")
       .def("wait", &PyRequest::wait, "timeout_s"_a,
            "Wait; True when the request is finished, either way.")

@@ -20,6 +20,7 @@
 
 #include "bindings/convert.h"
 #include "bindings/handles.h"
+#include "bindings/lifetime.h"
 #include "bindings/rows.h"
 #include "bindings/worlds.h"
 #include "client/client.h"
@@ -44,12 +45,13 @@ std::vector<Part> to_parts(const PyParts& parts) {
   return converted;
 }
 
-struct PyClient {
+struct PyClient : Handle {
   std::unique_ptr<Client> client;
 
   explicit PyClient(const std::string& socket_path) {
+    if (is_ending) raise_error({Code::kNodeLost, "this process ends; it can't attach to a node"});
     auto attached = [&] {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       return Client::attach(socket_path);
     }();
     client = unwrap(std::move(attached));
@@ -58,7 +60,7 @@ struct PyClient {
   // Calls `act` without the GIL.
   template <typename Act>
   auto released(Act act) {
-    const nb::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     return act(*client);
   }
 
@@ -115,7 +117,7 @@ struct PyClient {
     auto handles = unwrap(released([&](Client& c) { return c.gather(objects, exist); }));
     std::vector<PyRequest> requests;
     requests.reserve(handles.size());
-    for (RequestHandle& handle : handles) requests.push_back({std::move(handle)});
+    for (RequestHandle& handle : handles) requests.emplace_back(std::move(handle));
     return requests;
   }
 
@@ -186,7 +188,7 @@ struct PyClient {
 using PyMember = std::tuple<std::uint64_t, std::uint32_t, std::vector<std::string>>;
 using PyEvent = std::tuple<std::string, std::uint64_t, std::uint32_t>;
 
-struct PyNode {
+struct PyNode : Handle {
   NodeOptions options;
   std::unique_ptr<Node> node;
 
@@ -200,7 +202,7 @@ struct PyNode {
     if (node != nullptr)
       raise_error({Code::kInvalidArgument, "the node is started; make another one"});
     auto result = [&] {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       return Node::start(options);
     }();
     node = unwrap(std::move(result));
@@ -213,7 +215,7 @@ struct PyNode {
       converted.push_back({NodeId{node_id}, Incarnation{incarnation}, rails});
     }
     Node& self = started();
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     self.set_view(Epoch{epoch}, std::move(converted));
   }
 
@@ -221,7 +223,7 @@ struct PyNode {
     Node& self = started();
     const Duration timeout = to_duration(timeout_s);
     const auto event = [&] {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       return self.next_event(timeout);
     }();
     if (!event) return std::nullopt;
@@ -231,7 +233,7 @@ struct PyNode {
   nb::list objects(std::uint64_t limit) {
     Node& self = started();
     const auto rows = [&] {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       return self.list({limit, 0}).objects;
     }();
     nb::list listed;
@@ -242,7 +244,7 @@ struct PyNode {
   nb::list transfers(std::uint64_t limit) {
     Node& self = started();
     const auto rows = [&] {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       return self.list({0, limit}).transfers;
     }();
     nb::list listed;
@@ -254,7 +256,7 @@ struct PyNode {
     Node& self = started();
     const ObjectPrefix prefix = to_prefix(object_id, digits);
     const auto told = [&] {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       return self.list({0, 0, prefix}).remembered;
     }();
     nb::list listed;
@@ -269,7 +271,7 @@ struct PyNode {
 
   void stop() {
     if (node == nullptr) return;
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     node->stop();
   }
 };
@@ -289,7 +291,7 @@ void construct_node(PyNode* self, std::uint64_t node_id, std::uint32_t incarnati
   given.secret = std::string(secret.c_str(), secret.size());
   given.overrides = std::move(options);
   given.tls = std::make_from_tuple<TlsFiles>(std::move(tls));
-  new (self) PyNode{std::move(given), nullptr};
+  new (self) PyNode{{}, std::move(given), nullptr};
 }
 
 std::vector<std::string> error_classes() { return {kErrorClasses.begin(), kErrorClasses.end()}; }
@@ -389,6 +391,7 @@ NB_MODULE(_native, m) {
   m.attr("WIRE_VERSION") = hoplite::kWireVersion;
   m.def("error_classes", &hoplite::error_classes, "Return the exception class of each Code.");
   m.def("option_names", &hoplite::option_names, "Return the names that NativeNode options take.");
+  hoplite::bind_lifetime(m);
   hoplite::bind_node(m);
   hoplite::bind_handles(m);
   hoplite::bind_client(m);

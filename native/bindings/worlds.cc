@@ -17,6 +17,7 @@
 
 #include "bindings/convert.h"
 #include "bindings/handles.h"
+#include "bindings/lifetime.h"
 #include "bindings/worlds_handles.h"
 #include "bindings/worlds_nccl.h"
 #include "world/fake_pipe.h"
@@ -31,8 +32,9 @@ namespace {
 using namespace nb::literals;
 
 int export_received(PyObject* self, Py_buffer* buffer, int flags) {
-  Operation& operation = *nb::inst_ptr<PyReceived>(nb::handle(self))->operation;
-  return fill_buffer(self, {operation.data.get(), operation.content.size_bytes}, buffer, flags);
+  const OperationHandle& operation = nb::inst_ptr<PyReceived>(nb::handle(self))->operation;
+  return fill_buffer(operation, {operation->data.get(), operation->content.size_bytes}, buffer,
+                     flags);
 }
 
 PyType_Slot received_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_received)},
@@ -67,7 +69,7 @@ nb::object send(const PyWorld& self, std::uint32_t rank, std::uint64_t key, int 
   content.dtype = std::move(dtype);
   content.shape = std::move(shape);
   auto sent = [&] {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     return self.world->send(Rank{rank}, std::move(content), lent.bytes());
   }();
   return begun(self, std::move(sent), std::move(lent));
@@ -78,7 +80,7 @@ nb::object receive(const PyWorld& self, std::uint32_t rank, std::uint64_t key, i
   LentBytes lent(into, PyBUF_WRITABLE);
   Wanted wanted{MatchKey{key}, to_operation(operation), std::move(dtype), lent.bytes()};
   auto received = [&] {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     return self.world->receive(Rank{rank}, std::move(wanted));
   }();
   return begun(self, std::move(received), std::move(lent));
@@ -87,7 +89,7 @@ nb::object receive(const PyWorld& self, std::uint32_t rank, std::uint64_t key, i
 nb::object receive_new(const PyWorld& self, std::uint32_t rank, std::uint64_t key, int operation) {
   Wanted wanted{MatchKey{key}, to_operation(operation), "", std::nullopt};
   auto received = [&] {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     return self.world->receive(Rank{rank}, std::move(wanted));
   }();
   return begun(self, std::move(received), std::nullopt);
@@ -98,7 +100,7 @@ void add_edge(const PyWorld& self, std::uint32_t rank, std::uint64_t watch, int 
   UniqueFd socket(fd);
   UniqueFd shared(memory);
   auto added = [&]() -> Result<void> {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     std::unique_ptr<Pipe> pipe;
     if (shared.is_open()) {
       auto ring = RingPipe::open(std::move(socket), std::move(shared),
@@ -116,7 +118,7 @@ void add_edge(const PyWorld& self, std::uint32_t rank, std::uint64_t watch, int 
   unwrap(std::move(added));
 }
 
-struct PyFakeWire {
+struct PyFakeWire : Handle {
   std::shared_ptr<FakeWire> wire;
   PyFakeWire() : wire(unwrap(FakeWire::open())) {}
 };
@@ -153,12 +155,12 @@ std::vector<PyEvent> take_events(Progress& progress) {
   return rows;
 }
 
-struct PyPort {
+struct PyPort : Handle {
   std::shared_ptr<Progress> progress;
 
   PyPort(double suspect_s, double dead_s, double cut_s) {
     auto started = [&] {
-      const nb::gil_scoped_release released;
+      const WithoutGil released;
       LivenessLimits limits;
       limits.suspect = to_duration(suspect_s);
       limits.dead = to_duration(dead_s);
@@ -205,8 +207,8 @@ void bind_port(nb::module_& m) {
           "open_world",
           [](PyPort& self, std::string name, std::uint64_t epoch, std::uint32_t rank,
              std::uint32_t size) {
-            return PyWorld{self.progress, unwrap(self.progress->open_world(std::move(name), epoch,
-                                                                           Rank{rank}, size))};
+            return PyWorld(self.progress, unwrap(self.progress->open_world(std::move(name), epoch,
+                                                                           Rank{rank}, size)));
           },
           "name"_a, "epoch"_a, "rank"_a, "size"_a)
       .def_prop_ro("events_fd", [](PyPort& self) { return self.progress->events_fd(); })
@@ -216,7 +218,7 @@ void bind_port(nb::module_& m) {
       .def(
           "close",
           [](PyPort& self) {
-            const nb::gil_scoped_release released;
+            const WithoutGil released;
             self.progress->close();
           },
           "Close all worlds and end the threads. Idempotent.");
@@ -252,7 +254,7 @@ void bind_edges(nb::module_& m) {
           "abort",
           [](PyWorld& self, int cause, const std::string& text) {
             const Cause known = to_enum<Cause>(cause, kCauseCount, "cause");
-            const nb::gil_scoped_release released;
+            const WithoutGil released;
             self.world->abort(known, text);
           },
           "cause"_a, "text"_a, "Break it at once; the others hear of it.")
@@ -260,7 +262,7 @@ void bind_edges(nb::module_& m) {
           "leave",
           [](PyWorld& self) {
             auto leaving = [&] {
-              const nb::gil_scoped_release released;
+              const WithoutGil released;
               return self.world->leave();
             }();
             return PyOperation(self, std::move(leaving), std::nullopt);
@@ -270,7 +272,7 @@ void bind_edges(nb::module_& m) {
           "end",
           [](PyWorld& self) -> std::optional<std::tuple<int, int, nb::str>> {
             const auto end = [&] {
-              const nb::gil_scoped_release released;
+              const WithoutGil released;
               return self.world->end();
             }();
             if (!end) return std::nullopt;
@@ -288,7 +290,7 @@ void bind_edges(nb::module_& m) {
       .def(
           "close",
           [](PyWorld& self) {
-            const nb::gil_scoped_release released;
+            const WithoutGil released;
             self.world->close();
           },
           "Give all descriptors and memory back; what is pending is broken. Idempotent.")

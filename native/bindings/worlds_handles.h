@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "bindings/convert.h"
+#include "bindings/lifetime.h"
 #include "world/progress.h"
 #include "world/world.h"
 
@@ -36,22 +37,27 @@ class LentBytes {
   Py_buffer buffer_{};
 };
 
-struct PyReceived {
+struct PyReceived : Handle {
   OperationHandle operation;
+
+  explicit PyReceived(OperationHandle done) : operation(std::move(done)) {}
 };
 
-struct PyCompletions {
+struct PyCompletions : Handle {
   std::shared_ptr<Completions> completions;
   PyCompletions() : completions(std::make_shared<Completions>(unwrap(Doorbell::open()))) {}
 };
 
 // What keeps alive what: an operation its world, a world the port.
-struct PyWorld {
+struct PyWorld : Handle {
   std::shared_ptr<Progress> progress;
   std::shared_ptr<World> world;
+
+  PyWorld(std::shared_ptr<Progress> port, std::shared_ptr<World> opened)
+      : progress(std::move(port)), world(std::move(opened)) {}
 };
 
-class PyOperation {
+class PyOperation : public Handle {
  public:
   PyOperation(const PyWorld& world, OperationHandle operation, std::optional<LentBytes> lent)
       : world_(world), operation_(std::move(operation)), lent_(std::move(lent)) {}
@@ -73,7 +79,7 @@ class PyOperation {
     while (true) {
       const std::int64_t slice = std::min(left, kSliceNs);
       const bool has_ended = [&] {
-        const nb::gil_scoped_release released;
+        const WithoutGil released;
         return world_.world->wait(*operation_, Duration{slice});
       }();
       if (has_ended) return true;
@@ -86,23 +92,23 @@ class PyOperation {
   nb::object received() {
     if (state() != static_cast<int>(Operation::State::kDone)) return nb::none();
     if (operation_->data == nullptr) return nb::none();
-    return nb::cast(PyReceived{operation_});
+    return nb::cast(PyReceived(operation_));
   }
 
   bool cancel() {
     if (state() != static_cast<int>(Operation::State::kPending)) return false;
     if (world_.progress->is_forked()) return false;  // it is the parent's
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     return world_.world->cancel(*operation_);
   }
 
   [[nodiscard]] bool has_moved() {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     return world_.world->has_moved(*operation_);
   }
 
   bool notify(const PyCompletions& completions, std::uint64_t token) {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     return world_.world->notify(*operation_, completions.completions, token);
   }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings/convert.h"
+#include "bindings/lifetime.h"
 #include "bindings/worlds_handles.h"
 #include "world/nccl_bond.h"
 #include "world/nccl_library.h"
@@ -27,29 +28,36 @@ using Addresses = std::vector<std::uintptr_t>;
 
 CudaUse use_of(bool begin) { return begin ? CudaUse::kBegin : CudaUse::kAsItIs; }
 
-struct PyNccl {
+struct PyNccl : Handle {
   std::shared_ptr<const NcclLibrary> library;
   std::shared_ptr<NcclThread> thread;  // once there is a bond
 
   PyNccl(const std::vector<std::string>& nccl, const std::string& cuda, bool begin) {
     auto loaded = [&] {
-      const nb::gil_scoped_release released;  // it runs what the libraries do when they are loaded
+      const WithoutGil released;  // it runs what the libraries do when they are loaded
       return NcclLibrary::load(nccl, cuda, use_of(begin));
     }();
     library = unwrap(std::move(loaded));
   }
 };
 
-struct PyBond {
+struct PyBond : Handle {
   PyWorld world;
   std::shared_ptr<NcclThread> thread;
   std::shared_ptr<NcclBond> bond;
   OperationHandle joining;
+
+  PyBond(PyWorld of, std::shared_ptr<NcclThread> running, std::shared_ptr<NcclBond> made,
+         OperationHandle begun)
+      : world(std::move(of)),
+        thread(std::move(running)),
+        bond(std::move(made)),
+        joining(std::move(begun)) {}
 };
 
 nb::bytes unique_id(const PyNccl& self) {
   auto made = [&] {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     return self.library->unique_id();
   }();
   const NcclId id = unwrap(std::move(made));
@@ -66,8 +74,10 @@ PyBond open_bond(PyNccl& self, const PyWorld& world, const nb::bytes& id, int ra
   std::memcpy(place.id.bytes.data(), id.data(), id.size());
   if (self.thread == nullptr) self.thread = std::make_shared<NcclThread>();
   auto bond = std::make_shared<NcclBond>(self.library, self.thread->queue(), world.world, place);
-  const nb::gil_scoped_release released;
-  OperationHandle joining = bond->join();
+  OperationHandle joining = [&] {
+    const WithoutGil released;
+    return bond->join();
+  }();
   return {world, self.thread, std::move(bond), std::move(joining)};
 }
 
@@ -84,7 +94,7 @@ nb::tuple issue(PyBond& self, int kind, int peer, int dtype, int op, std::size_t
                         std::move(out),
                         after};
   auto issued = [&] {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     return self.bond->issue(std::move(transfer), turn);
   }();
   auto [operation, its_turn] = unwrap(std::move(issued));
@@ -116,7 +126,7 @@ void bind_library(nb::module_& m) {
       .def(
           "settle",
           [](PyNccl& self) {
-            const nb::gil_scoped_release released;
+            const WithoutGil released;
             return self.thread == nullptr || self.thread->queue()->settle();
           },
           "Wait until all communicators of worlds that are over are; False: one can't be ended.");

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import pytest
 
@@ -38,3 +39,12 @@ def test_loops_of_many_threads_may_begin_at_once(monkeypatch: pytest.MonkeyPatch
     loop.run_until_complete(wait_in_it(0))
     assert list(waiting._waiters) == [loop]
     loop.close()
+
+
+def test_a_loop_that_is_gone_leaves_nothing() -> None:
+    async def waiter() -> ref[waiting.LoopWaiter]:
+        return ref(waiting.loop_waiter())
+
+    made = asyncio.run(waiter())
+    gc.collect()
+    assert made() is None

@@ -1,0 +1,105 @@
+"""The end of the process: what the native core has for Python goes while Python can free it.
+
+The interpreter never frees what the frames of a daemon thread hold, nor the globals of the modules
+whose functions these frames run, nor what an extension keeps. At the end each object of this
+package therefore lets go of its native part, and the calls that have one return.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from types import FrameType, ModuleType
+from typing import Any
+
+from hoplite_ray import _native
+from hoplite_ray.errors import NodeLostError
+
+_PACKAGE = __name__.partition(".")[0]
+_WAIT_S = (
+    1.0  # for calls that have ended and whose threads are still to run; they take milliseconds
+)
+_LOOK_S = 0.001
+
+
+class _Gone:
+    """In the place of a native object that is gone."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise NodeLostError("this process ends; nothing can be asked of its node any more")
+
+
+_gone = _Gone()
+_has_forked_threads = False
+
+
+def _has_threads() -> bool:
+    """Whether another thread runs Python."""
+    return len(sys._current_frames()) > 1
+
+
+def _release() -> None:
+    """Replace every native object, and wait until no thread has one any more, but not for long."""
+    _native.begin_end()
+    if not _native.handles():
+        return
+    is_ours: Callable[[type], bool] = cache(_is_ours)
+    for each in gc.get_objects():
+        if type(each) is FrameType:
+            _empty(each)
+        elif type(each) is ModuleType:
+            if _is_of_package(vars(each).get("__name__")):
+                _replace(vars(each))
+        elif is_ours(type(each)) and hasattr(each, "__dict__"):
+            _replace(vars(each))
+    deadline_s = time.monotonic() + _WAIT_S
+    while _native.handles() and _has_threads() and time.monotonic() < deadline_s:
+        time.sleep(_LOOK_S)
+
+
+def _is_of_package(module: object) -> bool:
+    return str(module).partition(".")[0] == _PACKAGE
+
+
+def _is_ours(kind: type) -> bool:
+    return any(_is_of_package(getattr(base, "__module__", "")) for base in kind.__mro__)
+
+
+def _empty(frame: FrameType) -> None:
+    """Let go of what a frame of this package has, if it has returned: an exception keeps it."""
+    if _is_of_package(frame.f_globals.get("__name__")):
+        with suppress(RuntimeError):  # it has not
+            frame.clear()
+
+
+def _replace(attributes: dict[str, Any]) -> None:
+    """Replace the values that are native, and those of a table that is a value."""
+    tables = [attributes, *(each for each in list(attributes.values()) if type(each) is dict)]
+    for table in tables:
+        for name, value in list(table.items()):
+            if type(value).__module__ == _native.__name__:
+                table[name] = _gone
+                if isinstance(value, _native.Client):
+                    value.close()  # which ends the calls of other threads
+
+
+def _note_threads() -> None:
+    global _has_forked_threads
+    _has_forked_threads = _has_threads()
+
+
+def _forgive() -> None:
+    """In a child, nothing ever frees what the frames of the parent's other threads hold."""
+    if _has_forked_threads and _native.handles():
+        _native.ignore_leaks()
+
+
+os.register_at_fork(before=_note_threads, after_in_child=_forgive)
+# The last of all finalizers, which run in the reverse order of their making: every store is closed.
+weakref.finalize(_gone, _release)
