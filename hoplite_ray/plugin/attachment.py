@@ -135,6 +135,7 @@ class Attachment:
 
     def _renew(self) -> Store:
         """Attach to the next life of the node, started here unless somebody has."""
+        _refuse_at_end()
         with seams.staying(self.connection):
             if (lost := self._store) is not None:
                 lost.close()
@@ -190,12 +191,14 @@ def left_s(deadline: float | None) -> float | None:
 
 
 _current: Attachment | None = None
+_is_over = False  # True if this process is at its end
 
 
 @atexit.register
 def _detach() -> None:
     """Let go of the native client while the interpreter can still free it."""
-    global _current
+    global _current, _is_over
+    _is_over = True
     if _current is not None and _current.pid == os.getpid():
         _current.close()
         _current = None
@@ -204,17 +207,24 @@ def _detach() -> None:
 _changing = threading.Lock()
 
 
+def _refuse_at_end() -> None:
+    """Refuse to attach again for a daemon thread that is still here when the process ends."""
+    if _is_over:
+        raise HopliteError("this process ends; nothing can be asked of its node any more")
+
+
 def need_ray() -> None:
     """Refuse what Ray itself would answer by starting a cluster, or by hanging in a fork.
 
-    Raises: HopliteError if Ray is not running here, or this is Ray Client; UnusableAfterForkError
-            in the child of a process that is attached.
+    Raises: HopliteError if Ray is not running here, this is Ray Client, or this process ends;
+            UnusableAfterForkError in the child of a process that is attached.
     """
     if _current is not None and _current.pid != os.getpid():
         raise UnusableAfterForkError(
             f"process {os.getpid()} was forked from {_current.pid}, which is attached to Ray and "
             "to its node; neither works in the child: use Ray tasks, or multiprocessing's 'spawn'"
         )
+    _refuse_at_end()
     if not ray.is_initialized():
         raise HopliteError("Ray is not running in this process: call ray.init() first")
     if _current is None and seams.is_client():

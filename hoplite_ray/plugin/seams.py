@@ -296,8 +296,11 @@ async def ready(ref: Ref) -> None:
     """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
+    is_told = False
 
     def announce(_: BaseException | None) -> None:
+        nonlocal is_told
+        is_told = True
         with suppress(RuntimeError):  # the loop is closed: nobody waits
             loop.call_soon_threadsafe(ended.set)
 
@@ -305,7 +308,8 @@ async def ready(ref: Ref) -> None:
     try:
         await ended.wait()
     finally:
-        stop_waiting()
+        if not is_told:  # a ray.shutdown tells it, and to stop after that ends the process
+            stop_waiting()
 
 
 # The key-value store of the cluster.
