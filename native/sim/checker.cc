@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <span>
 
 #include "sim/content.h"
 
@@ -31,7 +32,9 @@ std::string name_of(const Request& request) {
 
 void Checker::put_started(const Request& put) {
   Known& known = objects_[put.object];
-  known.puts.insert_or_assign(put.incarnation, std::pair(put.parts, put.bytes));
+  known.puts.insert_or_assign(put.incarnation,
+                              Value(put.parts, std::make_shared<const Bytes>(put.bytes)));
+  ++puts_;
   // From now on the older attempts' bytes may be replaced at any time.
   std::erase_if(known.copies, [&](const Copy& c) { return c.incarnation < put.incarnation; });
 }
@@ -86,13 +89,13 @@ bool Checker::is_deleted(const ObjectId& object) const {
 // ---- answers ----
 
 void Checker::fetched(const Request& get, Instant) {
-  const Known& known = objects_[get.object];
+  Known& known = objects_[get.object];
   if (known.reduce != nullptr) {
-    if (!is_one_of(all_folds(*known.reduce), get.bytes)) {
+    if (!is_a_fold(known, get.bytes)) {
       std::string where;
       const auto right = folds(*known.reduce, known.reduce->members);
       if (known.reduce->has_value() && !right.empty()) {
-        const auto& bytes = right.front().second;
+        const Bytes& bytes = *right.front().second;
         const auto differ =
             std::mismatch(bytes.begin(), bytes.end(), get.bytes.begin(), get.bytes.end());
         where = ", first difference at byte " + std::to_string(differ.first - bytes.begin());
@@ -111,8 +114,8 @@ void Checker::fetched(const Request& get, Instant) {
   const auto put = known.puts.find(get.fetched.incarnation);
   if (put == known.puts.end()) {
     judge("a value of an attempt that nobody put: " + name_of(get));
-  } else if (put->second.second != get.bytes) {
-    const auto& right = put->second.second;
+  } else if (*put->second.second != get.bytes) {
+    const Bytes& right = *put->second.second;
     const auto differ =
         std::mismatch(right.begin(), right.end(), get.bytes.begin(), get.bytes.end());
     judge("a wrong value: " + name_of(get) + ", " + std::to_string(get.bytes.size()) + " of " +
@@ -180,7 +183,11 @@ void Checker::failed(const Request& request, Instant) {
 
 // ---- reduces ----
 
-void Checker::reduce_started(const Request& reduce) { objects_[reduce.object].reduce = &reduce; }
+void Checker::reduce_started(const Request& reduce) {
+  Known& target = objects_[reduce.object];
+  target.reduce = &reduce;
+  target.folds.reset();
+}
 
 // A reduce may fail only when too few of its sources can still come.
 void Checker::check_reduce_failure(const Request& reduce, const std::string& what) {
@@ -250,7 +257,8 @@ void Checker::reduced(const Request& reduce) {
 // What these members fold to: one value, but for members that were made again with other bytes.
 std::vector<Checker::Value> Checker::folds(const Request& reduce,
                                            const std::vector<std::uint32_t>& members) const {
-  std::vector<std::pair<std::vector<Part>, std::vector<Bytes>>> choices(1);
+  using Chosen = std::vector<std::shared_ptr<const Bytes>>;
+  std::vector<std::pair<std::vector<Part>, Chosen>> choices(1);
   for (const std::uint32_t index : members) {
     const auto source = std::find_if(reduce.sources.begin(), reduce.sources.end(),
                                      [&](const auto& s) { return s.index == index && !s.failed; });
@@ -266,14 +274,17 @@ std::vector<Checker::Value> Checker::folds(const Request& reduce,
   std::vector<Value> all;
   for (const auto& [parts, bytes] : choices) {
     if (bytes.empty() || !can_reduce_all(parts, reduce.op)) continue;
-    std::map<std::uint32_t, Bytes> by_index;
-    for (std::size_t i = 0; i < bytes.size() && reduce.deterministic; ++i) {
-      by_index[members[i]] = bytes[i];
+    std::map<std::uint32_t, std::span<const std::byte>> by_index;
+    std::vector<std::span<const std::byte>> in_order;
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      by_index[members[i]] = *bytes[i];
+      in_order.emplace_back(*bytes[i]);
     }
     Bytes value = reduce.deterministic ? reduce_pairwise(parts, reduce.op, by_index)
-                                       : reduce_all(parts, reduce.op, bytes);
+                                       : reduce_all(parts, reduce.op, in_order);
     if (reduce.share.is_share()) value = range_of(value, reduce.share.offset, reduce.parts);
-    all.emplace_back(reduce.share.is_share() ? reduce.parts : parts, std::move(value));
+    all.emplace_back(reduce.share.is_share() ? reduce.parts : parts,
+                     std::make_shared<const Bytes>(std::move(value)));
   }
   return all;
 }
@@ -300,15 +311,33 @@ std::vector<Checker::Value> Checker::all_folds(const Request& reduce) const {
 
 bool Checker::is_one_of(const std::vector<Value>& values, const Bytes& bytes) {
   return std::any_of(values.begin(), values.end(),
-                     [&](const Value& v) { return v.second == bytes; });
+                     [&](const Value& v) { return *v.second == bytes; });
+}
+
+// Whether these bytes are what the confirmed sources of the reduce may fold to.
+bool Checker::is_a_fold(Known& target, const Bytes& bytes) const {
+  const Request& reduce = *target.reduce;
+  const bool is_of_puts = std::ranges::all_of(reduce.sources, [&](const ReduceSource& source) {
+    const auto at = objects_.find(source.object);
+    return at == objects_.end() || at->second.reduce == nullptr;
+  });
+  if (!is_of_puts) return is_one_of(all_folds(reduce), bytes);
+  auto& folds = target.folds;
+  if (!folds || folds->puts != puts_ || folds->sources != reduce.sources.size()) {
+    folds = Folds{puts_, reduce.sources.size(), all_folds(reduce)};
+  }
+  return is_one_of(folds->values, bytes);
 }
 
 void Checker::check_reduces(const std::deque<Request>& requests) {
+  std::map<const Request*, std::vector<Value>> reported;
   for (const Request& get : requests) {
     if (get.verb != Verb::kGet || !get.has_value()) continue;
     const Request* reduce = objects_[get.object].reduce;
     if (reduce == nullptr || !reduce->has_value()) continue;
-    if (!is_one_of(folds(*reduce, reduce->members), get.bytes)) {
+    const auto [at, is_new] = reported.try_emplace(reduce);
+    if (is_new) at->second = folds(*reduce, reduce->members);
+    if (!is_one_of(at->second, get.bytes)) {
       judge("the value is not the fold of the members that were reported: " + name_of(get));
     }
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -66,7 +67,12 @@ class Checker {
     Incarnation incarnation;
     Instant sealed;
   };
-  using Value = std::pair<std::vector<Part>, Bytes>;
+  using Value = std::pair<std::vector<Part>, std::shared_ptr<const Bytes>>;
+  struct Folds {  // what a reduce's target may be, of so many puts and sources
+    std::uint64_t puts = 0;
+    std::size_t sources = 0;
+    std::vector<Value> values;
+  };
   struct Known {
     std::map<Incarnation, Value> puts;  // what each attempt put
     std::vector<Copy> copies;           // sealed, on nodes that live
@@ -74,6 +80,7 @@ class Checker {
     std::map<std::pair<std::size_t, Incarnation>, const Request*> erased;  // by a node's life
     bool orphaned = false;                                                 // it may be evicted
     const Request* reduce = nullptr;  // the object is its target
+    std::optional<Folds> folds;       // as its last get was judged by
   };
   void judge(const std::string& text) {
     if (!are_lies_told_) fail(text);
@@ -85,10 +92,12 @@ class Checker {
   [[nodiscard]] bool has_equal_sources(const Request& reduce) const;
   [[nodiscard]] bool has_fit_sources(const Request& reduce) const;
   [[nodiscard]] std::vector<Value> all_folds(const Request& reduce) const;
+  bool is_a_fold(Known& target, const Bytes& bytes) const;
   static bool is_one_of(const std::vector<Value>& values, const Bytes& bytes);
   void check_reduce_failure(const Request& reduce, const std::string& what);
 
   std::map<ObjectId, Known> objects_;
+  std::uint64_t puts_ = 0;
   std::set<std::pair<std::size_t, Incarnation>> draining_;  // their copies may be anywhere
   std::vector<std::string> failures_;
   bool store_full_is_right_ = false;

@@ -235,10 +235,11 @@ void Cluster::drive(Node& node) {
     }
   }
   node.fences.turn_ended();
+  node.waits_differ = true;
   if (config_.check_every != 0 && node.load.turns % config_.check_every == 0) {
     node.engine->check_invariants();
+    check_waits();
   }
-  if (config_.check_every != 0) check_waits(node);
   auto due = node.engine->poll_timeout();
   if (due) due->ns -= node.clock_ahead.ns;
   if (!due || (node.timer && *node.timer <= *due && *node.timer >= now())) return;
@@ -257,15 +258,29 @@ void Cluster::drive(Node& node) {
 
 // A home may have replaced an edge of a circle already, by a grant that is under way: what nothing
 // under way undoes is still there when all of it must have come.
-void Cluster::check_waits(const Node& node) {
-  waits_.set(node.id, node.engine->waits());
+void Cluster::check_waits() {
+  const std::vector<NodeId> asked = ask_waits();
   if (config_.lies_per_mille > 0) return;
-  const auto circle = waits_.circle_through(node.id);
-  if (!circle || !suspected_.insert(*circle).second) return;
-  timeline_.after(kUnderWayMax, [this, id = node.id, circle = *circle] {
-    suspected_.erase(circle);
-    if (waits_.circle_through(id) == circle) checker_.fail(circle);
-  });
+  for (const NodeId id : asked) {
+    const auto circle = waits_.circle_through(id);
+    if (!circle || !suspected_.insert(*circle).second) continue;
+    timeline_.after(kUnderWayMax, [this, id, circle = *circle] {
+      suspected_.erase(circle);
+      ask_waits();
+      if (waits_.circle_through(id) == circle) checker_.fail(circle);
+    });
+  }
+}
+
+// Brings the wait-for graph up to date. Returns the nodes that have had a turn.
+std::vector<NodeId> Cluster::ask_waits() {
+  std::vector<NodeId> asked;
+  for (const auto& node : nodes_) {
+    if (!node->alive || !std::exchange(node->waits_differ, false)) continue;
+    waits_.set(node->id, node->engine->waits());
+    asked.push_back(node->id);
+  }
+  return asked;
 }
 
 // ---- time ----

@@ -97,7 +97,8 @@ class Cluster final : private NetworkUser {
   void handle_io(NodeId node, IoEvent event);
   void publish_view();
   void drop_member(NodeId node, Incarnation life);
-  void check_waits(const Node& node);
+  void check_waits();
+  std::vector<NodeId> ask_waits();
   Duration some(Duration most);
   void trace(const Node& node, const std::string& text);
 
@@ -108,11 +109,11 @@ class Cluster final : private NetworkUser {
   std::string move_on_disk(Node& node, const SpillJob& job);
   void fold(Node& node, const Fold& action);
   void finish(Node& node, const Finish& action);
-  void hear(NodeId id, const MessageIn& said, const MessageIn& handed, std::uint32_t hops = 0);
+  void hear(NodeId id, Message said, MessageIn handed, std::uint32_t hops = 0);
   void grant_in_circle(NodeId receiver, const MessageIn& heard);
   void renew_lease(NodeId receiver, const MessageIn& heard);
   bool lie(NodeId to, NodeId from, ConnectionKind kind, ByteVector& frame);
-  void land(Node& node, NodeId from, ByteVector frame, std::uint32_t hops);
+  void land(Node& node, NodeId from, const ByteVector& frame, std::uint32_t hops);
   void frame_arrived(NodeId, NodeId, ConnectionKind, ByteVector frame, std::uint32_t hops) override;
   std::pair<ByteVector, std::uint32_t> block_frame(NodeId node, const SendBlock& block) override;
   void block_sent(NodeId node, const BlockSent& sent) override;

@@ -38,7 +38,8 @@ struct ClusterConfig {
   Duration local_delay = 5_us;                      // client to node and back
   std::uint64_t write_bytes_per_s = 4'000'000'000;  // how fast clients fill a large put
   std::uint32_t blocks_per_write = 4;
-  // Turns of an engine between two checks of its invariants; 0: none, nor of who waits for whom.
+  // Turns of a node between two checks of its engine's invariants and of the cluster's wait-for
+  // graph; 0: no checks.
   std::uint32_t check_every = 1;
   // The disk of each node, for spilled objects.
   std::uint64_t disk_bytes = 1ULL << 40;

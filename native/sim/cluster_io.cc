@@ -219,7 +219,9 @@ std::pair<ByteVector, std::uint32_t> Cluster::block_frame(NodeId from, const Sen
   BlockHeader header = block.header;
   header.crc32c = crc32c(payload);
   const auto head = encode(header);
-  ByteVector frame(head.begin(), head.end());
+  ByteVector frame;
+  frame.reserve(head.size() + payload.size());
+  frame.insert(frame.end(), head.begin(), head.end());
   frame.insert(frame.end(), payload.begin(), payload.end());
   return {std::move(frame), node.hops.of(block.extent)};
 }
@@ -276,25 +278,27 @@ void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVec
   const bool forgets = config_.canary == Canary::kForgetEarlyClaim;
   if (forgets && is_early_claim(heard, canary_deeds_)) return;
   if (config_.canary == Canary::kRenewLease) renew_lease(id, heard);
-  hear(id, heard, heard, hops);
+  Message said = heard.message;
+  hear(id, std::move(said), std::move(heard), hops);
 }
 
 // `said` by the wire, and the engine is `handed` it, or what a canary makes of it.
-void Cluster::hear(NodeId id, const MessageIn& said, const MessageIn& handed, std::uint32_t hops) {
+void Cluster::hear(NodeId id, Message said, MessageIn handed, std::uint32_t hops) {
   const Node& node = node_of(id);
-  in_turn(node.index, node.life, [this, said, handed = handed, hops](Node& awake) mutable {
-    ++awake.load.messages_heard;
-    awake.hops_in = hops;
-    awake.load.last_heard = now();
-    if (config_.trace) trace(awake, describe(IoEvent{handed}));
-    const bool is_void = awake.fences.is_void(said.message);
-    const std::uint64_t stale = is_void ? awake.engine->stats().messages_stale : 0;
-    const bool obeys = config_.canary == Canary::kObeyOldView && is_void;
-    if (obeys) handed.message.view_epoch = awake.told;
-    awake.engine->handle_io(handed, clock_of(awake));
-    const bool is_taken = !is_void || awake.engine->stats().messages_stale == stale;
-    checker_.check_fence(awake.index, awake.fences.heard(said.message, is_taken));
-  });
+  in_turn(node.index, node.life,
+          [this, said = std::move(said), handed = std::move(handed), hops](Node& awake) mutable {
+            ++awake.load.messages_heard;
+            awake.hops_in = hops;
+            awake.load.last_heard = now();
+            if (config_.trace) trace(awake, describe(IoEvent{handed}));
+            const bool is_void = awake.fences.is_void(said);
+            const std::uint64_t stale = is_void ? awake.engine->stats().messages_stale : 0;
+            const bool obeys = config_.canary == Canary::kObeyOldView && is_void;
+            if (obeys) handed.message.view_epoch = awake.told;
+            awake.engine->handle_io(std::move(handed), clock_of(awake));
+            const bool is_taken = !is_void || awake.engine->stats().messages_stale == stale;
+            checker_.check_fence(awake.index, awake.fences.heard(said, is_taken));
+          });
 }
 
 // Now and then puts something else in the place of a frame: one of before, bent here and there.
@@ -349,12 +353,12 @@ void Cluster::renew_lease(NodeId receiver, const MessageIn& heard) {
   MessageIn forged = heard;
   ++std::get<Grant>(forged.message.body).lease.value;
   timeline_.after(config_.local_delay,
-                  [this, receiver, heard, forged] { hear(receiver, heard, forged); },
+                  [this, receiver, said = heard.message, forged] { hear(receiver, said, forged); },
                   {Stream::Kind::kNotice, heard.from.value, receiver.value});
 }
 
 // A block goes to its place and is told to the engine; one that nobody waits for is thrown away.
-void Cluster::land(Node& node, NodeId from, ByteVector frame, std::uint32_t hops) {
+void Cluster::land(Node& node, NodeId from, const ByteVector& frame, std::uint32_t hops) {
   auto header = decode_header(frame);
   const auto rest = std::span<const std::byte>(frame).subspan(kFrameHeaderBytes);
   auto block = decode_block(*header, rest.first(kBlockBodyBytes));

@@ -53,6 +53,7 @@ struct ClusterNode {
   Epoch told;                                  // of the newest view it has
   Fences fences;
   NodeLoad load;
+  bool waits_differ = false;  // True if it has had a turn since the wait-for graph asked it
   Hops hops;
   std::uint32_t hops_in = 0;  // of the payload of the message that the turn is about
   Instant last_turn{};

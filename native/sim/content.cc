@@ -128,7 +128,7 @@ T combined(ReduceOp op, T a, T b) {
 // One or three times a power of two: products of a few have as few bits.
 float some_float(Prng& prng) {
   const float digits = prng.chance(50) ? 1 : 3;
-  const float value = std::ldexp(digits, static_cast<int>(prng.below(7)));
+  const float value = digits * static_cast<float>(1U << prng.below(7));
   return prng.chance(50) ? value : -value;
 }
 
@@ -139,21 +139,25 @@ double rough_float(Prng& prng) {
   return prng.chance(50) ? value : -value;
 }
 
-void fill(std::span<std::byte> bytes, DType dtype, Prng& prng, bool rough) {
+void fill_floats(std::span<std::byte> bytes, DType dtype, Prng& prng, bool rough) {
   for (std::size_t i = 0; i < bytes.size() / element_bytes(dtype); ++i) {
-    const double value = is_float(dtype) && rough ? rough_float(prng) : some_float(prng);
+    const double value = rough ? rough_float(prng) : some_float(prng);
     if (is_half(dtype)) {
       store(bytes, i, rounded(static_cast<float>(value), format_of(dtype)));
     } else if (dtype == DType::kFloat32) {
       store(bytes, i, static_cast<float>(value));
-    } else if (dtype == DType::kFloat64) {
-      store(bytes, i, value);
-    } else if (dtype == DType::kBool) {
-      store(bytes, i, static_cast<std::uint8_t>(prng.below(2)));
     } else {
-      with_accumulator(
-          dtype, [&](auto zero) { store(bytes, i, static_cast<decltype(zero)>(prng.next())); });
+      store(bytes, i, value);
     }
+  }
+}
+
+void fill(std::span<std::byte> bytes, DType dtype, Prng& prng, bool rough) {
+  if (is_float(dtype)) return fill_floats(bytes, dtype, prng, rough);
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
+    const std::uint64_t mask = dtype == DType::kBool ? 0x0101010101010101U : ~std::uint64_t{0};
+    const std::uint64_t word = prng.next() & mask;
+    std::memcpy(bytes.data() + at, &word, std::min(sizeof word, bytes.size() - at));
   }
 }
 
@@ -225,13 +229,14 @@ Bytes accumulators_for(const Part& part) {
 
 // The accumulators of the sources with an index of [first, first + span), span a power of two;
 // empty when there is none.
-Bytes pairwise(const std::map<std::uint32_t, Bytes>& sources, std::uint64_t first,
-               std::uint64_t span, const Part& part, std::size_t at, ReduceOp op) {
+Bytes pairwise(const std::map<std::uint32_t, std::span<const std::byte>>& sources,
+               std::uint64_t first, std::uint64_t span, const Part& part, std::size_t at,
+               ReduceOp op) {
   if (span == 1) {
     const auto source = sources.find(static_cast<std::uint32_t>(first));
     if (source == sources.end()) return {};
     Bytes leaf = accumulators_for(part);
-    fold_into(leaf, std::span(source->second).subspan(at, part.size_bytes), part.dtype, op, true);
+    fold_into(leaf, source->second.subspan(at, part.size_bytes), part.dtype, op, true);
     return leaf;
   }
   Bytes left = pairwise(sources, first, span / 2, part, at, op);
@@ -244,13 +249,14 @@ Bytes pairwise(const std::map<std::uint32_t, Bytes>& sources, std::uint64_t firs
 
 }  // namespace
 
-Bytes reduce_all(const std::vector<Part>& parts, ReduceOp op, const std::vector<Bytes>& sources) {
+Bytes reduce_all(const std::vector<Part>& parts, ReduceOp op,
+                 const std::vector<std::span<const std::byte>>& sources) {
   Bytes result(sources[0].size());
   std::size_t at = 0;
   for (const Part& part : parts) {
     Bytes accumulators = accumulators_for(part);
     for (std::size_t i = 0; i < sources.size(); ++i) {
-      const auto source = std::span(sources[i]).subspan(at, part.size_bytes);
+      const auto source = sources[i].subspan(at, part.size_bytes);
       fold_into(accumulators, source, part.dtype, op, i == 0);
     }
     finish_part(std::span(result).subspan(at, part.size_bytes), accumulators, part.dtype, op,
@@ -261,7 +267,7 @@ Bytes reduce_all(const std::vector<Part>& parts, ReduceOp op, const std::vector<
 }
 
 Bytes reduce_pairwise(const std::vector<Part>& parts, ReduceOp op,
-                      const std::map<std::uint32_t, Bytes>& sources) {
+                      const std::map<std::uint32_t, std::span<const std::byte>>& sources) {
   Bytes result(sources.begin()->second.size());
   const std::uint64_t span = std::bit_ceil(std::uint64_t{sources.rbegin()->first} + 1);
   std::size_t at = 0;

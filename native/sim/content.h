@@ -34,9 +34,10 @@ void finish_into(std::span<std::byte> into, std::span<const std::byte> from, DTy
                  ReduceOp op, std::uint32_t sources);
 
 // The whole reduce. REQUIRES: sources of these parts, at least one.
-Bytes reduce_all(const std::vector<Part>& parts, ReduceOp op, const std::vector<Bytes>& sources);
+Bytes reduce_all(const std::vector<Part>& parts, ReduceOp op,
+                 const std::vector<std::span<const std::byte>>& sources);
 // The same as the deterministic reduce has it: along a binary tree over the indices of sources.
 Bytes reduce_pairwise(const std::vector<Part>& parts, ReduceOp op,
-                      const std::map<std::uint32_t, Bytes>& sources);
+                      const std::map<std::uint32_t, std::span<const std::byte>>& sources);
 
 }  // namespace hoplite::sim

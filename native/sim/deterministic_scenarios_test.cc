@@ -72,10 +72,11 @@ TEST_P(DeterministicReduces, TenOrdersOfArrivalGiveTheSameBits) {
 TEST_P(DeterministicReduces, TheBitsDependOnTheOrderOtherwise) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBfloat16}) {
     const std::vector<Part> parts{{dtype, 64 * 500}};
-    std::vector<Bytes> sources;
+    std::vector<Bytes> contents;
     for (std::uint32_t i = 0; i < kMembers; ++i) {
-      sources.push_back(content_of(source(i), Incarnation{1}, parts, true));
+      contents.push_back(content_of(source(i), Incarnation{1}, parts, true));
     }
+    std::vector<std::span<const std::byte>> sources(contents.begin(), contents.end());
     const Bytes forwards = reduce_all(parts, ReduceOp::kSum, sources);
     std::reverse(sources.begin(), sources.end());
     EXPECT_NE(forwards, reduce_all(parts, ReduceOp::kSum, sources)) << "these tests test nothing";

@@ -2,14 +2,26 @@
 #include "sim/wait_graph.h"
 
 #include <algorithm>
+#include <ranges>
+#include <tuple>
 #include <utility>
 
 namespace hoplite::sim {
+namespace {
+
+// The waits for which the object is unfinished. REQUIRES: they are sorted by it.
+auto waits_of(const std::vector<Wait>& waits, const ObjectId& object) {
+  return std::ranges::equal_range(waits, object, {}, [](const Wait& w) { return w.name.object; });
+}
+
+}  // namespace
 
 void WaitGraph::set(NodeId node, std::vector<Wait> waits) {
   if (waits.empty()) {
     waits_.erase(node);
   } else {
+    std::ranges::stable_sort(
+        waits, {}, [](const Wait& wait) { return std::tie(wait.name.object, wait.stripe); });
     waits_.insert_or_assign(node, std::move(waits));
   }
 }
@@ -50,13 +62,14 @@ std::set<WaitGraph::Point> WaitGraph::needs(const Point& from) const {
   std::set<Point> needed;
   const auto own = waits_.find(from.node);
   if (own == waits_.end()) return needed;
-  for (const Wait& wait : own->second) {
-    if (wait.name.object != from.object || wait.stripe != from.stripe) continue;
+  const auto of_object = waits_of(own->second, from.object);
+  const auto of_stripe =
+      std::ranges::equal_range(of_object, from.stripe, {}, [](const Wait& w) { return w.stripe; });
+  for (const Wait& wait : of_stripe) {
     const auto theirs = waits_.find(wait.sender);
     if (theirs == waits_.end()) continue;
-    for (const Wait& other : theirs->second) {
-      const bool is_it = other.name.object == wait.needed.object &&
-                         other.name.incarnation == wait.needed.incarnation &&
+    for (const Wait& other : waits_of(theirs->second, wait.needed.object)) {
+      const bool is_it = other.name.incarnation == wait.needed.incarnation &&
                          (wait.needed.target_epoch.value == 0 ||
                           other.name.target_epoch == wait.needed.target_epoch);
       const bool lacks = wait.block.value % other.stripe_count == other.stripe.value &&

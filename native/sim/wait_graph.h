@@ -21,7 +21,7 @@ class WaitGraph {
   void set(NodeId node, std::vector<Wait> waits);
   // A circle of waits that leads through `node`, as a sentence that says how far each is. Whatever
   // a turn of one node changes, a new circle leads through that node. Cost: the edges that can be
-  // reached from it.
+  // reached from it, once for each wait of the node.
   [[nodiscard]] std::optional<std::string> circle_through(NodeId node) const;
 
  private:
@@ -36,6 +36,7 @@ class WaitGraph {
                                 std::set<Point>& seen) const;
   [[nodiscard]] std::set<Point> needs(const Point& from) const;
 
+  // Sorted by object and stripe, which is how they are looked up.
   std::map<NodeId, std::vector<Wait>> waits_;
 };
 
