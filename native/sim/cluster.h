@@ -1,9 +1,8 @@
 // Many engines in virtual time: the io/, node/ and client/ of the real product played by a few
 // hundred lines, after the words of plan/messages.h. Each node has an engine, a small real arena
 // and its receives; clients put, get, reduce, delete, release, cancel and die; nodes crash, pause,
-// restart and join; a control plane turns death reports into views, which reach nodes at different
-// times. What crosses a border goes through wire/; all follows from the seed.
-// SPDX-License-Identifier: Apache-2.0
+// restart and join; death reports become views, which reach nodes at different times. What crosses
+// a border goes through wire/; all follows from the seed. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <deque>
