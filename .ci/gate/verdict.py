@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
 import subprocess
 import time
@@ -18,6 +20,7 @@ from schedule import Clock, Lanes, Outcome, Step
 
 TAIL_LINES = 60  # of the log of a step that failed
 SLOWEST = 10
+SEED = "HOPLITE_TEST_SEED"  # a second try has that of the first
 
 
 @dataclass(slots=True)
@@ -35,6 +38,8 @@ class Verdict:
 
 def run(gate: str, chosen: list[Step]) -> bool:
     """Run a gate; print what it says; return whether it is green."""
+    seed = os.environ.setdefault(SEED, str(random.SystemRandom().randrange(2**32)))
+    print(f"seed of all tests: {seed} (repeat with {SEED}={seed})", flush=True)
     logs = Path(steps.LOGS)
     shutil.rmtree(logs, ignore_errors=True)
     lanes, clock = Lanes(logs, _print_end), Clock()
