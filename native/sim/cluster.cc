@@ -66,7 +66,7 @@ void Cluster::start(Node& node) {
   config.incarnation = node.life;
   node.alive = true;
   node.engine = std::make_unique<Engine>(config, prng_.next());
-  node.arena.assign(config.arena_bytes / config_.network.stands_for, std::byte{0xee});
+  node.arena = LazyArena(config.arena_bytes / config_.network.stands_for);
   node.receives.clear();
   node.disk.clear();
   node.disk_used = 0;

@@ -59,7 +59,7 @@ std::span<std::byte> Cluster::bytes_at(Node& node, const Extent& extent) {
     checker_.fail("node " + std::to_string(node.index) + " names a range outside of its arena");
     return {};
   }
-  return std::span(node.arena).subspan(begin, size);
+  return node.arena.range(begin, size);
 }
 
 void Cluster::perform(Node& node, const Action& action) {

@@ -15,6 +15,7 @@
 #include "plan/engine.h"
 #include "sim/fences.h"
 #include "sim/hops.h"
+#include "sim/lazy_arena.h"
 
 namespace hoplite::sim {
 
@@ -39,7 +40,7 @@ struct ClusterNode {
   Instant paused_until{};
   Duration clock_ahead{};  // of virtual time
   std::unique_ptr<Engine> engine;
-  std::vector<std::byte> arena;
+  LazyArena arena;
   std::map<std::pair<NodeId, TransferId>, OpenedReceive> receives;
   // Blocks that it has asked for and nobody has sent, in all its lives: a sender that is stopped
   // may not have heard that one has ended.
