@@ -2,6 +2,7 @@
 #include "sim/checker.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <set>
 #include <span>
@@ -17,6 +18,11 @@ Bytes range_of(const Bytes& bytes, std::uint64_t offset, const std::vector<Part>
   for (const Part& part : parts) size_bytes += part.size_bytes;
   const auto first = bytes.begin() + static_cast<std::ptrdiff_t>(offset);
   return {first, first + static_cast<std::ptrdiff_t>(size_bytes)};
+}
+
+// std::equal compares bytes one by one.
+bool are_equal(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
 }  // namespace
@@ -114,7 +120,7 @@ void Checker::fetched(const Request& get, Instant) {
   const auto put = known.puts.find(get.fetched.incarnation);
   if (put == known.puts.end()) {
     judge("a value of an attempt that nobody put: " + name_of(get));
-  } else if (*put->second.second != get.bytes) {
+  } else if (!are_equal(*put->second.second, get.bytes)) {
     const Bytes& right = *put->second.second;
     const auto differ =
         std::mismatch(right.begin(), right.end(), get.bytes.begin(), get.bytes.end());
@@ -127,7 +133,7 @@ void Checker::fetched(const Request& get, Instant) {
 }
 
 void Checker::unpinned(const Request& get, std::span<const std::byte> mapped) {
-  if (!std::equal(mapped.begin(), mapped.end(), get.bytes.begin(), get.bytes.end())) {
+  if (!are_equal(mapped, get.bytes)) {
     judge("the bytes changed while they were mapped: " + name_of(get));
   }
 }
@@ -311,7 +317,7 @@ std::vector<Checker::Value> Checker::all_folds(const Request& reduce) const {
 
 bool Checker::is_one_of(const std::vector<Value>& values, const Bytes& bytes) {
   return std::any_of(values.begin(), values.end(),
-                     [&](const Value& v) { return *v.second == bytes; });
+                     [&](const Value& v) { return are_equal(*v.second, bytes); });
 }
 
 // Whether these bytes are what the confirmed sources of the reduce may fold to.

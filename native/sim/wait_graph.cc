@@ -28,7 +28,7 @@ void WaitGraph::set(NodeId node, std::vector<Wait> waits) {
 
 std::optional<std::string> WaitGraph::circle_through(NodeId node) const {
   const auto own = waits_.find(node);
-  if (own == waits_.end()) return std::nullopt;
+  if (own == waits_.end() || !leads_to_itself(node)) return std::nullopt;
   for (const Wait& wait : own->second) {
     std::set<Point> seen;
     std::vector<Point> walk{{node, wait.name.object, wait.stripe, wait.ready}};
@@ -42,6 +42,25 @@ std::optional<std::string> WaitGraph::circle_through(NodeId node) const {
     return text + "the first";
   }
   return std::nullopt;
+}
+
+// True if a stripe of the node needs, over any others, a stripe of the node. Without one there is
+// no circle through it.
+bool WaitGraph::leads_to_itself(NodeId node) const {
+  std::set<Point> seen;
+  for (const Wait& wait : waits_.at(node)) {
+    seen.insert({node, wait.name.object, wait.stripe, wait.ready});
+  }
+  std::vector<Point> open(seen.begin(), seen.end());
+  while (!open.empty()) {
+    const Point from = open.back();
+    open.pop_back();
+    for (const Point& next : needs(from)) {
+      if (next.node == node) return true;
+      if (seen.insert(next).second) open.push_back(next);
+    }
+  }
+  return false;
 }
 
 // Extends `walk` until it is back at its first point.

@@ -21,7 +21,7 @@ class WaitGraph {
   void set(NodeId node, std::vector<Wait> waits);
   // A circle of waits that leads through `node`, as a sentence that says how far each is. Whatever
   // a turn of one node changes, a new circle leads through that node. Cost: the edges that can be
-  // reached from it, once for each wait of the node.
+  // reached from it; once more for each of its waits where one leads back to the node.
   [[nodiscard]] std::optional<std::string> circle_through(NodeId node) const;
 
  private:
@@ -32,6 +32,7 @@ class WaitGraph {
     std::uint32_t ready = 0;
     auto operator<=>(const Point&) const = default;
   };
+  [[nodiscard]] bool leads_to_itself(NodeId node) const;
   [[nodiscard]] bool leads_back(const Point& from, std::vector<Point>& walk,
                                 std::set<Point>& seen) const;
   [[nodiscard]] std::set<Point> needs(const Point& from) const;
