@@ -44,11 +44,11 @@ def test() -> list[Step]:
     return [
         *lint(),
         tests("house", chosen, 600),
-        native("-*Lengthy*"),
+        native("-*_Slow*:Slow/*"),
         tests("unit", chosen, 900),
         Step("browser", ".ci/browser", 240),
         tests("process", chosen, 1500),
-        scenarios("-*Lengthy*"),
+        scenarios("-*_Slow*:Slow/*"),
         *simulation(),
         tests("ray", chosen, 2700, lane="cluster"),
         tests("serve", chosen, 1200, lane="cluster"),
