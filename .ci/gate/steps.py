@@ -1,8 +1,8 @@
 """The steps of each gate.
 
-Lanes: `cluster` has what starts Ray clusters or lays network namespaces, since two of them at once
-are slower than one after the other; `compute` has everything else; `alone` begins when both have
-ended, for tests of wall-clock behaviour.
+Lanes: `cluster` has what starts Ray clusters, since two of them at once are slower than one after
+the other; `compute` has everything else; `alone` begins when both have ended, for tests of
+wall-clock behaviour.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def test() -> list[Step]:
         tests("process", chosen, 1500),
         scenarios("-*_Slow*:Slow/*"),
         *simulation(),
+        tests("cluster", chosen, 900),
         tests("ray", chosen, 2700, lane="cluster"),
         tests("serve", chosen, 1200, lane="cluster"),
         *[toy(Path(program)) for program in TOYS_TESTED],
-        tests("cluster", chosen, 900, lane="cluster"),
         wall_clock("wall_clock and not slow"),
     ]
 
@@ -70,6 +70,7 @@ def verify() -> list[Step]:
         tests("process", chosen, 2400, covered=True),
         scenarios(),
         *simulation(),
+        tests("cluster", chosen, 1800),
         Step("clang-tidy", _clang_tidy(), 900),
         Step("wheel", ".ci/wheel", 600),
         *native_coverage(),
@@ -79,7 +80,6 @@ def verify() -> list[Step]:
         Step("states", f"{TREE}/hoplite_sim --explore small --states 300000", 3600),
         tests("ray", chosen, 5400, lane="cluster", covered=True),
         tests("serve", chosen, 2400, lane="cluster", covered=True),
-        tests("cluster", chosen, 1800, lane="cluster"),
         *[toy(program) for program in programs()],
         Step("notebooks", "jupyter execute benchmarks/notebooks/*.ipynb", 300, "cluster", "step"),
         wall_clock("wall_clock", covered=True),
