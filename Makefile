@@ -13,6 +13,8 @@ ready := build/stamps
 export PATH := $(venv)/bin:$(PATH)
 export PYTHON
 export VIRTUAL_ENV := $(venv)
+# Where nothing is compiled for later, as many images ask for, each process of a test compiles Ray.
+unexport PYTHONDONTWRITEBYTECODE
 export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_AUTH_MODE ?= disabled
 
