@@ -37,9 +37,10 @@ verify: $(ready)/system-verify tests-built
 fast: tests-built
 	python .ci/gate fast
 
-# Repeats tests under load and counts failures: FOLDER=process TIMES=20 BURNERS=2.
+# Repeats tests under load and counts failures: FOLDER=process TIMES=20 BURNERS=2 SLOW=1.
 flakes: tests-built
-	python .ci/gate flakes $(FOLDER:%=--folder %) $(TIMES:%=--times %) $(BURNERS:%=--burners %)
+	python .ci/gate flakes $(FOLDER:%=--folder %) $(TIMES:%=--times %) $(BURNERS:%=--burners %) \
+	  $(SLOW:%=--slow)
 
 # Keeps the times of the last green `make test` in tests/times.json, for tests/house.
 record:

@@ -25,6 +25,9 @@ def _arguments() -> argparse.Namespace:
     repeat.add_argument("--folder", choices=steps.TIMED, action="append", help="default: all")
     repeat.add_argument("--times", type=int, default=20)
     repeat.add_argument("--burners", type=int, default=2, help="busy loops beside the tests")
+    repeat.add_argument(
+        "--slow", action="store_true", help="also tests that `make test` leaves out"
+    )
     cover = commands.add_parser("coverage", help="print what `make verify` has measured")
     cover.add_argument("what", choices=("native", "python"))
     commands.add_parser("record", help="keep the times of the last `make test` in tests/times.json")
@@ -45,7 +48,7 @@ def main() -> int:
             good = verdict.run("fuzz", steps.fuzz_gate(arguments.minutes))
         case "flakes":
             folders = arguments.folder or list(steps.TIMED)
-            good = flakes.run(folders, arguments.times, arguments.burners)
+            good = flakes.run(folders, arguments.times, arguments.burners, slow=arguments.slow)
         case "coverage":
             good = getattr(coverage_report, arguments.what)()
         case _:

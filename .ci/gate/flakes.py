@@ -1,4 +1,4 @@
-"""Repeats tests under load and counts how often each fails.
+"""Repeats tests under load, in the lanes of the gate, and counts how often each fails.
 
 Runs are kept in build/flakes/, one line a test, so that a later call goes on; `make clean` forgets
 them. What is printed counts the runs of the present commit alone.
@@ -17,20 +17,26 @@ from pathlib import Path
 
 import steps
 from reports import Tests
-from schedule import Clock
+from schedule import Lanes, Outcome
 
 KEPT = Path("build/flakes")
 RATE_MAX = 0.01
+LIMIT_S = 7200.0  # of one run of a folder
 
 
-def run(folders: list[str], times: int, burners: int) -> bool:
+def run(folders: list[str], times: int, burners: int, *, slow: bool) -> bool:
     """Run the tests of `folders` so many times; return whether none fails too often."""
     KEPT.mkdir(parents=True, exist_ok=True)
-    for time in range(times):
-        for folder in folders:
-            with burning(burners):
-                _round(folder, "not wall_clock", time)
-            _round(folder, "wall_clock", time)
+    also = "" if slow else " and not slow"
+    repeated = [
+        steps.tests(folder, f"not wall_clock{also}", LIMIT_S, kind="flakes") for folder in folders
+    ]
+    wall_clock = steps.wall_clock(f"wall_clock{also}", name="flakes-wall-clock")
+    for step in (*repeated, wall_clock):  # pytest appends
+        Path(steps.report_log(step.name)).unlink(missing_ok=True)
+    with burning(burners):
+        Lanes(Path(steps.LOGS), _count).run(repeated * times)
+    Lanes(Path(steps.LOGS), _count).run([wall_clock] * times)
     return _print_table(_counted(steps_commit()))
 
 
@@ -51,24 +57,15 @@ def burning(count: int) -> Iterator[None]:
             loop.wait()
 
 
-def _round(folder: str, chosen: str, time: int) -> None:
-    """One run of a folder; its failures keep their logs."""
-    name, clock = f"flakes-{folder}", Clock()
+def _count(outcome: Outcome) -> None:
+    """Keep what one run of a folder has shown, and the logs of its failures."""
+    name = outcome.step.name
     report = Path(steps.report_log(name))
-    report.parent.mkdir(parents=True, exist_ok=True)
-    report.unlink(missing_ok=True)
-    log = report.with_suffix(".log")
-    command = steps.tests(folder, chosen, 0).command.replace(f"tests-{folder}.jsonl", report.name)
-    with log.open("wb") as output:
-        status = subprocess.run(
-            ["bash", "-c", command], stdout=output, stderr=subprocess.STDOUT, check=False
-        ).returncode
-    if status == 5 and chosen == "wall_clock":
-        return  # the folder has none
     tests, commit = Tests.read(report), steps_commit()
+    report.unlink(missing_ok=True)
     failed = dict(tests.failed)
-    if status and not failed:  # a process left behind, a leak, a runner that died
-        failed[f"tests/{folder}"] = log.read_text(errors="replace")
+    if outcome.status and not failed:  # a process left behind, a leak, a runner that died
+        failed[name] = outcome.log.read_text(errors="replace")
     with (KEPT / "runs.jsonl").open("a") as runs:
         for test in tests.seconds.keys() | failed.keys():
             runs.write(
@@ -77,8 +74,8 @@ def _round(folder: str, chosen: str, time: int) -> None:
     for test, text in failed.items():
         _keep(test, text)
     print(
-        f"round {time + 1} of {folder} ({chosen}): {tests.passed} passed, {len(failed)} failed, "
-        f"{clock.seconds:.0f} s, {clock.busy:.0%} busy",
+        f"{name}: {tests.passed} passed, {len(failed)} failed, "
+        f"{outcome.seconds:.0f} s, {outcome.busy:.0%} busy",
         *[f"  failed: {test}" for test in failed],
         sep="\n",
         flush=True,

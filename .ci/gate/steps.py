@@ -19,6 +19,7 @@ CORES = os.cpu_count() or 2
 FOLDERS = ("house", "unit", "process", "cluster", "ray", "serve")
 EXACT = ("house", "unit")  # a test that fails there fails the gate: it is no matter of time
 TIMED = tuple(folder for folder in FOLDERS if folder not in EXACT)
+RAY = ("ray", "serve")  # what starts Ray clusters
 WORKERS = {"process": 2 * CORES, "cluster": CORES + 1}  # tests that mostly wait
 
 # What `make test` runs of the programs; all others are run by `make verify`.
@@ -51,8 +52,8 @@ def test() -> list[Step]:
         scenarios("-*_Slow*:Slow/*"),
         *simulation(),
         tests("cluster", chosen, 900),
-        tests("ray", chosen, 2700, lane="cluster"),
-        tests("serve", chosen, 1200, lane="cluster"),
+        tests("ray", chosen, 2700),
+        tests("serve", chosen, 1200),
         *[toy(Path(program)) for program in TOYS_TESTED],
         wall_clock("wall_clock and not slow"),
     ]
@@ -78,8 +79,8 @@ def verify() -> list[Step]:
         *fuzz(1),
         Step("seeds", f".ci/lives {TREE}/hoplite_sim 10000", 3600),
         Step("states", f"{TREE}/hoplite_sim --explore small --states 300000", 3600),
-        tests("ray", chosen, 5400, lane="cluster", covered=True),
-        tests("serve", chosen, 2400, lane="cluster", covered=True),
+        tests("ray", chosen, 5400, covered=True),
+        tests("serve", chosen, 2400, covered=True),
         *[toy(program) for program in programs()],
         Step("notebooks", "jupyter execute benchmarks/notebooks/*.ipynb", 300, "cluster", "step"),
         wall_clock("wall_clock", covered=True),
@@ -89,21 +90,22 @@ def verify() -> list[Step]:
 
 
 def tests(
-    folder: str, chosen: str, limit_s: float, *, lane: str = "compute", covered: bool = False
+    folder: str, chosen: str, limit_s: float, *, kind: str = "tests", covered: bool = False
 ) -> Step:
     """A folder of tests/; an empty one fails: pytest answers 5 when it collects nothing."""
-    name = f"tests-{folder}"
+    name = f"{kind}-{folder}"
+    lane = "cluster" if folder in RAY else "compute"
     command = pytest(name, f"tests/{folder}", chosen, covered=covered)
     if folder in WORKERS:
         command += f" --numprocesses {WORKERS[folder]} --dist worksteal"
     return Step(name, command, limit_s, lane, "" if folder in EXACT else "tests")
 
 
-def wall_clock(chosen: str, *, covered: bool = False) -> Step:
+def wall_clock(chosen: str, *, name: str = "wall-clock", covered: bool = False) -> Step:
     """Tests of wall-clock behaviour, with nothing beside them."""
     folders = " ".join(f"tests/{folder}" for folder in TIMED)
-    command = pytest("wall-clock", folders, chosen, covered=covered)
-    return Step("wall-clock", command, 900, "alone", "tests")
+    command = pytest(name, folders, chosen, covered=covered)
+    return Step(name, command, 900, "alone", "tests")
 
 
 def pytest(name: str, what: str, chosen: str, *, covered: bool = False) -> str:
