@@ -20,11 +20,12 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
 
 
-# The README's program for worlds is run in its two terminals by tests/process/test_worlds_docs.py,
-# that for Serve by tests/serve/test_docs.py.
+# The README's program for worlds and docs/worlds.md's without Ray are run, in two terminals, by
+# tests/process/test_worlds_docs.py, that for Serve by tests/serve/test_docs.py.
 ELSEWHERE = re.compile("import worlds|hoplite_ray.serve")
 README = [block for block in blocks("README.md") if not ELSEWHERE.search(block)]
 BLOCKS = [*README, *blocks("docs/direct.md"), *blocks("docs/collective.md")]
+(ACTORS_OF_A_WORLD,) = [block for block in blocks("docs/worlds.md") if "ray.init" in block]
 TUTORIAL = "".join(blocks("docs/tutorial.md"))
 
 
@@ -57,8 +58,9 @@ def address() -> Iterator[str]:
         ),
         (BLOCKS[2], re.escape(f"{[1e6] * 4} 7 [0. 0. 0.]\n")),
         (TUTORIAL, said_to_print(TUTORIAL)),
+        (ACTORS_OF_A_WORLD, said_to_print(ACTORS_OF_A_WORLD)),
     ],
-    ids=["with Ray", "without Ray", "Ray Direct Transport", "tutorial"],
+    ids=["with Ray", "without Ray", "Ray Direct Transport", "tutorial", "a world's actors"],
 )
 def test_program_of_a_page_runs(program: str, printed: str, address: str, tmp_path: Path) -> None:
     run(program, printed, address, tmp_path)
