@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.conftest import skip_is_allowed
 from tests.house import (
     blocks,
+    budgets,
     dead_files,
     exports,
     faults,
@@ -37,6 +39,14 @@ FAULTS = {
     "tests/process/test_failures.py": "def test_is_survived(cluster: MakeNodes) -> None: ...\n",
     "docs/faults.md": f"{FAULTS_HEAD}| a death ★ | `Faults.IsSurvived` | `test_is_survived` |\n",
 }
+
+
+def times(**seconds: float) -> Files:
+    """A recorded gate, in which every other folder took a second."""
+    took = {**dict.fromkeys(budgets.BUDGET_S, 1.0), **seconds}
+    steps = {f"tests-{folder}": {"seconds": value} for folder, value in took.items()}
+    return {budgets.RECORDED: json.dumps({"steps": steps})}
+
 
 # checker, a tree that must fail, a tree that must pass
 CASES: list[tuple[Checker, Files, Files]] = [
@@ -248,6 +258,17 @@ CASES: list[tuple[Checker, Files, Files]] = [
         readme.decisions,
         {"docs/design.md": "**1. One.**\n", "native/a.h": "// Design decisions 1 and 3.\n"},
         {"docs/design.md": "**1. One.**\n", "native/a.h": "// Design decision 1.\n"},
+    ),
+    (
+        budgets.recorded,
+        times(unit=1.26 * budgets.BUDGET_S["unit"]),
+        times(unit=1.24 * budgets.BUDGET_S["unit"]),
+    ),
+    (budgets.recorded, {budgets.RECORDED: '{"steps": {}}'}, times()),
+    (
+        budgets.recorded,
+        {**times(), "tests/new/test_a.py": ""},
+        {**times(), "tests/unit/test_a.py": ""},
     ),
 ]
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.house import (
     blocks,
+    budgets,
     dead_files,
     exports,
     faults,
@@ -49,6 +50,7 @@ CHECKERS: dict[str, Checker] = {
     "code blocks": blocks.claimed,
     "design decisions": readme.decisions,
     "table of faults": faults.table,
+    "budgets of the tests": budgets.recorded,
 }
 
 
