@@ -13,7 +13,7 @@ ready := build/stamps
 export PATH := $(venv)/bin:$(PATH)
 export PYTHON
 export VIRTUAL_ENV := $(venv)
-# Where nothing is compiled for later, as many images ask for, each process of a test compiles Ray.
+# Many images set it. Without bytecode on disk, each process of a test compiles all of Ray again.
 unexport PYTHONDONTWRITEBYTECODE
 export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_AUTH_MODE ?= disabled

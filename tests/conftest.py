@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "RAY_AUTH_MODE", "disabled"
     )  # else ray.init writes a token into the home folder
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray's workers have priority 15 otherwise and starve beside the tests of other folders.
+    # Ray's default for its workers is 15: they starve beside the tests of other folders.
     os.environ.setdefault("RAY_worker_niceness", "0")
     settings.register_profile("house", derandomize=True, deadline=None, print_blob=True)
     settings.register_profile("fuzz", deadline=None, print_blob=True)  # .ci/properties

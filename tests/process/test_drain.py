@@ -117,7 +117,7 @@ def test_a_node_that_drains_does_so_in_its_next_life(cluster: MakeNodes, tmp_pat
 
     async def drains(calls: ControlClient, address: str) -> None:
         while True:
-            with suppress(ControlError):  # others see it in the view before it does so itself
+            with suppress(ControlError):  # "ask again": its own join is still in flight
                 told = await calls.describe(address)
                 assert told.incarnation == 2
                 if told.draining:

@@ -96,7 +96,7 @@ def test_the_page_is_told_of_trees_and_of_a_relay_that_was_killed(cluster: MakeN
     nodes = cluster(6, arena_bytes=64 * MIB, options=_PATIENT)
     names = [f"{node.node_id:x}" for node in nodes.processes]
     with page(nodes, 1) as url:
-        # One that has no core for 1.5 s is silent for a look.
+        # A node without a core for 1.5 s is reported as silent once.
         states = ["serving"] * 6
         told = until(url, lambda told: [node["state"] for node in told["nodes"]] == states)
         assert (told["transfers"], told["trees"]) == ([], [])

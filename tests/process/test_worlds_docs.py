@@ -1,6 +1,6 @@
 """The programs of docs/worlds.md, and of the README for worlds, run as they stand there.
 
-Its actors are run by tests/ray/test_readme.py.
+tests/ray/test_readme.py runs the program that needs Ray.
 
 One that names two terminals is run once for each. What a program says behind its prints is printed:
 by one of its processes or by several, and nothing else is.

@@ -176,7 +176,7 @@ def test_a_user_with_sudo_installs_with_it(machine: Machine) -> None:
 
 def test_nothing_is_asked_where_nothing_is_missing(machine: Machine) -> None:
     for compiler in ("c++", "clang++"):
-        machine.has(compiler, "cat > /dev/null")  # else who writes to it may die of SIGPIPE
+        machine.has(compiler, "cat > /dev/null")  # else its writer may get SIGPIPE
     with terminal(machine.ask(), **machine.environment) as window:
         window.until("/python[0-9.]*\r\n")
         assert _status(window) == 0
