@@ -95,9 +95,9 @@ native-built: $(venv)/.build
 clean:
 	rm -rf build
 
-# Both hold the Python to use. Where tests are built, one question asks for all that the system
+# Each holds the Python to use. Where tests are built, one question asks for all that the system
 # must provide, because tests-built names system-test first.
-$(ready)/system-demo $(ready)/system-test: $(ready)/system-%: .ci/system
+$(addprefix $(ready)/system-,demo test verify): $(ready)/system-%: .ci/system
 	mkdir -p $(@D)
 	.ci/system $* > $@.python
 	mv $@.python $@
