@@ -34,9 +34,11 @@ from hoplite_ray.worlds.waiting import Waits, Wanted, run_async
 
 logger = logging.getLogger("hoplite_ray.serve")
 
-# Called as soon as a call has come, with what tells the caller that work on it begins (True) and
-# has ended (False); what it returns is awaited in a task of its own.
-Handler = Callable[[Any, Callable[[bool], None]], Awaitable[Any]]
+# Tells the caller that work on its call begins (True) or has ended (False). Returns an event, which
+# is set when that has gone.
+Begun = Callable[[bool], asyncio.Event]
+# Called as soon as a call has come; what it returns is awaited in a task of its own.
+Handler = Callable[[Any, Begun], Awaitable[Any]]
 
 _JOIN_S, _LEAVE_S = 10.0, 1.0
 _TOGETHER = 64  # messages in one frame at most; more wait for the next
@@ -268,7 +270,7 @@ class Edge:
         number = message.number
         if message.kind == _CALL:
             try:
-                answer = self._asked(message)
+                answer = self._handler(message.value(), partial(self._tell_begun, number))
             except BaseException as error:
                 self._post(failure(number, error))
                 return
@@ -296,30 +298,35 @@ class Edge:
             else:
                 reply.set_exception(RuntimeError(f"an error that reads here as {value!r:.200}"))
 
-    def _asked(self, message: Message) -> Awaitable[Any]:
-        return self._handler(message.value(), partial(self._tell_begun, message.number))
-
     def _begin(self, number: int, answering: Coroutine[Any, Any, None]) -> None:
         task = self._answering[number] = asyncio.create_task(answering)
         task.add_done_callback(lambda _: self._answering.pop(number, None))
 
     async def _answer_alone(self, message: Message) -> None:
         """Read it when its sender has been told so, and must know that this is what it died of."""
-        self._tell_begun(message.number, True)
-        await self._has_sent.wait()
+        number, is_running = message.number, False
+
+        def tell(has_begun: bool) -> asyncio.Event:
+            nonlocal is_running
+            is_running = has_begun
+            return self._tell_begun(number, has_begun)
+
+        await self._tell_begun(number, True).wait()
         if self.is_broken:  # nobody would hear of what this process dies of
             return
         try:
-            answer = self._asked(message)
+            answer = self._handler(message.value(), tell)
         except BaseException as error:
-            self._post(failure(message.number, error))
+            self._post(failure(number, error))
             return
-        self._tell_begun(message.number, False)
-        await self._answer(message.number, answer)
+        if not is_running:  # it waits, and what runs before it may end this process
+            self._tell_begun(number, False)
+        await self._answer(number, answer)
 
-    def _tell_begun(self, number: int, has_begun: bool) -> None:
+    def _tell_begun(self, number: int, has_begun: bool) -> asyncio.Event:
         if not self.is_broken:
             self._post(Message.packed(_BEGUN, number, has_begun))
+        return self._has_sent
 
     async def _answer(self, number: int, answer: Awaitable[Any]) -> None:
         try:

@@ -20,7 +20,7 @@ from typing import Any
 
 from hoplite_ray import WorldError
 from hoplite_ray.serve import discovery, metrics
-from hoplite_ray.serve.edges import Edge, EdgeBrokenError, open_edge
+from hoplite_ray.serve.edges import Begun, Edge, EdgeBrokenError, open_edge
 from hoplite_ray.serve.handoff import StoredLostError
 from hoplite_ray.serve.query import Merged, Query
 
@@ -227,7 +227,7 @@ class Outlet:
                 self._tell_change()
                 await edge.close()
 
-    async def _nothing(self, request: Any, begun: Callable[[bool], None]) -> Any:
+    async def _nothing(self, request: Any, begun: Begun) -> Any:
         raise TypeError("a stage does not call its callers; this one has asked something")
 
 

@@ -29,7 +29,7 @@ from ray.serve.config import RequestRouterConfig
 
 from hoplite_ray.serve import discovery, gpu_arrays, handoff, metrics
 from hoplite_ray.serve.batching import Batches, Late
-from hoplite_ray.serve.edges import Door, noted, said
+from hoplite_ray.serve.edges import Begun, Door, noted, said
 from hoplite_ray.serve.frames import Message
 from hoplite_ray.serve.joins import Joins
 from hoplite_ray.serve.options import check_options, misfit
@@ -177,9 +177,6 @@ def deployment(stage: Stage, name: str, downstream: Mapping[str, Any]) -> Any:
     return serve.deployment(**options)(Replica).bind(stage, name, dict(downstream))
 
 
-Begun = Callable[[bool], None]  # that it runs, and that it does no more
-
-
 @dataclass(eq=False, slots=True)
 class _Run:
     """A query that waits for its batch."""
@@ -316,9 +313,7 @@ class Replica:
         self._to_hear[joined] = (*self._to_hear.get(joined, ()), begun)
         met = self._joins.offer(*key, query.name, query.value, deadline_s=deadline_s)
         if met is not None:
-            task = asyncio.create_task(self._finish_join(joined, query, met, deadline_s))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task = self._spawn(self._finish_join(joined, query, met, deadline_s))
             joined.add_done_callback(lambda _: task.cancel())  # at its deadline it need not run
         answer = await asyncio.shield(joined)
         return answer if query.name == self._stage.inputs[0] else Merged()
@@ -397,6 +392,12 @@ class Replica:
         self._take()
         return answer
 
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
     def _ran(self, ticket: int) -> None:
         self._running -= 1
         self._batches.withdraw(ticket)
@@ -420,12 +421,22 @@ class Replica:
         metrics.observe("serve_batch_size", len(runs))
         for run in runs:
             metrics.observe("serve_stage_ms", (began_s - run.came_s) * 1000, part="queue")
-            for begun in run.begun:
-                begun(True)
+        told = [begun(True) for run in runs for begun in run.begun]
+        if told:
+            self._spawn(self._start_when(told, runs))
+        else:
+            self._start(runs)
+
+    async def _start_when(self, told: list[asyncio.Event], runs: list[_Run]) -> None:
+        """Start what may end this process when all of its callers have been told of it."""
+        for each in told:
+            await each.wait()
+        self._start(runs)
+
+    def _start(self, runs: list[_Run]) -> None:
+        began_s = time.monotonic()
         if self._is_async:
-            task = asyncio.create_task(self._work_async(runs, began_s))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._spawn(self._work_async(runs, began_s))
         else:
             loop = asyncio.get_running_loop()
             context = contextvars.copy_context()

@@ -107,14 +107,19 @@ class DeadlyToRead:
 
 @stage(num_replicas=2, max_batch=1, **LIGHT)
 class Deadly:
-    """Ends its own process over -1, is slow over -2, says who it is over -3; -4 ends it later."""
+    """Ends its own process over -1, and -5; is slow over -2; says who it is over -3.
+
+    -4 ends it when the answer is packed.
+    """
 
     def __init__(self) -> None:
         DeadlyToRead.ends.append(os.getpid())
 
     def __call__(self, queries: list[int]) -> list[Any]:
         (query,) = queries
-        if query == -1:
+        if query == -5:
+            time.sleep(0.2)  # as a model that fails amid its work
+        if query in (-1, -5):
             os._exit(1)
         if query == -2:
             time.sleep(8)

@@ -193,10 +193,11 @@ def test_serve_scales_by_what_comes_over_edges_and_no_answer_is_lost(node: Node)
     "killings",
     [
         (-1, DeadlyToRead()),
-        # Such an answer kills in its batch, too: tests/unit/test_serve_stages.py.
-        pytest.param((-4,), marks=pytest.mark.slow),
+        # Such an answer kills in its batch, too: tests/unit/test_serve_stages.py. Who calls knows
+        # that it runs for as long as it does: tests/unit/test_serve_edges.py.
+        pytest.param((-4, -5), marks=pytest.mark.slow),
     ],
-    ids=["in its batch or when it is read", "when its answer is packed"],
+    ids=["in its batch or when it is read", "when its answer is packed or amid its work"],
 )
 def test_a_query_that_kills_is_given_up_and_others_are_answered(
     node: Node, killings: tuple[Any, ...]

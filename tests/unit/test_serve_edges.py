@@ -13,7 +13,15 @@ import pytest
 
 from hoplite_ray import WorldError
 from hoplite_ray.serve import metrics
-from hoplite_ray.serve.edges import Edge, EdgeBrokenError, failure, noted
+from hoplite_ray.serve.edges import (
+    _BEGUN,
+    _CALL_ALONE,
+    Edge,
+    EdgeBrokenError,
+    failure,
+    noted,
+)
+from hoplite_ray.serve.frames import Message, unframed
 
 
 class TextError(Exception):
@@ -118,3 +126,41 @@ def test_an_answer_that_exits_when_it_is_packed_ends_no_loop(
 
     asyncio.run(run())
     assert str(failure(1, Exits("no")).value()) == "Exits: no"
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["an idle replica", "a busy one"])
+def test_the_caller_knows_whether_its_call_runs_alone(
+    monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    monkeypatch.setattr(metrics, "count", lambda *_, **__: None)
+
+    async def run() -> None:
+        world = _World(lacks=False)
+        begins: list[Any] = []
+
+        def told() -> list[bool]:
+            read = [each for frame in world.frames for each in unframed(frame)]
+            return [each.value() for each in read if (each.kind, each.number) == (_BEGUN, 7)]
+
+        async def handled() -> None:
+            await asyncio.Event().wait()
+
+        def handler(request: Any, begun: Any) -> Any:
+            assert told() == [True], "before it is read"
+            begins.append(begun)
+            if at_once:
+                begun(True)
+            return handled()
+
+        edge = Edge(world, handler)  # type: ignore[arg-type]  # what is called of a World
+        edge._take_in(Message.packed(_CALL_ALONE, 7, "query"))
+        await asyncio.sleep(0.05)
+        assert told()[-1] is at_once
+        await begins[0](True).wait()  # now, or again
+        assert told()[-1] is True
+        await begins[0](False).wait()
+        assert told()[-1] is False
+        for each in edge._answering.values():
+            each.cancel()
+
+    asyncio.run(run())

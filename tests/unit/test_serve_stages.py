@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -156,6 +157,32 @@ def test_an_answer_that_kills_when_it_is_packed_kills_while_its_query_runs(
     asyncio.run(run())
     assert told[0] == "packed" and told[-1] is False, told
     assert told.count(False) == 1 and len(set(told)) == 2
+
+
+def test_what_may_kill_starts_when_its_callers_have_been_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "observe", lambda *_, **__: None)
+
+    async def run() -> None:
+        sent = (asyncio.Event(), asyncio.Event())
+        started: list[Any] = []
+        replica: Any = SimpleNamespace(_start=started.append, _spawn=asyncio.create_task)
+        replica._start_when = partial(Replica._start_when, replica)
+        answer = asyncio.get_running_loop().create_future()
+        alone = [_Run("id", 0, answer, 0.0, tuple(lambda _, each=each: each for each in sent))]
+        Replica._begin(replica, alone)
+        for each in sent:
+            await asyncio.sleep(0.01)
+            assert not started
+            each.set()
+        await asyncio.sleep(0.01)
+        assert started == [alone]
+        others = [_Run("id", 0, answer, 0.0)]
+        Replica._begin(replica, others)
+        assert started == [alone, others], "at once"
+
+    asyncio.run(run())
 
 
 VALUES = st.none() | st.integers() | st.text() | st.lists(st.binary(), max_size=3)
