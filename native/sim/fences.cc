@@ -30,12 +30,13 @@ Fences::Breach Fences::opened(const OpenReceive& receive) {
   open.opened = receive;
   const bool is_granted = granted_ && receive.slots == 0 && name_of(*granted_) == name_of(receive);
   if (!is_granted) return std::nullopt;  // else its home is here, or the grant waited for its view
-  open.lease = granted_->lease;
+  const LeaseId lease = granted_->lease;
+  granted_.reset();  // what the same bytes come by next is not it
+  open.lease = lease;
   const auto before = ended_.find(name_of(receive));
-  if (before == ended_.end() || before->second < granted_->lease) return std::nullopt;
-  return "goes by lease " + std::to_string(granted_->lease.value) + " of " +
-         short_name(receive.object) + ", though it has lease " +
-         std::to_string(before->second.value);
+  if (before == ended_.end() || before->second < lease) return std::nullopt;
+  return "goes by lease " + std::to_string(lease.value) + " of " + short_name(receive.object) +
+         ", though it has lease " + std::to_string(before->second.value);
 }
 
 void Fences::closed(const CloseReceive& receive) {

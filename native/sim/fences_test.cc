@@ -89,6 +89,13 @@ TEST_F(FencesTest, ALeaseEndsWithItsReceive) {
   EXPECT_EQ(opened(2), std::nullopt);
 }
 
+TEST_F(FencesTest, AGrantIsGoneByOnce) {
+  heard(grant(7));  // as a lie would have it, where the home is here
+  opened(1);
+  fences_.closed({TransferId{1}, kSender});
+  EXPECT_EQ(opened(2), std::nullopt) << "by the home's own";
+}
+
 TEST_F(FencesTest, ABlockOfAClosedTransferMustNotLand) {
   opened(1);
   fences_.closed({TransferId{1}, kSender});

@@ -2,16 +2,24 @@
 #include "sim/wait_graph.h"
 
 #include <algorithm>
-#include <ranges>
+#include <span>
 #include <tuple>
 #include <utility>
 
 namespace hoplite::sim {
 namespace {
 
+// The waits with that `key`. REQUIRES: they are sorted by it. Not by std::ranges::equal_range:
+// clang 14, which builds the fuzzers, can't read the subrange in the library of GCC 12.
+template <typename Key, typename KeyOf>
+std::span<const Wait> equal_to(std::span<const Wait> waits, const Key& key, const KeyOf& key_of) {
+  const auto first = std::ranges::lower_bound(waits, key, {}, key_of);
+  return {first, std::ranges::upper_bound(first, waits.end(), key, {}, key_of)};
+}
+
 // The waits for which the object is unfinished. REQUIRES: they are sorted by it.
-auto waits_of(const std::vector<Wait>& waits, const ObjectId& object) {
-  return std::ranges::equal_range(waits, object, {}, [](const Wait& w) { return w.name.object; });
+std::span<const Wait> waits_of(const std::vector<Wait>& waits, const ObjectId& object) {
+  return equal_to(std::span(waits), object, [](const Wait& w) { return w.name.object; });
 }
 
 }  // namespace
@@ -82,8 +90,7 @@ std::set<WaitGraph::Point> WaitGraph::needs(const Point& from) const {
   const auto own = waits_.find(from.node);
   if (own == waits_.end()) return needed;
   const auto of_object = waits_of(own->second, from.object);
-  const auto of_stripe =
-      std::ranges::equal_range(of_object, from.stripe, {}, [](const Wait& w) { return w.stripe; });
+  const auto of_stripe = equal_to(of_object, from.stripe, [](const Wait& w) { return w.stripe; });
   for (const Wait& wait : of_stripe) {
     const auto theirs = waits_.find(wait.sender);
     if (theirs == waits_.end()) continue;
