@@ -251,8 +251,12 @@ std::optional<std::uint64_t> Inventory::allocate_slot(Zone& zone, std::uint64_t 
 }
 
 void Inventory::release(Extent extent, Instant now) {
-  last_progress_ = now;
   if (!is_evicting_) last_freed_ = now;
+  withdraw(extent, now);
+}
+
+void Inventory::withdraw(Extent extent, Instant now) {
+  last_progress_ = now;
   is_evicting_ = false;
   free(extent);
 }

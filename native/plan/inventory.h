@@ -65,6 +65,8 @@ class Inventory {
   void request(const ObjectId& object, Need need, Line line, Instant now);
   void cancel(const ObjectId& object, Instant now);
   void release(Extent extent, Instant now);
+  // Of what came in and never became whole: nobody who waits is nearer to memory than before.
+  void withdraw(Extent extent, Instant now);
   // A range for a moment, with a fold's rights: at once or not at all, and not before a fold that
   // waits. It counts as nothing that happened.
   [[nodiscard]] std::optional<Extent> borrow(std::uint64_t size_bytes) {

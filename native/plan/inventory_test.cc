@@ -298,6 +298,20 @@ TEST_F(InventoryTest, WaitsLongerWhileBlocksLandButNotForEver) {
   EXPECT_TRUE(poll<Refused>()) << "ten graces without a deletion";
 }
 
+// As a copy that a home asks for again and again, and whose sender can't give all of it.
+TEST_F(InventoryTest, WaitsNoLongerForCopiesThatComeInVain) {
+  admit(1, 700_KiB);
+  request(2, 512_KiB);
+  for (int i = 0; i < 19; ++i) {
+    const Extent copy = admit(3, 100_KiB, Line::kCopies);
+    pass({kGrace.ns / 2});
+    inventory_.withdraw(copy, now_);
+    EXPECT_FALSE(inventory_.poll_admission(now_));
+  }
+  pass({kGrace.ns / 2});
+  EXPECT_TRUE(poll<Refused>()) << "ten graces, and nobody has deleted anything";
+}
+
 TEST_F(InventoryTest, ForgetsAWithdrawnRequest) {
   admit(1, 768_KiB);
   request(2, 512_KiB);

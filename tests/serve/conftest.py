@@ -36,6 +36,7 @@ def node() -> Iterator[Node]:
     started = RayCluster.start(
         nodes=1,
         num_cpus=4,
+        num_gpus=None,  # as many as there are; the cluster's own default is none
         metrics_export_port=telling,
         _system_config={"metrics_report_interval_ms": 500},
     )
