@@ -11,6 +11,7 @@ import coverage_report
 import flakes
 import steps
 import verdict
+from schedule import obey_signals
 
 
 def _arguments() -> argparse.Namespace:
@@ -36,6 +37,7 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     arguments = _arguments()
+    obey_signals()
     match arguments.command:
         case "test":
             good = verdict.run("test", steps.test())

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,12 @@ def _ticks() -> tuple[int, int]:
     return busy, busy + idle + iowait
 
 
+def obey_signals() -> None:
+    """Have SIGTERM, and SIGINT also where a shell ignores it, end what runs before they end us."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+
+
 class Lanes:
     """Runs steps; `stop` ends what is running."""
 
@@ -80,20 +87,16 @@ class Lanes:
         for step in steps:
             lanes.setdefault(step.lane, []).append(step)
         outcomes: list[Outcome] = []
-        threads = [
-            threading.Thread(target=self._run_lane, args=(lane, outcomes))
-            for lane in lanes.values()
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        except KeyboardInterrupt:
-            self.stop()
-            for thread in threads:
-                thread.join()
-            raise
+        with ThreadPoolExecutor(max(len(lanes), 1)) as pool:
+            running = [pool.submit(self._run_lane, lane, outcomes) for lane in lanes.values()]
+            try:
+                wait(running)
+            except KeyboardInterrupt:
+                self.stop()
+                wait(running)
+                raise
+        for lane in running:
+            lane.result()
         return outcomes
 
     def stop(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import history
 import pytest
 import reports
+import schedule
 import steps
 import verdict
 from again import Failure, failures
@@ -71,6 +74,24 @@ def test_a_stop_ends_what_runs_and_begins_nothing(tmp_path: Path) -> None:
     lanes.stop()
     assert lanes.run([Step("a", "sleep 1000", 1000)]) == []
     assert ended == []
+
+
+def test_a_signal_ends_what_runs(tmp_path: Path) -> None:
+    program = f"""if True:
+        import sys
+        from pathlib import Path
+        sys.path.insert(0, {str(Path(schedule.__file__).parent)!r})
+        from schedule import Lanes, Step, obey_signals
+        obey_signals()
+        Lanes(Path({str(tmp_path)!r}), print).run([Step("a", "echo $$; exec sleep 1000", 1000)])
+    """
+    gate = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
+    log = tmp_path / "a.log"
+    while not (log.exists() and log.read_text().endswith("\n")):
+        time.sleep(0.01)
+    gate.terminate()
+    assert b"KeyboardInterrupt" in gate.communicate()[1]
+    assert not Path("/proc", log.read_text().strip()).exists()
 
 
 def test_a_failed_test_is_tried_again_and_an_exact_one_is_not(
