@@ -27,6 +27,14 @@ class Node:
     metrics: str
 
 
+def gpu_count() -> int:
+    try:
+        import torch
+    except ImportError:  # then no test asks for one
+        return 0
+    return torch.cuda.device_count()
+
+
 @pytest.fixture(scope="session")
 def node() -> Iterator[Node]:
     """Ray and Serve."""
@@ -36,7 +44,7 @@ def node() -> Iterator[Node]:
     started = RayCluster.start(
         nodes=1,
         num_cpus=4,
-        num_gpus=None,  # as many as there are; the cluster's own default is none
+        num_gpus=gpu_count(),  # the cluster's own default is none
         metrics_export_port=telling,
         _system_config={"metrics_report_interval_ms": 500},
     )
