@@ -23,7 +23,7 @@ def forget() -> None:
 
 def native() -> bool:
     """By gcov, of build/coverage."""
-    command = ["gcovr", "--root=.", "--filter=native/", "--json-summary", "build/coverage"]
+    command = ["gcovr", "--root=.", "--filter=native/", "--json-summary=-", "build/coverage"]
     command += ["--exclude=.*_test", "--gcov-ignore-parse-errors=all", "--merge-lines"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     lines = {f"native/{folder}": [0, 0] for folder in FOLDERS}
