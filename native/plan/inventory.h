@@ -11,9 +11,8 @@
 // holds those back that would take it. The oldest head fails after a grace in which nothing
 // happened that could free memory, and after ten in which nothing was freed. With WhenFull::kFail
 // no put waits; with kSpill pinned objects are spilled, one by one, where no copy is left.
-// Small objects share 256 KiB slabs in power-of-two sizes; larger ones own whole pages. Invariants:
-// extents never overlap; the headroom (the last 1/8) has only folds. SPDX-License-Identifier:
-// Apache-2.0
+// Small objects share 256 KiB slabs of powers of two; larger ones own pages. Invariants: extents
+// never overlap; the headroom (the last 1/8) has only folds. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>
@@ -65,8 +64,7 @@ class Inventory {
   void request(const ObjectId& object, Need need, Line line, Instant now);
   void cancel(const ObjectId& object, Instant now);
   void release(Extent extent, Instant now);
-  // Of what came in and never became whole: nobody who waits is nearer to memory than before.
-  void withdraw(Extent extent, Instant now);
+  void withdraw(Extent extent, Instant now);  // of a copy that never became whole: nothing is freed
   // A range for a moment, with a fold's rights: at once or not at all, and not before a fold that
   // waits. It counts as nothing that happened.
   [[nodiscard]] std::optional<Extent> borrow(std::uint64_t size_bytes) {
