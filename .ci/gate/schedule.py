@@ -93,17 +93,19 @@ class Lanes:
                 wait(running)
             except KeyboardInterrupt:
                 self.stop()
+                wait(running, GRACE_S)
+                self.stop(signal.SIGKILL)
                 wait(running)
                 raise
         for lane in running:
             lane.result()
         return outcomes
 
-    def stop(self) -> None:
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
         with self._lock:
             self._stopped = True
             for group in self._running:
-                _signal_group(group, signal.SIGTERM)
+                _signal_group(group, by)
 
     def _run_lane(self, steps: list[Step], outcomes: list[Outcome]) -> None:
         for step in steps:

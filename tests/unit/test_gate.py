@@ -76,14 +76,19 @@ def test_a_stop_ends_what_runs_and_begins_nothing(tmp_path: Path) -> None:
     assert ended == []
 
 
-def test_a_signal_ends_what_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trap", ["", "trap '' TERM; "], ids=["", "also where it ignores that"])
+def test_a_signal_ends_what_runs(tmp_path: Path, trap: str) -> None:
+    command = f"{trap}echo $$; exec sleep 1000"
     program = f"""if True:
         import sys
         from pathlib import Path
         sys.path.insert(0, {str(Path(schedule.__file__).parent)!r})
-        from schedule import Lanes, Step, obey_signals
-        obey_signals()
-        Lanes(Path({str(tmp_path)!r}), print).run([Step("a", "echo $$; exec sleep 1000", 1000)])
+        import schedule
+        schedule.GRACE_S = 0.2
+        schedule.obey_signals()
+        schedule.Lanes(Path({str(tmp_path)!r}), print).run(
+            [schedule.Step("a", {command!r}, 1000)]
+        )
     """
     gate = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
     log = tmp_path / "a.log"
