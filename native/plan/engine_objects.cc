@@ -165,7 +165,6 @@ void Engine::State::note_use(const ObjectId& id) {
 // Gives the object's range back; what is still mapped or being sent keeps it until the last unpin,
 // and what a client is still writing until that client says its last word on it.
 void Engine::State::void_bytes(const ObjectId& id, LocalObject& object) {
-  const bool came_in_vain = !object.writing && !object.inbound && !object.is_whole();
   for (LocalStripe& stripe : object.stripes) {
     if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
   }
@@ -188,9 +187,7 @@ void Engine::State::void_bytes(const ObjectId& id, LocalObject& object) {
   if (object.committed) gone_.note(id, object.incarnation, now_);
   std::optional<Waiter> writer;
   if (object.writing) writer = object.put_request;
-  if (object.pins.empty() && !writer && came_in_vain) {
-    inventory_.withdraw(*object.extent, now_);
-  } else if (object.pins.empty() && !writer) {
+  if (object.pins.empty() && !writer) {
     inventory_.release(*object.extent, now_);
   } else {
     retired_.emplace(std::pair(id, object.incarnation),

@@ -123,6 +123,8 @@ std::optional<Admission> Inventory::serve(Line line, Instant now) {
     if (!needs_more || admitted.workspace) {
       leave(line, ticket, now);
       last_progress_ = now;
+      given_[extent->offset] = next_ticket_;
+      if (needs_more) given_[admitted.workspace->offset] = next_ticket_;
       return admitted;
     }
     free(*extent);
@@ -149,20 +151,26 @@ std::optional<Admission> Inventory::serve(Line line, Instant now) {
 
 Instant Inventory::refused_at(const Waiting& head) const {
   const Instant idle_since = std::max(last_progress_, head.asked);
-  const Instant full_since = std::max(last_freed_, head.asked);
+  const Instant full_since = std::max(last_gained_, head.asked);
   const Instant latest = full_since + grace_ * kGracesMax;
   return is_spilling_ ? latest : std::min(idle_since + grace_, latest);
 }
 
-std::optional<Admission> Inventory::refuse_oldest(Instant now) {
-  std::optional<std::pair<std::uint64_t, Line>> oldest;
+std::optional<std::pair<std::uint64_t, Line>> Inventory::oldest() const {
+  std::optional<std::pair<std::uint64_t, Line>> found;
   for (const Line line : {Line::kFolds, Line::kCopies, Line::kPuts}) {
-    if (queue(line).empty()) continue;
-    const std::uint64_t ticket = queue(line).begin()->first;
-    if (!oldest || ticket < oldest->first) oldest = {ticket, line};
+    const Queue& waiting = queues_[static_cast<std::size_t>(line)];
+    if (waiting.empty()) continue;
+    const std::uint64_t ticket = waiting.begin()->first;
+    if (!found || ticket < found->first) found = {ticket, line};
   }
-  if (!oldest || now < refused_at(queue(oldest->second).begin()->second)) return std::nullopt;
-  return refuse(oldest->second, now);  // who has waited as long and does not fit now is next
+  return found;
+}
+
+std::optional<Admission> Inventory::refuse_oldest(Instant now) {
+  const auto head = oldest();
+  if (!head || now < refused_at(queue(head->second).begin()->second)) return std::nullopt;
+  return refuse(head->second, now);  // who has waited as long and does not fit now is next
 }
 
 Refused Inventory::refuse(Line line, Instant now) {
@@ -189,7 +197,7 @@ std::optional<Instant> Inventory::poll_timeout() const {
 // A file that takes no more is asked again, but not before who waits for it has been told.
 void Inventory::handle_spilled(bool done, Instant now) {
   is_spilling_ = false;
-  if (done) last_progress_ = last_freed_ = now;
+  if (done) last_progress_ = last_freed_ = last_gained_ = now;
   if (!done) spills_again_at_ = now + grace_ * 2;
 }
 
@@ -251,12 +259,12 @@ std::optional<std::uint64_t> Inventory::allocate_slot(Zone& zone, std::uint64_t 
 }
 
 void Inventory::release(Extent extent, Instant now) {
-  if (!is_evicting_) last_freed_ = now;
-  withdraw(extent, now);
-}
-
-void Inventory::withdraw(Extent extent, Instant now) {
+  const auto given = given_.extract(extent.offset);
+  const auto head = oldest();
+  const bool was_held = !head || given.empty() || given.mapped() <= head->first;
   last_progress_ = now;
+  if (!is_evicting_) last_freed_ = now;
+  if (!is_evicting_ && was_held) last_gained_ = now;
   is_evicting_ = false;
   free(extent);
 }

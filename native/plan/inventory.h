@@ -7,12 +7,12 @@
 //           and delete; and it can be evicted afterwards
 //   puts    7/8; they pass nobody
 //
-// What is passed does not starve: a head that has waited for a grace and sees memory being freed
-// holds those back that would take it. The oldest head fails after a grace in which nothing
-// happened that could free memory, and after ten in which nothing was freed. With WhenFull::kFail
-// no put waits; with kSpill pinned objects are spilled, one by one, where no copy is left.
-// Small objects share 256 KiB slabs of powers of two; larger ones own pages. Invariants: extents
-// never overlap; the headroom (the last 1/8) has only folds. SPDX-License-Identifier: Apache-2.0
+// What is passed does not starve: a head that has waited for a grace and sees memory freed holds
+// back those that would take it. The oldest head fails after a grace in which nothing happened that
+// could free memory, and after ten in which none was freed but what was given after it had asked.
+// With WhenFull::kFail no put waits; with kSpill pinned objects are spilled, one by one, if no copy
+// is left. Small objects share 256 KiB slabs of powers of two; larger ones own pages. Invariants:
+// extents never overlap; the last 1/8 has only folds. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>
@@ -64,7 +64,6 @@ class Inventory {
   void request(const ObjectId& object, Need need, Line line, Instant now);
   void cancel(const ObjectId& object, Instant now);
   void release(Extent extent, Instant now);
-  void withdraw(Extent extent, Instant now);  // of a copy that never became whole: nothing is freed
   // A range for a moment, with a fold's rights: at once or not at all, and not before a fold that
   // waits. It counts as nothing that happened.
   [[nodiscard]] std::optional<Extent> borrow(std::uint64_t size_bytes) {
@@ -122,6 +121,7 @@ class Inventory {
   [[nodiscard]] Zone& zone_of(Extent extent);
   [[nodiscard]] Queue& queue(Line line) { return queues_[static_cast<std::size_t>(line)]; }
   [[nodiscard]] std::optional<Admission> serve(Line line, Instant now);
+  [[nodiscard]] std::optional<std::pair<std::uint64_t, Line>> oldest() const;
   [[nodiscard]] std::optional<Admission> refuse_oldest(Instant now);
   [[nodiscard]] Refused refuse(Line line, Instant now);
   [[nodiscard]] Instant refused_at(const Waiting& head) const;
@@ -135,16 +135,16 @@ class Inventory {
   std::vector<Zone> zones_;  // common, headroom
   Duration grace_;
   WhenFull when_full_;
-  std::map<std::uint64_t, Slab> slabs_;  // by offset
+  std::map<std::uint64_t, Slab> slabs_;           // by offset
+  std::map<std::uint64_t, std::uint64_t> given_;  // offset -> the ticket that was next
   std::array<Queue, kLineCount> queues_;
   std::map<ObjectId, std::pair<Line, std::uint64_t>> lines_of_;  // -> ticket
-  std::uint64_t next_ticket_ = 0;
-  Instant last_progress_;  // something was freed, given, or landed, which may lead to a deletion
-  Instant last_freed_, spills_again_at_;  // by anything but an eviction; after a fault
+  std::uint64_t next_ticket_ = 0, next_idle_ = 0;
+  Instant last_progress_, spills_again_at_;  // freed, given or landed; a file that failed
+  Instant last_freed_, last_gained_;  // but by an eviction; and given before the oldest head asked
   bool is_evicting_ = false, is_spilling_ = false;
   std::optional<Instant> lets_pass_at_;  // when somebody who is held back now no longer is
   std::map<ObjectId, Idle> idle_;
-  std::uint64_t next_idle_ = 0;
 };
 
 }  // namespace hoplite

@@ -298,18 +298,23 @@ TEST_F(InventoryTest, WaitsLongerWhileBlocksLandButNotForEver) {
   EXPECT_TRUE(poll<Refused>()) << "ten graces without a deletion";
 }
 
-// As a copy that a home asks for again and again, and whose sender can't give all of it.
-TEST_F(InventoryTest, WaitsNoLongerForCopiesThatComeInVain) {
-  admit(1, 700_KiB);
-  request(2, 512_KiB);
-  for (int i = 0; i < 19; ++i) {
-    const Extent copy = admit(3, 100_KiB, Line::kCopies);
+// As of a copy that a home asks for again and again, and whose sender can't give all of it.
+TEST_F(InventoryTest, WaitsNoLongerForWhatWasGivenSinceAndIsFreed) {
+  admit(1, 600_KiB);
+  const Extent before = admit(2, 100_KiB, Line::kCopies);
+  request(3, 512_KiB);
+  const auto come_and_go = [&] {
+    pass({kGrace.ns / 2});  // so that the put, which sees memory freed, holds nobody back
+    const Extent copy = admit(4, 100_KiB, Line::kCopies);
     pass({kGrace.ns / 2});
-    inventory_.withdraw(copy, now_);
+    release(copy);
     EXPECT_FALSE(inventory_.poll_admission(now_));
-  }
-  pass({kGrace.ns / 2});
-  EXPECT_TRUE(poll<Refused>()) << "ten graces, and nobody has deleted anything";
+  };
+  for (int i = 0; i < 9; ++i) come_and_go();
+  release(before);  // which was there, so that the put waits for ten graces more
+  for (int i = 0; i < 9; ++i) come_and_go();
+  pass(kGrace);
+  EXPECT_TRUE(poll<Refused>());
 }
 
 TEST_F(InventoryTest, ForgetsAWithdrawnRequest) {

@@ -79,7 +79,7 @@ void Cluster::perform(Node& node, const Action& action) {
             if (config_.canary == Canary::kSendTwice && ++canary_deeds_ == 2) perform(node, a);
           },
           [&](const OpenReceive& a) {
-            checker_.check_fence(node.index, node.fences.opened(a));
+            checker_.check_fence(node.index, node.fences.opened(a, config_.lies_per_mille > 0));
             node.receives[{a.from, a.transfer}] = {a, std::vector<bool>(a.meta.block_count())};
           },
           [&](const CloseReceive& a) {

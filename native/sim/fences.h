@@ -24,7 +24,8 @@ class Fences {
   [[nodiscard]] bool is_void(const Message& message) const;
   // The engine has been handed it, and took it in or not. What it opens in this turn follows.
   Breach heard(const Message& message, bool is_taken);
-  Breach opened(const OpenReceive& receive);
+  // Where peers lie, a grant opens one receive: the next of its stripe may be the home's own, here.
+  Breach opened(const OpenReceive& receive, bool do_peers_lie);
   void closed(const CloseReceive& receive);
   [[nodiscard]] Breach landed(NodeId from, const BlockHeader& block) const;
   void turn_ended();

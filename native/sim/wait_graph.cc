@@ -10,7 +10,7 @@ namespace hoplite::sim {
 namespace {
 
 // The waits with that `key`. REQUIRES: they are sorted by it. Not by std::ranges::equal_range:
-// clang 14, which builds the fuzzers, can't read the subrange in the library of GCC 12.
+// clang 14, which builds the sanitizers' tree, can't read the subrange of GCC 12's library.
 template <typename Key, typename KeyOf>
 std::span<const Wait> equal_to(std::span<const Wait> waits, const Key& key, const KeyOf& key_of) {
   const auto first = std::ranges::lower_bound(waits, key, {}, key_of);
