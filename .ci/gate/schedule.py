@@ -15,7 +15,8 @@ from pathlib import Path
 
 TIMED_OUT = 124  # as timeout(1) says it
 STOPPED = 130  # as a shell says of a program that Ctrl-C ended
-GRACE_S = 10.0  # from SIGTERM to SIGKILL
+IN_A_GATE = "HOPLITE_GATE"  # set for what a gate runs, which may be a gate
+GRACE_S = 5.0 if IN_A_GATE in os.environ else 10.0  # from SIGTERM to SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +89,37 @@ class Lanes:
             lanes.setdefault(step.lane, []).append(step)
         outcomes: list[Outcome] = []
         with ThreadPoolExecutor(max(len(lanes), 1)) as pool:
-            running = [pool.submit(self._run_lane, lane, outcomes) for lane in lanes.values()]
             try:
+                running = [pool.submit(self._run_lane, lane, outcomes) for lane in lanes.values()]
                 wait(running)
             except KeyboardInterrupt:
-                self.stop()
-                wait(running, GRACE_S)
-                self.stop(signal.SIGKILL)
-                wait(running)
+                for number in (signal.SIGINT, signal.SIGTERM):  # make sends it once more
+                    signal.signal(number, signal.SIG_IGN)
+                self._end_all()
                 raise
         for lane in running:
             lane.result()
         return outcomes
 
-    def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
+    def stop(self) -> None:
+        """Begin to end what runs, and begin nothing more."""
         with self._lock:
             self._stopped = True
             for group in self._running:
-                _signal_group(group, by)
+                _signal_group(group, signal.SIGTERM)
+
+    def _end_all(self) -> None:
+        """End what runs, and what that has started, which may take longer than itself."""
+        self.stop()
+        kill_at_s = time.monotonic() + GRACE_S
+        while any(map(_is_alive, self._groups())) and time.monotonic() < kill_at_s:
+            time.sleep(0.05)
+        for group in self._groups():
+            _signal_group(group, signal.SIGKILL)
+
+    def _groups(self) -> list[int]:
+        with self._lock:
+            return list(self._running)
 
     def _run_lane(self, steps: list[Step], outcomes: list[Outcome]) -> None:
         for step in steps:
@@ -127,6 +141,7 @@ class Lanes:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env={**os.environ, IN_A_GATE: "1"},
             )
             with self._lock:
                 self._running.add(process.pid)
@@ -134,7 +149,8 @@ class Lanes:
                     _signal_group(process.pid, signal.SIGTERM)
             status = _wait(process, step.limit_s)
             with self._lock:
-                self._running.discard(process.pid)
+                if not self._stopped:
+                    self._running.discard(process.pid)
         return Outcome(step, status, clock.seconds, clock.busy, log)
 
 
@@ -153,3 +169,11 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int:
 def _signal_group(group: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.killpg(group, number)
+
+
+def _is_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -76,9 +76,23 @@ def test_a_stop_ends_what_runs_and_begins_nothing(tmp_path: Path) -> None:
     assert ended == []
 
 
-@pytest.mark.parametrize("trap", ["", "trap '' TERM; "], ids=["", "also where it ignores that"])
-def test_a_signal_ends_what_runs(tmp_path: Path, trap: str) -> None:
-    command = f"{trap}echo $$; exec sleep 1000"
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo $BASHPID; exec sleep 1000",
+        "trap '' TERM; echo $BASHPID; exec sleep 1000",
+        "(trap '' TERM; echo $BASHPID; exec sleep 1000) & wait",
+    ],
+    ids=["by SIGTERM", "by SIGKILL", "with what it has started"],
+)
+def test_a_signal_ends_what_runs(tmp_path: Path, command: str) -> None:
     program = f"""if True:
         import sys
         from pathlib import Path
@@ -93,10 +107,13 @@ def test_a_signal_ends_what_runs(tmp_path: Path, trap: str) -> None:
     gate = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
     log = tmp_path / "a.log"
     while not (log.exists() and log.read_text().endswith("\n")):
+        assert gate.poll() is None
         time.sleep(0.01)
-    gate.terminate()
+    for _ in range(2):  # as make does where its whole group is signalled
+        gate.terminate()
     assert b"KeyboardInterrupt" in gate.communicate()[1]
-    assert not Path("/proc", log.read_text().strip()).exists()
+    while is_running(int(log.read_text())):
+        time.sleep(0.01)
 
 
 def test_a_failed_test_is_tried_again_and_an_exact_one_is_not(
