@@ -35,7 +35,7 @@ from hoplite_ray.worlds.waiting import Waits, Wanted, run_async
 logger = logging.getLogger("hoplite_ray.serve")
 
 # Tells the caller that work on its call begins (True) or has ended (False). Returns an event, which
-# is set when that has gone.
+# is set when nothing waits to be sent any more, or the edge has broken.
 Begun = Callable[[bool], asyncio.Event]
 # Called as soon as a call has come; what it returns is awaited in a task of its own.
 Handler = Callable[[Any, Begun], Awaitable[Any]]
@@ -67,9 +67,20 @@ class EdgeBrokenError(Exception):
 class Edge:
     """One end of an edge. Of one event loop."""
 
-    def __init__(self, world: World, handler: Handler, what: str = "the value") -> None:
-        """Begin to receive; `what` is what goes by it, for errors."""
+    def __init__(
+        self,
+        world: World,
+        handler: Handler,
+        what: str = "the value",
+        reading: asyncio.Lock | None = None,
+    ) -> None:
+        """Begin to receive.
+
+        what:     goes by it, for errors.
+        reading:  held while a call that may end this process is read; of all edges of a door.
+        """
         self.world = world
+        self._reading = reading or asyncio.Lock()
         self._what = what
         self.is_broken = False
         self.has_left = False  # and that by the peer's own will: it has not died
@@ -311,16 +322,17 @@ class Edge:
             is_running = has_begun
             return self._tell_begun(number, has_begun)
 
-        await self._tell_begun(number, True).wait()
-        if self.is_broken:  # nobody would hear of what this process dies of
-            return
-        try:
-            answer = self._handler(message.value(), tell)
-        except BaseException as error:
-            self._post(failure(number, error))
-            return
-        if not is_running:  # it waits, and what runs before it may end this process
-            self._tell_begun(number, False)
+        async with self._reading:
+            await self._tell_begun(number, True).wait()
+            if self.is_broken:  # nobody would hear of what this process dies of
+                return
+            try:
+                answer = self._handler(message.value(), tell)
+            except BaseException as error:
+                self._post(failure(number, error))
+                return
+            if not is_running:  # it waits; another call may end this process before it begins
+                self._tell_begun(number, False)
         await self._answer(number, answer)
 
     def _tell_begun(self, number: int, has_begun: bool) -> asyncio.Event:
@@ -360,8 +372,6 @@ class Edge:
                 has_begun = number in self._begun and not has_left
                 error = EdgeBrokenError(why, was_sent=not has_left, has_begun=has_begun)
                 reply.set_exception(error)
-        self._has_room.set()
-        self._has_sent.set()
         self._heard = None
         for task in (self._receiving, self._sending):
             if task is not None and task is not asyncio.current_task():
@@ -369,6 +379,8 @@ class Edge:
         for task in self._answering.values():
             if task is not asyncio.current_task():
                 _cancel_begun(task)
+        self._has_room.set()
+        self._has_sent.set()  # after the cancellations: what waits to run for a caller does not
         self._ended.set()
 
 
@@ -441,6 +453,7 @@ class Door:
         self.edges: set[Edge] = set()
         self._handler = handler
         self._what = what
+        self._reading = asyncio.Lock()
         self._token = secrets.token_hex(16)
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers = 0
@@ -470,7 +483,7 @@ class Door:
         edge = None
         try:
             if (world := await self._let_in(reader, writer)) is not None:
-                edge = Edge(world, self._handler, self._what)
+                edge = Edge(world, self._handler, self._what, self._reading)
                 self.edges.add(edge)
                 writer.close()
                 await edge.ended()

@@ -289,7 +289,12 @@ class Replica:
 
     async def _taken(self, query: Query, begun: Begun) -> Any:
         """Answer what lies in the store, or is one of several inputs."""
+        is_alone = query.alone and isinstance(query.value, handoff.Stored)
+        if is_alone:  # to read it may end this process
+            await begun(True).wait()
         query = replace(query, value=await handoff.taken(query.value, query.left_s))
+        if is_alone:
+            begun(False)
         if len(self._stage.inputs) > 1:
             return await self._joined_with(query, begun)
         return await self._answered(query, begun)
@@ -431,7 +436,11 @@ class Replica:
         """Start what may end this process when all of its callers have been told of it."""
         for each in told:
             await each.wait()
-        self._start(runs)
+        if all(run.answer.done() for run in runs):  # nobody would hear of what this dies of
+            self._batches.is_busy = False
+            self._take()
+        else:
+            self._start(runs)
 
     def _start(self, runs: list[_Run]) -> None:
         began_s = time.monotonic()

@@ -136,7 +136,7 @@ def test_the_caller_knows_whether_its_call_runs_alone(
 
     async def run() -> None:
         world = _World(lacks=False)
-        begins: list[Any] = []
+        begins: asyncio.Queue[Any] = asyncio.Queue()
 
         def told() -> list[bool]:
             read = [each for frame in world.frames for each in unframed(frame)]
@@ -147,20 +147,55 @@ def test_the_caller_knows_whether_its_call_runs_alone(
 
         def handler(request: Any, begun: Any) -> Any:
             assert told() == [True], "before it is read"
-            begins.append(begun)
+            begins.put_nowait(begun)
             if at_once:
                 begun(True)
             return handled()
 
         edge = Edge(world, handler)  # type: ignore[arg-type]  # what is called of a World
         edge._take_in(Message.packed(_CALL_ALONE, 7, "query"))
-        await asyncio.sleep(0.05)
+        begun = await begins.get()
+        await edge._has_sent.wait()
         assert told()[-1] is at_once
-        await begins[0](True).wait()  # now, or again
+        await begun(True).wait()  # now, or again
         assert told()[-1] is True
-        await begins[0](False).wait()
+        await begun(False).wait()
         assert told()[-1] is False
         for each in edge._answering.values():
             each.cancel()
+
+    asyncio.run(run())
+
+
+def test_calls_that_may_kill_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over two edges: while one is read, the other's caller is not told that its call begins."""
+    monkeypatch.setattr(metrics, "count", lambda *_, **__: None)
+
+    async def run() -> None:
+        worlds = [_World(lacks=False), _World(lacks=False)]
+        known: asyncio.Queue[list[bool]] = asyncio.Queue()  # by the callers, as each is read
+
+        def last_told(world: _World) -> bool:
+            read = [each for frame in world.frames for each in unframed(frame)]
+            return [False, *(each.value() for each in read if each.kind == _BEGUN)][-1]
+
+        async def handled() -> None:
+            await asyncio.Event().wait()
+
+        def handler(request: Any, begun: Any) -> Any:
+            known.put_nowait([last_told(world) for world in worlds])
+            return handled()
+
+        reading = asyncio.Lock()
+        edges = [
+            Edge(world, handler, reading=reading)  # type: ignore[arg-type]  # as above
+            for world in worlds
+        ]
+        for edge in edges:
+            edge._take_in(Message.packed(_CALL_ALONE, 7, "query"))
+        assert [await known.get(), await known.get()] == [[True, False], [False, True]]
+        for edge in edges:
+            for each in edge._answering.values():
+                each.cancel()
 
     asyncio.run(run())

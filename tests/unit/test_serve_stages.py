@@ -166,21 +166,36 @@ def test_what_may_kill_starts_when_its_callers_have_been_told(
 
     async def run() -> None:
         sent = (asyncio.Event(), asyncio.Event())
-        started: list[Any] = []
-        replica: Any = SimpleNamespace(_start=started.append, _spawn=asyncio.create_task)
+        done: list[Any] = []
+        tasks: list[asyncio.Task[None]] = []
+
+        def spawn(work: Any) -> None:
+            tasks.append(asyncio.create_task(work))
+
+        replica: Any = SimpleNamespace(
+            _start=done.append,
+            _spawn=spawn,
+            _batches=SimpleNamespace(is_busy=True),
+            _take=lambda: done.append("the next batch"),
+        )
         replica._start_when = partial(Replica._start_when, replica)
-        answer = asyncio.get_running_loop().create_future()
-        alone = [_Run("id", 0, answer, 0.0, tuple(lambda _, each=each: each for each in sent))]
-        Replica._begin(replica, alone)
+
+        def alone() -> _Run:
+            begun = tuple(lambda _, each=each: each for each in sent)
+            return _Run("id", 0, asyncio.get_running_loop().create_future(), 0.0, begun)
+
+        wanted, taken_back = alone(), alone()
+        Replica._begin(replica, [wanted])
+        Replica._begin(replica, [taken_back])
+        taken_back.answer.cancel()
         for each in sent:
-            await asyncio.sleep(0.01)
-            assert not started
+            assert not any(task.done() for task in tasks) and not done
             each.set()
-        await asyncio.sleep(0.01)
-        assert started == [alone]
-        others = [_Run("id", 0, answer, 0.0)]
-        Replica._begin(replica, others)
-        assert started == [alone, others], "at once"
+        await asyncio.gather(*tasks)
+        assert done == [[wanted], "the next batch"] and not replica._batches.is_busy
+        other = _Run("id", 0, wanted.answer, 0.0)
+        Replica._begin(replica, [other])
+        assert done[-1] == [other], "at once"
 
     asyncio.run(run())
 
