@@ -141,9 +141,11 @@ def test_a_node_dies_that_combines_its_sources(cluster: MakeNodes, turn: int) ->
     for index in (8, *range(8)):  # it begins when the first of them has been put
         pending.confirm(index, ids[index])
     nodes.converse()  # Want, Locate, Located
-    nodes[2].put(ids[8], arrays[8], timeout_s=WAIT_S)
+    unsealed = nodes[2].empty(ids[8], arrays[8].size, np.float32, timeout_s=WAIT_S)
     nodes.wait_for(1, lambda stats: stats.blocks_combined > 20 * turn)
-    nodes.kill(1)  # with sources 0, 3 and 6
+    nodes.kill(1)  # with sources 0, 3 and 6; it can't have ended without 8
+    unsealed.value[:] = arrays[8]
+    unsealed.seal(WAIT_S)
     assert set(pending.result(WAIT_S).members) == {1, 2, 4, 5, 7, 8}
     np.testing.assert_array_equal(nodes.get(0, target), sum(arrays[i] for i in (1, 2, 4, 5, 7, 8)))
 
