@@ -314,7 +314,7 @@ class Edge:
         task.add_done_callback(lambda _: self._answering.pop(number, None))
 
     async def _answer_alone(self, message: Message) -> None:
-        """Read it when its sender has been told so, and must know that this is what it died of."""
+        """Read it once its caller is told: reading may end this process, which then counts."""
         number, is_running = message.number, False
 
         def tell(has_begun: bool) -> asyncio.Event:
@@ -324,14 +324,14 @@ class Edge:
 
         async with self._reading:
             await self._tell_begun(number, True).wait()
-            if self.is_broken:  # nobody would hear of what this process dies of
+            if self.is_broken:  # the caller would not learn which call ended this process
                 return
             try:
                 answer = self._handler(message.value(), tell)
             except BaseException as error:
                 self._post(failure(number, error))
                 return
-            if not is_running:  # it waits; another call may end this process before it begins
+            if not is_running:  # a call that ends this process meanwhile must not count
                 self._tell_begun(number, False)
         await self._answer(number, answer)
 
@@ -380,7 +380,7 @@ class Edge:
             if task is not asyncio.current_task():
                 _cancel_begun(task)
         self._has_room.set()
-        self._has_sent.set()  # after the cancellations: what waits to run for a caller does not
+        self._has_sent.set()  # last: a call that waits for it is cancelled by then
         self._ended.set()
 
 

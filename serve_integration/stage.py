@@ -290,7 +290,7 @@ class Replica:
     async def _taken(self, query: Query, begun: Begun) -> Any:
         """Answer what lies in the store, or is one of several inputs."""
         is_alone = query.alone and isinstance(query.value, handoff.Stored)
-        if is_alone:  # to read it may end this process
+        if is_alone:  # reading it may end this process
             await begun(True).wait()
         query = replace(query, value=await handoff.taken(query.value, query.left_s))
         if is_alone:
@@ -433,10 +433,10 @@ class Replica:
             self._start(runs)
 
     async def _start_when(self, told: list[asyncio.Event], runs: list[_Run]) -> None:
-        """Start what may end this process when all of its callers have been told of it."""
+        """Start a batch that may end this process once all of its callers have been told."""
         for each in told:
             await each.wait()
-        if all(run.answer.done() for run in runs):  # nobody would hear of what this dies of
+        if all(run.answer.done() for run in runs):  # no caller waits for it any more
             self._batches.is_busy = False
             self._take()
         else:

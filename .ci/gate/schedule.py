@@ -15,7 +15,7 @@ from pathlib import Path
 
 TIMED_OUT = 124  # as timeout(1) says it
 STOPPED = 130  # as a shell says of a program that Ctrl-C ended
-IN_A_GATE = "HOPLITE_GATE"  # set for what a gate runs, which may be a gate
+IN_A_GATE = "HOPLITE_GATE"  # set for every step: a step may run a gate of its own
 GRACE_S = 5.0 if IN_A_GATE in os.environ else 10.0  # from SIGTERM to SIGKILL
 
 
@@ -68,7 +68,7 @@ def _ticks() -> tuple[int, int]:
 
 
 def obey_signals() -> None:
-    """Have SIGTERM, and SIGINT also where a shell ignores it, end what runs before they end us."""
+    """Have SIGTERM and SIGINT end the steps that run, also in a shell that ignores SIGINT."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
 
@@ -93,7 +93,7 @@ class Lanes:
                 running = [pool.submit(self._run_lane, lane, outcomes) for lane in lanes.values()]
                 wait(running)
             except KeyboardInterrupt:
-                for number in (signal.SIGINT, signal.SIGTERM):  # make sends it once more
+                for number in (signal.SIGINT, signal.SIGTERM):  # make sends it twice
                     signal.signal(number, signal.SIG_IGN)
                 self._end_all()
                 raise
@@ -102,14 +102,14 @@ class Lanes:
         return outcomes
 
     def stop(self) -> None:
-        """Begin to end what runs, and begin nothing more."""
+        """Send SIGTERM to the steps that run, and begin no other."""
         with self._lock:
             self._stopped = True
             for group in self._running:
                 _signal_group(group, signal.SIGTERM)
 
     def _end_all(self) -> None:
-        """End what runs, and what that has started, which may take longer than itself."""
+        """End all steps and their children: a child may outlive the shell of its step."""
         self.stop()
         kill_at_s = time.monotonic() + GRACE_S
         while any(map(_is_alive, self._groups())) and time.monotonic() < kill_at_s:

@@ -143,7 +143,7 @@ def toy(program: Path) -> Step:
 
 
 def _clang_tidy() -> str:
-    # What libstdc++'s own stable_sort calls is deprecated; the build's GCC finds what is ours.
+    # libstdc++'s stable_sort calls a deprecated function. The build by GCC reports our own calls.
     warnings = ("-Wno-unknown-warning-option", "-Wno-deprecated-declarations")
     extra = " ".join(f"-extra-arg={each}" for each in warnings)
     return f"run-clang-tidy.py -quiet -p {TREE} -j {CORES} {extra} " r"'/native/.*(?<!_test)\.cc$'"
@@ -196,7 +196,7 @@ def fuzz_gate(minutes: int) -> list[Step]:
 
 def native_coverage() -> Iterator[Step]:
     """Lines of native/ that its own tests and random lives reach."""
-    # Beside its counters GCC warns of what std::optional holds, though that is looked at before.
+    # With --coverage GCC 12 warns of a std::optional's value although the code checks it first.
     counted = "-DCMAKE_CXX_FLAGS='--coverage -Wno-maybe-uninitialized'"
     yield _build("coverage", "native_tests sim_tests hoplite_sim", counted)
     programs = [

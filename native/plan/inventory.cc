@@ -170,7 +170,7 @@ std::optional<std::pair<std::uint64_t, Line>> Inventory::oldest() const {
 std::optional<Admission> Inventory::refuse_oldest(Instant now) {
   const auto head = oldest();
   if (!head || now < refused_at(queue(head->second).begin()->second)) return std::nullopt;
-  return refuse(head->second, now);  // who has waited as long and does not fit now is next
+  return refuse(head->second, now);  // the next call refuses the next head that waited as long
 }
 
 Refused Inventory::refuse(Line line, Instant now) {

@@ -298,13 +298,13 @@ TEST_F(InventoryTest, WaitsLongerWhileBlocksLandButNotForEver) {
   EXPECT_TRUE(poll<Refused>()) << "ten graces without a deletion";
 }
 
-// As of a copy that a home asks for again and again, and whose sender can't give all of it.
+// A home asks for a copy again and again, and its sender lacks a part.
 TEST_F(InventoryTest, WaitsNoLongerForWhatWasGivenSinceAndIsFreed) {
   admit(1, 600_KiB);
   const Extent before = admit(2, 100_KiB, Line::kCopies);
   request(3, 512_KiB);
   const auto come_and_go = [&] {
-    pass({kGrace.ns / 2});  // so that the put, which sees memory freed, holds nobody back
+    pass({kGrace.ns / 2});  // after it, the put holds no copy back
     const Extent copy = admit(4, 100_KiB, Line::kCopies);
     pass({kGrace.ns / 2});
     release(copy);

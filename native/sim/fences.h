@@ -24,7 +24,7 @@ class Fences {
   [[nodiscard]] bool is_void(const Message& message) const;
   // The engine has been handed it, and took it in or not. What it opens in this turn follows.
   Breach heard(const Message& message, bool is_taken);
-  // Where peers lie, a grant opens one receive: the next of its stripe may be the home's own, here.
+  // If peers lie, a grant covers one receive: this node may be the home and open the next itself.
   Breach opened(const OpenReceive& receive, bool do_peers_lie);
   void closed(const CloseReceive& receive);
   [[nodiscard]] Breach landed(NodeId from, const BlockHeader& block) const;

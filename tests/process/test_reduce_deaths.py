@@ -143,7 +143,7 @@ def test_a_node_dies_that_combines_its_sources(cluster: MakeNodes, turn: int) ->
     nodes.converse()  # Want, Locate, Located
     unsealed = nodes[2].empty(ids[8], arrays[8].size, np.float32, timeout_s=WAIT_S)
     nodes.wait_for(1, lambda stats: stats.blocks_combined > 20 * turn)
-    nodes.kill(1)  # with sources 0, 3 and 6; it can't have ended without 8
+    nodes.kill(1)  # with sources 0, 3 and 6; the reduce can't end before 8 is sealed
     unsealed.value[:] = arrays[8]
     unsealed.seal(WAIT_S)
     assert set(pending.result(WAIT_S).members) == {1, 2, 4, 5, 7, 8}

@@ -107,9 +107,10 @@ class DeadlyToRead:
 
 @stage(num_replicas=2, max_batch=1, **LIGHT)
 class Deadly:
-    """Ends its own process over -1, and -5; is slow over -2; says who it is over -3.
+    """Answers a query with itself, except for the negative ones.
 
-    -4 ends it when the answer is packed.
+    -1 ends the process at once, -5 amid the work, -4 when the answer is packed. -2 takes 8 s. The
+    answer to -3 is the ids of the batch's queries.
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ class Node:
 def gpu_count() -> int:
     try:
         import torch
-    except ImportError:  # then no test asks for one
+    except ImportError:  # without torch no test uses a GPU
         return 0
     return torch.cuda.device_count()
 

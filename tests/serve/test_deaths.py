@@ -193,8 +193,8 @@ def test_serve_scales_by_what_comes_over_edges_and_no_answer_is_lost(node: Node)
     "killings",
     [
         (-1, DeadlyToRead()),
-        # Such an answer kills in its batch, too: tests/unit/test_serve_stages.py. Who calls knows
-        # that it runs for as long as it does: tests/unit/test_serve_edges.py.
+        # In `make test`, tests/unit/test_serve_stages.py shows that such an answer kills in its
+        # batch, and tests/unit/test_serve_edges.py that the caller knows of a query that runs.
         pytest.param((-4, -5), marks=pytest.mark.slow),
     ],
     ids=["in its batch or when it is read", "when its answer is packed or amid its work"],

@@ -85,16 +85,18 @@ class _World:
         self.aborted = why
 
 
+@pytest.fixture(autouse=True)
+def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edges count what they send by Ray's metrics, and no Ray runs here."""
+    monkeypatch.setattr(metrics, "count", lambda *_, **__: None)
+
+
 async def no_handler(request: Any, begun: Any) -> None:
     raise AssertionError("nobody calls")
 
 
 @pytest.mark.parametrize("lacks", [False, True])
-def test_an_edge_without_memory_copies_or_breaks_and_never_hangs(
-    monkeypatch: pytest.MonkeyPatch, lacks: bool
-) -> None:
-    monkeypatch.setattr(metrics, "count", lambda *_, **__: None)
-
+def test_an_edge_without_memory_copies_or_breaks_and_never_hangs(lacks: bool) -> None:
     async def run() -> None:
         world = _World(lacks=lacks)
         edge = Edge(world, no_handler)  # type: ignore[arg-type]  # what is called of a World
@@ -114,11 +116,7 @@ def test_an_edge_without_memory_copies_or_breaks_and_never_hangs(
     asyncio.run(run())
 
 
-def test_an_answer_that_exits_when_it_is_packed_ends_no_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(metrics, "count", lambda *_, **__: None)
-
+def test_an_answer_that_exits_when_it_is_packed_ends_no_loop() -> None:
     async def run() -> None:
         edge = Edge(_World(lacks=False), no_handler, "the answer")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"the answer can't be sent \(SystemExit: 3\)"):
@@ -129,11 +127,7 @@ def test_an_answer_that_exits_when_it_is_packed_ends_no_loop(
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["an idle replica", "a busy one"])
-def test_the_caller_knows_whether_its_call_runs_alone(
-    monkeypatch: pytest.MonkeyPatch, at_once: bool
-) -> None:
-    monkeypatch.setattr(metrics, "count", lambda *_, **__: None)
-
+def test_the_caller_knows_whether_its_call_runs_alone(at_once: bool) -> None:
     async def run() -> None:
         world = _World(lacks=False)
         begins: asyncio.Queue[Any] = asyncio.Queue()
@@ -167,9 +161,8 @@ def test_the_caller_knows_whether_its_call_runs_alone(
     asyncio.run(run())
 
 
-def test_calls_that_may_kill_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_may_kill_are_read_one_by_one() -> None:
     """Over two edges: while one is read, the other's caller is not told that its call begins."""
-    monkeypatch.setattr(metrics, "count", lambda *_, **__: None)
 
     async def run() -> None:
         worlds = [_World(lacks=False), _World(lacks=False)]
