@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 TIMED_OUT = 124  # as timeout(1) says it
 STOPPED = 130  # as a shell says of a program that Ctrl-C ended
@@ -68,9 +69,22 @@ def _ticks() -> tuple[int, int]:
 
 
 def obey_signals() -> None:
-    """Have SIGTERM and SIGINT end the steps that run, also in a shell that ignores SIGINT."""
+    """Have the first SIGTERM or SIGINT end the steps that run, also in a shell that ignores SIGINT.
+
+    The handler itself ignores all that follow: make sends a second one at once, and a second
+    KeyboardInterrupt would end `Lanes.run` before it has ended its steps.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        _handle_signals(lambda number, frame: None)  # SIG_IGN would pass on to children
+        raise KeyboardInterrupt
+
+    _handle_signals(interrupt)
+
+
+def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, handler)
 
 
 class Lanes:
@@ -93,8 +107,6 @@ class Lanes:
                 running = [pool.submit(self._run_lane, lane, outcomes) for lane in lanes.values()]
                 wait(running)
             except KeyboardInterrupt:
-                for number in (signal.SIGINT, signal.SIGTERM):  # make sends it twice
-                    signal.signal(number, signal.SIG_IGN)
                 self._end_all()
                 raise
         for lane in running:

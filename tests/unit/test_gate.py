@@ -116,6 +116,23 @@ def test_a_signal_ends_what_runs(tmp_path: Path, command: str) -> None:
         time.sleep(0.01)
 
 
+def test_only_the_first_signal_interrupts() -> None:
+    program = f"""if True:
+        import sys
+        from signal import SIGINT, SIGTERM, raise_signal
+        sys.path.insert(0, {str(Path(schedule.__file__).parent)!r})
+        import schedule
+        schedule.obey_signals()
+        try:
+            raise_signal(SIGTERM)
+        except KeyboardInterrupt:
+            raise_signal(SIGTERM)
+            raise_signal(SIGINT)
+            print("once")
+    """
+    assert subprocess.check_output([sys.executable, "-c", program]) == b"once\n"
+
+
 def test_a_failed_test_is_tried_again_and_an_exact_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
