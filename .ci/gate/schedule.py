@@ -17,6 +17,7 @@ from types import FrameType
 TIMED_OUT = 124  # as timeout(1) says it
 STOPPED = 130  # as a shell says of a program that Ctrl-C ended
 IN_A_GATE = "HOPLITE_GATE"  # set for every step: a step may run a gate of its own
+LOOK_S = 0.5  # a signal that comes between Python's last look and a wait does not end the wait
 GRACE_S = 5.0 if IN_A_GATE in os.environ else 10.0  # from SIGTERM to SIGKILL
 
 
@@ -105,7 +106,8 @@ class Lanes:
         with ThreadPoolExecutor(max(len(lanes), 1)) as pool:
             try:
                 running = [pool.submit(self._run_lane, lane, outcomes) for lane in lanes.values()]
-                wait(running)
+                while wait(running, LOOK_S).not_done:
+                    pass
             except KeyboardInterrupt:
                 self._end_all()
                 raise
@@ -135,18 +137,23 @@ class Lanes:
 
     def _run_lane(self, steps: list[Step], outcomes: list[Outcome]) -> None:
         for step in steps:
+            log, clock = self._logs / f"{step.name}.log", Clock()
+            process = self._begin(step, log)
+            if process is None:
+                return
+            status = _wait(process, step.limit_s)
+            outcome = Outcome(step, status, clock.seconds, clock.busy, log)
             with self._lock:
-                if self._stopped:
-                    return
-            outcome = self._run_step(step)
-            with self._lock:
+                if not self._stopped:
+                    self._running.discard(process.pid)
                 outcomes.append(outcome)
                 self._ended(outcome)
 
-    def _run_step(self, step: Step) -> Outcome:
-        log, clock = self._logs / f"{step.name}.log", Clock()
+    def _begin(self, step: Step, log: Path) -> subprocess.Popen[bytes] | None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as output:
+        with self._lock, log.open("wb") as output:  # locked: `stop` must find what has begun
+            if self._stopped:
+                return None
             process = subprocess.Popen(
                 ["bash", "-uo", "pipefail", "-c", step.command],
                 stdin=subprocess.DEVNULL,
@@ -155,15 +162,8 @@ class Lanes:
                 start_new_session=True,
                 env={**os.environ, IN_A_GATE: "1"},
             )
-            with self._lock:
-                self._running.add(process.pid)
-                if self._stopped:
-                    _signal_group(process.pid, signal.SIGTERM)
-            status = _wait(process, step.limit_s)
-            with self._lock:
-                if not self._stopped:
-                    self._running.discard(process.pid)
-        return Outcome(step, status, clock.seconds, clock.busy, log)
+            self._running.add(process.pid)
+        return process
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int:
