@@ -88,7 +88,10 @@ def test_top_has_the_tables_of_the_page(three: Nodes) -> None:
     object_ids = [three.put(0, numbers(MIB, seed)) for seed in range(12)]
     with stopped(first):
         gets = [three[1].begin_get(object_id) for object_id in object_ids]
-        said = run(line.replace("--timeout-s 60", "--timeout-s 4"), second)
+        for _ in range(5):  # the frozen one costs each look its limit, which a busy one may miss
+            said = run(line.replace("--timeout-s 60", "--timeout-s 4"), second)
+            if headings(said) == headings(told):
+                break
     for get in gets:
         get.result(WAIT_S)
     assert headings(said) == headings(told) != []
