@@ -28,6 +28,7 @@ from hoplite_ray.refs import Layout, short_name
 # Ray keeps task results above 100 KB on the node that made them and re-executes the task when that
 # copy is lost; smaller ones live with the task's caller, and carry their bytes.
 PADDED_BYTES = 101 << 10
+_PADDING = bytes(PADDED_BYTES)  # one object, which pickle writes once in a result of many Arrays
 _PADDED_FROM_BYTES = 64 << 10  # smaller values cost less to carry than this padding costs
 
 _DLPACK_CPU = (1, 0)  # kDLCPU of dlpack.h, and its only device
@@ -252,7 +253,7 @@ class Array(Operators):
         """Makes a task's own large result large for Ray too."""
         if self._made_by is None or self.nbytes < _PADDED_FROM_BYTES:
             return b""
-        return bytes(PADDED_BYTES) if self._made_by == seams.task_id() else b""
+        return _PADDING if self._made_by == seams.task_id() else b""
 
 
 def _spare_of(encoded: Encoded) -> bytes | None:

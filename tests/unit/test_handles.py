@@ -1,0 +1,36 @@
+"""hop.Array as Ray pickles it, without Ray: what a result of handles costs."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from hoplite_ray.plugin import array as arrays
+from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.array import PADDED_BYTES, Array
+from hoplite_ray.refs import Layout
+
+TASK = bytes(24)
+
+
+@pytest.fixture
+def _in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process pickles as Ray does in the task TASK."""
+    monkeypatch.setattr(seams, "is_ray_pickling", lambda: True)
+    monkeypatch.setattr(seams, "task_id", lambda: TASK)
+
+
+def made(count: int) -> list[Array]:
+    """Handles of values that are large enough for padding."""
+    layout = Layout.of(np.zeros(arrays._PADDED_FROM_BYTES, np.uint8))
+    return [Array(bytes(27) + bytes([n]), 1, layout, None, made_by=TASK) for n in range(count)]
+
+
+@pytest.mark.usefixtures("_in_a_task")
+def test_a_result_of_many_handles_is_padded_once() -> None:
+    """Case review_07."""
+    one, fifty = (len(pickle.dumps(made(count))) for count in (1, 50))
+    assert one > PADDED_BYTES
+    assert (fifty - one) / 49 < 200
