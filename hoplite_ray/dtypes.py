@@ -78,6 +78,8 @@ def numpy_name(dtype: np.dtype[Any]) -> str:
 
     Raises:  ValueError with the reason if it is not one of plain bytes.
     """
+    if dtype.kind == "T":
+        raise ValueError("is text of any length, not bytes; convert it with np.array(it.tolist())")
     if dtype.hasobject:
         raise ValueError("holds Python objects, not bytes; convert it with .astype()")
     if dtype.isbuiltin == 2:  # registered by another package; its type string says only its size
@@ -117,8 +119,15 @@ def torch_name(dtype: Any) -> str:
     """
     name = str(dtype).removeprefix("torch.")
     if name not in _TORCH_BYTES:
-        raise ValueError("is not one of whole numbers of bytes; convert it with .to()")
+        raise ValueError("is not one of whole numbers of bytes; take its .view(torch.uint8)")
     return name
+
+
+def memory_step(tensor: Any, verb: str) -> str:
+    """Say what to do about a tensor that is not memory of the CPU: `verb` takes the right one."""
+    if tensor.is_meta:
+        return "it has no bytes: give its module memory by .to_empty(device='cpu'), and load it"
+    return f"{verb} its .cpu()"
 
 
 def torch_dtype(name: str) -> Any:

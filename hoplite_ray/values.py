@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hoplite_ray.dtypes import Kind, element_bytes, numpy_name, torch_name
+from hoplite_ray.dtypes import Kind, element_bytes, memory_step, numpy_name, torch_name
 from hoplite_ray.errors import InvalidArgumentError
 
 Container = Literal["dict", "OrderedDict", "list", "tuple"]
@@ -111,6 +111,8 @@ class Parts:
         if torch is not None and isinstance(value, torch.Tensor):
             return self._torch_leaf(value, torch)
         step = "np.asarray(it)" if isinstance(value, (bool, int, float, complex)) else "an array"
+        for plain in (dict, list, tuple):
+            step = f"{plain.__name__}(it)" if isinstance(value, plain) else step
         raise self._refused(
             f"{_type_name(value)}; an object holds numpy arrays, torch tensors on the CPU, and "
             f"dicts, lists and tuples of these: put {step} there"
@@ -125,15 +127,19 @@ class Parts:
             raise self._refused(f"an array whose dtype {value.dtype} {error}") from error
 
     def _torch_leaf(self, value: Any, torch: Any) -> Leaf:
+        if torch.nn.parameter.is_lazy(value):
+            raise self._refused("a parameter without bytes yet; call its module once before")
+        if value.is_nested:
+            raise self._refused("a nested tensor; put its .unbind()")
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
             raise self._refused(f"{_type_name(value)}, not a plain tensor; convert it to one")
+        if value.device.type != "cpu":
+            raise self._refused(f"a tensor on {value.device}; {memory_step(value, 'put')}")
         if value.requires_grad:
             raise self._refused("a tensor that requires grad; put its .detach()")
-        if value.device.type != "cpu":
-            raise self._refused(f"a tensor on {value.device}; put its .cpu()")
         if value.is_quantized:
             raise self._refused("a quantised tensor; put its .dequantize(), or its .int_repr()")
-        if value.is_nested or value.layout is not torch.strided:
+        if value.layout is not torch.strided:
             raise self._refused(f"a tensor of layout {value.layout}; put its .to_dense()")
         try:
             return Leaf("torch", torch_name(value.dtype), tuple(value.shape))

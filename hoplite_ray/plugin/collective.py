@@ -30,6 +30,7 @@ from ray.util.collective.types import (
 )
 
 from hoplite_ray import refs
+from hoplite_ray.dtypes import memory_step
 from hoplite_ray.errors import InvalidArgumentError, LayoutMismatchError
 from hoplite_ray.plugin import flag
 from hoplite_ray.plugin.operation import Operation
@@ -249,11 +250,15 @@ def _array(tensor: Any) -> Any:
     """
     if isinstance(tensor, np.ndarray):
         array: Any = tensor
-    elif not hasattr(tensor, "detach") or tensor.device.type != "cpu":
-        where = f"a tensor on {tensor.device}" if hasattr(tensor, "detach") else str(type(tensor))
+    elif not hasattr(tensor, "detach"):
         raise InvalidArgumentError(
-            f"backend {BACKEND} takes numpy arrays and torch tensors on the CPU, not {where}; pass "
-            "its .cpu(), or make the group with backend NCCL"
+            f"backend {BACKEND} takes numpy arrays and torch tensors on the CPU, not "
+            f"{type(tensor)}; pass np.asarray(it)"
+        )
+    elif tensor.device.type != "cpu":
+        raise InvalidArgumentError(
+            f"backend {BACKEND} takes torch tensors on the CPU, not on {tensor.device}: "
+            f"{memory_step(tensor, 'pass')}, or make the group with backend NCCL"
         )
     else:
         array = tensor.detach()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hoplite_ray.dtypes import imported, numpy_dtype, numpy_name, torch_name
+from hoplite_ray.dtypes import imported, memory_step, numpy_dtype, numpy_name, torch_name
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 
 # What numpy exports as a buffer by itself; of the others their bytes are taken.
@@ -107,10 +107,14 @@ def _name(array: np.ndarray[Any, Any]) -> str:
 
 
 def _of_torch(value: Any, torch: Any) -> tuple[str, np.ndarray[Any, Any]]:
-    if value.device.type != "cpu" or value.layout is not torch.strided:
+    if value.device.type != "cpu":
         raise WrongTypeError(
-            f"a tensor on {value.device} of layout {value.layout}; worlds carry dense memory of "
-            "the CPU: send its .cpu(), or .to_dense()"
+            f"a tensor on {value.device}; worlds carry memory of the CPU: "
+            f"{memory_step(value, 'send')}"
+        )
+    if value.layout is not torch.strided:
+        raise WrongTypeError(
+            f"a tensor of layout {value.layout}; worlds carry dense memory: send its .to_dense()"
         )
     try:
         name = torch_name(value.dtype)

@@ -141,6 +141,7 @@ for _ in range(64):
 DOUBLED: list[Any] = [np.zeros(1)]
 for _ in range(40):
     DOUBLED = [DOUBLED, DOUBLED]
+TEXT = np.array(["a"], np.dtypes.StringDType())
 Point = namedtuple("Point", "x y")
 STRUCTURES = {
     "objects": np.dtype([("a", "f4"), ("b", "O")]),
@@ -159,8 +160,9 @@ REFUSED = {
     "bytes": (b"abc", r"^value is bytes"),
     "none": ((np.zeros(1), (None,)), r"^value\[1\]\[0\] is NoneType"),
     "set": ({("a", 1): {1}}, r"^value\[\('a', 1\)\] is set"),
-    "named tuple": ({"p": Point(np.zeros(1), np.zeros(1))}, r'^value\["p"\] is .*Point; '),
-    "counter": (Counter("ab"), r"^value is collections\.Counter"),
+    "named tuple": ({"p": Point(np.zeros(1), np.zeros(1))}, r"\.Point; .* put tuple\(it\)"),
+    "counter": (Counter("ab"), r"^value is collections\.Counter; .* put dict\(it\)"),
+    "text of any length": (TEXT, r"np\.array\(it\.tolist\(\)\)"),
     "key of bytes": ({b"a": 1}, "^value is a dict with a key of type bytes; keys are str"),
     "key of numpy": ({"x": {np.int64(1): 2}}, r'^value\["x"\] is a dict .* type numpy\.int64'),
     "key that is no number": ({float("nan"): 1}, "a key of type float"),

@@ -9,10 +9,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from ray.util.collective import collective  # noqa: F401 - has the backend below register
 
 from hoplite_ray import codec, dtypes
-from hoplite_ray.errors import HopliteError, InvalidArgumentError
+from hoplite_ray.errors import HopliteError, InvalidArgumentError, WrongTypeError
+from hoplite_ray.plugin.collective import _array
 from hoplite_ray.refs import Layout
+from hoplite_ray.worlds.arrays import to_send
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -109,21 +112,57 @@ def quantised() -> Any:
         return torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.qint8)
 
 
+def nested(layout: Any) -> Any:
+    with warnings.catch_warnings(action="ignore"):  # they are a prototype of torch's
+        return torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=layout)
+
+
 REFUSED = {
     "requires grad": ({"w": torch.zeros(2, requires_grad=True)}, r'^value\["w"\] .*\.detach\(\)'),
     "parameter": (torch.nn.Parameter(torch.zeros(2)), r"requires grad; put its \.detach\(\)"),
-    "device": (torch.zeros(2, device="meta"), r"a tensor on meta; put its \.cpu\(\)"),
+    "meta": (torch.zeros(2, device="meta"), r"on meta; it has no bytes: .* \.to_empty\(device="),
+    "lazy": (torch.nn.UninitializedParameter(), r"without bytes yet; call its module once before"),
     "sparse": (torch.eye(3).to_sparse(), r"layout torch\.sparse_coo; put its \.to_dense\(\)"),
+    "nested": (nested(torch.strided), r"a nested tensor; put its \.unbind\(\)"),
+    "jagged": (nested(torch.jagged), r"a nested tensor; put its \.unbind\(\)"),
     "quantised": (quantised(), r"a quantised tensor; put its \.dequantize\(\)"),
     "subclass": (torch.zeros(2).as_subclass(Own), r"Own, not a plain tensor"),
-    "half bytes": (torch.empty(2, dtype=torch.uint4), r"whole numbers of bytes"),
+    "half bytes": (torch.empty(2, dtype=torch.uint4), r"take its \.view\(torch\.uint8\)"),
 }
 
 
 @pytest.mark.parametrize(("value", "why"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_is_no_plain_tensor_on_the_cpu_says_what_to_do(value: Any, why: str) -> None:
+    """Case 19."""
     with pytest.raises(InvalidArgumentError, match=why):
         codec.encode(value)
+
+
+ADVICE = {
+    "requires grad": lambda: torch.zeros(2, requires_grad=True).detach(),
+    "sparse": lambda: torch.eye(3).to_sparse().to_dense(),
+    "nested": lambda: nested(torch.strided).unbind(),
+    "jagged": lambda: nested(torch.jagged).unbind(),
+    "quantised": lambda: [quantised().dequantize(), quantised().int_repr()],
+    "half bytes": lambda: torch.zeros(2, dtype=torch.uint8).view(torch.uint4).view(torch.uint8),
+    "meta": lambda: torch.nn.Linear(2, 3, device="meta").to_empty(device="cpu").state_dict(),
+}
+
+
+@pytest.mark.parametrize("follow", ADVICE.values(), ids=ADVICE.keys())
+def test_the_advice_of_a_refusal_can_be_taken(follow: Any) -> None:
+    """Case 19."""
+    codec.encode(follow())
+
+
+@pytest.mark.parametrize("take", [codec.encode, to_send, _array])
+def test_a_tensor_on_meta_has_no_bytes_to_copy(take: Any) -> None:
+    """Case 19."""
+    with pytest.raises(
+        (InvalidArgumentError, WrongTypeError), match="it has no bytes: "
+    ) as refusal:
+        take(torch.zeros(2, device="meta"))
+    assert ".cpu()" not in str(refusal.value)
 
 
 def test_a_frozen_parameter_is_a_tensor() -> None:
