@@ -1,7 +1,8 @@
 """What an object is, as Python sees it: a tree of arrays, where each lies, and its bytes' length.
 
-The arrays of a value are the leaves of its layout. In the object's bytes they stand in order of
-dtype, each at a multiple of 64 bytes, so that the native core sees a few parts of one dtype each.
+The arrays of a value are the leaves of its layout; an array that has several names is one leaf. In
+the object's bytes they stand in order of dtype, each at a multiple of 64 bytes, so that the native
+core sees a few parts of one dtype each.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Literal
 
 from hoplite_ray.dtypes import NATIVE, OPAQUE, Kind, name_of, numpy_dtype, torch_dtype
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.values import CONTAINERS, DEPTH_MAX, Branch, Container, Leaf, Parts, names
+from hoplite_ray.values import CONTAINERS, DEPTH_MAX, Branch, Container, Leaf, Parts, named
 
 ReduceOp = Literal["sum", "prod", "min", "max", "mean"]
 # The numbers of native/plan/dtypes.h.
@@ -156,13 +157,15 @@ class Layout:
         """Say where the layouts differ first; empty if they are equal."""
         if self == other:
             return ""
-        mine = list(zip(names(self.tree), self.leaves, strict=True))
-        theirs = zip(names(other.tree), other.leaves, strict=True)
-        for (name, leaf), (other_name, other_leaf) in zip(mine, theirs, strict=False):
+        pairs = zip(named(self.tree), named(other.tree), strict=False)
+        for (name, number), (other_name, other_number) in pairs:
             if name != other_name:
                 return f"one has {name} where the other has {other_name}"
+            leaf, other_leaf = self.leaves[number], other.leaves[other_number]
             if str(leaf) != str(other_leaf):
                 return f"{name} is {leaf} in one and {other_leaf} in the other"
+            if number != other_number:
+                return f"{name} shares its memory with an earlier array in one of them only"
         return f"one is a {self} and the other a {other}, of other containers"
 
     def __str__(self) -> str:
@@ -241,11 +244,13 @@ def _placed(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
 
 # The bytes are compact JSON: [[[kind, dtype], ...], tree], where a leaf is [number of its dtype,
 # *shape] and a container {kind: [child, ...]}, with the keys of a dict between: [key, child, ...].
+# A further name of a leaf is a bare number: the leaf's, by order of first names, from 0 on.
 # There is one spelling of each layout; any other is refused.
 
 
 def _encoded(tree: int | Branch, leaves: Sequence[Leaf]) -> bytes:
     numbers: dict[tuple[str, str], int] = {}
+    spelt: set[int] = set()
 
     def spelled(node: int | Branch) -> Any:
         if isinstance(node, Branch):
@@ -253,6 +258,9 @@ def _encoded(tree: int | Branch, leaves: Sequence[Leaf]) -> bytes:
             if node.kind in ("dict", "OrderedDict"):
                 children = [each for pair in zip(node.keys, children, strict=True) for each in pair]
             return {node.kind: children}
+        if node in spelt:
+            return node
+        spelt.add(node)
         leaf = leaves[node]
         number = numbers.setdefault((leaf.kind, leaf.dtype), len(numbers))
         return [number, *leaf.shape]
@@ -292,6 +300,10 @@ _decoded_before = lru_cache(maxsize=1024)(_decoded)
 def _read(node: Any, dtypes: Any, leaves: list[Leaf], depth: int) -> int | Branch:
     if depth > DEPTH_MAX:
         raise ValueError(f"it nests deeper than {DEPTH_MAX}")
+    if type(node) is int:
+        if not 0 <= node < len(leaves):
+            raise ValueError(f"{node!r} is no leaf that came before")
+        return node
     if isinstance(node, list):
         number, *shape = node
         if any(type(extent) is not int or extent < 0 for extent in node):
@@ -327,7 +339,8 @@ def check_reducible(layout: Layout, op: ReduceOp) -> None:
     """
     if op not in REDUCE_OPS:
         raise InvalidArgumentError(f"op is {op!r}; it takes {', '.join(REDUCE_OPS)}")
-    for name, leaf in zip(names(layout.tree), layout.leaves, strict=True):
+    for name, number in named(layout.tree):
+        leaf = layout.leaves[number]
         if leaf.dtype not in NATIVE:
             step = f"convert it to one of {', '.join(NATIVE)}"
         elif leaf.dtype == "bool" and op not in ("min", "max"):

@@ -83,7 +83,8 @@ class Store(Collectives):
         """Put a copy of `value` under `object_id`, on this node, until it is deleted.
 
         A value is a numpy array, a torch tensor on the CPU, or a dict, list or tuple of values; or
-        what codec.encode made of one. Receivers on other nodes stream while the copy is still being
+        what codec.encode made of one. An array with several names in it is one array at the reader,
+        too. Receivers on other nodes stream while the copy is still being
         made. `incarnation` is the attempt: a higher one replaces the bytes of a lower one.
 
         Raises:  InvalidArgumentError naming the part of the value that no object can hold;

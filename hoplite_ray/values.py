@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,7 +35,8 @@ _NODES_MAX = 128 << 10  # each takes two bytes of a layout or more, so that more
 class Branch:
     """A container: its kind, the keys if it is a dict, and what it holds: branches and leaves.
 
-    A leaf is its number, in the order in which the value names them.
+    A leaf is its number, in the order in which the value names them first. A number that comes
+    again is the same array under another name, as tied weights are.
     """
 
     kind: Container
@@ -65,13 +66,14 @@ class Leaf:
 class Parts:
     """A value taken apart: its tree, and for each leaf what it is and the array itself."""
 
-    __slots__ = ("_above", "_nodes", "_steps", "arrays", "leaves", "tree")
+    __slots__ = ("_above", "_known", "_nodes", "_steps", "arrays", "leaves", "tree")
 
     def __init__(self, value: Any) -> None:
         """Raises InvalidArgumentError naming the part of the value that no object can hold."""
         self.arrays: list[Any] = []
         self.leaves: list[Leaf] = []
         self._above: set[int] = set()  # the containers that we are in
+        self._known: dict[Hashable, int] = {}  # what memory each leaf in a container is
         self._steps: list[Any] = []  # the indices and keys by which we came here
         self._nodes = 0
         self.tree = self._take(value)
@@ -82,9 +84,7 @@ class Parts:
             raise self._refused("part of a value that is too large; put it as several objects")
         kind = type(value).__name__
         if type(value) is not CONTAINERS.get(kind):
-            self.leaves.append(self._leaf(value))
-            self.arrays.append(value)
-            return len(self.leaves) - 1
+            return self._number(self._leaf(value), value)
         if id(value) in self._above:
             raise self._refused("a container that holds itself; break the cycle")
         if len(self._above) == DEPTH_MAX:
@@ -103,6 +103,17 @@ class Parts:
             self._steps.pop()
         self._above.remove(id(value))
         return Branch(kind, keys, tuple(children))
+
+    def _number(self, leaf: Leaf, array: Any) -> int:
+        """The number of a leaf: of an array that came before under another name, that one's."""
+        number = len(self.leaves)
+        if self._above and (memory := _memory(leaf, array)) is not None:
+            known = self._known.setdefault(memory, number)
+            if known != number:
+                return known
+        self.leaves.append(leaf)
+        self.arrays.append(array)
+        return number
 
     def _leaf(self, value: Any) -> Leaf:
         if isinstance(value, (np.ndarray, np.generic)):
@@ -160,16 +171,25 @@ def put_together(node: int | Branch, arrays: list[Any]) -> Any:
     return CONTAINERS[node.kind](children)
 
 
-def names(node: int | Branch, name: str = "value") -> list[str]:
-    """Name every leaf by how it is reached: `value["layers"][3]`."""
+def named(node: int | Branch, name: str = "value") -> list[tuple[str, int]]:
+    """Name every leaf by how it is reached, `value["layers"][3]`, with its number."""
     if not isinstance(node, Branch):
-        return [name]
+        return [(name, node)]
     steps = map(_step, node.keys or range(len(node.children)))
     return [
         each
         for step, child in zip(steps, node.children, strict=True)
-        for each in names(child, name + step)
+        for each in named(child, name + step)
     ]
+
+
+def _memory(leaf: Leaf, array: Any) -> Hashable:
+    """Equal for two arrays of the same elements in the same memory; None if that can't be said."""
+    if not leaf.size_bytes or isinstance(array, np.generic):
+        return None
+    if leaf.kind == "torch":
+        return leaf, array.data_ptr(), array.stride(), array.is_conj(), array.is_neg()
+    return leaf, array.__array_interface__["data"][0], array.strides
 
 
 def _step(key: Any) -> str:

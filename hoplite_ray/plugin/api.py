@@ -38,7 +38,8 @@ def put(value: Any, *, timeout_s: float | None = None) -> Ref:
     """Put a value into the store once, for any number of readers.
 
     A value is a numpy array, a torch tensor on the CPU, or a dict, list or tuple of values, which
-    is one object. An Array, sealed if it is an `empty`, becomes a ref of the same object.
+    is one object. An array that has several names in it, as tied weights do, is stored once and is
+    one array at the reader. An Array, sealed if it is an `empty`, becomes a ref of the same object.
     Returns: an ordinary ref; as a task's argument it becomes an `Array`. The object goes when the
              last ref and the last Array of it do; after this process, when memory is needed.
     Raises:  InvalidArgumentError naming the part of `value` that is no array of plain bytes;

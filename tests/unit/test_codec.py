@@ -128,9 +128,25 @@ def test_containers_without_arrays_are_objects_without_bytes(value: Any) -> None
     assert codec.encode(value).layout.parts == []
 
 
-def test_one_array_in_two_places_arrives_twice() -> None:
-    array = np.arange(3.0)
-    assert_same(there_and_back([array, {"again": array}]), [array, {"again": array}])
+def test_one_array_in_two_places_is_stored_once_and_arrives_as_one() -> None:
+    """Case 03."""
+    array = np.arange(1000.0)
+    value = [array, {"again": array, "view": array[:], "part": array[:5]}]
+    assert Layout.of(value).size_bytes <= array.nbytes + 64
+    back = there_and_back(value)
+    assert_same(back, value)
+    assert back[0] is back[1]["again"] is back[1]["view"]
+    assert not np.shares_memory(back[0], back[1]["part"])
+
+
+def test_equal_arrays_of_other_memory_order_dtype_or_shape_stay_apart() -> None:
+    square = np.zeros((4, 4))
+    others = [square.T, square.view("i8"), square.reshape(16), square.copy(), square[::-1][::-1]]
+    layout = Layout.of([square, *others])
+    assert len(layout.leaves) == len(others)  # the last one is `square` again
+    numbers = [np.float64(1.5), np.float64(1.5)]  # whose memory is nowhere for long
+    assert len(Layout.of(numbers).leaves) == 2
+    assert len(Layout.of([np.empty(0), np.empty(0)]).leaves) == 2
 
 
 LOOP: list[Any] = [np.zeros(1)]
@@ -141,6 +157,7 @@ for _ in range(64):
 DOUBLED: list[Any] = [np.zeros(1)]
 for _ in range(40):
     DOUBLED = [DOUBLED, DOUBLED]
+MANY = [np.zeros(1) for _ in range(60_000)]
 TEXT = np.array(["a"], np.dtypes.StringDType())
 Point = namedtuple("Point", "x y")
 STRUCTURES = {
@@ -170,7 +187,7 @@ REFUSED = {
     "cycle": (LOOP, r'^value\[1\]\["back"\] is a container that holds itself; break'),
     "too deep": (DEEP, r"nested deeper than 64 containers; flatten"),
     "too many parts": (DOUBLED, r"too large; put it as several objects"),
-    "too long a layout": ([np.zeros(1)] * 60_000, r"takes \d+ bytes, at most 262144 fit; put"),
+    "too long a layout": (MANY, r"takes \d+ bytes, at most 262144 fit; put"),
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.refs import Layout, check_reducible
 from tests.unit.values import values
 
+ONE = np.zeros(2)
 NATIVE = Path(__file__).parents[2] / "native"
 
 
@@ -82,6 +83,12 @@ HOSTILE = {
     "dtype twice": b'[[["numpy","float32"],["numpy","float32"]],{"list":[[0,1],[1,1]]}]',
     "spaces": b'[[["numpy", "float32"]],[0,1]]',
     "container": b'[[],{"set":[]}]',
+    "again nothing": b"[[],0]",
+    "again what comes later": b'[[["numpy","float32"]],{"list":[0,[0,1]]}]',
+    "again itself": b'[[["numpy","float32"]],{"list":[[0,1],1]}]',
+    "again a negative": b'[[["numpy","float32"]],{"list":[[0,1],-1]}]',
+    "again true": b'[[["numpy","float32"]],{"list":[[0,1],[0,1],true]}]',
+    "again a fraction": b'[[["numpy","float32"]],{"list":[[0,1],0.0]}]',
     "two containers": b'[[],{"list":[],"tuple":[]}]',
     "no container": b"[[],{}]",
     "list of text": b'[[],{"list":"ab"}]',
@@ -107,6 +114,22 @@ def test_the_bytes_are_short_and_never_change() -> None:
         b'[[["numpy","float32"],["numpy",">f8"]],'
         b'{"dict":["w",[0,3,4],["b",1],{"list":[[1,2],{"tuple":[[0]]}]}]}]'
     )
+
+
+def test_further_names_of_an_array_are_short_and_never_change() -> None:
+    """Case 03."""
+    embed, norm = np.zeros((3, 4), "f4"), np.zeros(4, "f4")
+    value = {"embed": embed, "norm": norm, "heads": [norm, (embed,)]}
+    assert Layout.of(value).to_bytes() == (
+        b'[[["numpy","float32"]],'
+        b'{"dict":["embed",[0,3,4],"norm",[0,4],"heads",{"list":[1,{"tuple":[0]}]}]}]'
+    )
+
+
+def test_a_layout_of_a_writer_that_stores_each_name_apart_is_read() -> None:
+    """Case 03."""
+    layout = Layout.from_bytes(b'[[["numpy","float32"]],{"list":[[0,32],[0,32]]}]')
+    assert [leaf.offset for leaf in layout.leaves] == [0, 128]
 
 
 def test_an_array_has_shape_and_dtype_and_a_container_says_that_it_has_none() -> None:
@@ -136,6 +159,11 @@ def test_an_array_has_shape_and_dtype_and_a_container_says_that_it_has_none() ->
             'one has value["a"] where the other has value["b"]',
         ),
         (
+            {"a": ONE, "b": ONE},
+            {"a": ONE, "b": np.zeros(2)},
+            'value["b"] shares its memory with an earlier array in one of them only',
+        ),
+        (
             [np.zeros(2)],
             (np.zeros(2),),
             "one is a list of 1 arrays and the other a tuple of 1 arrays, of other containers",
@@ -160,6 +188,14 @@ def test_what_can_be_reduced(op: Any, dtype: str) -> None:
     else:
         check_reducible(layout, op)
     assert sorted([*FLOATS, *INTEGERS, "bool"]) == sorted(dtypes.NATIVE)
+
+
+def test_each_name_of_an_array_is_looked_at_for_a_reduce() -> None:
+    """Case 03."""
+    array = np.zeros(2)
+    check_reducible(Layout.of([array, array]), "sum")
+    with pytest.raises(InvalidArgumentError, match=r"does not take value\[1\], which is <M8"):
+        check_reducible(Layout.of([array, ONE.view("M8[s]"), array]), "sum")
 
 
 @pytest.mark.parametrize("dtype", [">f4", "c8", "M8[s]", "U3"])

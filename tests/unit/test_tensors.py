@@ -165,6 +165,28 @@ def test_a_tensor_on_meta_has_no_bytes_to_copy(take: Any) -> None:
     assert ".cpu()" not in str(refusal.value)
 
 
+def test_tied_weights_of_a_model_are_stored_once_and_arrive_tied() -> None:
+    """Case 03."""
+    model = torch.nn.ModuleDict(
+        {"embed": torch.nn.Embedding(50, 8), "head": torch.nn.Linear(8, 50)}
+    )
+    model["head"].weight = model["embed"].weight
+    state = model.state_dict()  # whose tensors are two objects of one memory
+    assert state["head.weight"] is not state["embed.weight"]
+    assert Layout.of(state).size_bytes < 1.5 * state["embed.weight"].nbytes
+    back = there_and_back(state)
+    assert back["head.weight"] is back["embed.weight"]
+    assert_same(back["head.weight"], state["head.weight"])
+
+
+@pytest.mark.parametrize("view", [torch.conj, torch.t, lambda it: it.conj().imag], ids=str)
+def test_views_of_one_memory_with_other_elements_stay_apart(view: Any) -> None:
+    tensor = torch.complex(torch.arange(4.0), torch.ones(4)).reshape(2, 2)
+    back = there_and_back([tensor, view(tensor)])
+    assert_same(back[0], tensor)
+    assert_same(back[1], view(tensor))
+
+
 def test_a_frozen_parameter_is_a_tensor() -> None:
     parameter = torch.nn.Parameter(torch.ones(2), requires_grad=False)
     back = there_and_back(parameter)

@@ -37,7 +37,11 @@ def containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(some, some.map(tuple), dicts, dicts.map(OrderedDict))
 
 
-values = st.recursive(arrays, containers, max_leaves=12)
+some_values = st.recursive(arrays, containers, max_leaves=12)
+tied_values = arrays.flatmap(
+    lambda array: st.recursive(st.just(array) | arrays, containers, max_leaves=12)
+)
+values = some_values | tied_values
 
 
 def assert_same(back: Any, value: Any) -> None:
