@@ -3,6 +3,7 @@
 flag        ray.init(runtime_env={"hoplite": {...}}) and the workers' setup hook
 start       exactly one node process per Ray node
 attachment  this process's client of its node
+sharing     a slow call that is made once for all who wait, each with a limit of its own
 array       the handle that travels in Ray's objects
 operators   what an operand can do: Python's, numpy's and torch's operators
 leaves      the arrays in a value, converted

@@ -21,6 +21,7 @@ import ray
 from hoplite_ray.errors import GetTimeoutError, HopliteError
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.sharing import deadline_in
 from hoplite_ray.plugin.start import NodePlace
 
 _ANCHORS_PER_CALL = 32
@@ -76,12 +77,14 @@ class StewardLife:
             return _read(descriptor)[0]
 
     @staticmethod
-    def used(place: NodePlace) -> int:
+    def used(place: NodePlace, timeout_s: float | None = None) -> int | None:
         """The number of the life that the caller relies on from now on; 0 without one.
 
         That life stays for seconds more, in which the caller gives it something to do. Waits while
-        one may be about to end, which takes milliseconds.
+        one may be about to end, which takes milliseconds, or as long as Ray does not answer the
+        life: None after `timeout_s`.
         """
+        deadline = deadline_in(timeout_s)
         with _opened(place) as descriptor:
             if descriptor is not None:
                 os.pwrite(descriptor, _USED, _USED_AT)
@@ -89,6 +92,8 @@ class StewardLife:
                 life, ends = _read(descriptor)
                 if not ends:
                     return life
+                if deadline is not None and time.monotonic() >= deadline:
+                    return None
                 time.sleep(0.001)
 
 
@@ -145,18 +150,17 @@ class AnchorSupply:
             except queue.Empty:
                 if left_s > 0:
                     continue  # others may have taken all that the last call brought
-                kind = GetTimeoutError if limit_s == timeout_s else HopliteError
-                raise kind(
-                    f"the steward of this Ray node has not answered for {limit_s:g} s; "
-                    "see its log in the Ray session directory"
-                ) from None
+                raise _late(limit_s, timeout_s) from None
             if isinstance(taken, Exception):
                 raise HopliteError(
                     f"the steward of this Ray node does not answer: {taken}"
                 ) from taken
             life, anchor = taken
-            if life == StewardLife.used(self._place):
+            used = StewardLife.used(self._place, max(0.0, deadline - time.monotonic()))
+            if life == used:
                 return anchor
+            if used is None:
+                raise _late(limit_s, timeout_s)
 
     def _refill(self) -> None:
         try:
@@ -171,8 +175,9 @@ class AnchorSupply:
     def _asked(self) -> tuple[int, list[Ref]]:
         for tries_left in reversed(range(_TRIES)):
             try:
+                steward = self._steward()
                 with seams.staying(self._connection):
-                    call = self._steward().anchors.remote(_ANCHORS_PER_CALL).future()
+                    call = steward.anchors.remote(_ANCHORS_PER_CALL).future()
                 while not wait([call], timeout=_LOOK_S).done:
                     with seams.staying(self._connection):
                         pass  # else no answer will come, and ray.get would start a cluster
@@ -182,3 +187,12 @@ class AnchorSupply:
                 if not tries_left:
                     raise
         raise AssertionError("unreachable")
+
+
+def _late(limit_s: float, timeout_s: float | None) -> HopliteError:
+    """What to raise when no anchor has come within `limit_s`."""
+    kind = GetTimeoutError if limit_s == timeout_s else HopliteError
+    return kind(
+        f"the steward of this Ray node has not answered for {limit_s:g} s; "
+        "see its log in the Ray session directory"
+    )

@@ -25,12 +25,12 @@ from hoplite_ray.plugin.attachment import (
     RayObjectLostError,
     attachment,
     is_attached,
-    left_s,
     need_ray,
 )
 from hoplite_ray.plugin.collecting import Gathered
 from hoplite_ray.plugin.fetching import PendingValue, PendingValues
 from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.sharing import left_s
 from hoplite_ray.refs import Layout, short_name
 
 
@@ -43,23 +43,27 @@ def put(value: Any, *, timeout_s: float | None = None) -> Ref:
     Returns: an ordinary ref; as a task's argument it becomes an `Array`. The object goes when the
              last ref and the last Array of it do; after this process, when memory is needed.
     Raises:  InvalidArgumentError naming the part of `value` that is no array of plain bytes;
-             StoreFullError; GetTimeoutError if the store had no room within `timeout_s`.
+             StoreFullError; GetTimeoutError if the store had no room, or the node no life, within
+             `timeout_s`.
     Cost:    one copy of the bytes, on this node.
     """
-    deadline_of(timeout_s)
+    deadline = deadline_of(timeout_s)
     if isinstance(value, Array):
         need_ray()
         return ray.put(value)
     encoded = encoded_of(value)
-    here = attachment()
-    with owned(here, encoded.layout) as (ref, incarnation):
-        here.put(ref.binary(), encoded, incarnation=incarnation, timeout_s=timeout_s)
+    here = attachment(deadline)
+    with owned(here, encoded.layout, deadline) as (ref, incarnation):
+        here.put(ref.binary(), encoded, incarnation=incarnation, timeout_s=left_s(deadline))
     return ref
 
 
 @contextmanager
-def owned(here: Attachment, layout: Layout) -> Iterator[tuple[Ref, int]]:
-    """A new ref for an object that this process puts in the body, and its incarnation."""
+def owned(here: Attachment, layout: Layout, deadline: float | None) -> Iterator[tuple[Ref, int]]:
+    """A new ref for an object that this process puts in the body, and its incarnation.
+
+    Waits at the end until there is a steward, at most until `deadline`.
+    """
     incarnation = ids.incarnation(here.began_s)
     ref = ray.put(PutHandle(incarnation, layout))
     here.journal.owned(ref.binary(), incarnation)
@@ -67,7 +71,7 @@ def owned(here: Attachment, layout: Layout) -> Iterator[tuple[Ref, int]]:
         yield ref, incarnation
         here.remember_put(ref.binary(), incarnation)
     finally:
-        here.reaper.watch(ref)  # what failed may have been sealed in that very moment
+        here.reap(ref, deadline)  # what failed may have been sealed in that very moment
 
 
 def encoded_of(value: Any) -> Encoded:
@@ -127,9 +131,9 @@ def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) 
     Cost:   nothing is copied above 64 KiB; memory is this node's arena until the value dies.
     """
     deadline = deadline_of(timeout_s)
-    pending = begun(gettables(refs, "get"))
+    pending = begun(gettables(refs, "get"), deadline)
     awaited = [each for each in pending if isinstance(each, ray.ObjectRef)]
-    pending = filled(pending, ray_values(awaited, deadline, timeout_s))
+    pending = filled(pending, ray_values(awaited, deadline, timeout_s), deadline)
     values = [
         each.result(left_s(deadline)) if isinstance(each, PendingValue | PendingValues) else each
         for each in pending
@@ -207,38 +211,46 @@ def raise_ours(error: ray.exceptions.RayTaskError) -> None:
         raise error.cause from getattr(error.cause, "first_failure", error)
 
 
-def begun(items: list[Gettable]) -> list[Ref | PendingValue]:
-    """Starts to fetch what needs no answer of Ray's: Arrays, and refs of puts that are known."""
-    here = attachment() if is_attached() else None
+def begun(items: list[Gettable], deadline: float | None) -> list[Ref | PendingValue]:
+    """Starts to fetch what needs no answer of Ray's: Arrays, and refs of puts that are known.
+
+    Raises: GetTimeoutError if the node is not there by `deadline`.
+    """
+    here = attachment(deadline) if is_attached() else None
     known = {} if here is None else here.known_puts
     pending: list[Ref | PendingValue] = []
     for each in items:
         if isinstance(each, Array):
-            pending.append(each.begin())
+            pending.append(each.begin(deadline))
         elif (incarnation := known.get(each.binary())) is not None:
-            pending.append(PendingValue(each.binary(), incarnation, here=here))
+            pending.append(PendingValue(each.binary(), incarnation, here=here, deadline=deadline))
         else:
             pending.append(each)
     return pending
 
 
-def filled(pending: list[Ref | PendingValue], values: list[Any]) -> list[Any]:
-    """`pending` with Ray's values in place of its refs, and what they lead to begun."""
+def filled(
+    pending: list[Ref | PendingValue], values: list[Any], deadline: float | None
+) -> list[Any]:
+    """`pending` with Ray's values in place of its refs, and what they lead to begun.
+
+    Raises: as `begun`.
+    """
     rest = iter(values)
     return [
-        _begun_value(each, rest) if isinstance(each, ray.ObjectRef) else each for each in pending
+        _begun_value(each, next(rest), deadline) if isinstance(each, ray.ObjectRef) else each
+        for each in pending
     ]
 
 
-def _begun_value(ref: Ref, values: Iterator[Any]) -> Any:
-    value = next(values)
+def _begun_value(ref: Ref, value: Any, deadline: float | None) -> Any:
     if isinstance(value, Gathered):
-        return PendingValues(each.begin() for each in value)
+        return PendingValues(each.begin(deadline) for each in value)
     if not isinstance(value, Array):
         return value
     if value._object_id == ref.binary() and value._members is None:
-        attachment().remember_put(value._object_id, value._incarnation)
-    return value.begin()
+        attachment(deadline).remember_put(value._object_id, value._incarnation)
+    return value.begin(deadline)
 
 
 def wait(
@@ -257,17 +269,20 @@ def wait(
     return list(ready), list(pending)
 
 
-def delete(refs: Gettable | Sequence[Gettable]) -> None:
-    """Free objects now, whoever still refers to them: a later get raises ObjectLostError.
+def delete(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> None:
+    """Free objects now, whatever still refers to them: a later get raises ObjectLostError.
 
-    Raises: InvalidArgumentError for a ref that is still pending, or that holds no Array.
+    Raises: InvalidArgumentError for a ref that is still pending, or that holds no Array;
+            GetTimeoutError if the node has not passed it on within `timeout_s`.
     """
-    here = attachment()
-    for each in gettables(refs, "delete"):
-        here.delete(deletable(each))
+    deadline = deadline_of(timeout_s)
+    items = gettables(refs, "delete")
+    here = attachment(deadline)
+    for each in items:
+        here.delete(deletable(each, deadline, timeout_s), timeout_s=left_s(deadline))
 
 
-def deletable(each: Gettable) -> bytes:
+def deletable(each: Gettable, deadline: float | None, timeout_s: float | None) -> bytes:
     """The id of the object that a ref or an Array stands for, of an orphan too.
 
     Raises: as `delete`.
@@ -278,7 +293,7 @@ def deletable(each: Gettable) -> bytes:
             raise InvalidArgumentError(
                 f"object {each.hex()[:12]}.. is still pending: wait for it, or ray.cancel it"
             )
-        (value,) = ray_values([each], None, None, of_orphan=lambda ref: ref)
+        (value,) = ray_values([each], deadline, timeout_s, of_orphan=lambda ref: ref)
         if value is each:
             return bytes(each.binary())  # a put's
     if not isinstance(value, Array):

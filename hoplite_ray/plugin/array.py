@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 import weakref
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -16,12 +15,13 @@ from hoplite_ray.codec import Encoded
 from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import ids, seams
-from hoplite_ray.plugin.attachment import Attachment, attachment, is_attached, left_s
+from hoplite_ray.plugin.attachment import Attachment, attachment, is_attached
 from hoplite_ray.plugin.fetching import PendingValue, put_async_of
 from hoplite_ray.plugin.holding import hold
 from hoplite_ray.plugin.leaves import converted, copied, read_only, to_numpy, to_tensor
 from hoplite_ray.plugin.operators import Operators
 from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.sharing import deadline_in, left_s
 from hoplite_ray.plugin.writable import Writable
 from hoplite_ray.refs import Layout, short_name
 
@@ -201,11 +201,11 @@ class Array(Operators):
         pending = await asyncio.to_thread(self.begin)
         return await pending.result_async(None)
 
-    def begin(self) -> PendingValue:
-        """Start to fetch; the value is taken by the result's `result(timeout_s)`."""
+    def begin(self, deadline: float | None = None) -> PendingValue:
+        """Start to fetch, by `deadline`; the result's `result(timeout_s)` takes the value."""
         self._seal()
         spare = None if self._spare is None else Encoded(self._layout, [memoryview(self._spare)])
-        return PendingValue(self._object_id, self._incarnation, spare=spare)
+        return PendingValue(self._object_id, self._incarnation, deadline=deadline, spare=spare)
 
     def _own(self) -> Any:
         """A value that nobody else has; the one being written, of an unsealed `empty`."""
@@ -283,8 +283,7 @@ class PutHandle:
 
 def make(encoded: Encoded, *, timeout_s: float | None = None) -> Array:
     """Put a value as the running task's next array; an anchor of the steward keeps it alive."""
-    here = attachment()
-    anchor, timeout_s = _anchored(here, timeout_s)
+    here, anchor, timeout_s = _anchored(timeout_s)
     object_id, incarnation = _named(here, anchor)
     here.put(object_id, encoded, incarnation=incarnation, timeout_s=timeout_s)
     spare = _spare_of(encoded)
@@ -309,18 +308,18 @@ def make_empty(
     shape: int | Sequence[int], dtype: Any, kind: Kind, timeout_s: float | None
 ) -> Array:
     """The running task's next array, to be written until it is sealed."""
-    here = attachment()
-    anchor, timeout_s = _anchored(here, timeout_s)
+    here, anchor, timeout_s = _anchored(timeout_s)
     object_id, incarnation = _named(here, anchor)
     writing = Writable(here, object_id, incarnation, shape, dtype, kind=kind, timeout_s=timeout_s)
     made_by = seams.task_id()
     return Array(object_id, incarnation, writing.layout, anchor, made_by=made_by, writing=writing)
 
 
-def _anchored(here: Attachment, timeout_s: float | None) -> tuple[Ref, float | None]:
-    """An anchor, and what is left of `timeout_s`."""
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    return here.anchors.take(timeout_s), left_s(deadline)
+def _anchored(timeout_s: float | None) -> tuple[Attachment, Ref, float | None]:
+    """The attachment, an anchor, and what is left of `timeout_s`."""
+    deadline = deadline_in(timeout_s)
+    here = attachment(deadline)
+    return here, here.anchors.take(left_s(deadline)), left_s(deadline)
 
 
 def _named(here: Attachment, anchor: Ref) -> tuple[bytes, int]:

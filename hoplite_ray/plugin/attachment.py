@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +17,7 @@ import ray
 
 from hoplite_ray.codec import Encoded
 from hoplite_ray.errors import (
+    GetTimeoutError,
     HopliteError,
     NodeLostError,
     ObjectLostError,
@@ -27,6 +27,7 @@ from hoplite_ray.plugin import flag, seams
 from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.journal import Journal
 from hoplite_ray.plugin.lifetime import Reaper
+from hoplite_ray.plugin.sharing import SharedCall, deadline_in, left_s
 from hoplite_ray.plugin.start import NodePlace, RunningNode, began_s, ensure_node
 from hoplite_ray.store import Store
 
@@ -56,11 +57,17 @@ class Attachment:
         self.place = place
         self.connection = seams.connection()
         self.began_s = began_s()
-        self._lock = threading.Lock()
         self._node: RunningNode = ensure_node(place, flag.asked())
         self._store: Store | None = Store.attach(self._node.socket)
         self.journal = Journal(place.journals)
+        log = place.directory / "node.log"
+        self._renewal = SharedCall(
+            "renewal", self._renew, lambda: f"the node here has no next life yet, see {log},"
+        )
         self._steward: tuple[int, Any] = (0, None)  # its life, and its handle
+        self._finding = SharedCall(
+            "finding", self._find_steward, lambda: "the steward of this Ray node has not begun"
+        )
         self.known_puts: OrderedDict[bytes, int] = OrderedDict()  # ids and incarnations; the newest
         if seams.is_driver():
             _ = self._reaper  # which hears of a ray.shutdown
@@ -70,9 +77,18 @@ class Attachment:
     @property
     def store(self) -> Store:
         """The store of the node's present life."""
-        with self._lock:
-            store = self._store
-            return self._renew() if store is None or not store.is_alive else store
+        return self.store_by(None)
+
+    def store_by(self, deadline: float | None) -> Store:
+        """Return `store`, if it is there by `deadline`.
+
+        Raises: GetTimeoutError if the node has no next life by then; what kept it from one.
+        """
+        store = self._store
+        if store is not None and store.is_alive:
+            return store
+        _refuse_at_end()
+        return self._renewal.result(deadline)
 
     @property
     def node_life(self) -> int:
@@ -81,23 +97,41 @@ class Attachment:
     @property
     def steward(self) -> Any:
         """The steward of this Ray node, started unless it runs: it may have left meanwhile."""
+        return self.steward_by(None)
+
+    def steward_by(self, deadline: float | None) -> Any:
+        """Return `steward`, if there is one by `deadline`.
+
+        Raises: GetTimeoutError otherwise.
+        """
+        life, steward = self._steward
+        if life and StewardLife.used(self.place, timeout_s=0.0) == life:
+            return steward
+        _refuse_at_end()
+        return self._finding.result(deadline)
+
+    def _find_steward(self) -> Any:
+        from hoplite_ray.plugin.steward import steward_of
+
         life = StewardLife.used(self.place)
         if life == 0 or life != self._steward[0]:
-            from hoplite_ray.plugin.steward import steward_of
-
             with seams.staying(self.connection):
-                self._steward = life, steward_of(self.place)
+                self._steward = life or 0, steward_of(self.place)
         return self._steward[1]
 
     @cached_property
     def anchors(self) -> AnchorSupply:
         return AnchorSupply(self.place, lambda: self.steward)
 
-    @property
-    def reaper(self) -> Reaper:
-        """Deletes the objects that this process has put, when their refs are gone."""
-        _ = self.steward  # which reaps them if this process dies first
-        return self._reaper
+    def reap(self, ref: seams.Ref, deadline: float | None) -> None:
+        """Delete the object that this process has put under `ref`, when that has gone.
+
+        The steward does if this process dies first. Where it has not begun by `deadline` it reads
+        of the object later.
+        """
+        self._reaper.watch(ref)
+        with suppress(GetTimeoutError):
+            self.steward_by(deadline)
 
     @cached_property
     def _reaper(self) -> Reaper:
@@ -109,8 +143,9 @@ class Attachment:
         return Reaper(self._abandon, self._shut_down)
 
     def _abandon(self, target: bytes) -> None:
+        steward = self.steward
         with seams.staying(self.connection):
-            self.steward.abandon.remote(target)
+            steward.abandon.remote(target)
 
     def _release(self, object_id: bytes) -> None:
         self.delete(object_id)
@@ -127,18 +162,20 @@ class Attachment:
     def _let_go(self) -> None:
         """Close the store, and drop it: as long as it is there, it has the arena's memory.
 
-        Without the lock, which a `_renew` may hold for a minute: the process may be at its end.
+        Without waiting for a `_renew`, which may take a minute: the process may be at its end.
         """
         store, self._store = self._store, None
         if store is not None:
             store.close()
 
     def _renew(self) -> Store:
-        """Attach to the next life of the node, started here unless somebody has."""
-        _refuse_at_end()
+        """Attach to the next life of the node, started here unless another process has."""
+        store = self._store
+        if store is not None and store.is_alive:
+            return store  # the last call has ended since the caller looked
         with seams.staying(self.connection):
-            if (lost := self._store) is not None:
-                lost.close()
+            if store is not None:
+                store.close()
             self._node = ensure_node(self.place, flag.asked(), lost=self._node)
             self._store = store = Store.attach(self._node.socket)
             return store
@@ -152,20 +189,28 @@ class Attachment:
         timeout_s: float | None,
     ) -> None:
         self._retried(
-            lambda store: store.put(object_id, value, incarnation=incarnation, timeout_s=timeout_s)
+            lambda store, left_s: store.put(
+                object_id, value, incarnation=incarnation, timeout_s=left_s
+            ),
+            timeout_s,
         )
 
-    def delete(self, object_id: bytes, *, upto: int = 0) -> None:
-        self._retried(lambda store: store.delete(object_id, upto=upto))
+    def delete(self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None) -> None:
+        self._retried(
+            lambda store, left_s: store.delete(object_id, upto=upto, timeout_s=left_s), timeout_s
+        )
 
     def orphan(self, object_id: bytes, *, upto: int = 0) -> None:
-        self._retried(lambda store: store.orphan(object_id, upto=upto))
+        self._retried(lambda store, left_s: store.orphan(object_id, upto=upto), None)
 
-    def _retried(self, operation: Callable[[Store], None]) -> None:
-        """Do it, again in the node's next life if that one ends under it."""
+    def _retried(
+        self, operation: Callable[[Store, float | None], None], timeout_s: float | None
+    ) -> None:
+        """Do it, again in the node's next life if that one ends under it; all in `timeout_s`."""
+        deadline = deadline_in(timeout_s)
         for tries_left in reversed(range(TRIES)):
             try:
-                return operation(self.store)
+                return operation(self.store_by(deadline), left_s(deadline))
             except NodeLostError:
                 if not tries_left:
                     raise
@@ -185,11 +230,6 @@ class Attachment:
         self.journal.close()
 
 
-def left_s(deadline: float | None) -> float | None:
-    """Seconds until `deadline` of the monotonic clock; None if there is none."""
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
-
-
 _current: Attachment | None = None
 _is_over = False  # True if this process is at its end
 
@@ -202,9 +242,6 @@ def _detach() -> None:
     if _current is not None and _current.pid == os.getpid():
         _current.close()
         _current = None
-
-
-_changing = threading.Lock()
 
 
 def _refuse_at_end() -> None:
@@ -239,22 +276,28 @@ def is_attached() -> bool:
     return _current is not None
 
 
-def attachment() -> Attachment:
+def attachment(deadline: float | None = None) -> Attachment:
     """This process's attachment, made now if there is none for the Ray node it is connected to.
 
     Raises: HopliteError if Ray is not running here; ValueError if the job's options are wrong;
-            UnusableAfterForkError in the child of a process that is attached.
+            UnusableAfterForkError in the child of a process that is attached; GetTimeoutError if
+            the node has not begun by `deadline`.
     """
-    global _current
     need_ray()
-    connection = seams.connection()
     current = _current
-    if current is not None and current.connection == connection:
+    if current is not None and current.connection == seams.connection():
         return current
-    with _changing:
-        if _current is None or _current.connection != connection:  # else another thread has made it
-            if _current is not None:
-                _current.close()  # of a Ray that was shut down in this process
-            _current = None
-            _current = Attachment(NodePlace.of_this_process())
-        return _current
+    return _making.result(deadline)
+
+
+def _make() -> Attachment:
+    global _current
+    if _current is None or _current.connection != seams.connection():
+        if _current is not None:
+            _current.close()  # of a Ray that was shut down in this process
+        _current = None
+        _current = Attachment(NodePlace.of_this_process())
+    return _current
+
+
+_making = SharedCall("attaching", _make, lambda: "the node of this Ray node has not begun")

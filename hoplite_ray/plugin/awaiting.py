@@ -30,34 +30,42 @@ from hoplite_ray.plugin.api import (
 )
 from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables, listed
 from hoplite_ray.plugin.array import Array
-from hoplite_ray.plugin.attachment import Attachment, attachment, left_s, need_ray
+from hoplite_ray.plugin.attachment import Attachment, attachment, need_ray
 from hoplite_ray.plugin.combining import answer_ref, members_of
-from hoplite_ray.plugin.fetching import PendingValue, PendingValues, delete_async_of, put_async_of
+from hoplite_ray.plugin.fetching import (
+    PendingValue,
+    PendingValues,
+    delete_async_of,
+    in_thread,
+    put_async_of,
+)
 from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.sharing import left_s
+
+_AT_ONCE = 0.0  # a deadline that has passed: nothing waits on the event loop
 
 
 async def put_async(value: Any, *, timeout_s: float | None = None) -> Ref:
     """`put`, awaited."""
     if isinstance(value, Array):
         return await asyncio.to_thread(put, value, timeout_s=timeout_s)
-    deadline_of(timeout_s)
-    encoded = await asyncio.to_thread(encoded_of, value)
-    here = await _attached()
-    with owned(here, encoded.layout) as (ref, incarnation):
-        await put_async_of(ref.binary(), encoded, incarnation, timeout_s)
+    deadline = deadline_of(timeout_s)
+    encoded = await in_thread(deadline, encoded_of, value)
+    here = await _attached(deadline)
+    with owned(here, encoded.layout, _AT_ONCE) as (ref, incarnation):
+        await put_async_of(ref.binary(), encoded, incarnation, left_s(deadline))
     return ref
 
 
 async def array_async(value: Any, *, timeout_s: float | None = None) -> Array:
     """`array`, awaited."""
-    deadline_of(timeout_s)
+    deadline = deadline_of(timeout_s)
     if isinstance(value, Array):
         await asyncio.to_thread(value._seal)
         return value
-    encoded = await asyncio.to_thread(encoded_of, value)
-    here = await _attached()
-    deadline = deadline_of(timeout_s)  # from when the node is there, as in `array`
-    anchor = await asyncio.to_thread(here.anchors.take, timeout_s)
+    encoded = await in_thread(deadline, encoded_of, value)
+    here = await _attached(deadline)
+    anchor = await in_thread(deadline, here.anchors.take, left_s(deadline))
     return await arrays.make_async(here, anchor, encoded, timeout_s=left_s(deadline))
 
 
@@ -68,10 +76,10 @@ async def get_async(refs: Sequence[Gettable], *, timeout_s: float | None = None)
 async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> Any:
     """`get`, awaited."""
     deadline = deadline_of(timeout_s)
-    pending = await asyncio.to_thread(begun, gettables(refs, "get_async"))
+    pending = await in_thread(deadline, begun, gettables(refs, "get_async"), deadline)
     awaited = [each for each in pending if isinstance(each, ray.ObjectRef)]
     found = await _ray_values(awaited, deadline, timeout_s)
-    pending = await asyncio.to_thread(filled, pending, found)
+    pending = await in_thread(deadline, filled, pending, found, deadline)
     values = [
         await each.result_async(left_s(deadline))
         if isinstance(each, PendingValue | PendingValues)
@@ -81,10 +89,14 @@ async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | N
     return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
 
 
-async def delete_async(refs: Gettable | Sequence[Gettable]) -> None:
+async def delete_async(
+    refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None
+) -> None:
     """`delete`, awaited."""
+    deadline = deadline_of(timeout_s)
     for each in gettables(refs, "delete_async"):
-        await delete_async_of(await asyncio.to_thread(deletable, each))
+        object_id = await in_thread(deadline, deletable, each, deadline, timeout_s)
+        await delete_async_of(object_id, deadline)
 
 
 async def wait_async(
@@ -125,15 +137,15 @@ async def sources_async(ref: Ref, *, timeout_s: float | None = None) -> list[Ref
     return members_of(ref, handle)
 
 
-async def _attached() -> Attachment:
-    """This process's attachment, with all that starts at the first put."""
+async def _attached(deadline: float | None) -> Attachment:
+    """This process's attachment, with the steward that starts at the first put."""
 
     def attached() -> Attachment:
-        here = attachment()
-        _ = here.reaper
+        here = attachment(deadline)
+        here.steward_by(deadline)
         return here
 
-    return await asyncio.to_thread(attached)
+    return await in_thread(deadline, attached)
 
 
 async def _ray_values(

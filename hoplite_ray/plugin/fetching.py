@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from hoplite_ray.codec import Encoded, decode
 from hoplite_ray.errors import GetTimeoutError, NodeLostError, ObjectLostError
@@ -15,22 +15,47 @@ from hoplite_ray.plugin.attachment import (
     Attachment,
     RayObjectLostError,
     attachment,
-    left_s,
 )
+from hoplite_ray.plugin.sharing import deadline_in, left_s
 from hoplite_ray.refs import short_name
 from hoplite_ray.store import Store
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _STALE_S = 0.02  # between looks for the bytes of a later attempt
 
 
-async def retried(operation: Callable[[Store], Awaitable[T]]) -> T:
-    """Do it, again in the node's next life if that one ends under it."""
+async def in_thread(
+    deadline: float | None, function: Callable[P, T], *args: P.args, **options: P.kwargs
+) -> T:
+    """Return what `function` does, on another thread: also if no thread is free by `deadline`.
+
+    Raises: what it raises; GetTimeoutError at `deadline`.
+    """
+    scope = asyncio.timeout(left_s(deadline))
+    began_s = time.monotonic()
+    try:
+        async with scope:
+            return await asyncio.to_thread(function, *args, **options)
+    except TimeoutError as error:
+        if not scope.expired() or isinstance(error, GetTimeoutError):
+            raise
+        waited_s = round(time.monotonic() - began_s, 2)
+        raise GetTimeoutError(
+            f"this process has not reached its node after {waited_s} s, or has no thread free for "
+            "it; raise timeout_s"
+        ) from None
+
+
+async def retried(
+    operation: Callable[[Store, float | None], Awaitable[T]], deadline: float | None
+) -> T:
+    """Do it, again in the node's next life if that one ends under it; all by `deadline`."""
     for tries_left in reversed(range(TRIES)):
-        store = await asyncio.to_thread(lambda: attachment().store)
+        store = await in_thread(deadline, lambda: attachment(deadline).store_by(deadline))
         try:
-            return await operation(store)
+            return await operation(store, left_s(deadline))
         except NodeLostError:
             if not tries_left:
                 raise
@@ -42,22 +67,23 @@ async def put_async_of(
 ) -> None:
     """Attachment.put, awaited."""
     await retried(
-        lambda store: store.put_async(
-            object_id, encoded, incarnation=incarnation, timeout_s=timeout_s
-        )
+        lambda store, left_s: store.put_async(
+            object_id, encoded, incarnation=incarnation, timeout_s=left_s
+        ),
+        deadline_in(timeout_s),
     )
 
 
-async def delete_async_of(object_id: bytes) -> None:
+async def delete_async_of(object_id: bytes, deadline: float | None) -> None:
     """Attachment.delete, awaited."""
-    await retried(lambda store: store.delete_async(object_id))
+    await retried(lambda store, left_s: store.delete_async(object_id, timeout_s=left_s), deadline)
 
 
 class PendingValue:
     """A fetch under way. One of `result` and `result_async` is called, once.
 
-    `here`: the attachment, for who has it at hand; `spare`: what to return instead when the object
-    is lost; `why`: what is known of a loss.
+    `here`: the attachment, where it is at hand; `deadline`: of the beginning; `spare`: what to
+    return instead when the object is lost; `why`: what is known of a loss.
     """
 
     def __init__(
@@ -66,6 +92,7 @@ class PendingValue:
         incarnation: int,
         *,
         here: Attachment | None = None,
+        deadline: float | None = None,
         spare: Encoded | None = None,
         why: str = "",
     ) -> None:
@@ -75,11 +102,11 @@ class PendingValue:
         self._why = why
         self._tries_left = TRIES
         self._is_cancelled = False
-        self._begin(here)
+        self._begin(deadline, here)
 
-    def _begin(self, here: Attachment | None = None) -> None:
-        here = here or attachment()
-        self._pending = here.store.begin_get(self._object_id, exists=True)
+    def _begin(self, deadline: float | None, here: Attachment | None = None) -> None:
+        here = here or attachment(deadline)
+        self._pending = here.store_by(deadline).begin_get(self._object_id, exists=True)
         if self._is_cancelled:  # between two tries
             self._pending.cancel()
 
@@ -88,7 +115,7 @@ class PendingValue:
 
         Raises: GetTimeoutError, ObjectLostError, and NodeLostError if the node does not come back.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = deadline_in(timeout_s)
         while True:
             try:
                 received = self._pending.result(left_s(deadline))
@@ -99,11 +126,11 @@ class PendingValue:
                 self._count_try(error)
             except ObjectLostError as error:
                 return self._spared(error)
-            self._begin()
+            self._begin(deadline)
 
     async def result_async(self, timeout_s: float | None) -> Any:
         """`result`, awaited; cancelling takes the fetch back."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = deadline_in(timeout_s)
         while True:
             try:
                 received = await self._pending.result_async(left_s(deadline))
@@ -114,7 +141,7 @@ class PendingValue:
                 self._count_try(error)
             except ObjectLostError as error:
                 return self._spared(error)
-            await asyncio.to_thread(self._begin)
+            await in_thread(deadline, self._begin, deadline)
 
     def cancel(self) -> None:
         """Take the fetch back: unless it has ended, its result raises RequestCancelledError."""
@@ -148,9 +175,9 @@ class PendingValues(list[PendingValue]):
     """The fetches of a gather's result."""
 
     def result(self, timeout_s: float | None) -> list[Any]:
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = deadline_in(timeout_s)
         return [each.result(left_s(deadline)) for each in self]
 
     async def result_async(self, timeout_s: float | None) -> list[Any]:
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = deadline_in(timeout_s)
         return [await each.result_async(left_s(deadline)) for each in self]

@@ -35,6 +35,7 @@ from hoplite_ray.errors import (
 from hoplite_ray.pending import Pending, Received
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.sharing import deadline_in, left_s
 from hoplite_ray.refs import OBJECT_ID_BYTES
 from hoplite_ray.store import Store
 
@@ -271,7 +272,9 @@ class Roster:
         self._has_noticed = True
         with suppress(HopliteError):  # DuplicateObjectError as a rule
             data = np.frombuffer(text.encode(), np.uint8)
-            self._here.store.put(self._notice_id, data, timeout_s=_EXPLAIN_S)
+            deadline = deadline_in(_EXPLAIN_S)
+            store = self._here.store_by(deadline)
+            store.put(self._notice_id, data, timeout_s=left_s(deadline))
 
     def _dead(self) -> str:
         """Which members are dead; empty if none is."""

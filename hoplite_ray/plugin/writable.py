@@ -11,6 +11,7 @@ from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import HopliteError, NodeLostError
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.attachment import Attachment
+from hoplite_ray.plugin.sharing import deadline_in, left_s
 from hoplite_ray.refs import short_name
 from hoplite_ray.unsealed import Unsealed
 
@@ -32,8 +33,9 @@ class Writable:
         self._here = here
         self._name = (object_id, incarnation)
         self._sealing = threading.Lock()
-        self._unsealed: Unsealed | None = here.store.empty(
-            object_id, shape, dtype, kind=kind, incarnation=incarnation, timeout_s=timeout_s
+        deadline = deadline_in(timeout_s)
+        self._unsealed: Unsealed | None = here.store_by(deadline).empty(
+            object_id, shape, dtype, kind=kind, incarnation=incarnation, timeout_s=left_s(deadline)
         )
         self.layout = self._unsealed.layout
         self.value = self._unsealed.value  # always this one array: sealing makes it read-only
