@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -140,6 +140,15 @@ class Pending(Generic[T]):
         finally:
             line.stop()
 
+    @property
+    def has_failed(self) -> bool:
+        """True if the operation has ended badly."""
+        return self.wait_beside([self], 0.0) == 0
+
+    def is_beside(self, other: Pending[Any]) -> bool:
+        """True if both are of one store."""
+        return self._listener is other._listener
+
     def wait_beside(self, all_of: Sequence[Pending[Any]], timeout_s: float) -> int | None:
         """Wait until all of the store's operations have ended, and return how many there are.
 
@@ -168,11 +177,12 @@ class Pending(Generic[T]):
         Raises:  as `result`; a task that is cancelled takes the operation back.
         """
         if self._fetched is None:
-            return await self._result_async(timeout_s)
+            return await self.result_unseen(timeout_s)
         async with _Shown(self._line, self._began_s + PATIENCE_S):
-            return await self._result_async(timeout_s)
+            return await self.result_unseen(timeout_s)
 
-    async def _result_async(self, timeout_s: float | None) -> T:
+    async def result_unseen(self, timeout_s: float | None) -> T:
+        """Await `result`; shows nothing meanwhile."""
         try:
             async with asyncio.timeout(checked_timeout(timeout_s)):
                 await self._ended()
@@ -315,6 +325,22 @@ def results(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> li
 
     Raises:  as `Pending.result`, of the first that fails; the others are then taken back.
     """
+    try:
+        failed = first_failure(pending, timeout_s)
+        if failed is not None:
+            pending[failed].result()
+        return [each.result() for each in pending]
+    except BaseException:
+        for each in pending:
+            each.cancel()
+        raise
+
+
+def first_failure(pending: Sequence[Pending[Any]], timeout_s: float | None) -> int | None:
+    """Wait until one of them, of one store, has failed, and return its place; None if none has.
+
+    Raises:  GetTimeoutError after `timeout_s`.
+    """
     timeout_s = checked_timeout(timeout_s)
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     line = LateLine(lambda: _line_of(pending), time.monotonic() + PATIENCE_S)
@@ -323,26 +349,20 @@ def results(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> li
             left_s = _STEP_S if deadline_s is None else deadline_s - time.monotonic()
             ended = pending[0].wait_beside(pending, min(_STEP_S, max(0.0, left_s)))
             if ended is not None:
-                if ended < len(pending):
-                    pending[ended].result()
-                break
+                return ended if ended < len(pending) else None
             if left_s <= 0:
                 raise next(each for each in pending if not each.wait(0)).too_late()
             line.look()
-        return [each.result() for each in pending]
-    except BaseException:
-        for each in pending:
-            each.cancel()
-        raise
+        return None
     finally:
         line.stop()
 
 
 async def results_async(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> list[T]:
     """Await what `results` returns."""
-    tasks = [asyncio.ensure_future(each._result_async(timeout_s)) for each in pending]
+    tasks = [asyncio.ensure_future(each.result_unseen(timeout_s)) for each in pending]
     try:
-        async with _Shown(lambda: _line_of(pending), time.monotonic() + PATIENCE_S):
+        async with shown(pending):
             return list(await asyncio.gather(*tasks))
     except BaseException:
         for task in tasks:
@@ -351,8 +371,15 @@ async def results_async(pending: Sequence[Pending[T]], timeout_s: float | None =
         raise
 
 
+def shown(pending: Sequence[Pending[Any]]) -> AbstractAsyncContextManager[None]:
+    """While they are awaited: one line for those that are there when it begins."""
+    return _Shown(lambda: _line_of(pending), time.monotonic() + PATIENCE_S)
+
+
 def _line_of(pending: Sequence[Pending[Any]]) -> ProgressLine | None:
     """One line for all of them, which come at once."""
+    if not pending:
+        return None
     fetched = [each._fetched for each in pending if each._fetched is not None]
     what = f"get of {len(pending)} objects"
     return pending[0]._listener.progress(

@@ -28,10 +28,14 @@ from hoplite_ray.plugin.attachment import (
     need_ray,
 )
 from hoplite_ray.plugin.collecting import Gathered
-from hoplite_ray.plugin.fetching import PendingValue, PendingValues
+from hoplite_ray.plugin.fetching import PendingValue, PendingValues, results
 from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.plugin.sharing import left_s
 from hoplite_ray.refs import Layout, short_name
+
+# Between looks whether a fetch has failed while Ray's refs are pending: doubles up to the maximum.
+_LOOK_S = 0.02
+_LOOK_MAX_S = 1.0
 
 
 def put(value: Any, *, timeout_s: float | None = None) -> Ref:
@@ -131,14 +135,47 @@ def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) 
     Cost:   nothing is copied above 64 KiB; memory is this node's arena until the value dies.
     """
     deadline = deadline_of(timeout_s)
-    pending = begun(gettables(refs, "get"), deadline)
-    awaited = [each for each in pending if isinstance(each, ray.ObjectRef)]
-    pending = filled(pending, ray_values(awaited, deadline, timeout_s), deadline)
-    values = [
-        each.result(left_s(deadline)) if isinstance(each, PendingValue | PendingValues) else each
-        for each in pending
-    ]
+    pending = _all_begun(begun(gettables(refs, "get"), deadline), deadline, timeout_s)
+    fetched = dict(zip(flat := fetches_in(pending), results(flat, deadline), strict=True))
+    values = [_value_of(each, fetched) for each in pending]
     return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
+
+
+def _all_begun(pending: list[Any], deadline: float | None, timeout_s: float | None) -> list[Any]:
+    """`pending` once Ray's values of its refs are there, and what they lead to has begun.
+
+    Raises: as `ray_values`, and for a fetch that fails meanwhile what its result raises.
+    """
+    need_ray()
+    look_s = _LOOK_S
+    while refs := [each for each in pending if isinstance(each, ray.ObjectRef)]:
+        if len(pending) > 1:
+            limit_s = look_s if deadline is None else min(look_s, left_s(deadline) or 0.0)
+            missing = set(unfinished(refs, limit_s))
+            if missing and left_s(deadline) == 0.0:
+                raise late(refs, timeout_s)
+            refs = [each for each in refs if each not in missing]
+            look_s = min(2 * look_s, _LOOK_MAX_S)
+            results([each for each in fetches_in(pending) if each.pending.has_failed], deadline)
+        values = ray_values(refs, deadline, timeout_s)
+        pending = filled(pending, dict(zip(refs, values, strict=True)), deadline)
+    return pending
+
+
+def fetches_in(pending: list[Any]) -> list[PendingValue]:
+    """The fetches that are under way, those of gathers too."""
+    return [
+        each
+        for item in pending
+        for each in (item if isinstance(item, PendingValues) else [item])
+        if isinstance(each, PendingValue)
+    ]
+
+
+def _value_of(item: Any, fetched: dict[PendingValue, Any]) -> Any:
+    if isinstance(item, PendingValues):
+        return [fetched[each] for each in item]
+    return fetched[item] if isinstance(item, PendingValue) else item
 
 
 def _fetched(ref: Ref) -> Any:
@@ -194,14 +231,14 @@ def late(refs: list[Ref], timeout_s: float | None) -> GetTimeoutError:
     )
 
 
-def unfinished(refs: list[Ref]) -> list[Ref]:
-    """Those of `refs` whose tasks have not ended.
+def unfinished(refs: list[Ref], timeout_s: float = 0.0) -> list[Ref]:
+    """Those of `refs` whose tasks have not ended in `timeout_s`.
 
     Raises: Ray's ValueError for a ref of another session, which an await would wait for for ever.
     """
     unique = list(dict.fromkeys(refs))
     return unique and list(
-        ray.wait(unique, num_returns=len(unique), timeout=0, fetch_local=False)[1]
+        ray.wait(unique, num_returns=len(unique), timeout=timeout_s, fetch_local=False)[1]
     )
 
 
@@ -229,16 +266,15 @@ def begun(items: list[Gettable], deadline: float | None) -> list[Ref | PendingVa
     return pending
 
 
-def filled(
-    pending: list[Ref | PendingValue], values: list[Any], deadline: float | None
-) -> list[Any]:
-    """`pending` with Ray's values in place of its refs, and what they lead to begun.
+def filled(pending: list[Any], values: dict[Ref, Any], deadline: float | None) -> list[Any]:
+    """`pending` with Ray's `values` in place of their refs, and what they lead to begun.
 
     Raises: as `begun`.
     """
-    rest = iter(values)
     return [
-        _begun_value(each, next(rest), deadline) if isinstance(each, ray.ObjectRef) else each
+        _begun_value(each, values[each], deadline)
+        if isinstance(each, ray.ObjectRef) and each in values
+        else each
         for each in pending
     ]
 

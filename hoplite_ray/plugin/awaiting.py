@@ -7,18 +7,20 @@ get stops its transfer unless somebody else waits for it too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, overload
 
 import ray
 
+from hoplite_ray.pending import shown
 from hoplite_ray.plugin import array as arrays
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.api import (
     begun,
     deletable,
     encoded_of,
+    fetches_in,
     filled,
     late,
     owned,
@@ -76,16 +78,28 @@ async def get_async(refs: Sequence[Gettable], *, timeout_s: float | None = None)
 async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> Any:
     """`get`, awaited."""
     deadline = deadline_of(timeout_s)
-    pending = await in_thread(deadline, begun, gettables(refs, "get_async"), deadline)
+    pending: list[Any] = await in_thread(deadline, begun, gettables(refs, "get_async"), deadline)
     awaited = [each for each in pending if isinstance(each, ray.ObjectRef)]
-    found = await _ray_values(awaited, deadline, timeout_s)
+    need_ray()
+    waits = set(unfinished(awaited)) if len(pending) > 1 else set(awaited)
+    ready = [each for each in awaited if each not in waits]
+    found = dict(zip(ready, await _ray_values(ready, deadline, timeout_s), strict=True))
     pending = await in_thread(deadline, filled, pending, found, deadline)
-    values = [
-        await each.result_async(left_s(deadline))
-        if isinstance(each, PendingValue | PendingValues)
-        else each
-        for each in pending
-    ]
+    under_way = [each.pending for each in fetches_in(pending)]
+
+    async def value_of(each: Any) -> Any:
+        if isinstance(each, ray.ObjectRef):
+            (value,) = await _ray_values([each], deadline, timeout_s, among=awaited)
+            (each,) = await in_thread(deadline, filled, [each], {each: value}, deadline)
+            under_way.extend(fetch.pending for fetch in fetches_in([each]))
+        if isinstance(each, PendingValues):
+            return await _all_of([value_of(fetch) for fetch in each])
+        if isinstance(each, PendingValue):
+            return await each.result_async(left_s(deadline), is_shown=False)
+        return each
+
+    async with shown(under_way):
+        values = await _all_of([value_of(each) for each in pending])
     return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
 
 
@@ -149,19 +163,22 @@ async def _attached(deadline: float | None) -> Attachment:
 
 
 async def _ray_values(
-    refs: list[Ref], deadline: float | None, timeout_s: float | None
+    refs: list[Ref],
+    deadline: float | None,
+    timeout_s: float | None,
+    among: list[Ref] | None = None,
 ) -> list[Any]:
-    """Ray's values of `refs`: handles, for objects of the store."""
+    """Ray's values of `refs`, which are `among` those of one get: handles, for objects of ours."""
     need_ray()
     pending = set(unfinished(refs))  # refuses what nobody would ever answer
     scope = asyncio.timeout(left_s(deadline))
     try:
         async with scope:
-            return await _all_values(refs, pending)
+            return await _all_of([_ray_value(ref, ref in pending) for ref in refs])
     except TimeoutError:
         if not scope.expired():
             raise  # a task's own
-        raise late(refs, timeout_s) from None
+        raise late(among or refs, timeout_s) from None
     except ray.exceptions.ObjectLostError:
         return await asyncio.to_thread(ray_values, refs, deadline, timeout_s)
     except ray.exceptions.RayTaskError as error:
@@ -169,9 +186,9 @@ async def _ray_values(
         raise
 
 
-async def _all_values(refs: list[Ref], pending: set[Ref]) -> list[Any]:
+async def _all_of(values: list[Coroutine[Any, Any, Any]]) -> list[Any]:
     """As `asyncio.gather`, but the first failure ends the other waits, which keep their refs."""
-    waits = [asyncio.ensure_future(_ray_value(ref, ref in pending)) for ref in refs]
+    waits = [asyncio.ensure_future(each) for each in values]
     try:
         return list(await asyncio.gather(*waits))
     finally:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from hoplite_ray.codec import Encoded, decode
 from hoplite_ray.errors import GetTimeoutError, NodeLostError, ObjectLostError
-from hoplite_ray.pending import Received
+from hoplite_ray.pending import Pending, Received, first_failure
 from hoplite_ray.plugin.attachment import (
     TRIES,
     Attachment,
@@ -80,7 +80,7 @@ async def delete_async_of(object_id: bytes, deadline: float | None) -> None:
 
 
 class PendingValue:
-    """A fetch under way. One of `result` and `result_async` is called, once.
+    """A fetch under way. One of `result` and `result_async` is called; `result` also again.
 
     `here`: the attachment, where it is at hand; `deadline`: of the beginning; `spare`: what to
     return instead when the object is lost; `why`: what is known of a loss.
@@ -102,6 +102,7 @@ class PendingValue:
         self._why = why
         self._tries_left = TRIES
         self._is_cancelled = False
+        self._value: tuple[Any] | None = None
         self._begin(deadline, here)
 
     def _begin(self, deadline: float | None, here: Attachment | None = None) -> None:
@@ -110,11 +111,21 @@ class PendingValue:
         if self._is_cancelled:  # between two tries
             self._pending.cancel()
 
+    @property
+    def pending(self) -> Pending[Received]:
+        """The present try."""
+        return self._pending
+
     def result(self, timeout_s: float | None) -> Any:
         """The value, which nobody else has: the handle's attempt's, or that of a later one.
 
         Raises: GetTimeoutError, ObjectLostError, and NodeLostError if the node does not come back.
         """
+        if self._value is None:
+            self._value = (self._result(timeout_s),)
+        return self._value[0]
+
+    def _result(self, timeout_s: float | None) -> Any:
         deadline = deadline_in(timeout_s)
         while True:
             try:
@@ -128,12 +139,14 @@ class PendingValue:
                 return self._spared(error)
             self._begin(deadline)
 
-    async def result_async(self, timeout_s: float | None) -> Any:
+    async def result_async(self, timeout_s: float | None, *, is_shown: bool = True) -> Any:
         """`result`, awaited; cancelling takes the fetch back."""
         deadline = deadline_in(timeout_s)
         while True:
             try:
-                received = await self._pending.result_async(left_s(deadline))
+                pending = self._pending
+                wait = pending.result_async if is_shown else pending.result_unseen
+                received = await wait(left_s(deadline))
                 if self._is_new(received, deadline, timeout_s):
                     return received.value
                 await asyncio.sleep(_STALE_S)
@@ -174,10 +187,25 @@ class PendingValue:
 class PendingValues(list[PendingValue]):
     """The fetches of a gather's result."""
 
-    def result(self, timeout_s: float | None) -> list[Any]:
-        deadline = deadline_in(timeout_s)
-        return [each.result(left_s(deadline)) for each in self]
 
-    async def result_async(self, timeout_s: float | None) -> list[Any]:
-        deadline = deadline_in(timeout_s)
-        return [await each.result_async(left_s(deadline)) for each in self]
+def results(fetches: Sequence[PendingValue], deadline: float | None) -> list[Any]:
+    """Wait for all of them and return their values in this order.
+
+    Raises: as `PendingValue.result`, of the first that fails; the others are then taken back.
+    """
+    values: dict[PendingValue, Any] = {}
+    waiting = list(fetches)
+    try:
+        while len(waiting) > 1:
+            beside = [each for each in waiting if each.pending.is_beside(waiting[0].pending)]
+            failed = first_failure([each.pending for each in beside], left_s(deadline))
+            for each in beside if failed is None else [beside[failed]]:
+                values[each] = each.result(left_s(deadline))
+                waiting.remove(each)
+        for each in waiting:
+            values[each] = each.result(left_s(deadline))
+    except BaseException:
+        for each in fetches:
+            each.cancel()
+        raise
+    return [values[each] for each in fetches]

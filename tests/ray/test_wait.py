@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,16 @@ class Never:
         await asyncio.Event().wait()
 
 
+@ray.remote(num_cpus=0)
+def make_large() -> hop.Array:
+    return hop.array(np.ones(LARGE))
+
+
+@ray.remote(num_cpus=0)
+def fail() -> None:
+    raise KeyError("no such batch")
+
+
 def test_a_limit_that_runs_out_names_the_object_and_its_state(cluster: RayCluster) -> None:
     pending = Never.remote().ends.remote()
     name = pending.hex()[:12]
@@ -32,6 +43,44 @@ def test_a_limit_that_runs_out_names_the_object_and_its_state(cluster: RayCluste
         hop.get([pending, *others], timeout_s=0.2)
     with pytest.raises(TimeoutError):
         hop.sources(hop.reduce([pending]), timeout_s=0.2)
+
+
+@pytest.mark.parametrize("how", ["get", "get_async"])
+@pytest.mark.parametrize("made", ["put", "result", "gathered"])
+def test_a_loss_is_heard_behind_what_is_pending(cluster: RayCluster, how: str, made: str) -> None:
+    """Case review_09."""
+    lost: Any = hop.put(np.ones(LARGE))
+    if made == "result":
+        lost = make_large.remote()
+    elif made == "gathered":
+        lost = hop.gather([make_large.remote()])
+    ray.wait([lost])
+    hop.delete(ray.get(lost) if made == "gathered" else lost)
+    refs = [Never.remote().ends.remote(), lost]
+    with pytest.raises(hop.ObjectLostError):
+        if how == "get":
+            hop.get(refs)
+        else:
+            asyncio.run(hop.get_async(refs))
+
+
+@pytest.mark.parametrize("how", ["get", "get_async"])
+def test_a_failed_task_is_heard_behind_what_is_pending(cluster: RayCluster, how: str) -> None:
+    refs = [Never.remote().ends.remote(), hop.put(np.ones(3)), fail.remote()]
+    with pytest.raises(KeyError, match="no such batch"):
+        if how == "get":
+            hop.get(refs)
+        else:
+            asyncio.run(hop.get_async(refs))
+
+
+def test_several_results_come_in_their_order(cluster: RayCluster) -> None:
+    refs = [make_large.remote(), hop.put(np.full(3, 2.0)), ray.put("plain")]
+    for values in (hop.get([*refs, refs[1]]), asyncio.run(hop.get_async([*refs, refs[1]]))):
+        assert values[0].shape == (LARGE,)
+        assert values[1].tolist() == values[3].tolist() == [2.0] * 3
+        assert not np.shares_memory(values[1], values[3])
+        assert values[2] == "plain"
 
 
 def test_ctrl_c_ends_a_get(cluster: RayCluster) -> None:
