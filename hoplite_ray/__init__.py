@@ -42,7 +42,6 @@ from hoplite_ray.errors import (
     WorldTimeoutError,
     WrongTypeError,
 )
-from hoplite_ray.plugin.flag import install as _install
 from hoplite_ray.plugin.joining import install as _install_joining
 
 if TYPE_CHECKING:
@@ -160,4 +159,3 @@ def __dir__() -> list[str]:
 
 
 _install_joining()
-_install()  # ray.init asks for its hook by an environment variable, and only there

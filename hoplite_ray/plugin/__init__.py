@@ -21,7 +21,7 @@ arguments   what users may pass
 api         put, array, empty, get, wait, delete
 combining   reduce, allreduce, reduce_scatter, gather, allgather, sources
 awaiting    the awaitable twins
-joining     Ray's tables, when they are there: of tensor transports, of collective backends
+joining     ray.init, and Ray's tables of tensor transports and of collective backends
 direct      Ray Direct Transport: what joins the table, and what is done in Ray's place
 transport   the tensor transports `hoplite` and `hoplite_numpy`
 publishing  the node's counters, to Ray's metrics

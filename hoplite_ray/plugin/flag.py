@@ -1,18 +1,17 @@
 """The flag: `ray.init(runtime_env={"hoplite": {"arena_bytes": 2 << 30}})`.
 
-Importing hoplite_ray names `expand` as Ray's runtime-environment hook; one that is there follows.
-Ray calls it inside ray.init: bad options raise there, at once. The key is removed (Ray knows
-nothing of it) and every worker gets a setup function that hands it the options. That function
-travels by value: a worker whose Python lacks the package still starts, and says so at the first
-use, where an import string would cost a crash without a reason.
+Importing hoplite_ray has ray.init call `expand` before Ray's own hooks (joining.py): bad options
+raise there, at once. No variable says so, because processes that this one starts would inherit it,
+also those whose Python lacks the package. The key is removed (Ray knows nothing of it) and every
+worker gets a setup function that hands it the options. That function travels by value: a worker
+whose Python lacks the package still starts, and says so at the first use, where an import string
+would cost a crash without a reason.
 
 This module must import neither ray nor numpy: `import hoplite_ray` runs it.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,9 +20,6 @@ from hoplite_ray.config import Config
 
 KEY = "hoplite"
 SETUP_KEY = "worker_process_setup_hook"
-HOOK_VARIABLE = "RAY_RUNTIME_ENV_HOOK"
-NEXT_HOOK_VARIABLE = "RAY_RUNTIME_ENV_HOOK_AFTER_HOPLITE"
-HOOK = "hoplite_ray.plugin.flag.expand"
 
 _SETUP_NAME = "set_up_hoplite"
 
@@ -32,18 +28,8 @@ _is_given = False
 _setup_error: Exception | None = None
 
 
-def install() -> None:
-    """Name `expand` as Ray's hook; a hook that is there already runs after it."""
-    present = os.environ.get(HOOK_VARIABLE)
-    if present == HOOK:
-        return
-    if present:
-        os.environ[NEXT_HOOK_VARIABLE] = present
-    os.environ[HOOK_VARIABLE] = HOOK
-
-
 def expand(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Ray's hook: consume the flag of `ray.init(runtime_env=...)`, then run the next hook.
+    """Consume the flag of `ray.init(runtime_env=...)`.
 
     While Ray is there it only checks the flag: that ray.init is ignored, or raises.
     """
@@ -66,10 +52,6 @@ def expand(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
             _asked = asked
         elif not _is_given:  # else it comes from `runtime_env` below
             _asked = Config()
-    following = os.environ.get(NEXT_HOOK_VARIABLE)
-    if following and following != HOOK:
-        module, _, name = following.rpartition(".")
-        runtime_env = getattr(importlib.import_module(module), name)(runtime_env)
     return runtime_env
 
 

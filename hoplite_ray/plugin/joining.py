@@ -1,12 +1,10 @@
-"""Ray's tables of tensor transports and of collective backends: ours join them.
+"""Where ours joins Ray: ray.init, and the tables of tensor transports and collective backends.
 
-Under `uv run` Ray asks a hook of its own instead of the one that `flag` has named: it is given what
-ours has made of the runtime environment.
-
-The transports do when Ray fills the table, at its first use in a process: not before, for Ray
-imports torch to fill it; and not after, for a class may name its transport before ray.init. The
-backend does when ray.util.collective has been imported. `import hoplite_ray` must not import ray:
-where a table is not there yet, its import is waited for.
+`import hoplite_ray` must not import ray: where a module is not there yet, its import is waited for.
+ray.init hands the runtime environment to `flag` before it asks the hook that a variable names, or
+under `uv run` a hook of its own. The transports join when Ray fills their table, at its first use
+in a process: not before, for Ray imports torch to fill it; and not after, for a class may name its
+transport before ray.init. The backend joins when ray.util.collective has been imported.
 """
 
 from __future__ import annotations
@@ -23,31 +21,35 @@ from hoplite_ray.plugin import flag
 
 
 def install() -> None:
-    """Have ours join, as soon as the tables are there."""
-    for name, join in _TABLES.items():
-        table = sys.modules.get(name)
-        if table is None:
-            sys.meta_path.insert(0, _Import(name, join))
+    """Have ours join, as soon as Ray's modules are there."""
+    missing = {}
+    for name, join in _JOINS.items():
+        module = sys.modules.get(name)
+        if module is None:
+            missing[name] = join
         else:
-            join(table)
+            join(module)
+    sys.meta_path.insert(0, _Imports(missing))
 
 
-class _Import(MetaPathFinder):
-    """Sees a table's module being imported, which the finders behind it do."""
+class _Imports(MetaPathFinder):
+    """Sees modules of Ray being imported, which the finders behind it do.
 
-    def __init__(self, name: str, join: Callable[[Any], None]) -> None:
-        self._name = name
-        self._join = join
+    It stays in sys.meta_path: an import that goes through that list would miss the next finder.
+    """
+
+    def __init__(self, missing: dict[str, Callable[[Any], None]]) -> None:
+        self._missing = missing
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._name:
+        join = self._missing.pop(fullname, None)
+        if join is None:
             return None
-        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loaded(spec.loader, self._join)
+            spec.loader = _Loaded(spec.loader, join)
         return spec
 
 
@@ -82,13 +84,18 @@ def _register_backend(table: Any) -> None:
     collective.register()
 
 
-def _expand_first(module: Any) -> None:
-    hook = module.hook
-    module.hook = lambda runtime_env: hook(flag.expand(runtime_env))
+def _expand_first(worker: Any) -> None:
+    modify = worker._maybe_modify_runtime_env
+
+    def expanded(runtime_env: Any, _skip_env_hook: bool) -> Any:
+        asked = runtime_env if _skip_env_hook else flag.expand(runtime_env)
+        return modify(asked, _skip_env_hook)
+
+    worker._maybe_modify_runtime_env = expanded
 
 
-_TABLES: dict[str, Callable[[Any], None]] = {
+_JOINS: dict[str, Callable[[Any], None]] = {
     "ray.experimental.rdt.util": _wait_for_first_use,
     "ray.util.collective.collective": _register_backend,
-    "ray._private.runtime_env.uv_runtime_env_hook": _expand_first,
+    "ray._private.worker": _expand_first,
 }

@@ -41,6 +41,14 @@ def test_bad_options_raise_in_ray_init() -> None:
     assert said.stdout.rstrip().endswith("False")
 
 
+def test_a_child_without_the_package_has_its_ray_init() -> None:
+    """Case review_14."""
+    expand = "import sys; sys.modules['hoplite_ray'] = None; import ray._private.worker as worker; "
+    child = f"{expand} print(worker._maybe_modify_runtime_env({{'env_vars': {{}}}}, False))"
+    said = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+    assert said.stdout == "{'env_vars': {}}\n", said.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -99,16 +107,16 @@ def test_the_flag_is_given_once_per_cluster(
     assert flag.is_given()
 
 
-def test_another_hook_follows_ours_and_we_never_follow_ourselves(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_hook_of_the_users_follows_ours(
+    before_ray: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(flag.HOOK_VARIABLE, "tests.ray.test_flag.mark")
-    monkeypatch.setenv(flag.NEXT_HOOK_VARIABLE, "")  # noted, so that install's own goes afterwards
-    monkeypatch.delenv(flag.NEXT_HOOK_VARIABLE)
-    flag.install()
-    flag.install()
-    assert os.environ[flag.HOOK_VARIABLE] == flag.HOOK
-    assert flag.expand({"env_vars": {}}) == {"env_vars": {}, "marked": True}
+    monkeypatch.setenv("RAY_RUNTIME_ENV_HOOK", "tests.ray.test_flag.mark")
+    modify = ray._private.worker._maybe_modify_runtime_env
+    given = {"hoplite": {"arena_bytes": 1 << 30}}
+    expanded = modify(given, False)
+    assert set(expanded) == {flag.SETUP_KEY, "marked"}
+    assert flag.asked().arena_bytes == 1 << 30
+    assert modify(given, True) == given  # as the server of Ray Client asks
 
 
 def mark(runtime_env: dict[str, Any]) -> dict[str, Any]:
