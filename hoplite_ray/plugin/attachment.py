@@ -231,6 +231,7 @@ class Attachment:
 
 
 _current: Attachment | None = None
+_connected_pid = 0  # of the process that is known to be no fork of a connected one
 _is_over = False  # True if this process is at its end
 
 
@@ -254,8 +255,9 @@ def need_ray() -> None:
     """Refuse what Ray itself would answer by starting a cluster, or by hanging in a fork.
 
     Raises: HopliteError if Ray is not running here, this is Ray Client, or this process ends;
-            UnusableAfterForkError in the child of a process that is attached.
+            UnusableAfterForkError in the child of a process that is connected to Ray.
     """
+    global _connected_pid
     if _current is not None and _current.pid != os.getpid():
         raise UnusableAfterForkError(
             f"process {os.getpid()} was forked from {_current.pid}, which is attached to Ray and "
@@ -269,6 +271,13 @@ def need_ray() -> None:
             "this process is connected by Ray Client (ray://), and shares no memory with any node "
             "of the cluster: run the program there, by 'ray job submit -- python PROGRAM'"
         )
+    if _current is None and _connected_pid != os.getpid():
+        if seams.is_forked():
+            raise UnusableAfterForkError(
+                f"process {os.getpid()} was forked from one that is connected to Ray, which does "
+                "not work in the child: use Ray tasks, or multiprocessing's 'spawn'"
+            )
+        _connected_pid = os.getpid()
 
 
 def is_attached() -> bool:
@@ -280,8 +289,8 @@ def attachment(deadline: float | None = None) -> Attachment:
     """This process's attachment, made now if there is none for the Ray node it is connected to.
 
     Raises: HopliteError if Ray is not running here; ValueError if the job's options are wrong;
-            UnusableAfterForkError in the child of a process that is attached; GetTimeoutError if
-            the node has not begun by `deadline`.
+            UnusableAfterForkError in the child of a connected process; GetTimeoutError if the node
+            has not begun by `deadline`.
     """
     need_ray()
     current = _current

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ray
@@ -25,6 +26,7 @@ else:
     Ref = ray.ObjectRef
 
 _NAMESPACE = b"hoplite_ray"
+_IO_THREAD = "worker.io"  # of every process that is connected by other than Ray Client
 
 
 def _worker() -> Any:
@@ -64,6 +66,15 @@ def staying(joined: bytes | None) -> Iterator[None]:
 def is_driver() -> bool:
     """Whether this process is a job's own program, and no worker."""
     return bool(_worker().mode == ray._private.worker.SCRIPT_MODE)
+
+
+def is_forked() -> bool:
+    """Whether this process was forked from one that is connected: Ray's threads are not in it."""
+    for each in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):  # a thread that has ended meanwhile
+            if each.read_text().strip() == _IO_THREAD:
+                return False
+    return True
 
 
 def is_client() -> bool:

@@ -9,16 +9,42 @@ import time
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import ray
 
 import hoplite_ray as hop
 from hoplite_ray.plugin import seams
-from tests.ray.raycluster import RayCluster, eventually
+from tests.ray.raycluster import LARGE, RayCluster, eventually
 
 
 def test_ray_directory_holds_the_raylets_sockets(cluster: RayCluster) -> None:
     assert (Path(seams.ray_directory()) / "sockets" / "raylet").exists()
+
+
+@pytest.mark.parametrize("is_attached", [False, True])
+def test_a_fork_of_a_worker_is_told(cluster: RayCluster, is_attached: bool) -> None:
+    """Case 18."""
+
+    @ray.remote(num_cpus=0)
+    class Forks:
+        def fork(self, refs: list[ray.ObjectRef]) -> tuple[bool, str, float]:
+            if is_attached:
+                hop.get(refs[0])
+            read, write = os.pipe()
+            if os.fork() == 0:
+                try:
+                    hop.get(refs[0])
+                except Exception as error:
+                    os.write(write, type(error).__name__.encode())
+                os._exit(0)
+            os.close(write)
+            told = os.read(read, 100).decode()
+            return seams.is_forked(), told, float(hop.get(refs[0])[0])
+
+    told = Forks.remote().fork.remote([hop.put(np.ones(LARGE))])
+    assert ray.get(told, timeout=60) == (False, "UnusableAfterForkError", 1.0)
+    assert not seams.is_forked()
 
 
 def test_node_address_is_one_of_rays(cluster: RayCluster) -> None:
