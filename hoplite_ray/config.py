@@ -110,6 +110,12 @@ class Config:
                 )
         return cls.from_options(options)
 
+    @staticmethod
+    def variables() -> dict[str, str]:
+        """Return the variables of this process's environment that `from_environment` takes."""
+        variables = (_ENVIRONMENT_PREFIX + name.upper() for name in _NAMES)
+        return {each: os.environ[each] for each in variables if each in os.environ}
+
     def explicit(self) -> dict[str, object]:
         """Return only what was set; the rest follows the cluster."""
         values = {option.name: getattr(self, option.name) for option in fields(self)}

@@ -29,7 +29,7 @@ _setup_error: Exception | None = None
 
 
 def expand(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Consume the flag of `ray.init(runtime_env=...)`.
+    """Consume the flag of `ray.init(runtime_env=...)`, and add this driver's own variables.
 
     While Ray is there it only checks the flag: that ray.init is ignored, or raises.
     """
@@ -52,7 +52,20 @@ def expand(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
             _asked = asked
         elif not _is_given:  # else it comes from `runtime_env` below
             _asked = Config()
+        runtime_env = _with_variables(runtime_env)
     return runtime_env
+
+
+def _with_variables(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Hand the options in this process's environment on: workers have that of their Ray node.
+
+    What `runtime_env` itself says of a variable stands.
+    """
+    variables = Config.variables()
+    if not variables:
+        return runtime_env
+    given = runtime_env or {}
+    return {**given, "env_vars": {**variables, **(given.get("env_vars") or {})}}
 
 
 def runtime_env(**options: object) -> dict[str, Any]:

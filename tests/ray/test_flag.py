@@ -74,6 +74,20 @@ def test_the_key_is_consumed_and_the_rest_stays(before_ray: None) -> None:
     assert flag.expand(None) is None
 
 
+def test_options_in_the_drivers_environment_reach_its_workers(
+    before_ray: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 21."""
+    monkeypatch.setenv("HOPLITE_RAY_ARENA_BYTES", str(1 << 30))
+    monkeypatch.setenv("HOPLITE_RAY_PROGRESS", "0")  # of one process, and no option
+    options = {"HOPLITE_RAY_ARENA_BYTES": str(1 << 30)}
+    assert flag.expand(None) == {"env_vars": options}
+    expanded = flag.expand({"env_vars": {"A": "1"}, "hoplite": {}})
+    assert expanded is not None and expanded["env_vars"] == {"A": "1", **options}
+    own = {"env_vars": {"HOPLITE_RAY_ARENA_BYTES": "5"}}
+    assert flag.expand(own) == own
+
+
 def test_a_cluster_is_asked_only_for_what_its_own_ray_init_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
