@@ -27,6 +27,7 @@ transport   the tensor transports `hoplite` and `hoplite_numpy`
 publishing  the node's counters, to Ray's metrics
 collective  backend "HOPLITE" of ray.util.collective
 operation   one operation of such a group at one member
+rendezvous  where members of worlds meet
 roster      who is in a group: how members meet, and hear of a failure
 seams       private names of Ray, each behind one function; direct_seams those of its transports
 """

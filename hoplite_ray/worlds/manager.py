@@ -109,7 +109,8 @@ class WorldManager:
         A world that has broken, or was left, is joined again by its name: that is its next epoch.
 
         rendezvous:  "tcp://ADDRESS:PORT", where rank 0 listens; or an object with async set and
-                     get; None: Ray's, in a process that is connected to Ray.
+                     get; None: Ray's key-value store, in a process that is connected to Ray, for
+                     members in the same Ray namespace.
         transport:   "auto", "tcp", "shared_memory" or "nccl". Arrays on GPUs go by NCCL; "auto"
                      has it if all members use a GPU when they join, "nccl" or raises. Arrays of the
                      CPU then go as with "auto". The GPU is the calling thread's current one.

@@ -22,8 +22,8 @@ from hoplite_ray.worlds.nccl_meeting import connect
 from hoplite_ray.worlds.place import Place
 from hoplite_ray.worlds.rendezvous import (
     Boards,
+    ClosedRendezvous,
     DistantBoard,
-    OwnBoard,
     Rendezvous,
     parsed_address,
     rays,
@@ -98,11 +98,14 @@ class Meet:
         task = asyncio.current_task()
         assert task is not None
         self._joins.add(task)
+        own: list[ClosedRendezvous] = []
         with contextlib.ExitStack() as exits:
             exits.callback(self._joins.discard, task)
             try:
                 async with asyncio.timeout(timeout_s):
-                    rendezvous = await self._rendezvous(plan, meet_at, exits)
+                    rendezvous = await self._rendezvous(plan, meet_at, own)
+                    for each in own:
+                        exits.callback(each.close)
                     life = await join(self.place, plan, rendezvous)
                     with contextlib.ExitStack() as unless:
                         unless.callback(life.close)
@@ -115,26 +118,30 @@ class Meet:
                     f"{timeout_s} s: {plan.obstacle}; start all members with the same name, size "
                     "and rendezvous, or raise timeout_s"
                 ) from None
-            if isinstance(rendezvous, OwnBoard):  # as long as the world: members may be replaced
+            if own:  # as long as the world: members may be replaced
                 exits.pop_all()
                 self._joins.discard(task)
-                life.exits.callback(rendezvous.close)
+                for each in own:
+                    life.exits.callback(each.close)
         self._lives[life.edges.number] = life
         return life, gpu
 
     async def _rendezvous(
-        self, plan: Plan, meet_at: Rendezvous | str | None, exits: contextlib.ExitStack
+        self, plan: Plan, meet_at: Rendezvous | str | None, own: list[ClosedRendezvous]
     ) -> Rendezvous:
+        """The rendezvous, put into `own` if this loop is to close it."""
         if meet_at is None:
-            plan.obstacle = "Ray's actor for worlds does not answer"
-            return await _in_a_thread(rays)
+            plan.obstacle = "Ray does not answer"
+            of_ray = await _in_a_thread(rays)
+            own.append(of_ray)
+            return of_ray
         if not isinstance(meet_at, str):
             return meet_at
         address = parsed_address(meet_at)
         if plan.rank > 0:
             return DistantBoard(address)
         board = self._boards.use(address)
-        exits.callback(board.close)
+        own.append(board)
         return board
 
     def cancel_joins(self) -> list[asyncio.Task[Any]]:

@@ -41,6 +41,13 @@ class Rendezvous(Protocol):
         """Return the value, or None while there is none."""
 
 
+class ClosedRendezvous(Rendezvous, Protocol):
+    """One that a manager closes: with the world of its rank 0, or when the join has failed."""
+
+    def close(self) -> None:
+        """Give up what was set by it; waits for nothing."""
+
+
 class Elsewhere:
     """A user's rendezvous, in the event loop that it belongs to."""
 
@@ -196,8 +203,8 @@ def parsed_address(text: str) -> Address:
     )
 
 
-def rays() -> Rendezvous:
-    """Return Ray's, in a process that is connected to Ray; waits for its actor.
+def rays() -> ClosedRendezvous:
+    """Return Ray's, in a process that is connected to Ray.
 
     Raises:  WorldError naming the other ways where Ray is not there.
     """

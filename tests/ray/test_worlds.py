@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 import ray
 
 from hoplite_ray import worlds
-from tests.ray.raycluster import RayCluster
+from hoplite_ray.plugin import seams
+from tests.ray.raycluster import RayCluster, eventually
 
 
 @ray.remote(num_cpus=0, max_restarts=0)
@@ -59,6 +61,26 @@ def test_actors_meet_by_ray_and_replace_one_that_died(cluster: RayCluster) -> No
         stages[victim] = on(cluster, victim)
         assert join() == [epoch] * 3
         assert totals() == [6.0] * 3
+
+
+def test_a_world_that_was_left_leaves_nothing_in_ray(cluster: RayCluster) -> None:
+    """Case review_08."""
+    values = seams.KeyValues(ray.get_runtime_context().gcs_address)
+
+    def records() -> list[str]:
+        return [each for each in values.keys("world/") if each.endswith("/to%20be%20left")]
+
+    with worlds.WorldManager() as first, worlds.WorldManager() as second:
+        with ThreadPoolExecutor(2) as pool:
+            ranks = enumerate((first, second))
+            joins = [
+                pool.submit(each.blocking.join, "to be left", rank=rank, size=2)
+                for rank, each in ranks
+            ]
+            for each in joins:
+                each.result()
+        assert len(records()) == 1
+    assert eventually(lambda: not records())
 
 
 def test_a_world_that_a_driver_is_in_carries_a_broken_error_through_ray(
