@@ -127,15 +127,22 @@ def _read(descriptor: int | None) -> tuple[int, bool]:
 class AnchorSupply:
     """The anchors in store of one process. Any thread may take."""
 
-    def __init__(self, place: NodePlace, steward: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        place: NodePlace,
+        steward: Callable[[], Any],
+        steward_elsewhere: Callable[[], Any] | None = None,
+    ) -> None:
+        """`steward_elsewhere`: of another Ray node, for one that Ray drains and puts nothing on."""
         self._place = place
         self._steward = steward
+        self._steward_elsewhere = steward_elsewhere
         self._connection = seams.connection()
-        self._ready: queue.SimpleQueue[tuple[int, Ref] | Exception] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[tuple[int | None, Ref] | Exception] = queue.SimpleQueue()
         self._refilling = threading.Lock()
 
     def take(self, timeout_s: float | None = None) -> Ref:
-        """An anchor that nobody else has, of the steward's present life.
+        """An anchor that nobody else has, of the steward's present life or of another node's.
 
         Raises: GetTimeoutError after `timeout_s`; HopliteError if the steward does not answer.
         """
@@ -157,7 +164,7 @@ class AnchorSupply:
                 ) from taken
             life, anchor = taken
             used = StewardLife.used(self._place, max(0.0, deadline - time.monotonic()))
-            if life == used:
+            if life == used or life is None:
                 return anchor
             if used is None:
                 raise _late(limit_s, timeout_s)
@@ -172,21 +179,32 @@ class AnchorSupply:
         finally:
             self._refilling.release()
 
-    def _asked(self) -> tuple[int, list[Ref]]:
+    def _asked(self) -> tuple[int | None, list[Ref]]:
+        """The life and anchors of the steward here; without a life, an anchor of another node's.
+
+        A node that Ray drains has no steward if the last one had left before: none can begin.
+        """
         for tries_left in reversed(range(_TRIES)):
             try:
-                steward = self._steward()
-                with seams.staying(self._connection):
-                    call = steward.anchors.remote(_ANCHORS_PER_CALL).future()
-                while not wait([call], timeout=_LOOK_S).done:
-                    with seams.staying(self._connection):
-                        pass  # else no answer will come, and ray.get would start a cluster
-                life, anchors = call.result()
-                return life, anchors
+                return self._answer(self._steward(), _ANCHORS_PER_CALL)
+            except ray.exceptions.ActorUnschedulableError:
+                if self._steward_elsewhere is None:
+                    raise
+                # One: an array that has it is an orphan in the eyes of a later steward here.
+                return None, self._answer(self._steward_elsewhere(), 1)[1]
             except ray.exceptions.ActorDiedError:
                 if not tries_left:
                     raise
         raise AssertionError("unreachable")
+
+    def _answer(self, steward: Any, count: int) -> tuple[int, list[Ref]]:
+        with seams.staying(self._connection):
+            call = steward.anchors.remote(count).future()
+        while not wait([call], timeout=_LOOK_S).done:
+            with seams.staying(self._connection):
+                pass  # else no answer will come, and ray.get would start a cluster
+        life, anchors = call.result()
+        return life, anchors
 
 
 def _late(limit_s: float, timeout_s: float | None) -> HopliteError:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -28,7 +29,7 @@ from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.journal import Journal
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.sharing import SharedCall, deadline_in, left_s
-from hoplite_ray.plugin.start import NodePlace, RunningNode, began_s, ensure_node
+from hoplite_ray.plugin.start import NodePlace, RunningNode, began_s, ensure_node, node_name
 from hoplite_ray.store import Store
 
 _PUTS_KNOWN_MAX = 16_384  # each takes some 200 bytes
@@ -121,7 +122,23 @@ class Attachment:
 
     @cached_property
     def anchors(self) -> AnchorSupply:
-        return AnchorSupply(self.place, lambda: self.steward)
+        return AnchorSupply(self.place, lambda: self.steward, self._steward_elsewhere)
+
+    def _steward_elsewhere(self) -> Any:
+        """The steward of another Ray node, started unless it runs.
+
+        Raises: HopliteError if Ray places nothing on any other node.
+        """
+        from hoplite_ray.plugin.steward import steward_of
+
+        with seams.staying(self.connection):
+            for other in seams.placeable_nodes():
+                if other != self.place.ray_node_id:
+                    return steward_of(NodePlace(other, Path(node_name(other))))
+        raise HopliteError(
+            "Ray drains this Ray node, and no other node takes a steward for what is made here: "
+            "add a Ray node, or run the task again when there is one"
+        )
 
     def reap(self, ref: seams.Ref, deadline: float | None) -> None:
         """Delete the object that this process has put under `ref`, when that has gone.

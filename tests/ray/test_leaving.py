@@ -139,6 +139,23 @@ def test_what_only_a_node_has_is_elsewhere_when_ray_has_drained_it(cluster: RayC
 
 
 @pytest.mark.timeout(180)  # a Ray node starts and ends
+def test_an_array_can_be_made_on_a_draining_node_whose_steward_has_left(
+    cluster: RayCluster,
+) -> None:
+    """Case review_05."""
+    with joined(cluster, "late") as (_, worker):
+        ray.get(worker.put.remote(1.0))
+        ray_node_id, directory = ray.get(worker.where.remote())
+        place = NodePlace(ray_node_id, Path(directory))
+        assert eventually(lambda: StewardLife.of(place) == 1, within_s=60)
+        ray.get(worker.forget.remote())
+        assert eventually(lambda: StewardLife.of(place) == 0, within_s=60)
+        drain(cluster.cluster.address, ray_node_id, "PREEMPTION", deadline_s=120)
+        array = ray.get(worker.array.remote(2.0), timeout=60)
+        assert hop.get(array, timeout_s=60).sum() == 2 * LARGE
+
+
+@pytest.mark.timeout(180)  # a Ray node starts and ends
 def test_a_steward_leaves_when_nothing_needs_it_and_its_ray_node_may_go(
     cluster: RayCluster,
 ) -> None:
