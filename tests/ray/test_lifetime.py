@@ -130,8 +130,10 @@ def test_after_a_shutdown_no_thread_of_ours_starts_a_cluster(
     asked = leave_ray(monkeypatch)
     with pytest.raises(hop.HopliteError, match="the Ray session that this belongs to was shut"):
         here._abandon(new_id())
-    with pytest.raises(hop.HopliteError, match="the Ray session that this belongs to was shut"):
-        here._renew()
+    with monkeypatch.context() as lost:
+        lost.setattr(here, "_store", None)
+        with pytest.raises(hop.HopliteError, match="the Ray session that this belongs to was shut"):
+            _ = here.store
     with pytest.raises(hop.HopliteError, match="was shut down in this process"):
         supply.take()
     monkeypatch.setattr(here, "_steward", (0, None))
