@@ -10,12 +10,13 @@ import contextlib
 import dataclasses
 import logging
 import uuid
+from collections.abc import Coroutine
 from typing import Any
 
 from ray import serve
 
 from hoplite_ray.serve import handoff, metrics
-from hoplite_ray.serve.outlet import Outlet, first
+from hoplite_ray.serve.outlet import Outlet, close_all, first
 from hoplite_ray.serve.pipeline import (
     INGRESS,
     INGRESS_REPLICAS,
@@ -193,6 +194,7 @@ class EnsembleIngress:
     def _has_quorum(self) -> bool:
         return sum(bool(outlet.replicas) for outlet in self._outlets.values()) >= self._quorum
 
-    async def __del__(self) -> None:
-        for outlet in self._outlets.values():
-            await outlet.close()
+    def __del__(self) -> Coroutine[Any, Any, None] | None:
+        """Return what Serve awaits; None if there is nothing to close, or it is closed."""
+        outlets, self._outlets = getattr(self, "_outlets", {}), {}
+        return close_all(outlets) if outlets else None

@@ -15,7 +15,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from hoplite_ray import WorldError
@@ -229,6 +229,11 @@ class Outlet:
 
     async def _nothing(self, request: Any, begun: Begun) -> Any:
         raise TypeError("a stage does not call its callers; this one has asked something")
+
+
+async def close_all(outlets: Mapping[str, Outlet]) -> None:
+    """Leave the edges of all outlets."""
+    await asyncio.gather(*(outlet.close() for outlet in outlets.values()))
 
 
 async def joint_answer(calls: Sequence[Coroutine[Any, Any, Any]], attempt: int) -> Any:

@@ -18,7 +18,7 @@ import numbers
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from ray import serve
@@ -32,6 +32,7 @@ from hoplite_ray.serve.outlet import (
     JoinLostError,
     Outlet,
     PoisonousQueryError,
+    close_all,
     joint_answer,
 )
 from hoplite_ray.serve.query import Merged, Query
@@ -275,9 +276,10 @@ class Ingress:
         async with asyncio.timeout(limit_s):
             return await responses[next(reversed(self._inputs))]
 
-    async def __del__(self) -> None:
-        for outlet in self._outlets.values():
-            await outlet.close()
+    def __del__(self) -> Coroutine[Any, Any, None] | None:
+        """Return what Serve awaits; None if there is nothing to close, or it is closed."""
+        outlets, self._outlets = getattr(self, "_outlets", {}), {}
+        return close_all(outlets) if outlets else None
 
 
 async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]]) -> JSONResponse:

@@ -22,6 +22,9 @@ class _Outlet:
         self.replicas = ["one"]
         self._has_come.set()
 
+    async def close(self) -> None:
+        self.replicas.clear()
+
     async def ready(self) -> None:
         await self._has_come.wait()
 
@@ -33,7 +36,6 @@ def test_members_that_are_slow_to_load_are_waited_for(
     module = sys.modules[EnsembleIngress.__module__]  # its package has a function of that name
     monkeypatch.setattr(module, "Outlet", _Outlet)
     monkeypatch.setattr(module, "_ALL_S", 0.0)
-    monkeypatch.delattr(EnsembleIngress, "__del__")  # which Serve awaits
 
     async def run() -> None:
         ingress = EnsembleIngress.__new__(EnsembleIngress)
@@ -47,5 +49,9 @@ def test_members_that_are_slow_to_load_are_waited_for(
             ingress._outlets[name].come()  # type: ignore[attr-defined]
             await asyncio.sleep(0.05)
         await asyncio.wait_for(starting, 10)
+        outlets = list(ingress._outlets.values())
+        await ingress.__del__()  # type: ignore[misc]  # as Serve ends it
+        assert not any(outlet.replicas for outlet in outlets)  # type: ignore[attr-defined]
+        assert ingress.__del__() is None, "Python collects it with nothing left to await"
 
     asyncio.run(run())
