@@ -28,7 +28,7 @@ import ray
 
 from hoplite_ray import WorldBrokenError, WorldError
 from hoplite_ray.serve import gpu_arrays, metrics
-from hoplite_ray.serve.frames import Message, framed, unframed
+from hoplite_ray.serve.frames import Message, Packed, framed, unframed
 from hoplite_ray.worlds import Cause, World, manager
 from hoplite_ray.worlds.waiting import Waits, Wanted, run_async
 
@@ -47,6 +47,8 @@ _ALLOC_BYTES_MIN = 64 << 10  # below it `World.alloc` gives ordinary memory
 _LINE_BYTES_MAX = 16 << 10
 _QUEUED_BYTES_MAX = 64 << 20  # that wait to be sent; above it `call` waits
 _STRANGERS_MAX = 64  # at a door at once that have not shown its token
+
+_IMMUTABLE = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 _CALL, _REPLY, _FAILURE, _TAKEN_BACK, _BEGUN, _CALL_ALONE = range(6)
 
@@ -392,6 +394,19 @@ def _cancel_begun(task: asyncio.Task[None]) -> None:
 def unsendable(what: str, error: BaseException) -> TypeError:
     """Return the error for what pickle can't take."""
     return TypeError(f"{what} can't be sent ({said(error)}); make it of what pickle takes")
+
+
+def packed(answer: Any, what: str) -> Any:
+    """Return an answer as it is now, whatever happens to its buffers until it is sent.
+
+    what:  it is, for errors. An answer that pickle can't take becomes the TypeError that says so.
+    """
+    if isinstance(answer, BaseException) or type(answer) in _IMMUTABLE:
+        return answer
+    try:
+        return Packed(answer)
+    except BaseException as error:  # a SystemExit of its would end the stage's thread
+        return unsendable(what, error)
 
 
 def failure(number: int, error: BaseException) -> Message:

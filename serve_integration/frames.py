@@ -83,6 +83,36 @@ class Message:
         return self.size_bytes + self.gpu_bytes
 
 
+class Packed:
+    """A value as it is when it is packed; it is unpickled as that value.
+
+    What its maker writes into its arrays later is not in it, except for arrays on GPUs.
+    Cost: one copy of its arrays; pickling it again costs no walk through the value.
+    """
+
+    __slots__ = ("_arrays", "_body", "_buffers")
+
+    def __init__(self, value: Any) -> None:
+        body, buffers, arrays = _pickled(value, gpu_arrays.ANY if gpu_arrays.in_use() else None)
+        self._body = body
+        self._buffers = [_copied(buffer.raw()) for buffer in buffers]
+        self._arrays = arrays
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        buffers = [pickle.PickleBuffer(each) for each in (self._body, *self._buffers)]
+        return _unpacked, (buffers, self._arrays)
+
+
+def _copied(buffer: memoryview) -> Any:
+    return bytes(buffer) if len(buffer) < _SMALL else np.frombuffer(buffer, np.uint8).copy()
+
+
+def _unpacked(buffers: Sequence[Any], arrays: Sequence[Any]) -> Any:
+    if arrays:
+        return gpu_arrays.unpickled(buffers[0], buffers[1:], arrays)
+    return pickle.loads(buffers[0], buffers=buffers[1:])
+
+
 def framed(messages: Sequence[Message], empty: Callable[[int], Bytes]) -> Bytes:
     """Write messages into one array, which `empty` makes. Cost: one copy of all bytes."""
     words: list[int] = [len(messages)]

@@ -27,13 +27,12 @@ from ray import serve
 from ray.serve._private.common import RUNNING_REQUESTS_KEY
 from ray.serve.config import RequestRouterConfig
 
-from hoplite_ray.serve import discovery, gpu_arrays, handoff, metrics
+from hoplite_ray.serve import discovery, handoff, metrics
 from hoplite_ray.serve.batching import Batches, Late
-from hoplite_ray.serve.edges import Begun, Door, noted, said
-from hoplite_ray.serve.frames import Message
+from hoplite_ray.serve.edges import Begun, Door, noted, packed, said
 from hoplite_ray.serve.joins import Joins
 from hoplite_ray.serve.options import check_options, misfit
-from hoplite_ray.serve.outlet import JoinLostError, Outlet, joint_answer
+from hoplite_ray.serve.outlet import JoinLostError, Outlet, close_all, joint_answer
 from hoplite_ray.serve.query import Merged, Query
 from hoplite_ray.serve.router import ROUTER
 from hoplite_ray.serve.worker import Worker
@@ -253,16 +252,17 @@ class Replica:
         query = Query(query_id, 1, "", value, left_s, {})
         return await self._run(query, value, time.monotonic() + left_s)
 
-    async def __del__(self) -> None:
-        if not hasattr(self, "_metadata"):  # it was never made whole
-            return
+    def __del__(self) -> Coroutine[Any, Any, None] | None:
+        """Return what Serve awaits; None if it was never made whole, or has ended."""
+        return None if self.__dict__.pop("_metadata", None) is None else self._end()
+
+    async def _end(self) -> None:
         with contextlib.suppress(TimeoutError):
             ends_s = float(self._stage.options.get("graceful_shutdown_timeout_s", _END_S))
             async with asyncio.timeout(_DRAIN_SHARE * ends_s):
                 await self._is_idle.wait()
         await self._door.close()
-        for outlet in self._outlets.values():
-            await outlet.close()
+        await close_all(self._outlets)
         self._worker.close()
         user, self._user = self._user, None
         own = getattr(user, "__del__", None)
@@ -453,10 +453,8 @@ class Replica:
 
     def _finish(self, runs: list[_Run], answers: list[Any], took_s: float) -> None:
         for run, answer in zip(runs, answers, strict=True):
-            if run.begun:
-                pack_alone(answer)
-                for begun in run.begun:
-                    begun(False)
+            for begun in run.begun:
+                begun(False)
             if run.answer.done():
                 continue
             if isinstance(answer, BaseException):
@@ -507,6 +505,9 @@ class Replica:
     def _bisected(self, runs: list[_Run]) -> Generator[list[_Run], Any, list[Any]]:
         """Yield what to call, to be sent its answers; halves of what raises are called again.
 
+        Answers are packed before anything else is called, which may write into the same buffers.
+        Over a query that runs alone replicas have died: if packing kills, it is its query's death.
+
         Returns: an answer or an exception for each.
         """
         try:
@@ -517,7 +518,7 @@ class Replica:
                     f"stage {self._name} answered {len(runs)} queries with a "
                     f"{type(answers).__name__}{size}; return a list with one answer for each"
                 )
-            return list(answers)
+            return [packed(answer, self._what) for answer in answers]
         except Exception as error:
             if len(runs) == 1:
                 told = "".join(traceback.format_exception(error))[-_TRACEBACK_MAX:]
@@ -564,15 +565,6 @@ def _ordinary(error: BaseException) -> Exception:
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return RuntimeError(said(error))
-
-
-def pack_alone(answer: Any) -> None:
-    """Pack an answer over whose query replicas have died: if that kills, it is its query's death.
-
-    It is packed again where it goes, which tells what is wrong.
-    """
-    with contextlib.suppress(BaseException):
-        Message.packed(0, 0, answer, gpu_arrays.ANY if gpu_arrays.in_use() else None)
 
 
 def observe_hop(query: Query) -> None:

@@ -133,32 +133,6 @@ def test_other_mistakes_are_named() -> None:
         stage(num_replica=2)(type("Two", (One.user_class,), {}))
 
 
-def test_an_answer_that_kills_when_it_is_packed_kills_while_its_query_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(metrics, "observe", lambda *_, **__: None)
-    told: list[Any] = []
-
-    class Fatal:
-        def __reduce__(self) -> Any:
-            told.append("packed")
-            sys.exit(1)
-
-    async def run() -> Any:
-        batches = SimpleNamespace(finish=lambda *_: None)
-        replica: Any = SimpleNamespace(_batches=batches, _take=lambda: None)
-        answers = []
-        for begun in ((told.append,), ()):  # over the first query replicas have died
-            answers.append(asyncio.get_running_loop().create_future())
-            fatal = Fatal()
-            Replica._finish(replica, [_Run("id", 0, answers[-1], 0.0, begun)], [fatal], 0.0)
-            assert answers[-1].result() is fatal
-
-    asyncio.run(run())
-    assert told[0] == "packed" and told[-1] is False, told
-    assert told.count(False) == 1 and len(set(told)) == 2
-
-
 def test_what_may_kill_starts_when_its_callers_have_been_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,0 +1,131 @@
+"""One replica of a stage without Serve: what it answers, and when that is packed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hoplite_ray.serve import metrics, stage
+from hoplite_ray.serve.frames import Message
+from hoplite_ray.serve.query import Query
+from hoplite_ray.serve.stage import Replica
+
+
+@pytest.fixture(autouse=True)
+def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas tell Ray's metrics, and no Ray runs here."""
+    for name in ("count", "observe", "show"):
+        monkeypatch.setattr(metrics, name, lambda *_, **__: None)
+
+
+def run_replica(of: Any, work: Callable[[Replica], Awaitable[None]]) -> None:
+    """Do `work` with a replica that has no downstream stage."""
+
+    async def run() -> None:
+        replica: Any = Replica.__new__(Replica)
+        await replica.__init__(of, "doubles", {})
+        try:
+            await work(replica)
+        finally:
+            await replica.__del__()  # as Serve ends it
+
+    asyncio.run(run())
+
+
+def ask(replica: Replica, value: Any, told: Callable[[bool], Any], *, alone: bool = False) -> Any:
+    """Begin a query as it comes over an edge; `told` hears when its work begins and ends."""
+
+    def begun(has_begun: bool) -> asyncio.Event:
+        told(has_begun)
+        was_told = asyncio.Event()
+        was_told.set()
+        return was_told
+
+    query = Query("id", 1, "", value, 60.0, {}, alone=alone)
+    return asyncio.ensure_future(replica._asked(query.told, begun))
+
+
+def read(answer: Any) -> Any:
+    """Return an answer as its caller gets it."""
+    return Message.packed(0, 0, answer).value()
+
+
+class Doubles:
+    """Answers every batch in one buffer, and every half of one that fails."""
+
+    def __init__(self) -> None:
+        self._out = np.empty((4, 10_000))
+
+    def __call__(self, queries: list[Any]) -> list[Any]:
+        if None in queries:
+            raise ValueError("nothing can't be doubled")
+        for row, query in zip(self._out, queries, strict=False):
+            row[:] = 2 * query
+        return [{"row": row} for row in self._out[: len(queries)]]
+
+
+class DoublesAsync(Doubles):
+    async def __call__(self, queries: list[Any]) -> list[Any]:  # type: ignore[override]
+        return super().__call__(queries)
+
+
+@pytest.mark.parametrize("user_class", [Doubles, DoublesAsync])
+def test_an_answer_is_that_of_its_own_query_whatever_the_next_batch_writes(
+    user_class: Any,
+) -> None:
+    """Case review_12."""
+
+    async def work(replica: Replica) -> None:
+        numbers = [None if number % 7 == 6 else number for number in range(20)]
+        asked = [ask(replica, number, lambda _: None) for number in numbers]
+        answers = await asyncio.gather(*asked, return_exceptions=True)  # all batches have run
+        for number, answer in zip(numbers, answers, strict=True):
+            if number is None:
+                assert isinstance(answer, ValueError)
+            else:
+                assert (read(answer)["row"] == 2 * number).all(), number
+
+    run_replica(stage(max_batch=4)(user_class), work)
+
+
+def test_an_answer_that_kills_when_it_is_packed_kills_while_its_query_runs() -> None:
+    told: list[Any] = []
+
+    class Fatal:
+        def __reduce__(self) -> Any:
+            told.append("packed")
+            sys.exit(1)
+
+    class Fatally:
+        def __call__(self, queries: list[Any]) -> list[Any]:
+            return [Fatal() for _ in queries]
+
+    async def work(replica: Replica) -> None:
+        with pytest.raises(TypeError, match=r"answer of stage doubles can't be sent \(SystemExit"):
+            await ask(replica, 1, told.append, alone=True)
+
+    run_replica(stage(Fatally), work)
+    assert told == [True, "packed", False]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_replica_that_was_never_made_whole_ends_without_a_word() -> None:
+    class Refuses:
+        def __init__(self) -> None:
+            raise ValueError("there is no model")
+
+        def __call__(self, queries: list[Any]) -> list[Any]:
+            return queries
+
+    async def made() -> None:
+        replica: Any = Replica.__new__(Replica)
+        with pytest.raises(ValueError, match="no model"):
+            await replica.__init__(stage(Refuses), "refuses", {})
+        assert replica.__del__() is None
+
+    asyncio.run(made())
