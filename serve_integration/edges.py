@@ -28,7 +28,9 @@ import ray
 
 from hoplite_ray import WorldBrokenError, WorldError
 from hoplite_ray.serve import gpu_arrays, metrics
-from hoplite_ray.serve.frames import Message, Packed, framed, unframed
+from hoplite_ray.serve.failures import failure, said, unsendable
+from hoplite_ray.serve.frames import Message, framed, unframed
+from hoplite_ray.serve.handles import Lender, borrowed
 from hoplite_ray.worlds import Cause, World, manager
 from hoplite_ray.worlds.waiting import Waits, Wanted, run_async
 
@@ -47,8 +49,6 @@ _ALLOC_BYTES_MIN = 64 << 10  # below it `World.alloc` gives ordinary memory
 _LINE_BYTES_MAX = 16 << 10
 _QUEUED_BYTES_MAX = 64 << 20  # that wait to be sent; above it `call` waits
 _STRANGERS_MAX = 64  # at a door at once that have not shown its token
-
-_IMMUTABLE = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 _CALL, _REPLY, _FAILURE, _TAKEN_BACK, _BEGUN, _CALL_ALONE = range(6)
 
@@ -106,6 +106,8 @@ class Edge:
         self._context = contextvars.copy_context()
         self._heard: Callable[[], Any] | None = None  # has the next frame, once `_came` is called
         self._receiving: asyncio.Task[None] | None = None  # arrays on the GPU
+        self._lender = Lender()
+        self._borrowing: set[asyncio.Task[None]] = set()  # the handles in replies
         self._listen()
 
     async def call(self, request: Any, *, alone: bool = False) -> Any:
@@ -120,10 +122,12 @@ class Edge:
         number = next(self._numbers)
         reply = self._waiting[number] = asyncio.get_running_loop().create_future()
         self.calls_open += 1
+        message = None
         try:
             if not self._has_room.is_set():
                 await self._has_room.wait()
-            self._post(self._packed(_CALL_ALONE if alone else _CALL, number, request))
+            message = self._packed(_CALL_ALONE if alone else _CALL, number, request)
+            self._post(message)
             return await reply
         except asyncio.CancelledError:
             if not self.is_broken:
@@ -133,6 +137,8 @@ class Edge:
             self._waiting.pop(number, None)
             self._begun.discard(number)
             self.calls_open -= 1
+            if message is not None:
+                self._lender.end(message)
 
     async def ended(self) -> None:
         """Return when the world has ended, whoever ended it."""
@@ -151,7 +157,7 @@ class Edge:
     def _packed(self, kind: int, number: int, value: Any) -> Message:
         """Pack a value. Raises TypeError for one that pickle can't take."""
         try:
-            return Message.packed(kind, number, value, self.world.device)
+            return self._lender.lend(Message.packed(kind, number, value, self.world.device))
         except BaseException as error:  # a SystemExit of its would end the replica's loop
             raise unsendable(self._what, error) from error
 
@@ -281,11 +287,13 @@ class Edge:
 
     def _take_in(self, message: Message) -> None:
         number = message.number
-        if message.kind == _CALL:
+        if message.kind == _CALL and message.lent is not None:
+            self._begin(number, self._answer_lent(message))
+        elif message.kind == _CALL:
             try:
                 answer = self._handler(message.value(), partial(self._tell_begun, number))
             except BaseException as error:
-                self._post(failure(number, error))
+                self._post_failure(number, error)
                 return
             self._begin(number, self._answer(number, answer))
         elif message.kind == _CALL_ALONE:
@@ -298,18 +306,49 @@ class Edge:
                 self._begun.add(number)
             else:
                 self._begun.discard(number)
-        elif (reply := self._waiting.get(number)) is not None and not reply.done():
-            try:
-                value = message.value()
-            except BaseException as error:
-                reply.set_exception(RuntimeError(f"the reply can't be read here: {said(error)}"))
-                return
-            if message.kind == _REPLY:
-                reply.set_result(value)
-            elif isinstance(value, Exception) and not isinstance(value, StopIteration):
-                reply.set_exception(value)
-            else:
-                reply.set_exception(RuntimeError(f"an error that reads here as {value!r:.200}"))
+        elif message.lent is not None:
+            task = asyncio.create_task(self._take_in_lent(message))
+            self._borrowing.add(task)
+            task.add_done_callback(self._borrowing.discard)
+        else:
+            self._hear_reply(message)
+
+    def _hear_reply(self, message: Message) -> None:
+        reply = self._waiting.get(message.number)
+        if reply is None or reply.done():
+            return
+        try:
+            value = message.value()
+        except BaseException as error:
+            reply.set_exception(RuntimeError(f"the reply can't be read here: {said(error)}"))
+            return
+        if message.kind == _REPLY:
+            reply.set_result(value)
+        elif isinstance(value, Exception) and not isinstance(value, StopIteration):
+            reply.set_exception(value)
+        else:
+            reply.set_exception(RuntimeError(f"an error that reads here as {value!r:.200}"))
+
+    async def _take_in_lent(self, message: Message) -> None:
+        """Take in a reply that has handles; also if no caller waits: its sender keeps them."""
+        try:
+            message.handles = await borrowed(message)
+        except Exception as error:  # its call goes to another replica
+            self._give_up(f"the refs in a reply can't be had: {said(error)}")
+            return
+        self._hear_reply(message)
+
+    async def _answer_lent(self, message: Message) -> None:
+        """Answer a call that has handles."""
+        try:
+            message.handles = await borrowed(message)
+            answer = self._handler(message.value(), partial(self._tell_begun, message.number))
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            self._post_failure(message.number, error)
+            return
+        await self._answer(message.number, answer)
 
     def _begin(self, number: int, answering: Coroutine[Any, Any, None]) -> None:
         task = self._answering[number] = asyncio.create_task(answering)
@@ -318,6 +357,12 @@ class Edge:
     async def _answer_alone(self, message: Message) -> None:
         """Read it once its caller is told: reading may end this process, which then counts."""
         number, is_running = message.number, False
+        if message.lent is not None:
+            try:
+                message.handles = await borrowed(message)
+            except Exception as error:
+                self._post_failure(number, error)
+                return
 
         def tell(has_begun: bool) -> asyncio.Event:
             nonlocal is_running
@@ -331,7 +376,7 @@ class Edge:
             try:
                 answer = self._handler(message.value(), tell)
             except BaseException as error:
-                self._post(failure(number, error))
+                self._post_failure(number, error)
                 return
             if not is_running:  # a call that ends this process meanwhile must not count
                 self._tell_begun(number, False)
@@ -348,9 +393,14 @@ class Edge:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            reply = failure(number, error)
+            self._post_failure(number, error)
+            return
         if not self.is_broken:
             self._post(reply)
+
+    def _post_failure(self, number: int, error: BaseException) -> None:
+        if not self.is_broken:
+            self._post(self._lender.lend(failure(_FAILURE, number, error)))
 
     def _hear_end(self, error: WorldError) -> None:
         """The world has ended. Who has left it has not died over what it had."""
@@ -375,7 +425,8 @@ class Edge:
                 error = EdgeBrokenError(why, was_sent=not has_left, has_begun=has_begun)
                 reply.set_exception(error)
         self._heard = None
-        for task in (self._receiving, self._sending):
+        self._lender.close()
+        for task in (self._receiving, self._sending, *self._borrowing):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
         for task in self._answering.values():
@@ -389,75 +440,6 @@ class Edge:
 def _cancel_begun(task: asyncio.Task[None]) -> None:
     """Cancel a task after its first step: else what its handler began would have no end."""
     asyncio.get_running_loop().call_soon(task.cancel)
-
-
-def unsendable(what: str, error: BaseException) -> TypeError:
-    """Return the error for what pickle can't take."""
-    return TypeError(f"{what} can't be sent ({said(error)}); make it of what pickle takes")
-
-
-def packed(answer: Any, what: str) -> Any:
-    """Return an answer as it is now, whatever happens to its buffers until it is sent.
-
-    what:  it is, for errors. An answer that pickle can't take becomes the TypeError that says so.
-    """
-    if isinstance(answer, BaseException) or type(answer) in _IMMUTABLE:
-        return answer
-    try:
-        return Packed(answer)
-    except BaseException as error:  # a SystemExit of its would end the stage's thread
-        return unsendable(what, error)
-
-
-def failure(number: int, error: BaseException) -> Message:
-    """Pack an error; one that can't be pickled, or is none when it is read, goes as its text."""
-    notes = getattr(error, "__notes__", [])
-    notes = [str(note) for note in notes] if isinstance(notes, list | tuple) else []
-    try:
-        message = Message.packed(_FAILURE, number, error)
-        read = message.value()
-        if isinstance(read, Exception):
-            if getattr(read, "__notes__", []) == notes:
-                return message
-            return Message.packed(_FAILURE, number, _Noted(read, notes))
-    except BaseException as why:
-        logger.debug("%s can't be pickled: %s", type(error), said(why))
-    return Message.packed(_FAILURE, number, _with_notes(RuntimeError(said(error)), notes))
-
-
-class _Noted:
-    """An error whose own `__reduce__` leaves its notes out, with them: reads as the error."""
-
-    def __init__(self, error: Exception, notes: list[str]) -> None:
-        self._both = error, notes
-
-    def __reduce__(self) -> tuple[Callable[..., Exception], tuple[Exception, list[str]]]:
-        return _with_notes, self._both
-
-
-def _with_notes(error: Exception, notes: list[str]) -> Exception:
-    with contextlib.suppress(Exception):  # it takes none
-        error.__notes__ = notes
-    return error
-
-
-def said(error: BaseException) -> str:
-    """Return an error's class and text, also if it is one that can't say it."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return f"{type(error).__name__}: <its text can't be had>"
-
-
-def noted(error: Exception, note: str) -> Exception:
-    """Return it with a note; another one in its place if it takes none, as a frozen dataclass."""
-    try:
-        error.add_note(note)
-        return error
-    except Exception:
-        told = RuntimeError(said(error))
-        told.add_note(note)
-        return told
 
 
 class Door:

@@ -7,6 +7,7 @@
 
 Arrays come out as views of what was received, which may be read-only. Those on GPUs follow a frame
 by themselves (gpu_arrays.py); a bit of their message's kind says that its last part describes them.
+Handles of Ray go beside it (handles.py); a bit says that the part before that one has their lender.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import copyreg
 import io
 import pickle
 import struct
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,17 +25,18 @@ from typing import Any
 import numpy as np
 from ray import cloudpickle
 
-from hoplite_ray.serve import gpu_arrays
+from hoplite_ray.serve import gpu_arrays, handles
 
 _ALIGNED = 64  # of each part: what vector instructions and caches want
 _WORD = 8
 _HEAD = 3  # words of each message
 _SMALL = 16 << 10  # below it numpy takes longer to begin a copy than to make it
 
-_ON_GPU = 1 << 31
+_ON_GPU, _LENT = 1 << 31, 1 << 30
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Part = memoryview | bytes
+_Add = Callable[[Any], Any]
 
 
 @dataclass(slots=True)
@@ -43,6 +46,8 @@ class Message:
     arrays:       on GPUs, which go or came beside the parts.
     description:  of those.
     size_bytes:   of its parts in a frame, of one that was packed here.
+    handles:      of Ray's objects in it, which go or came beside the frame.
+    lent:         by whom, as it travels.
     """
 
     kind: int
@@ -51,6 +56,8 @@ class Message:
     arrays: Sequence[Any] = ()
     description: Part | None = None
     size_bytes: int = 0
+    handles: Sequence[Any] = ()
+    lent: Part | None = None
 
     @classmethod
     def packed(cls, kind: int, number: int, value: Any, device: int | None = None) -> Message:
@@ -58,19 +65,22 @@ class Message:
 
         device:  the GPU whose arrays are left out; None: all arrays are on the host.
         """
-        body, buffers, arrays = _pickled(value, device)
+        body, buffers, arrays, kept = _pickled(value, device)
         parts: list[Part] = [body, *(buffer.raw() for buffer in buffers)]
         description = gpu_arrays.described(arrays) if arrays else None
         size_bytes = sum(map(_rounded, map(len, parts)))
         if description is not None:
             size_bytes += _rounded(len(description))
-        return cls(kind, number, parts, arrays, description, size_bytes)
+        return cls(kind, number, parts, arrays, description, size_bytes, kept)
 
     def value(self) -> Any:
         """Return the value. Raises whatever its class does."""
-        if self.arrays:
-            return gpu_arrays.unpickled(self.parts[0], self.parts[1:], self.arrays)
-        return pickle.loads(self.parts[0], buffers=self.parts[1:])
+        return _unpacked(self.parts, self.arrays, self.handles)
+
+    def lend(self, lent: bytes) -> None:
+        """Have it say by whom its handles are lent."""
+        self.lent = lent
+        self.size_bytes += _rounded(len(lent))
 
     @property
     def gpu_bytes(self) -> int:
@@ -90,27 +100,27 @@ class Packed:
     Cost: one copy of its arrays; pickling it again costs no walk through the value.
     """
 
-    __slots__ = ("_arrays", "_body", "_buffers")
+    __slots__ = ("_arrays", "_handles", "_parts")
 
     def __init__(self, value: Any) -> None:
-        body, buffers, arrays = _pickled(value, gpu_arrays.ANY if gpu_arrays.in_use() else None)
-        self._body = body
-        self._buffers = [_copied(buffer.raw()) for buffer in buffers]
-        self._arrays = arrays
+        device = gpu_arrays.ANY if gpu_arrays.in_use() else None
+        body, buffers, self._arrays, self._handles = _pickled(value, device)
+        self._parts = [body, *(_copied(buffer.raw()) for buffer in buffers)]
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        buffers = [pickle.PickleBuffer(each) for each in (self._body, *self._buffers)]
-        return _unpacked, (buffers, self._arrays)
+        parts = [pickle.PickleBuffer(each) for each in self._parts]
+        return _unpacked, (parts, self._arrays, self._handles)
 
 
 def _copied(buffer: memoryview) -> Any:
     return bytes(buffer) if len(buffer) < _SMALL else np.frombuffer(buffer, np.uint8).copy()
 
 
-def _unpacked(buffers: Sequence[Any], arrays: Sequence[Any]) -> Any:
-    if arrays:
-        return gpu_arrays.unpickled(buffers[0], buffers[1:], arrays)
-    return pickle.loads(buffers[0], buffers=buffers[1:])
+def _unpacked(parts: Sequence[Any], arrays: Sequence[Any], kept: Sequence[Any]) -> Any:
+    with handles.coming(kept) if kept else contextlib.nullcontext():
+        if arrays:
+            return gpu_arrays.unpickled(parts[0], parts[1:], arrays)
+        return pickle.loads(parts[0], buffers=parts[1:])
 
 
 def framed(messages: Sequence[Message], empty: Callable[[int], Bytes]) -> Bytes:
@@ -119,8 +129,11 @@ def framed(messages: Sequence[Message], empty: Callable[[int], Bytes]) -> Bytes:
     parts: list[Part] = []
     size_bytes = 0
     for each in messages:
-        own = each.parts if each.description is None else [*each.parts, each.description]
-        kind = each.kind if each.description is None else each.kind | _ON_GPU
+        own, kind = each.parts, each.kind
+        if each.lent is not None:
+            own, kind = [*own, each.lent], kind | _LENT
+        if each.description is not None:
+            own, kind = [*own, each.description], kind | _ON_GPU
         words += (kind, len(own), each.number)
         parts += own
         size_bytes += each.size_bytes
@@ -156,7 +169,9 @@ def unframed(frame: Bytes) -> list[Message]:
             views.append(view[at : at + length])
             at += _rounded(length)
         description = views.pop() if kind & _ON_GPU else None
-        messages.append(Message(kind & ~_ON_GPU, number, views, (), description))
+        lent = views.pop() if kind & _LENT else None
+        kind &= ~(_ON_GPU | _LENT)
+        messages.append(Message(kind, number, views, (), description, lent=lent))
     return messages
 
 
@@ -176,35 +191,49 @@ class _Table(dict[type, Callable[[Any], Any]]):
 class _Pickler(pickle.Pickler):
     """Takes half as long over an array as numpy's own way, whose dtype is an object of its own."""
 
-    dispatch_table = _Table({np.ndarray: _reduced})
+    def __init__(self, into: io.BytesIO, buffers: _Add, keep: handles.Reducer) -> None:
+        self.dispatch_table = _Table({np.ndarray: _reduced, **dict.fromkeys(handles.KINDS, keep)})
+        super().__init__(into, protocol=5, buffer_callback=buffers)
 
 
-def _pickled(
-    value: Any, device: int | None
-) -> tuple[bytes, list[pickle.PickleBuffer], Sequence[Any]]:
+class _ByValue(cloudpickle.Pickler):
+    """For what the other process can't import: takes twice as long over an array."""
+
+    def __init__(self, into: io.BytesIO, buffers: _Add, keep: handles.Reducer) -> None:
+        self.dispatch_table = ChainMap(
+            dict.fromkeys(handles.KINDS, keep), cloudpickle.Pickler.dispatch_table
+        )
+        super().__init__(  # type: ignore[no-untyped-call]
+            into, protocol=5, buffer_callback=buffers
+        )
+
+
+_Pickled = tuple[bytes, list[pickle.PickleBuffer], Sequence[Any], Sequence[Any]]
+
+
+def _pickled(value: Any, device: int | None) -> _Pickled:
     """Pickle by reference what the other process can import, else by value.
 
-    cloudpickle does both, and takes twice as long over an array.
+    Returns: the pickle, and what it leaves out: buffers, arrays on that GPU, and handles.
     """
-    buffers: list[pickle.PickleBuffer] = []
-    arrays: Sequence[Any] = ()
     with contextlib.suppress(Exception):
-        if device is None:
-            into = io.BytesIO()
-            _Pickler(into, 5, buffer_callback=buffers.append).dump(value)
-            body = into.getvalue()
-        else:
-            body, arrays = gpu_arrays.pickled(value, device, buffers.append, by_value=False)
-        if b"__main__" not in body:
-            return body, buffers, arrays
-    buffers = []
-    if device is None:
-        body = cloudpickle.dumps(  # type: ignore[no-untyped-call]
-            value, protocol=5, buffer_callback=buffers.append
-        )
-    else:
-        body, arrays = gpu_arrays.pickled(value, device, buffers.append, by_value=True)
-    return body, buffers, arrays
+        pickled = _pickled_by(_Pickler, value, device)
+        if b"__main__" not in pickled[0]:
+            return pickled
+    return _pickled_by(_ByValue, value, device)
+
+
+def _pickled_by(kind: type[_Pickler | _ByValue], value: Any, device: int | None) -> _Pickled:
+    into, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+    kept = handles.Kept()
+    pickler = kind(into, buffers.append, kept.keep)
+    arrays: Sequence[Any] = ()
+    if device is not None:
+        taken = gpu_arrays.Taken(device)
+        pickler.persistent_id = taken.keep  # type: ignore[method-assign]
+        arrays = taken.arrays
+    pickler.dump(value)
+    return into.getvalue(), buffers, arrays, kept.handles
 
 
 def _rounded(length: int) -> int:

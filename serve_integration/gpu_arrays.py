@@ -11,16 +11,12 @@ import io
 import json
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from ray import cloudpickle
 
 from hoplite_ray.dtypes import torch_name
 
 ANY = -1  # whatever GPU of this process
-
-_Keep = Callable[[Any], "int | None"]
 
 
 def in_use() -> bool:
@@ -77,33 +73,6 @@ class Taken:
 
     def _is_ours(self, device: int) -> bool:
         return self._device in (ANY, device)
-
-
-class _Pickler(pickle.Pickler):
-    """Leaves arrays on GPUs out."""
-
-    def __init__(self, keep: _Keep, into: io.BytesIO, buffers: Callable[[Any], Any]) -> None:
-        super().__init__(into, protocol=5, buffer_callback=buffers)
-        self.persistent_id = keep  # type: ignore[method-assign]
-
-
-class _ByValue(cloudpickle.Pickler):
-    """The same, for what the other process can't import."""
-
-    def __init__(self, keep: _Keep, into: io.BytesIO, buffers: Callable[[Any], Any]) -> None:
-        super().__init__(  # type: ignore[no-untyped-call]
-            into, protocol=5, buffer_callback=buffers
-        )
-        self.persistent_id = keep  # type: ignore[method-assign]
-
-
-def pickled(
-    value: Any, device: int, buffers: Callable[[Any], Any], *, by_value: bool
-) -> tuple[bytes, list[Any]]:
-    """Pickle a value; returns the pickle and the arrays on that GPU that it leaves out."""
-    taken, into = Taken(device), io.BytesIO()
-    (_ByValue if by_value else _Pickler)(taken.keep, into, buffers).dump(value)
-    return into.getvalue(), taken.arrays
 
 
 class _Unpickler(pickle.Unpickler):

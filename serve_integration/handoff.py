@@ -2,7 +2,7 @@
 
 What is sent by id is freed when its sender lets go of it, or dies. Where there is no store, or it
 is full, or has lost the object, the value goes over the edges, as what has one receiver always
-does: on one host that is one copy, too. So does what holds arrays of GPUs.
+does: on one host that is one copy, too. So does what holds arrays of GPUs, or handles of Ray.
 
 Source: Hoplite 5.4.
 """
@@ -20,7 +20,7 @@ import hoplite_ray
 from hoplite_ray import HopliteError
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.serve import gpu_arrays, metrics
-from hoplite_ray.serve.edges import unsendable
+from hoplite_ray.serve.failures import unsendable
 from hoplite_ray.serve.frames import Message, framed, unframed
 
 logger = logging.getLogger("hoplite_ray.serve")
@@ -68,7 +68,7 @@ async def shared(value: Any, receivers: int, what: str, left_s: float) -> Any:
         message = Message.packed(0, 0, value, gpu_arrays.ANY if gpu_arrays.in_use() else None)
     except BaseException as error:  # as Edge does
         raise unsendable(what, error) from error
-    if message.size_bytes < _BYTES_MIN or message.arrays:
+    if message.size_bytes < _BYTES_MIN or message.arrays or message.handles:
         return value
     putting = asyncio.create_task(asyncio.to_thread(_put, value, message))
     try:

@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from hoplite_ray.serve import handoff, metrics
-from hoplite_ray.serve.edges import said
+from hoplite_ray.serve.failures import said
 from hoplite_ray.serve.outlet import (
     DEATHS_MAX,
     JoinLostError,

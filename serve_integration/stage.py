@@ -29,7 +29,8 @@ from ray.serve.config import RequestRouterConfig
 
 from hoplite_ray.serve import discovery, handoff, metrics
 from hoplite_ray.serve.batching import Batches, Late
-from hoplite_ray.serve.edges import Begun, Door, noted, packed, said
+from hoplite_ray.serve.edges import Begun, Door
+from hoplite_ray.serve.failures import noted, packed, said
 from hoplite_ray.serve.joins import Joins
 from hoplite_ray.serve.options import check_options, misfit
 from hoplite_ray.serve.outlet import JoinLostError, Outlet, close_all, joint_answer

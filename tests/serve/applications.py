@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import ray
 
+import hoplite_ray as hop
 from hoplite_ray.serve import query_ids, stage
 
 LIGHT: dict[str, Any] = {"ray_actor_options": {"num_cpus": 0}}
@@ -286,3 +288,32 @@ class Loaded:
 
     def __call__(self, queries: list[Any]) -> list[int]:
         return [self._version for _ in queries]
+
+
+@stage(**LIGHT)
+class Refers:
+    """Answers handles: those that it was given, and its own of the same values."""
+
+    def __call__(self, queries: list[Any]) -> list[Any]:
+        return [
+            {**query, "mine": ray.put(("mine", ray.get(query["ref"]))), "copy": 1 + query["array"]}
+            for query in queries
+        ]
+
+
+@stage(max_batch=1, **LIGHT)
+class Resolves:
+    """Reads what handles are of, also those of earlier queries if it keeps them."""
+
+    def __init__(self, *, keeps: bool) -> None:
+        self._kept: list[Any] = []
+        self._keeps = keeps
+
+    def __call__(self, queries: list[Any]) -> list[Any]:
+        (query,) = queries
+        self._kept = [*self._kept, query] if self._keeps else [query]
+        read = [
+            (ray.get(each["ref"]), ray.get(each["mine"]), each["array"].tolist())
+            for each in self._kept
+        ]
+        return [{"read": read, "copy": hop.array(query["copy"]), "mine": [query["mine"]]}]

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
+import hoplite_ray as hop
 from hoplite_ray.serve import pipeline, stage
 from hoplite_ray.serve.metrics import METRICS
 from tests.ray.raycluster import eventually
@@ -26,6 +28,8 @@ from tests.serve.applications import (
     Counting,
     Cross,
     Deadly,
+    Refers,
+    Resolves,
     Search,
     Text,
     Through,
@@ -218,6 +222,32 @@ def test_an_answer_that_cannot_go_on_is_told_with_its_stage(node: Node, where: s
         text = json.load(refused.value)["error"]
         assert "the answer can't go over HTTP" in text and "set is not JSON" in text
     application.delete()
+
+
+@pytest.mark.parametrize("edges", ["worlds", "serve"])
+def test_handles_travel_as_handles_and_live_as_long_as_they_are_held(
+    node: Node, edges: str
+) -> None:
+    """Case review_01. Over plain handles Ray may free what a stage keeps after its call."""
+    keeps = edges == "worlds"
+
+    @ray.remote(num_cpus=0)
+    def small(number: int) -> int:
+        return number  # it lives with its owner only
+
+    stages = {"refers": Refers, "resolves": Resolves.bind(keeps=keeps).after("refers")}
+    application = Application("handles", pipeline(**stages, edges=edges, replicas=1))
+    read: list[Any] = []
+    for number in range(3):
+        query = {"ref": small.remote(number), "array": hop.array(np.full(3, number))}
+        answer = application.answer(query)
+        del query  # the stage that holds its handles is the only one
+        read = [*(read if keeps else ()), (number, ("mine", number), [number] * 3)]
+        assert answer["read"] == read
+        assert answer["copy"].tolist() == [number + 1] * 3
+        assert ray.get(answer["mine"]) == [("mine", number)]
+    application.delete()
+    assert answer["copy"].tolist() == [3] * 3, "the caller holds what it was answered"
 
 
 def test_a_stage_is_configured_and_asked_beside_its_queries(node: Node) -> None:

@@ -16,11 +16,11 @@ from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edges import (
     _BEGUN,
     _CALL_ALONE,
+    _FAILURE,
     Edge,
     EdgeBrokenError,
-    failure,
-    noted,
 )
+from hoplite_ray.serve.failures import failure, noted
 from hoplite_ray.serve.frames import Message, unframed
 
 
@@ -35,11 +35,11 @@ class DumbError(Exception):
 
 
 def test_an_error_that_reads_as_something_else_goes_as_its_text() -> None:
-    read = failure(1, noted(TextError("mine"), "in stage a")).value()
+    read = failure(_FAILURE, 1, noted(TextError("mine"), "in stage a")).value()
     assert type(read) is RuntimeError and str(read) == "TextError: mine"
     assert read.__notes__ == ["in stage a"]
     dumb = DumbError(threading.Lock())
-    assert str(failure(1, dumb).value()) == "DumbError: <its text can't be had>"
+    assert str(failure(_FAILURE, 1, dumb).value()) == "DumbError: <its text can't be had>"
 
 
 class OwnError(Exception):
@@ -50,9 +50,9 @@ class OwnError(Exception):
 
 
 def test_an_error_with_a_reduce_of_its_own_keeps_its_notes() -> None:
-    read = failure(1, noted(OwnError("mine"), "in stage a")).value()
+    read = failure(_FAILURE, 1, noted(OwnError("mine"), "in stage a")).value()
     assert (type(read), read.args, read.__notes__) == (OwnError, ("mine",), ["in stage a"])
-    again = failure(1, read).value()
+    again = failure(_FAILURE, 1, read).value()
     assert again.__notes__ == ["in stage a"], "over the next edge, too"
 
 
@@ -123,7 +123,7 @@ def test_an_answer_that_exits_when_it_is_packed_ends_no_loop() -> None:
             await edge.call(Exits())
 
     asyncio.run(run())
-    assert str(failure(1, Exits("no")).value()) == "Exits: no"
+    assert str(failure(_FAILURE, 1, Exits("no")).value()) == "Exits: no"
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["an idle replica", "a busy one"])

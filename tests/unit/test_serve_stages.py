@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ray.serve.config import AutoscalingConfig
 
 from hoplite_ray.serve import ensemble, metrics, pipeline, query_ids, stage
-from hoplite_ray.serve.edges import failure
+from hoplite_ray.serve.failures import failure
 from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.serve.pipeline import as_json, ordered
 from hoplite_ray.serve.stage import Replica, _Run
@@ -205,7 +205,7 @@ def test_an_error_that_can_not_be_pickled_goes_as_its_text() -> None:
         def __reduce__(self) -> Any:
             raise TypeError("no")
 
-    (told,) = unframed(framed([failure(7, Stubborn("why"))], empty))
+    (told,) = unframed(framed([failure(2, 7, Stubborn("why"))], empty))
     assert (told.number, str(told.value())) == (7, "Stubborn: why")
 
 

@@ -1,0 +1,118 @@
+"""Handles of Ray inside of values: they travel by a call of Ray, beside the edge's own message.
+
+Ray counts the processes that use an object by its own calls only: a ref that came by any other way
+has no owner here, and its object may be freed. So a message has only the handles' places and their
+lender, the actor that sent it. The receiver asks that actor for them, which makes this process a
+borrower of each, as if the handles were an argument. The lender keeps them until it was asked, and
+a caller keeps its query until the answer has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import itertools
+import pickle
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import ray
+from ray.actor import ActorHandle
+
+import hoplite_ray
+
+if TYPE_CHECKING:
+    from hoplite_ray.serve.frames import Message
+
+KINDS: tuple[type, ...] = (ray.ObjectRef, hoplite_ray.Array, ActorHandle)
+
+Reducer = Callable[[Any], tuple[Any, ...]]
+
+_coming: contextvars.ContextVar[Sequence[Any]] = contextvars.ContextVar("coming")
+
+
+class Kept:
+    """The handles that a pickle leaves out, in their order."""
+
+    def __init__(self) -> None:
+        self.handles: list[Any] = []
+
+    def keep(self, handle: Any) -> tuple[Any, ...]:
+        """Keep a handle; returns what is pickled in its place."""
+        if isinstance(handle, hoplite_ray.Array):
+            handle = hoplite_ray.array(handle)  # what is being written is sealed
+        self.handles.append(handle)
+        return _handle, (len(self.handles) - 1,)
+
+
+def _handle(place: int) -> Any:
+    return _coming.get()[place]
+
+
+@contextlib.contextmanager
+def coming(handles: Sequence[Any]) -> Iterator[None]:
+    """Have what is unpickled in the body take its handles from these."""
+    token = _coming.set(handles)
+    try:
+        yield
+    finally:
+        _coming.reset(token)
+
+
+class Lender:
+    """What one end of an edge has sent and its peer has not asked for yet."""
+
+    def __init__(self) -> None:
+        self._id = uuid.uuid4().hex
+        self._kept: dict[int, Sequence[Any]] = {}
+        self._numbers = itertools.count()
+        _lenders[self._id] = self
+
+    def lend(self, message: Message) -> Message:
+        """Keep the handles of a message, if it has any, and have it say by whom they are lent.
+
+        Raises:  RuntimeError if this process is no actor, which could be asked for them.
+        """
+        if message.handles:
+            number = next(self._numbers)
+            actor = ray.get_runtime_context().current_actor
+            message.lend(pickle.dumps((actor, self._id, number)))
+            self._kept[number] = message.handles
+        return message
+
+    def end(self, message: Message) -> None:
+        """Let go of a message's handles: its call is over."""
+        if message.lent is not None:
+            _, _, number = pickle.loads(message.lent)
+            self._kept.pop(number, None)
+
+    def close(self) -> None:
+        """Let go of all: the edge is over."""
+        self._kept.clear()
+
+    def take(self, number: int) -> Sequence[Any]:
+        """Return what was lent by that number, once. From any thread."""
+        return self._kept.pop(number)
+
+
+_lenders: WeakValueDictionary[str, Lender] = WeakValueDictionary()
+
+
+def _lent(_: Any, lender: str, number: int) -> Sequence[Any]:
+    """Return lent handles. The receiver has Ray call it in the lender's process."""
+    return _lenders[lender].take(number)
+
+
+async def borrowed(message: Message) -> Sequence[Any]:
+    """Return the handles of a message that has come, from their lender.
+
+    Raises:  RayError if the lender has died, or has let go of them.
+    """
+    assert message.lent is not None
+    actor, lender, number = pickle.loads(message.lent)
+    call = actor.__ray_call__.remote(_lent, lender, number)
+    handles: Sequence[Any] = await asyncio.wrap_future(call.future())
+    return handles
