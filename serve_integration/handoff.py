@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import hoplite_ray
-from hoplite_ray import HopliteError
+from hoplite_ray import Store
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.serve import gpu_arrays, metrics
 from hoplite_ray.serve.failures import unsendable
@@ -33,6 +33,8 @@ _AGAIN_S = 10.0  # after the store could not be had
 
 _no_store_until_s = 0.0
 _has_put = False  # this process, so that its store is there
+_is_told = False  # True if the log has why there is no store
+_attaching: asyncio.Task[Store] | None = None
 _overdue: set[asyncio.Task[Any]] = set()  # what is being put, and nobody waits for any more
 
 
@@ -86,6 +88,24 @@ def _forget(putting: asyncio.Task[Any]) -> None:
         logger.debug("what nobody waited for could not be put: %s", error)
 
 
+def _attaching_here() -> asyncio.Task[Store]:
+    """Return what has the store; one thread waits for it, however many queries do.
+
+    A node that has died is started again meanwhile, which may take minutes.
+    """
+    global _attaching
+    loop = asyncio.get_running_loop()
+    if _attaching is None or _attaching.done() or _attaching.get_loop() is not loop:
+        _attaching = loop.create_task(asyncio.to_thread(lambda: attachment().store))
+        _attaching.add_done_callback(_hear_refusal)
+    return _attaching
+
+
+def _hear_refusal(attaching: asyncio.Task[Store]) -> None:
+    if not attaching.cancelled() and (error := attaching.exception()) is not None:
+        logger.debug("there is no store here: %s", error)
+
+
 async def taken(value: Any, timeout_s: float) -> Any:
     """Return the value that was sent, from the store if it is there.
 
@@ -94,16 +114,15 @@ async def taken(value: Any, timeout_s: float) -> Any:
     if not isinstance(value, Stored):
         return value
     try:
-        async with asyncio.timeout(_SHARE * timeout_s):
-            here = await asyncio.to_thread(attachment)
-        frame = await here.store.get_async(value.object_id, exists=True, timeout_s=timeout_s)
-    except (HopliteError, TimeoutError) as error:
+        store = await asyncio.wait_for(asyncio.shield(_attaching_here()), _SHARE * timeout_s)
+        frame = await store.get_async(value.object_id, exists=True, timeout_s=timeout_s)
+    except Exception as error:  # whatever refuses, the sender has the value
         raise StoredLostError(str(error) or "there is no store here yet") from None
     return unframed(frame)[0].value()
 
 
 def _put(value: Any, message: Message) -> Any:
-    global _no_store_until_s, _has_put
+    global _no_store_until_s, _has_put, _is_told
     limit_s = _ROOM_S if _has_put else _START_S
     made: list[hoplite_ray.Array] = []
 
@@ -114,10 +133,12 @@ def _put(value: Any, message: Message) -> Any:
     try:
         framed([message], empty)
         kept = hoplite_ray.array(made[0])  # which seals it
-    except HopliteError as error:
+    except Exception as error:  # as of a full disk, or options that the cluster does not have
         _no_store_until_s = time.monotonic() + _AGAIN_S
-        logger.warning("large values go over the edges, each one several times: %s", error)
+        level = logging.DEBUG if _is_told else logging.WARNING
+        logger.log(level, "large values go over the edges, each one several times: %s", error)
+        _is_told = True
         return value
-    _has_put = True
+    _has_put, _is_told = True, False
     metrics.count("serve_stored_bytes", kept.nbytes)
     return Stored(kept._object_id, value, kept)

@@ -79,6 +79,61 @@ def test_who_has_no_store_in_time_asks_for_the_value(monkeypatch: pytest.MonkeyP
     asyncio.run(run())
 
 
+def test_a_node_that_starts_again_stops_no_loop_and_takes_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Case review_06."""
+    is_over = threading.Event()
+    threads: list[int] = []
+
+    class Attachment:
+        @property
+        def store(self) -> Any:
+            threads.append(threading.get_ident())
+            assert is_over.wait(10)
+            raise OSError("no space left on device")
+
+    monkeypatch.setattr(handoff, "attachment", Attachment)
+
+    async def run() -> None:
+        waiting = [asyncio.create_task(handoff.taken(Stored(b"id"), 60.0)) for _ in range(10)]
+        for _ in range(3):  # the loop goes on
+            await asyncio.to_thread(lambda: None)
+        is_over.set()
+        for ended in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(ended, StoredLostError) and "no space left" in str(ended)
+
+    asyncio.run(run())
+    assert len(threads) == 1 and threads[0] != threading.get_ident()
+
+
+def test_a_store_that_refuses_by_any_error_costs_no_query(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Case review_03."""
+    asked: list[int] = []
+
+    def empty(size_bytes: int, dtype: str, *, timeout_s: float) -> Any:
+        asked.append(size_bytes)
+        raise ValueError("arena_bytes=48 differs from what the cluster's first job fixed")
+
+    monkeypatch.setattr(handoff, "hoplite_ray", SimpleNamespace(empty=empty))
+    monkeypatch.setattr(handoff, "_no_store_until_s", 0.0)
+    monkeypatch.setattr(handoff, "_is_told", False)
+
+    async def run() -> None:
+        for _ in range(2):
+            assert await handoff.shared(LARGE, 2, "the query", 60.0) is LARGE
+        assert len(asked) == 1, "it is not asked again at once"
+        monkeypatch.setattr(handoff, "_no_store_until_s", 0.0)
+        assert await handoff.shared(LARGE, 2, "the query", 60.0) is LARGE
+        assert len(asked) == 2
+
+    with caplog.at_level("WARNING", logger="hoplite_ray.serve"):
+        asyncio.run(run())
+    assert len(caplog.records) == 1 and "arena_bytes=48" in caplog.text
+
+
 def test_what_can_not_be_sent_is_named() -> None:
     with pytest.raises(TypeError, match=r"the answer of stage a can't be sent \(TypeError: .*lock"):
         asyncio.run(handoff.shared(threading.Lock(), 2, "the answer of stage a", 60.0))
