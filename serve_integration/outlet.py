@@ -21,6 +21,7 @@ from typing import Any
 from hoplite_ray import WorldError
 from hoplite_ray.serve import discovery, metrics
 from hoplite_ray.serve.edges import Begun, Edge, EdgeBrokenError, open_edge
+from hoplite_ray.serve.failures import said
 from hoplite_ray.serve.handoff import StoredLostError
 from hoplite_ray.serve.query import Merged, Query
 
@@ -29,6 +30,7 @@ _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's 
 
 DEATHS_MAX = 3  # of replicas that held one query, one after the other
 _AGAIN_S = 0.1  # before a door is knocked at again: Serve takes longer to say that it is gone
+_UNEXPECTED_S = 1.0  # before an edge is opened again after an error that is none of the network
 _TELL_S = 5.0  # Ray's agent forgets what it is not told again
 _ANSWER_S = 5.0  # between the answers to inputs that have met; more with each attempt
 _REACH_S = 5.0  # for an edge to a replica that Serve knows and that has not ended
@@ -195,37 +197,48 @@ class Outlet:
 
     async def _keep(self, replica: str, door: dict[str, Any], gone: asyncio.Event) -> None:
         """Have an edge to a replica as long as Serve says that it runs."""
+        is_told = False
         while not gone.is_set():
             try:
-                edge = await open_edge(door, f"{self._caller}>{replica}", self._nothing, self._what)
+                await self._keep_one(replica, door, gone)
+                is_told = False
             except (OSError, TimeoutError, WorldError) as error:
                 logger.debug("no edge to %s: %s", replica, error)
                 if isinstance(error, ConnectionRefusedError):  # nobody listens: it is dead
                     self._dead.add(replica)
                     self._tell_change()
                 await asyncio.sleep(_AGAIN_S)
-                continue
-            self._dead.discard(replica)
-            self._edges[replica] = edge
-            self.is_replaced = False
+            except Exception as error:  # as of no file descriptors: they may come back
+                level = logging.DEBUG if is_told else logging.WARNING
+                where = f"replica {replica} of stage {self.stage}"
+                _serve_logger.log(level, "there is no edge to %s now: %s", where, said(error))
+                is_told = True
+                await asyncio.sleep(_UNEXPECTED_S)
+
+    async def _keep_one(self, replica: str, door: dict[str, Any], gone: asyncio.Event) -> None:
+        """Open an edge to a replica; return when it has ended."""
+        edge = await open_edge(door, f"{self._caller}>{replica}", self._nothing, self._what)
+        self._dead.discard(replica)
+        self._edges[replica] = edge
+        self.is_replaced = False
+        self._tell_change()
+        try:
+            await first(edge.ended(), gone.wait())
+            if gone.is_set() and self._edges.pop(replica, None) is edge:
+                self._leaving[replica] = edge  # until it has answered what it has
+                self.is_replaced = not self._edges
+                await edge.ended()
+            else:
+                metrics.count("serve_edges_broken", stage=self.stage)
+                if edge.calls_broken:
+                    _serve_logger.warning(
+                        "replica %s of stage %s is gone; %d queries that it had go to others",
+                        *(replica, self.stage, edge.calls_broken),
+                    )
+        finally:
+            self._forget(edge)
             self._tell_change()
-            try:
-                await first(edge.ended(), gone.wait())
-                if gone.is_set() and self._edges.pop(replica, None) is edge:
-                    self._leaving[replica] = edge  # until it has answered what it has
-                    self.is_replaced = not self._edges
-                    await edge.ended()
-                else:
-                    metrics.count("serve_edges_broken", stage=self.stage)
-                    if edge.calls_broken:
-                        _serve_logger.warning(
-                            "replica %s of stage %s is gone; %d queries that it had go to others",
-                            *(replica, self.stage, edge.calls_broken),
-                        )
-            finally:
-                self._forget(edge)
-                self._tell_change()
-                await edge.close()
+            await edge.close()
 
     async def _nothing(self, request: Any, begun: Begun) -> Any:
         raise TypeError("a stage does not call its callers; this one has asked something")

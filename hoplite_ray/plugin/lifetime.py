@@ -56,7 +56,7 @@ class Reaper:
                 object_id = self._gone.get(timeout=_LOOK_EVERY_S)
             if object_id is None:
                 return
-            if seams.connection() != self._connection:
+            if not self._is_connected():
                 return self._shut_down()
             if not object_id:
                 continue
@@ -66,3 +66,10 @@ class Reaper:
                 pass  # the node has gone, and the object with it
             except Exception as error:  # as a full disk; what comes next may go
                 _logger.warning("object %s is left to its steward: %s", object_id.hex(), error)
+
+    def _is_connected(self) -> bool:
+        """Whether this process is still in the Ray that it was in."""
+        try:
+            return seams.connection() == self._connection
+        except Exception:  # what Ray is asked for is half gone, in the midst of a ray.shutdown
+            return False

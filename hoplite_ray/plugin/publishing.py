@@ -37,6 +37,8 @@ async def _publish_always(place: NodePlace) -> None:
             published.set(await calls.stats(record["control"]))
         except (HopliteError, OSError, ValueError) as error:  # between two lives of the node
             _logger.info("no metrics of the node now: %s", error)
+        except Exception as error:  # as a counter that a node of another version lacks
+            _logger.warning("no metrics of the node now: %s: %s", type(error).__name__, error)
         await asyncio.sleep(_EVERY_S)
 
 
