@@ -9,11 +9,15 @@ as soon as one of these holds, and at least `quorum` members have voted:
 
 With fewer than `quorum` living members it fails at once; at the deadline, too.
 
+Votes are combined if they are of one form: arrays of one shape, or single ones of one type. Of
+several forms the one with most votes counts, and a member of another one is missing.
+
 Source: Hoplite 5.5 (serving an ensemble through failures); Clipper (late votes are not waited for).
 """
 
 from __future__ import annotations
 
+import numbers
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,16 +90,19 @@ class Poll:
         self._quorum = quorum
         self._combine = COMBINATIONS[combine] if isinstance(combine, str) else combine
         self._votes: dict[str, Any] = {}
+        self._forms: dict[str, Any] = {}  # of the votes that can be combined, by member
         self._lost: dict[str, str] = {}  # and why
+        self._unusable: dict[str, str] = {}  # votes, and why they can't be combined
         self._is_due = False
 
     @property
     def verdict(self) -> Verdict:
         """OPEN, DECIDED (`answer` may be called) or FAILED (`failure` says why)."""
         outstanding = len(self._members) - len(self._votes) - len(self._lost)
-        if len(self._votes) + (0 if self._is_due else outstanding) < self._quorum:
+        count = len(self._agreeing()[0])
+        if count + (0 if self._is_due else outstanding) < self._quorum:
             return Verdict.FAILED
-        if len(self._votes) < self._quorum:
+        if count < self._quorum:
             return Verdict.OPEN
         is_over = self._is_due or outstanding == 0 or self._is_settled(outstanding)
         return Verdict.DECIDED if is_over else Verdict.OPEN
@@ -108,7 +115,13 @@ class Poll:
     def vote(self, member: str, value: Any) -> None:
         """Count a member's vote; its first one holds, also when it was taken for lost."""
         self._lost.pop(member, None)
-        self._votes.setdefault(member, value)
+        if member in self._votes:
+            return
+        self._votes[member] = value
+        try:
+            self._forms[member] = self._form(value)
+        except Exception as error:  # whatever its class does
+            self._unusable[member] = f"its vote can't be combined ({type(error).__name__}: {error})"
 
     def lose(self, member: str, why: str) -> None:
         """Take in that a member will not vote; a vote that it has given stays."""
@@ -121,13 +134,14 @@ class Poll:
 
     def answer(self) -> Answer:
         """Combine the votes. REQUIRES: DECIDED."""
-        voted = tuple(member for member in self._members if member in self._votes)
+        voted, _ = self._agreeing()
+        lost = {**self._lost, **self._odd()}
         return Answer(
             self._combine([self._votes[member] for member in voted]),
-            voted,
-            tuple(member for member in self._members if member in self._lost),
-            tuple(m for m in self._members if m not in self._lost and m not in self._votes),
-            dict(self._lost),
+            tuple(voted),
+            tuple(member for member in self._members if member in lost),
+            tuple(m for m in self._members if m not in lost and m not in self._votes),
+            lost,
         )
 
     def failure(self) -> str:
@@ -136,9 +150,9 @@ class Poll:
             f"{len(self._votes)} of {len(self._members)} members have voted, "
             f"the quorum is {self._quorum}"
         ]
-        if self._lost:
-            lost = "; ".join(f"{member}: {why}" for member, why in self._lost.items())
-            told.append(f"lost are {lost}")
+        if lost := {**self._lost, **self._odd()}:
+            why = "; ".join(f"{member}: {why}" for member, why in lost.items())
+            told.append(f"lost are {why}")
         late = [m for m in self._members if m not in self._votes and m not in self._lost]
         if self._is_due and late:
             told.append(f"the deadline has come before {', '.join(late)}")
@@ -149,10 +163,34 @@ class Poll:
         """The votes that have come, by member."""
         return dict(self._votes)
 
+    def _form(self, vote: Any) -> Any:
+        form = _FORMS.get(self._combine)
+        return None if form is None else form(_plain(vote))
+
+    def _agreeing(self) -> tuple[list[str], int]:
+        """Return who has voted in the form of most votes, and how many votes the next form has."""
+        forms: dict[Any, list[str]] = {}
+        for member in self._members:
+            if member in self._forms:
+                forms.setdefault(self._forms[member], []).append(member)
+        most, *others = sorted(forms.values(), key=len, reverse=True) or [[]]
+        return most, len(others[0]) if others else 0
+
+    def _odd(self) -> dict[str, str]:
+        """Return the members whose votes are not combined, and why."""
+        odd = dict(self._unusable)
+        agreeing, _ = self._agreeing()
+        for member, form in self._forms.items():
+            if member not in agreeing:
+                usual = self._forms[agreeing[0]]
+                odd[member] = f"its vote is of {_named(form)}, and most are of {_named(usual)}"
+        return odd
+
     def _is_settled(self, outstanding: int) -> bool:
-        if self._combine is not majority:
+        agreeing, others = self._agreeing()
+        if self._combine is not majority or len(agreeing) - others <= outstanding:
             return False
-        _, counts = _counted(list(self._votes.values()))
+        _, counts = _counted([self._votes[member] for member in agreeing])
         first, second = np.sort(np.vstack([counts, np.zeros_like(counts[:1])]), axis=0)[:-3:-1]
         return bool((first - second > outstanding).all())
 
@@ -177,6 +215,39 @@ def mean(votes: Sequence[Any]) -> Any:
 COMBINATIONS: dict[str, Combine] = {"majority": majority, "mean": mean}
 
 
+def _majority_form(vote: Any) -> Any:
+    """Return the form of a vote; votes of one form can be counted together.
+
+    Raises:  TypeError for what can't be compared; ValueError for lists of several lengths.
+    """
+    if _has_elements(vote):
+        return _array_form(np.asarray(vote))
+    hash(vote)
+    return "number" if isinstance(vote, numbers.Real) else type(vote)
+
+
+def _mean_form(vote: Any) -> Any:
+    form = _array_form(np.asarray(vote))
+    if form[0] != "number":
+        raise TypeError(f"{form[0]} has no mean")
+    return form
+
+
+def _array_form(array: np.ndarray[Any, Any]) -> tuple[str, tuple[int, ...]]:
+    if array.dtype.kind == "O":
+        raise TypeError("what is in it can't be compared; combine the votes by a function")
+    return "number" if array.dtype.kind in "biufc" else array.dtype.kind, array.shape
+
+
+_FORMS: dict[Combine, Callable[[Any], Any]] = {majority: _majority_form, mean: _mean_form}
+
+
+def _named(form: Any) -> str:
+    if isinstance(form, tuple):
+        return f"the shape {form[1]}" if form[0] == "number" else f"{form[0]} of shape {form[1]}"
+    return str(getattr(form, "__name__", form))
+
+
 def _counted(votes: Sequence[Any]) -> tuple[list[Any], np.ndarray[Any, Any]]:
     """What was voted for, in order, and how often: a row for each, a column for each element."""
     votes = [_plain(vote) for vote in votes]
@@ -188,9 +259,12 @@ def _counted(votes: Sequence[Any]) -> tuple[list[Any], np.ndarray[Any, Any]]:
         return list(found), np.stack(rows or [np.zeros(arrays.shape[1:], int)])
     try:
         told = Counter(votes)
-        labels = sorted(told)
     except TypeError as error:
         raise TypeError(f"votes can't be counted ({error}); combine them by a function") from None
+    try:
+        labels = sorted(told)
+    except TypeError:  # none is the smallest
+        labels = sorted(told, key=repr)
     return labels, np.array([[told[label]] for label in labels])
 
 

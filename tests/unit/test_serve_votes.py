@@ -182,3 +182,60 @@ def test_tensors_and_arrays_without_axes_are_votes_as_numbers_are(make: Any) -> 
     rows = [make([1, 2]), make([1, 3]), make([0, 3])]
     assert majority(rows).tolist() == [1, 3]
     assert mean([make(1.0), make(3.0)]) == 2.0
+
+
+ODD: dict[str, tuple[str, list[Any], Any, list[int]]] = {
+    "another shape": ("majority", [np.zeros(3), np.zeros(4), np.zeros(3)], [0, 0, 0], [1]),
+    "another type": ("majority", ["cat", 3, "cat"], "cat", [1]),
+    "no label at all": ("majority", [{"a": 1}, 7, 7], 7, [0]),
+    "lists of several lengths": ("majority", [[1, 2], [[1], [1, 2]], [1, 2]], [1, 2], [1]),
+    "objects": ("majority", [[1, 2], [None, {}], [1, 2]], [1, 2], [1]),
+    "text in place of numbers": ("majority", [[1, 2], ["a", "b"], [1, 2]], [1, 2], [1]),
+    "a shape in a mean": ("mean", [np.ones(3), np.ones(1), np.ones(3)], [1, 1, 1], [1]),
+    "a text in a mean": ("mean", [1.0, "one", 3.0], 2.0, [1]),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 2, 0)])
+def test_an_odd_vote_is_missing_and_those_that_agree_answer(
+    name: str, order: tuple[int, ...]
+) -> None:
+    """Case review_11."""
+    combine, votes, value, odd = ODD[name]
+    asked = Poll(["a", "b", "c"], quorum=2, combine=combine)
+    for each in order:
+        assert asked.verdict is not Verdict.FAILED
+        asked.vote("abc"[each], votes[each])
+    assert asked.verdict is Verdict.DECIDED
+    answer = asked.answer()
+    np.testing.assert_array_equal(answer.value, value)
+    assert answer.missing == tuple("abc"[each] for each in odd) == tuple(answer.why)
+    assert answer.late == () and len(answer.voted) == 2
+    assert all("vote" in why for why in answer.why.values())
+
+
+def test_votes_of_which_too_few_agree_are_no_quorum_and_are_told() -> None:
+    asked = Poll(["a", "b", "c"], quorum=2)
+    for member, size in (("a", 3), ("b", 4)):
+        asked.vote(member, np.zeros(size))
+    assert asked.verdict is Verdict.OPEN, "the third one may agree with either"
+    asked.vote("c", {"a": 1})
+    assert asked.verdict is Verdict.FAILED
+    assert "b: its vote is of the shape (4,), and most are of the shape (3,)" in asked.failure()
+    assert "c: its vote can't be combined (TypeError: unhashable" in asked.failure()
+    assert sorted(asked.partial) == ["a", "b", "c"]
+
+
+def test_a_majority_is_not_settled_while_another_form_may_overtake() -> None:
+    asked = Poll(list("abcde"), quorum=2)
+    for member, vote in (("a", "cat"), ("b", "cat"), ("c", 7)):
+        asked.vote(member, vote)
+    assert asked.verdict is Verdict.OPEN
+    asked.vote("d", 7)
+    asked.vote("e", 7)
+    assert asked.answer().value == 7 and asked.answer().missing == ("a", "b")
+
+
+def test_labels_without_an_order_are_counted() -> None:
+    assert majority([1j, 2j, 2j]) == 2j
