@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 import math
 import numbers
@@ -21,9 +22,10 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
+import orjson
 from ray import serve
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 
 from hoplite_ray.serve import handoff, metrics
 from hoplite_ray.serve.failures import said
@@ -43,6 +45,7 @@ logger = logging.getLogger("hoplite_ray.serve")
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
 _STATUS: dict[type[Exception], int] = {TimeoutError: 504, LateError: 504, BusyError: 503}
 
+_JSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS
 _AGAIN_S = 0.1  # before a query is asked again
 INGRESS, INGRESS_REPLICAS = "ingress", 2
 QUERY = "the query"  # what goes from an ingress to stages
@@ -282,7 +285,7 @@ class Ingress:
         return close_all(outlets) if outlets else None
 
 
-async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]]) -> JSONResponse:
+async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]]) -> Response:
     """Answer an HTTP request: its JSON is the query, the answer is JSON.
 
     An error is `{"error": ...}` and, by its status, whose: 400 for what is no JSON or too deep, 504
@@ -296,14 +299,14 @@ async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]
     try:
         answer = await ask(query)
         try:
-            return JSONResponse(as_json(answer))
+            return Response(await _encoded(answer), media_type="application/json")
         except Exception as error:
             raise TypeError(
                 f"the answer can't go over HTTP ({said(error)}); have the last stage return what "
                 "JSON has"
             ) from None
     except QuorumError as error:
-        return _without_quorum(error)
+        return await _without_quorum(error)
     except Exception as error:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
         if status == 500:
@@ -311,19 +314,18 @@ async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]
         return _refused(f"{said(error)}{_where(error)}", status)
 
 
-def _refused(text: str, status: int, **more: Any) -> JSONResponse:
+def _refused(text: str, status: int, **more: Any) -> Response:
     text = text.encode(errors="backslashreplace").decode()  # half a surrogate is no UTF-8
-    return JSONResponse({"error": text, **more}, status)
+    body = orjson.dumps({"error": text, **more})
+    return Response(body, status, media_type="application/json")
 
 
-def _without_quorum(error: QuorumError) -> JSONResponse:
+async def _without_quorum(error: QuorumError) -> Response:
     """Answer with the votes that JSON has, and name those that it has not."""
     text, partial = str(error), dict[str, Any]()
     for member, vote in error.partial.items():
         try:
-            told = as_json(vote)
-            JSONResponse(told)
-            partial[member] = told
+            partial[member] = orjson.Fragment(await _encoded(vote))
         except Exception as why:
             text += f"; the vote of {member} can't go over HTTP ({said(why)})"
     return _refused(text, 503, partial=partial)
@@ -336,12 +338,35 @@ def _where(error: Exception) -> str:
     return f" ({line.rstrip(':')})" if line else ""
 
 
-def as_json(value: Any) -> Any:
-    """Return a value as JSON has it: arrays as lists, numpy's numbers as numbers, NaN as null."""
-    if isinstance(value, dict):
-        return {str(key): as_json(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_json(each) for each in value]
+async def _encoded(value: Any) -> bytes:
+    """Return a value as JSON, made in a thread: edges are served in this loop."""
+    return await asyncio.to_thread(as_json, value)
+
+
+def as_json(value: Any) -> bytes:
+    """Return a value as JSON: arrays as lists, numpy's numbers as numbers, NaN as null.
+
+    Raises:  TypeError, RecursionError or UnicodeEncodeError for what JSON has not.
+    """
+    try:
+        return orjson.dumps(value, _as_list, _JSON)
+    except orjson.JSONEncodeError:  # as keys that are no text, whole numbers above 64 bits
+        plain = _plain(value)
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _as_list(value: Any) -> Any:
     if hasattr(value, "tolist"):
-        return as_json(value.tolist())
+        return value.tolist()
+    raise TypeError(f"{type(value)} is no JSON")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as the standard library's JSON takes it."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -73,3 +74,18 @@ def test_votes_that_json_has_not_are_named_and_the_others_told() -> None:
     assert (code, told["partial"]) == (503, {"b": 2})
     for member in "acd":
         assert f"the vote of {member} can't go over HTTP" in told["error"]
+
+
+def test_no_answer_is_made_json_in_the_loop() -> None:
+    """Case review_13."""
+    threads: list[int] = []
+
+    class Answer:
+        def tolist(self) -> list[int]:
+            threads.append(threading.get_ident())
+            return [1, 2]
+
+    assert answered(b"1", {"large": Answer()}) == (200, {"large": [1, 2]})
+    told = answered(b"1", QuorumError("1 of 2 have voted", {"a": Answer()}))
+    assert told == (503, {"error": "1 of 2 have voted", "partial": {"a": [1, 2]}})
+    assert len(threads) == 2 and threading.get_ident() not in threads

@@ -209,11 +209,20 @@ def test_an_error_that_can_not_be_pickled_goes_as_its_text() -> None:
     assert (told.number, str(told.value())) == (7, "Stubborn: why")
 
 
-def test_answers_are_json_with_arrays_as_lists() -> None:
-    answer = {"a": np.arange(2), 1: (np.float32(0.5), "b")}
-    assert as_json(answer) == {"a": [0, 1], "1": [0.5, "b"]}
-    assert as_json(np.array([1.5, np.nan])) == [1.5, None]
-    assert as_json({"a": float("inf")}) == {"a": None}
+JSON: list[tuple[Any, Any]] = [
+    ({"a": np.arange(2), 1: (np.float32(0.5), "b")}, {"a": [0, 1], "1": [0.5, "b"]}),
+    (np.array([1.5, np.nan]), [1.5, None]),
+    ({"a": float("inf"), "b": np.float64("nan")}, {"a": None, "b": None}),
+    (np.arange(6).reshape(2, 3).T, [[0, 3], [1, 4], [2, 5]]),
+    ([1 << 70, np.array(7), np.array([True])], [1 << 70, 7, [True]]),
+    (np.array(["a", "b"]), ["a", "b"]),
+    (json.loads("[" * 400 + "]" * 400), json.loads("[" * 400 + "]" * 400)),
+]
+
+
+@pytest.mark.parametrize(("answer", "told"), JSON)
+def test_answers_are_json_with_arrays_as_lists(answer: Any, told: Any) -> None:
+    assert json.loads(as_json(answer)) == told
 
 
 class Named:
