@@ -64,6 +64,7 @@ class Outlet:
         self._caller = uuid.uuid4().hex[:12]
         self._handle = handle
         self._kept: dict[str, asyncio.Event] = {}  # set when Serve says that a replica goes
+        self._known: set[str] = set()  # all that Serve has ever told of
         self._keeping: set[asyncio.Task[None]] = set()
         self._edges: dict[str, Edge] = {}
         self._leaving: dict[str, Edge] = {}  # still used for queries whose other inputs are there
@@ -147,6 +148,9 @@ class Outlet:
     async def _pinned(self, preferred: Sequence[str], deaths: int) -> Edge:
         """Return the edge to the first of these that is not dead: all senders of a query agree.
 
+        A sender that came after Serve had taken a replica away can't tell whether that one is dead
+        or drains, and has another input of this query.
+
         Raises:  JoinLostError when all are, or when that one can't be reached.
         """
         for replica in preferred:
@@ -157,7 +161,10 @@ class Outlet:
                     return edge
                 waited_s = _now() - began_s
                 if replica not in self._kept and waited_s > _MEET_S:
-                    break  # Serve does not know it any more
+                    if replica in self._known:
+                        break  # Serve has taken it away, and its edge has ended
+                    why = f"replica {replica} of stage {self.stage} had gone before this one came"
+                    raise JoinLostError(why, deaths)
                 if waited_s > _REACH_S:
                     why = f"replica {replica} of stage {self.stage} can't be reached"
                     raise JoinLostError(why, deaths)
@@ -175,6 +182,7 @@ class Outlet:
             self.is_replaced = True
 
     def _told(self, doors: discovery.Doors) -> None:
+        self._known |= doors.keys()
         for replica, door in doors.items():
             if replica not in self._kept:
                 gone = self._kept[replica] = asyncio.Event()

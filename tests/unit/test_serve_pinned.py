@@ -1,0 +1,89 @@
+"""Which replica of a join a sender takes: the one that all senders of the query take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hoplite_ray.serve import discovery, metrics, outlet
+from hoplite_ray.serve.outlet import JoinLostError, Outlet
+
+STAGE = ("application", "join")
+PREFERRED = ("first", "second")
+
+
+class Edge:
+    """One that stays."""
+
+    calls_broken = 0
+    has_left = False
+
+    def __init__(self) -> None:
+        self.is_over = asyncio.Event()
+
+    async def ended(self) -> None:
+        await self.is_over.wait()
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def edges(monkeypatch: pytest.MonkeyPatch) -> dict[str, Edge]:
+    """Return the edges that are open, by their replicas."""
+    for name in ("count", "show"):
+        monkeypatch.setattr(metrics, name, lambda *_, **__: None)
+    monkeypatch.setattr(outlet, "_MEET_S", 0.01)
+    monkeypatch.setattr(outlet, "_AGAIN_S", 0.01)
+    opened: dict[str, Edge] = {}
+
+    async def open_edge(door: Any, name: str, *_: Any) -> Any:
+        edge = opened[name.partition(">")[2]] = Edge()
+        return edge
+
+    monkeypatch.setattr(outlet, "open_edge", open_edge)
+    return opened
+
+
+async def sender(*replicas: str) -> Outlet:
+    """Return an outlet that Serve has told of these replicas, once it has their edges."""
+    app, deployment = STAGE
+    handle = SimpleNamespace(app_name=app, deployment_name=deployment, is_initialized=True)
+    made = Outlet(handle, "an answer")
+    await tell(made, *replicas)
+    return made
+
+
+async def tell(of: Outlet, *replicas: str) -> None:
+    discovery.tell(STAGE, {each: {} for each in replicas})
+    await until(lambda: of.replicas == sorted(replicas))
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not become so")
+
+
+def test_a_sender_that_never_knew_the_first_replica_takes_no_other(edges: dict[str, Edge]) -> None:
+    """Case review_15: the other half may have gone to the first, which drains."""
+
+    async def run() -> None:
+        old = await sender(*PREFERRED)
+        draining = edges["first"]
+        await tell(old, "second")
+        assert await old._pinned(PREFERRED, 0) is draining  # type: ignore[comparison-overlap]
+        new = await sender("second")
+        with pytest.raises(JoinLostError, match="replica first of stage join had gone before"):
+            await new._pinned(PREFERRED, 0)
+        draining.is_over.set()
+        await until(lambda: not old._leaving)
+        assert await old._pinned(PREFERRED, 0) is old._edges["second"], "it knows of the end"
+        await asyncio.gather(old.close(), new.close())
+
+    asyncio.run(run())
