@@ -51,12 +51,13 @@ _QUEUED_BYTES_MAX = 64 << 20  # that wait to be sent; above it `call` waits
 _STRANGERS_MAX = 64  # at a door at once that have not shown its token
 
 _CALL, _REPLY, _FAILURE, _TAKEN_BACK, _BEGUN, _CALL_ALONE = range(6)
+_CALLS = (_CALL, _CALL_ALONE)
 
 
 class EdgeBrokenError(Exception):
     """The world of the edge has ended: the peer is dead, or out of reach.
 
-    was_sent:   the call had gone, or was about to.
+    was_sent:   the call had gone, or its frame was being made.
     has_begun:  the peer had said that it works on it.
     """
 
@@ -120,17 +121,19 @@ class Edge:
         if self.is_broken:
             raise EdgeBrokenError(f"{self.world} has ended", was_sent=False)
         number = next(self._numbers)
-        reply = self._waiting[number] = asyncio.get_running_loop().create_future()
         self.calls_open += 1
         message = None
         try:
             if not self._has_room.is_set():
                 await self._has_room.wait()
+                if self.is_broken:
+                    raise EdgeBrokenError(f"{self.world} has ended", was_sent=False)
+            reply = self._waiting[number] = asyncio.get_running_loop().create_future()
             message = self._packed(_CALL_ALONE if alone else _CALL, number, request)
             self._post(message)
             return await reply
         except asyncio.CancelledError:
-            if not self.is_broken:
+            if not self.is_broken and number in self._waiting:
                 self._post(Message.packed(_TAKEN_BACK, number, None))
             raise
         finally:
@@ -419,11 +422,12 @@ class Edge:
         self.is_broken = True
         self.has_left = has_left
         self.calls_broken = len(self._waiting)
+        unsent = {message.number for message in self._outgoing if message.kind in _CALLS}
         for number, reply in self._waiting.items():
             if not reply.done():
+                was_sent = number not in unsent and not has_left
                 has_begun = number in self._begun and not has_left
-                error = EdgeBrokenError(why, was_sent=not has_left, has_begun=has_begun)
-                reply.set_exception(error)
+                reply.set_exception(EdgeBrokenError(why, was_sent=was_sent, has_begun=has_begun))
         self._heard = None
         self._lender.close()
         for task in (self._receiving, self._sending, *self._borrowing):

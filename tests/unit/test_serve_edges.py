@@ -22,6 +22,7 @@ from hoplite_ray.serve.edges import (
 )
 from hoplite_ray.serve.failures import failure, noted
 from hoplite_ray.serve.frames import Message, unframed
+from hoplite_ray.worlds.waiting import Turn
 
 
 class TextError(Exception):
@@ -190,5 +191,34 @@ def test_calls_that_may_kill_are_read_one_by_one() -> None:
         for edge in edges:
             for each in edge._answering.values():
                 each.cancel()
+
+    asyncio.run(run())
+
+
+def test_only_a_call_that_went_counts_as_a_death() -> None:
+    """Case review_16."""
+
+    class StuckWorld(_World):
+        """Its first send never ends."""
+
+        def begin_send(self, frame: Any, dst: int, timeout_s: float | None) -> Any:
+            super().begin_send(frame, dst, timeout_s)
+            return Turn()
+
+        def finish(self, operation: Any, timeout_s: float | None, what: str) -> Any:
+            yield operation, None
+
+    async def run() -> None:
+        world = StuckWorld(lacks=False)
+        edge = Edge(world, no_handler)  # type: ignore[arg-type]  # what is called of a World
+        calls = []
+        for request in (0, np.zeros(65 << 20, np.uint8), "waits for room"):
+            calls.append(asyncio.create_task(edge.call(request)))
+            await asyncio.sleep(0)
+        assert len(world.frames) == 1 and edge.calls_open == 3
+        edge._break("rank 1 has died")
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(each, EdgeBrokenError) for each in ended), ended
+        assert [each.was_sent for each in ended] == [True, False, False]  # type: ignore[union-attr]
 
     asyncio.run(run())
