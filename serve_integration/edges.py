@@ -493,6 +493,8 @@ class Door:
             pass
         except (WorldError, OSError, ValueError, KeyError, TypeError, TimeoutError) as error:
             logger.debug("nobody came in by the door: %s", error)
+        except Exception as error:  # a traceback for each would fill the log
+            logger.warning("an edge by the door has failed: %s", said(error))
         finally:
             writer.close()
             self._tasks.discard(task)
@@ -507,7 +509,7 @@ class Door:
         async with asyncio.timeout(_JOIN_S):
             self._strangers += 1
             try:
-                hello = json.loads(await reader.readline())
+                hello = _parsed(await reader.readline())
             finally:
                 self._strangers -= 1
             if not hmac.compare_digest(str(hello["token"]), self._token):
@@ -545,9 +547,17 @@ class Doorway:
             line = await self._reader.readline()
             if not line:
                 return None
-            name, value = json.loads(line)
-            self._values[name] = bytes.fromhex(value)
+            name, value = _parsed(line)
+            self._values[str(name)] = bytes.fromhex(str(value))
         return self._values.get(key)
+
+
+def _parsed(line: bytes) -> Any:
+    """Return the JSON of a line. Raises ValueError for what is none."""
+    try:
+        return json.loads(line)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
 
 
 async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str) -> Edge:
