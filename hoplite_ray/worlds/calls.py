@@ -209,8 +209,10 @@ class Call:
         self._begun: list[WorldOperation | None] = []
         self._round = 0  # drawn when it is our turn
         self._turn = Turn()
-        self._before = list(world.turns)
+        # In this order: of two threads that call at once one has the other before it.
         world.turns.append(self._turn)
+        turns = list(world.turns)
+        self._before = turns[: turns.index(self._turn)]
 
     def send(self, to: int, part: Flat) -> WorldOperation | None:
         """Begin to send a part."""

@@ -5,6 +5,7 @@ Without it what is called later would overtake it, for the native core takes mes
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,6 +33,7 @@ class Sendings:
 
     def __init__(self) -> None:
         self._last: dict[int, Sending] = {}
+        self._lock = threading.Lock()  # two that are queued at once wait one for the other
 
     def __bool__(self) -> bool:
         return bool(self._last)
@@ -42,16 +44,22 @@ class Sendings:
     @contextmanager
     def queued(self, dst: int) -> Iterator[Sending]:
         """Until the end of the context those that are called later wait."""
-        turn = self._last[dst] = Sending(self._last.get(dst))
+        with self._lock:
+            turn = self._last[dst] = Sending(self._last.get(dst))
         try:
             yield turn
         finally:
             turn.end()
-            if self._last.get(dst) is turn:
-                left = turn.before  # it gave up waiting, and who comes now waits in its place
-                while left is not None and left.state == DONE:
-                    left = left.before
-                if left is None:
-                    del self._last[dst]
-                else:
-                    self._last[dst] = left
+            with self._lock:
+                self._forget(dst, turn)
+
+    def _forget(self, dst: int, turn: Sending) -> None:
+        if self._last.get(dst) is not turn:
+            return
+        left = turn.before  # it gave up waiting, and who comes now waits in its place
+        while left is not None and left.state == DONE:
+            left = left.before
+        if left is None:
+            del self._last[dst]
+        else:
+            self._last[dst] = left
