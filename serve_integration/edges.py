@@ -19,19 +19,19 @@ import json
 import logging
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-import ray
 
 from hoplite_ray import WorldBrokenError, WorldError
 from hoplite_ray.serve import gpu_arrays, metrics
 from hoplite_ray.serve.failures import failure, said, unsendable
 from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.serve.handles import Lender, borrowed
-from hoplite_ray.worlds import Cause, World, manager
+from hoplite_ray.serve.managers import manager, node_address
+from hoplite_ray.worlds import Cause, World
 from hoplite_ray.worlds.waiting import Waits, Wanted, run_async
 
 logger = logging.getLogger("hoplite_ray.serve")
@@ -41,6 +41,8 @@ logger = logging.getLogger("hoplite_ray.serve")
 Begun = Callable[[bool], asyncio.Event]
 # Called as soon as a call has come; what it returns is awaited in a task of its own.
 Handler = Callable[[Any, Begun], Awaitable[Any]]
+
+VERSION = 1  # of hellos, frames and what `Query.told` has; raised when any of them changes
 
 _JOIN_S, _LEAVE_S = 10.0, 1.0
 _TOGETHER = 64  # messages in one frame at most; more wait for the next
@@ -441,6 +443,19 @@ class Edge:
         self._ended.set()
 
 
+class OtherVersionError(Exception):
+    """The peer's hoplite_ray says other things over edges than this one's."""
+
+
+def check_version(said: Mapping[str, Any], peer: str) -> None:
+    """Raise OtherVersionError unless the peer speaks as this process does."""
+    if (version := said.get("version")) != VERSION:
+        raise OtherVersionError(
+            f"{peer} has version {version} of edges, and this process {VERSION}: an update of "
+            "hoplite_ray is under way; they call each other once both are of one version"
+        )
+
+
 def _cancel_begun(task: asyncio.Task[None]) -> None:
     """Cancel a task after its first step: else what its handler began would have no end."""
     asyncio.get_running_loop().call_soon(task.cancel)
@@ -461,13 +476,14 @@ class Door:
 
     async def open(self) -> dict[str, Any]:
         """Listen; returns what `open_edge` needs, as JSON has it."""
-        address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        address = node_address()
         server = await asyncio.start_server(self._knocked, address, 0, limit=_LINE_BYTES_MAX)
         self._listening = server
         return {
             "address": address,
             "port": server.sockets[0].getsockname()[1],
             "token": self._token,
+            "version": VERSION,
         }
 
     async def close(self) -> None:
@@ -491,7 +507,7 @@ class Door:
                 await edge.close()
         except asyncio.CancelledError:  # by `close`; asyncio's server would tell a traceback of it
             pass
-        except (WorldError, OSError, ValueError, KeyError, TypeError, TimeoutError) as error:
+        except (WorldError, OSError, ValueError, LookupError, TypeError, TimeoutError) as error:
             logger.debug("nobody came in by the door: %s", error)
         except Exception as error:  # a traceback for each would fill the log
             logger.warning("an edge by the door has failed: %s", said(error))
@@ -514,6 +530,7 @@ class Door:
                 self._strangers -= 1
             if not hmac.compare_digest(str(hello["token"]), self._token):
                 return None
+            check_version(hello, "a caller")
             return await manager().join(
                 str(hello["world"]),
                 rank=1,
@@ -565,12 +582,13 @@ async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str
 
     what:  goes by it, for errors.
 
-    Raises:  OSError, TimeoutError or WorldError if it can't be.
+    Raises:  OSError, TimeoutError or WorldError if it can't be; OtherVersionError.
     """
+    check_version(door, "the replica")
     async with asyncio.timeout(_JOIN_S):
         _, writer = await asyncio.open_connection(door["address"], door["port"])
         try:
-            hello = {"token": door["token"], "world": name}
+            hello = {"token": door["token"], "world": name, "version": VERSION}
             writer.write(json.dumps(hello).encode() + b"\n")
             world = await manager().join(
                 name, rank=0, size=2, rendezvous=Doorway(writer), timeout_s=_JOIN_S

@@ -219,7 +219,7 @@ class Replica:
     def record_replica_metadata(self) -> dict[str, Any]:
         """Tell Serve where the door is; the user's own metadata go along."""
         own = getattr(self._user, "record_replica_metadata", None)
-        return {**(own() if own is not None else {}), **self._metadata}
+        return {**((own() if own is not None else {}) or {}), **self._metadata}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Tell Serve how many queries wait or run here, which its autoscaling goes by.
@@ -228,7 +228,7 @@ class Replica:
         """
         own = getattr(self._user, "record_autoscaling_stats", None)
         stats = await _beside(own) if own is not None else {}
-        return {**stats, RUNNING_REQUESTS_KEY: self._running}
+        return {**(stats or {}), RUNNING_REQUESTS_KEY: self._running}
 
     async def reconfigure(self, user_config: Any) -> Any:
         """Have the user's object take in Serve's `user_config`."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hoplite_ray.serve import edges
+from hoplite_ray.serve import edges, managers
 from hoplite_ray.serve.edges import Door
+
+LISTENS = "0A"  # as /proc/net/tcp has it
 
 
 async def no_handler(request: Any, begun: Any) -> None:
@@ -59,7 +63,48 @@ def test_an_unexpected_failure_behind_the_door_is_one_line(
         raise AssertionError("it is broken")
 
     monkeypatch.setattr(edges, "manager", no_manager)
-    hello = json.dumps({"token": "TOKEN", "world": "a>b"}).encode()
+    hello = json.dumps({"token": "TOKEN", "world": "a>b", "version": edges.VERSION}).encode()
     with caplog.at_level("WARNING", logger="hoplite_ray.serve"):
         assert knock(hello) == (b"", [])
     assert caplog.messages == ["an edge by the door has failed: AssertionError: it is broken"]
+
+
+@pytest.mark.parametrize("version", [None, edges.VERSION + 1])
+def test_replicas_of_two_versions_say_so_and_open_no_edge(
+    version: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    why = f"has version {version} of edges, and this process {edges.VERSION}: an update"
+    hello = json.dumps({"token": "TOKEN", "world": "a>b", "version": version}).encode()
+    with caplog.at_level("WARNING", logger="hoplite_ray.serve"):
+        assert knock(hello) == (b"", [])
+    (told,) = caplog.messages
+    assert f"a caller {why}" in told
+    door = {"address": "127.0.0.1", "port": 1, "token": "", "version": version}
+    with pytest.raises(edges.OtherVersionError, match=f"the replica {why}"):
+        asyncio.run(edges.open_edge(door, "a>b", no_handler, "the query"))
+
+
+def test_edges_listen_at_the_address_of_their_node_and_at_no_other() -> None:
+    class Board(dict[str, bytes]):
+        async def set(self, key: str, value: bytes) -> None:
+            self[key] = value
+
+        async def get(self, key: str) -> bytes | None:  # type: ignore[override]
+            return dict.get(self, key)
+
+    async def run() -> None:
+        world = await managers.manager().join("alone", rank=0, size=1, rendezvous=Board())
+        await world.leave()
+
+    asyncio.run(run())
+    mine = {os.readlink(each) for each in _descriptors()}
+    rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    rows += [line.split() for line in Path("/proc/self/net/tcp6").read_text().splitlines()[1:]]
+    heard = {row[1] for row in rows if row[3] == LISTENS and f"socket:[{row[9]}]" in mine}
+    assert heard, "it listens"
+    any_address = {each for each in heard if not each.partition(":")[0].strip("0")}
+    assert not any_address
+
+
+def _descriptors() -> list[Path]:
+    return [each for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ray.serve._private.common import RUNNING_REQUESTS_KEY
 
-from hoplite_ray.serve import metrics, stage
+from hoplite_ray.serve import discovery, metrics, stage
 from hoplite_ray.serve.frames import Message
 from hoplite_ray.serve.query import Query
 from hoplite_ray.serve.stage import Replica
@@ -129,3 +130,19 @@ def test_a_replica_that_was_never_made_whole_ends_without_a_word() -> None:
         assert replica.__del__() is None
 
     asyncio.run(made())
+
+
+def test_a_stage_that_tells_serve_nothing_is_scaled_by_its_queries() -> None:
+    class Silent:
+        def record_autoscaling_stats(self) -> None: ...
+
+        def record_replica_metadata(self) -> None: ...
+
+        def __call__(self, queries: list[Any]) -> list[Any]:
+            return queries
+
+    async def work(replica: Replica) -> None:
+        assert await replica.record_autoscaling_stats() == {RUNNING_REQUESTS_KEY: 0}
+        assert list(replica.record_replica_metadata()) == [discovery.METADATA_KEY]
+
+    run_replica(stage(Silent), work)

@@ -1,0 +1,27 @@
+"""The manager of all edges of this process: it listens at this Ray node's address only."""
+
+from __future__ import annotations
+
+import threading
+
+import ray
+
+from hoplite_ray.worlds import WorldManager
+
+_making = threading.Lock()
+_made: WorldManager | None = None
+
+
+def node_address() -> str:
+    """Return the address by which Ray's nodes reach this one."""
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
+def manager() -> WorldManager:
+    """Return it; made at the first use, and again after its close."""
+    global _made
+    with _making:
+        if _made is None or _made.is_over:
+            address = node_address()
+            _made = WorldManager(listen=f"[{address}]:0" if ":" in address else f"{address}:0")
+        return _made
