@@ -168,7 +168,7 @@ class Poll:
         return None if form is None else form(_plain(vote))
 
     def _agreeing(self) -> tuple[list[str], int]:
-        """Return who has voted in the form of most votes, and how many votes the next form has."""
+        """Return the members that voted in the form of most votes, and the next form's number."""
         forms: dict[Any, list[str]] = {}
         for member in self._members:
             if member in self._forms:

@@ -92,8 +92,9 @@ def test_metrics_go_on_after_a_counter_that_the_node_lacks(
     monkeypatch.setattr(publishing, "_Published", Published)
     monkeypatch.setattr(publishing, "_EVERY_S", 0.0)
     monkeypatch.setattr(publishing, "ControlClient", lambda _: SimpleNamespace(stats=stats))
+    place: Any = SimpleNamespace(directory=tmp_path, ray_node_id="ab")
     with pytest.raises(Enough):
-        publishing.publish_always(SimpleNamespace(directory=tmp_path, ray_node_id="ab"))  # type: ignore[arg-type]
+        publishing.publish_always(place)
     assert len(tries) == 3
 
 

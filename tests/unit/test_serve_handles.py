@@ -1,4 +1,4 @@
-"""Handles inside of values go beside a message, and are asked for by who receives it."""
+"""Handles inside of values go beside a message, and its receiver asks for them."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_message_leaves_handles_out_and_has_them_in_their_places(
 
 
 def two_edges(handler: Any) -> tuple[Edge, Edge]:
-    """Return an edge's ends: who calls, and who answers by `handler`."""
+    """Return an edge's ends: the caller's, and that of the replica with the `handler`."""
     up, down = World(0), World(1)
     up.peer, down.peer = down, up
     ends = [Edge(world, handler, "the query") for world in (up, down)]  # type: ignore[arg-type]
