@@ -45,7 +45,7 @@ class HostilePeer : public ::testing::Test {
   }
   void turn() {
     Budget budget{1_MiB};
-    for (const Ready& ready : poller_.wait(1_ms)) links_.handle_ready(ready, budget, now_);
+    links_.handle_ready(poller_.wait(1_ms), budget, now_);
     links_.handle_timeout(now_);
     links_.flush(budget, now_);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <limits>
 #include <utility>
 #include <variant>
@@ -24,6 +25,13 @@ std::optional<QueuedPush> push_of(const Message& message) {
   const auto* order = std::get_if<PushTo>(&message.body);
   if (order == nullptr || order->receivers.empty()) return std::nullopt;
   return QueuedPush{order->object, order->receivers.front()};
+}
+
+// Round robin: the first one is that of token `next`, or the one behind it.
+template <typename T, typename Token>
+void order_by_turns(std::vector<T>& connections, std::uint64_t next, Token token) {
+  std::ranges::sort(connections, {}, token);
+  std::ranges::rotate(connections, std::ranges::lower_bound(connections, next, {}, token));
 }
 
 }  // namespace
@@ -182,7 +190,27 @@ void Links::close_receive(const CloseReceive& action) {
 
 // ---- a turn ----
 
-void Links::handle_ready(const Ready& ready, Budget& budget, Instant now) {
+// What is said comes first, and each connection of messages has a budget of its own. Of those of
+// blocks the poller tells in the same order again and again, and the first could use up each turn.
+void Links::handle_ready(std::span<const Ready> ready, Budget& blocks, Instant now) {
+  std::vector<Ready> bulk;
+  for (const Ready& each : ready) {
+    const auto found = connections_.find(each.token);
+    if (found != connections_.end() && found->second.kind == ConnectionKind::kBulk) {
+      bulk.push_back(each);
+    } else {
+      Budget words{kControlFrameBytesMax};
+      serve(each, words, now);
+    }
+  }
+  order_by_turns(bulk, next_read_, [](const Ready& each) { return each.token; });
+  for (const Ready& each : bulk) {
+    if (blocks.bytes > 0) next_read_ = each.token + 1;
+    serve(each, blocks, now);
+  }
+}
+
+void Links::serve(const Ready& ready, Budget& budget, Instant now) {
   if (const auto listener = listeners_.find(ready.token); listener != listeners_.end()) {
     accept_all(listener->second, now);
     return;
@@ -215,7 +243,7 @@ void Links::handle_ready(const Ready& ready, Budget& budget, Instant now) {
 }
 
 void Links::receive(std::uint64_t token, Connection& connection, Budget& budget, Instant now) {
-  if (budget.bytes == 0) return;
+  if (budget.bytes == 0) return;  // the poller tells of it again
   if (connection.kind == ConnectionKind::kBulk) {
     auto received = connection.wire.receive_blocks(connection.peer, budget, events_);
     if (received) return;
@@ -253,10 +281,12 @@ Result<void> Links::handle_frame(Connection& connection, FrameIn frame) {
   return Error{Code::kBadFrame, "a frame that does not come now"};
 }
 
-void Links::flush(Budget& budget, Instant now) {
-  for (const std::uint64_t token : std::exchange(dirty_, {})) {
+// As in handle_ready.
+void Links::flush(Budget& blocks, Instant now) {
+  std::vector<std::uint64_t> bulk;
+  const auto write = [&](std::uint64_t token, Budget& budget) {
     const auto found = connections_.find(token);
-    if (found == connections_.end()) continue;
+    if (found == connections_.end()) return;
     Connection& connection = found->second;
     connection.is_dirty = false;
     const std::uint64_t queued = connection.wire.queued_bytes();
@@ -273,6 +303,20 @@ void Links::flush(Budget& budget, Instant now) {
     } else {
       watch(token, connection);
     }
+  };
+  for (const std::uint64_t token : std::exchange(dirty_, {})) {
+    const auto found = connections_.find(token);
+    if (found != connections_.end() && found->second.kind == ConnectionKind::kBulk) {
+      bulk.push_back(token);
+    } else {
+      Budget words{kControlFrameBytesMax};
+      write(token, words);
+    }
+  }
+  order_by_turns(bulk, next_written_, std::identity{});
+  for (const std::uint64_t token : bulk) {
+    if (blocks.bytes > 0) next_written_ = token + 1;
+    write(token, blocks);
   }
 }
 

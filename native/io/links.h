@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "io/handshake.h"
@@ -46,9 +47,9 @@ class Links {
   void say_goodbye();  // to everybody, as far as the kernel takes it at once
 
   // ---- a turn ----
-  void handle_ready(const Ready& ready, Budget& budget, Instant now);
+  void handle_ready(std::span<const Ready> ready, Budget& blocks, Instant now);
   void handle_timeout(Instant now);
-  void flush(Budget& budget, Instant now);  // what the turn's deeds have queued
+  void flush(Budget& blocks, Instant now);  // what the turn's deeds have queued
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
   [[nodiscard]] std::vector<IoEvent> take_events();
   [[nodiscard]] bool has_events() const { return !events_.empty(); }
@@ -82,13 +83,11 @@ class Links {
   struct Link {
     Member member;
     bool is_wanted = false;  // between Connect and Disconnect or death
-    bool is_up = false, has_been_up = false;
+    bool is_up = false, has_been_up = false, has_said_goodbye = false;
     bool is_announced = false;  // the engine has LinkUp, and no LinkDown is on its way to it
-    bool has_said_goodbye = false;
-    Incarnation incarnation;  // of the life whose connections stand in `rails`
     std::uint32_t attempt = 0;
-    std::uint64_t control = 0;     // the life's one connection for messages
-    Incarnation dead_incarnation;  // this one and older ones are over
+    std::uint64_t control = 0;                  // the life's one connection for messages
+    Incarnation incarnation, dead_incarnation;  // of the life in `rails`; of lives that are over
     Instant down_since;
     std::vector<Rail> rails;
   };
@@ -106,9 +105,9 @@ class Links {
   void lose(std::uint64_t token, const Error& why, Instant now);
   void mark_dirty(std::uint64_t token, Connection& connection);
   void watch(std::uint64_t token, Connection& connection);
+  void serve(const Ready& ready, Budget& budget, Instant now);
   void receive(std::uint64_t token, Connection& connection, Budget& budget, Instant now);
   [[nodiscard]] Result<void> handle_frame(Connection& connection, FrameIn frame);
-
   // links_liveness.cc
   void hand_over(std::uint64_t token, Connection& connection, Instant now);
   void hear(const LivenessEvent& event, Instant now);
@@ -142,6 +141,7 @@ class Links {
   std::vector<IoEvent> events_;
   bool has_lost_link_ = false;  // see has_lost_link()
   std::uint64_t liveness_token_, next_token_;
+  std::uint64_t next_read_ = 0, next_written_ = 0;  // whose blocks come first in the next turn
   Newcomers newcomers_;
   Instant next_timer_;
   RefusalLog refusals_;

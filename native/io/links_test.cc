@@ -49,7 +49,7 @@ struct Side {
 
   void turn(Instant now, std::uint64_t budget_bytes = 1_MiB) {
     Budget budget{budget_bytes};
-    for (const Ready& ready : poller.wait(1_ms)) links.handle_ready(ready, budget, now);
+    links.handle_ready(poller.wait(1_ms), budget, now);
     links.handle_timeout(now);
     Budget out{budget_bytes};
     links.flush(out, now);
@@ -266,6 +266,59 @@ TEST_P(LinksTest, ATurnMovesNoMoreThanItsBudget) {
   EXPECT_EQ(b.count<BlockLanded>(), 4U);
 }
 
+// The poller tells of the connection that has always more first, in each turn again.
+TEST_P(LinksTest, WhoSendsMoreThanATurnReadsHoldsBackNobody) {
+  constexpr std::uint32_t kMany = 24;
+  Side a(1), b(2), c(3);
+  ASSERT_TRUE(meet(a, c));
+  c.links.connect(b.member, now_);
+  b.links.connect(c.member, now_);
+  ASSERT_TRUE(run({&b, &c}, [&] { return b.count<LinkUp>() == 1 && c.count<LinkUp>() == 2; }));
+  c.links.open_receive(receive_of(a, kMany));
+  OpenReceive other = receive_of(b, 1);
+  other.transfer = TransferId{6};
+  other.base.offset = 8_MiB;
+  c.links.open_receive(other);
+  for (std::uint32_t i = 0; i < kMany; ++i) a.links.send(block_to(a, c, i));
+  for (int i = 0; i < 10; ++i) a.turn(now_);
+  SendBlock block = block_to(b, c, 0);
+  block.header.transfer = TransferId{6};
+  b.links.send(block);
+  b.links.send(SendMessage{c.member.node, small_message(1), std::nullopt});
+  const auto is_heard = [&](const IoEvent& event) {
+    const auto* landed = std::get_if<BlockLanded>(&event);
+    return landed != nullptr && landed->transfer == TransferId{6};
+  };
+  std::size_t landed = 0;
+  for (int i = 0; i < 5000 && landed == 0; ++i) {
+    a.turn(now_);
+    b.turn(now_);
+    c.turn(now_, 10'000);
+    if (std::ranges::any_of(c.events, is_heard)) landed = c.count<BlockLanded>();
+  }
+  EXPECT_GT(landed, 0U);
+  EXPECT_LT(landed, kMany);
+  EXPECT_EQ(c.count<MessageIn>(), 1U);
+}
+
+TEST_P(LinksTest, AMessageLeavesBeforeTheBlocksOfOtherPeers) {
+  constexpr std::uint32_t kMany = 24;
+  Side a(1), b(2), c(3);
+  ASSERT_TRUE(meet(a, b));
+  c.links.connect(a.member, now_);
+  a.links.connect(c.member, now_);
+  ASSERT_TRUE(run({&a, &c}, [&] { return a.count<LinkUp>() == 2 && c.count<LinkUp>() == 1; }));
+  b.links.open_receive(receive_of(a, kMany));
+  for (std::uint32_t i = 0; i < kMany; ++i) a.links.send(block_to(a, b, i));
+  a.links.send(SendMessage{c.member.node, small_message(1), std::nullopt});
+  for (int i = 0; i < 5000 && c.count<MessageIn>() == 0; ++i) {
+    a.turn(now_, 10'000);
+    b.turn(now_);
+    c.turn(now_);
+  }
+  EXPECT_LT(a.count<BlockSent>(), 2U);
+}
+
 TEST_P(LinksTest, BlocksOfAnUnknownTransferAreReadAndDiscarded) {
   Side a(1), b(2);
   ASSERT_TRUE(meet(a, b));
@@ -450,7 +503,7 @@ TEST_P(LinksTest, ASendToALinkWhoseLossIsNotHeardYetIsVoid) {
   ASSERT_TRUE(meet(a, b));
   const auto lost_unheard = [&] {  // turns without take_events
     Budget budget{1_MiB};
-    for (const Ready& ready : a.poller.wait(1_ms)) a.links.handle_ready(ready, budget, now_);
+    a.links.handle_ready(a.poller.wait(1_ms), budget, now_);
     b.turn(now_);
     return a.links.has_lost_link();
   };

@@ -38,7 +38,7 @@ struct Side {
   }
   void turn(Instant now) {
     Budget budget{1_MiB};
-    for (const Ready& ready : poller.wait(1_ms)) links.handle_ready(ready, budget, now);
+    links.handle_ready(poller.wait(1_ms), budget, now);
     links.handle_timeout(now);
     links.flush(budget, now);
     for (const IoEvent& event : links.take_events()) {

@@ -28,7 +28,7 @@ constexpr Duration kPublishEvery = 10_ms;
 // Half of a turn's bytes may come in and half go out or be folded, so that neither starves the
 // other.
 constexpr std::uint64_t kBytesPerHalfTurn = kBytesPerTurnMax / 2;
-// Control frames leave in every turn, whatever the blocks have used up.
+// Of blocks, whatever folds have used up.
 constexpr std::uint64_t kFlushBytesMin = kControlFrameBytesMax;
 
 Instant read_clock() {
@@ -149,7 +149,7 @@ void Node::run() noexcept {
     const auto ready = parts_.poller->wait(patience(), waiting);  // the turn's only wait
     const Instant now = read_clock();  // the only clock that decisions see
     Budget incoming{kBytesPerHalfTurn};
-    for (const Ready& each : ready) hear(each, incoming, now);
+    hear(ready, incoming, now);
     parts_.links->handle_timeout(now);
     // What was decided for a link's last life is void; it must not go out on the next one.
     if (parts_.links->has_lost_link()) perform_all(now);
@@ -176,12 +176,16 @@ std::optional<Duration> Node::patience() const {
   return Duration{std::max<std::int64_t>(0, (next - turn_ended_).ns)};
 }
 
-void Node::hear(const Ready& ready, Budget& budget, Instant now) {
-  if (ready.token >= kFirstLinkToken) {
-    parts_.links->handle_ready(ready, budget, now);
-  } else {
-    parts_.port->handle_ready(ready);
+void Node::hear(std::span<const Ready> ready, Budget& blocks, Instant now) {
+  std::vector<Ready> of_links;
+  for (const Ready& each : ready) {
+    if (each.token >= kFirstLinkToken) {
+      of_links.push_back(each);
+    } else {
+      parts_.port->handle_ready(each);
+    }
   }
+  parts_.links->handle_ready(of_links, blocks, now);
 }
 
 void Node::decide(Instant now) {

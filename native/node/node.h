@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -69,7 +70,7 @@ class Node {
   // ---- reactor thread only ----
   void run() noexcept;
   [[nodiscard]] std::optional<Duration> patience() const;  // of the next wait; nullopt: for ever
-  void hear(const Ready& ready, Budget& budget, Instant now);
+  void hear(std::span<const Ready> ready, Budget& blocks, Instant now);
   void decide(Instant now);
   void perform_some(Budget& budget, Instant now);
   void perform_all(Instant now);
