@@ -37,11 +37,15 @@ void Links::hear(const LivenessEvent& event, Instant now) {
   const auto found = links_.find(event.node);
   if (found == links_.end() || found->second.incarnation != event.incarnation) return;
   Link& link = found->second;
-  if (event.verdict == Verdict::kRailLost) {
+  if (event.verdict == Verdict::kRailLost || event.verdict == Verdict::kRailCut) {
     if (event.rail.value >= link.rails.size()) return;
     ++counters_->rails_lost;
-    link.rails[event.rail.value].is_watched = false;
+    Rail& rail = link.rails[event.rail.value];
+    rail.is_watched = false;
     set_timer(now);
+    // Its other connections would wait for minutes; on another rail the link is up again at once.
+    if (event.verdict == Verdict::kRailCut)
+      lose(rail.bulk, {Code::kPeerLost, "a rail is cut"}, now);
     return;
   }
   if (!is_final(event.verdict)) return;

@@ -42,7 +42,7 @@ void LivenessRules::handle_end(NodeId node, RailId rail, RailEnd end) {
   peer.rails.reset(rail.value);
   peer.was_closed = peer.was_closed || end == RailEnd::kClosed;
   if (peer.rails.any()) {
-    say(node, peer, Verdict::kRailLost, rail);
+    say(node, peer, end == RailEnd::kCut ? Verdict::kRailCut : Verdict::kRailLost, rail);
     return;
   }
   say(node, peer, peer.was_closed ? Verdict::kDead : Verdict::kUnreachable);

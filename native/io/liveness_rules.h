@@ -31,6 +31,7 @@ enum class Verdict : std::uint8_t {
   kSuspect,      // silent for a while
   kRecovered,    // heard again
   kRailLost,     // one connection has ended, others are open
+  kRailCut,      // and the network has ended it: what else is open on that rail leads nowhere
   kLeft,         // it said Goodbye: no death, and nothing more from it
   kDead,         // its connections have ended without Goodbye
   kUnreachable,  // the network has ended its last connection
@@ -42,7 +43,7 @@ enum class Verdict : std::uint8_t {
 struct LivenessEvent {
   NodeId node;
   Incarnation incarnation;
-  RailId rail;  // of kRailLost
+  RailId rail;  // of kRailLost and kRailCut
   Verdict verdict = Verdict::kSuspect;
   bool operator==(const LivenessEvent&) const = default;
 };

@@ -54,9 +54,9 @@ TEST_F(LivenessRulesTest, TheEndOfTheLastConnectionIsADeathUnlessTheNetworkOrAGo
       {{kCut}, true, {Verdict::kLeft}},
       {{kClosed, kClosed}, false, {Verdict::kRailLost, Verdict::kDead}},
       {{kClosed, kCut}, false, {Verdict::kRailLost, Verdict::kDead}},
-      {{kCut, kClosed}, false, {Verdict::kRailLost, Verdict::kDead}},
-      {{kCut, kCut}, false, {Verdict::kRailLost, Verdict::kUnreachable}},
-      {{kCut, kCut, kCut}, false, {Verdict::kRailLost, Verdict::kRailLost, Verdict::kUnreachable}},
+      {{kCut, kClosed}, false, {Verdict::kRailCut, Verdict::kDead}},
+      {{kCut, kCut}, false, {Verdict::kRailCut, Verdict::kUnreachable}},
+      {{kCut, kCut, kCut}, false, {Verdict::kRailCut, Verdict::kRailCut, Verdict::kUnreachable}},
   };
   for (const Case& each : cases) {
     for (std::uint8_t rail = 0; rail < each.ends.size(); ++rail) open(rail);
@@ -73,7 +73,7 @@ TEST_F(LivenessRulesTest, ARailThatIsOpenAgainForgetsHowItEnded) {
   open(0);
   end(RailEnd::kCut, 0);
   end(RailEnd::kCut, 1);
-  EXPECT_EQ(verdicts(), (Verdicts{Verdict::kRailLost, Verdict::kRailLost, Verdict::kUnreachable}));
+  EXPECT_EQ(verdicts(), (Verdicts{Verdict::kRailLost, Verdict::kRailCut, Verdict::kUnreachable}));
 }
 
 TEST_F(LivenessRulesTest, SilenceIsSuspectThenFrozenAndAPulseEndsIt) {

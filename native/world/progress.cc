@@ -38,7 +38,8 @@ std::uint8_t cause_of(Verdict verdict) {
     case Verdict::kDead:
       return static_cast<std::uint8_t>(Cause::kPeerDied);
     case Verdict::kUnreachable:
-    case Verdict::kRailLost:  // its only one
+    case Verdict::kRailLost:
+    case Verdict::kRailCut:  // its only one
       return static_cast<std::uint8_t>(Cause::kUnreachable);
     case Verdict::kFrozen:
       return static_cast<std::uint8_t>(Cause::kFrozen);

@@ -74,6 +74,22 @@ def test_nodes_with_two_rails_use_both() -> None:
 
 
 @needs_root
+def test_a_get_goes_on_over_the_other_rail_when_one_is_cut() -> None:
+    array = np.arange(24 << 20, dtype=np.uint8)
+    with cluster.Cluster(2, rate_mbit=100, second_rail_mbit=100, arena_bytes=64 << 20) as made:
+        links = Links(made.network)
+        with Store.attach(made.nodes[0].socket) as a, Store.attach(made.nodes[1].socket) as b:
+            object_id = new_id()
+            a.put(object_id, array)
+            get = b.begin_get(object_id)
+            while links.sent_bytes(0, 1) < array.nbytes // 8:
+                pass
+            made.network.cut(1, rail=1)
+            np.testing.assert_array_equal(get.result(timeout_s=60), array)
+        links.close()
+
+
+@needs_root
 def test_a_network_that_the_cores_cannot_carry_is_refused() -> None:
     with cluster.Network(2, rate_mbit=1_000_000) as network:
         with pytest.raises(OverloadError, match="its cores would be measured"):
