@@ -32,6 +32,8 @@ inline constexpr std::uint64_t kBlockBytesAimMax = 256_KiB;
 inline constexpr std::uint64_t kBlockBytesMax = 1_MiB;
 inline constexpr std::uint64_t kObjectBytesMax = 1024_GiB;  // block indices stay below 2^21
 static_assert(kObjectBytesMax / kBlockBytesMax <= (1ULL << 31), "a BlockIndex holds every block");
+// A message names at most so many blocks of an object that needs fewer: a turn may walk them all.
+inline constexpr std::uint64_t kNeedlessBlocksMax = 65'536;
 
 // Who asks where a source is, gets so many bytes of it with the answer, and of all sources of a
 // reduce together so many: two hops less for each, and no longer than a tree of them would take.
@@ -80,9 +82,11 @@ static_assert(kBytesPerTurnMax >= 2 * kBlockBytesMax, "a turn can move more than
 inline constexpr std::uint64_t kCombinedBytesMax = 8_MiB;
 static_assert(kCombinedBytesMax >= 2 * kBlockBytesMax, "two blocks can be combined");
 
-// Messages from peers whose view is newer than ours wait here; past this the oldest go, and their
-// senders say everything again after the next view (claims are idempotent).
+// Messages of one peer, and bytes of all peers' messages, that wait here for a newer view. Beyond
+// either, all messages of a peer are dropped, and the peer is asked to say everything again.
 inline constexpr std::size_t kParkedMessagesMax = 4096;
+inline constexpr std::uint64_t kParkedBytesMax = 64_MiB;
+static_assert(kParkedBytesMax >= 2 * kControlFrameBytesMax, "one message never exceeds the bound");
 
 // What is written to the file of spilled objects, or read from it, at a time: a millisecond of a
 // fast disk and a tenth of a second of a slow one, which is how long another object's read waits.

@@ -84,6 +84,7 @@ Result<std::shared_ptr<Request>> Attachment::ask(ObjectId object, CommandBody bo
   }
   release_orphans();
   if (auto sent = send({ClientId{0}, request->id(), std::move(body)}); !sent) return sent.error();
+  cancel_if_closed({&request, 1});
   return request;
 }
 
@@ -102,7 +103,20 @@ Result<std::vector<std::shared_ptr<Request>>> Attachment::ask_gets(
   }
   release_orphans();
   if (auto sent = send(commands, {}); !sent) return sent.error();
+  cancel_if_closed(requests);
   return requests;
+}
+
+// A close() in another thread may have cancelled them before they were sent.
+void Attachment::cancel_if_closed(std::span<const std::shared_ptr<Request>> sent) {
+  {
+    const std::lock_guard guard(mutex_);
+    if (!end_) return;
+  }
+  for (const std::shared_ptr<Request>& request : sent) {
+    [[maybe_unused]] const auto told =
+        send({ClientId{0}, request->id(), CancelCommand{request->object()}});
+  }
 }
 
 std::shared_ptr<Request> Attachment::add(ObjectId object, Incarnation incarnation,
@@ -162,15 +176,15 @@ Result<void> Attachment::send(std::span<std::byte> head, std::span<std::byte> pa
 
 void Attachment::close() {
   if (is_forked_) return;
-  std::vector<RequestId> pending;
+  std::vector<std::pair<RequestId, ObjectId>> pending;
   {
     const std::lock_guard guard(mutex_);
     if (end_) return;
-    for (const auto& [id, request] : pending_) pending.push_back(id);
+    for (const auto& [id, request] : pending_) pending.emplace_back(id, request->object());
     die({Code::kNodeLost, "the client was closed"});  // before an answer to a cancel can come in
   }
-  for (const RequestId id : pending) {
-    [[maybe_unused]] const auto sent = send({ClientId{0}, id, CancelCommand{}});
+  for (const auto& [id, object] : pending) {
+    [[maybe_unused]] const auto sent = send({ClientId{0}, id, CancelCommand{object}});
   }
   release_orphans();
 }
@@ -221,7 +235,8 @@ void Attachment::take_back(Request& request) {
     }
     progress_.notify_all();
   }
-  [[maybe_unused]] const auto told = tell(request.id_, CancelCommand{});  // fails if the node died
+  [[maybe_unused]] const auto told =
+      tell(request.id_, CancelCommand{request.object_});  // fails if the node died
 }
 
 // ---- for who fills a reserved range ----
@@ -255,7 +270,8 @@ void Attachment::give_back(Request& put) {
     const std::lock_guard guard(mutex_);
     put.range_ = Request::Range::kNone;
   }
-  [[maybe_unused]] const auto told = tell(put.id_, CancelCommand{});  // fails if the node died
+  [[maybe_unused]] const auto told =
+      tell(put.id_, CancelCommand{put.object_});  // fails if the node died
 }
 
 bool Attachment::has_pin(const Request& seal) {

@@ -107,6 +107,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   static void wake(const Seat& seat);
   [[nodiscard]] Result<void> read();
   [[nodiscard]] Result<void> parse();
+  void cancel_if_closed(std::span<const std::shared_ptr<Request>> sent);
   void take_back(Request& request);
   void hand_out(LocalReply arrived, Bytes payload);
   void finish(Request& request, Reply reply, Bytes payload);

@@ -59,6 +59,7 @@ struct ReduceSourceCommand {
   bool confirmed = true;
 };
 struct CancelCommand {  // takes back the request of this client with this command's request id
+  ObjectId object;      // that it was about; a reduce's target
 };
 struct ClientLostCommand {};
 struct SetViewCommand {  // from the control plane; oldest member first

@@ -244,7 +244,7 @@ void Directory::restart(Entry& entry, bool keep_waiting) {
   entry.declined.clear();
 }
 
-void Directory::handle_delete(const Delete& request, Instant now) {
+void Directory::handle_delete(NodeId from, const Delete& request, Instant now) {
   Entry& entry = entries_[request.object];
   const Incarnation upto =
       request.upto.value > 0 ? request.upto : std::max(entry.incarnation, Incarnation{1});
@@ -252,9 +252,11 @@ void Directory::handle_delete(const Delete& request, Instant now) {
     return service(request.object, now);
   if (entry.deleted && entry.incarnation >= upto) {  // whoever deletes remembers it as long
     entry.deleted_until = now + config_.tombstone_life;
-    return service(request.object, now);
+  } else {
+    bury(request.object, entry, upto, "object " + short_name(request.object) + " was deleted", now);
   }
-  bury(request.object, entry, upto, "object " + short_name(request.object) + " was deleted", now);
+  // Lost with its link it would be said again without end, and of later attempts as well.
+  if (request.upto.value == 0) send(from, Drop{request.object, entry.incarnation, true});
   service(request.object, now);
 }
 

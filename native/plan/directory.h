@@ -43,7 +43,7 @@ class Directory {
   void handle_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now,
                     const std::optional<Claim>& copy = std::nullopt);
   void handle_progress(NodeId from, const Progress& progress, Instant now);
-  void handle_delete(const Delete& request, Instant now);
+  void handle_delete(NodeId from, const Delete& request, Instant now);
   void handle_orphan(const Orphan& orphan, Instant now);
   void handle_locate(NodeId from, const Locate& locate, Instant now);
   void handle_resync_done(NodeId from, Instant now);

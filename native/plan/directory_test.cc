@@ -223,11 +223,13 @@ TEST_F(DirectoryShard, DropsADeletedObjectEverywhereAndRefusesItForALife) {
   has(kA);
   wants(kB);
   take();
-  directory_.handle_delete(Delete{kObject, Incarnation{0}}, now_);
+  directory_.handle_delete(kC, Delete{kObject, Incarnation{0}}, now_);
   auto sent = take();
   EXPECT_EQ(of<Drop>(sent, kA).size(), 1U);
   EXPECT_EQ(of<Drop>(sent, kB).size(), 1U);
   EXPECT_EQ(of<Lost>(sent, kB).size(), 1U);
+  ASSERT_EQ(of<Drop>(sent, kC).size(), 1U) << "it asked for whatever there is";
+  EXPECT_EQ(of<Drop>(sent, kC)[0].upto, Incarnation{1});
   has(kC);
   EXPECT_TRUE(only<Drop>(kC).deleted);
   wants(kD);
@@ -256,7 +258,8 @@ TEST_F(DirectoryShard, KeepsNoFailedReduceWhoseCallersNodeIsGoneForGood) {
 }
 
 TEST_F(DirectoryShard, RefusesThePutOfAnObjectThatWasDeletedFirst) {
-  directory_.handle_delete(Delete{kObject, Incarnation{0}}, now_);
+  directory_.handle_delete(kD, Delete{kObject, Incarnation{0}}, now_);
+  take();
   has(kA);
   EXPECT_EQ(only<Drop>(kA).upto, Incarnation{1});
   claim(kA, {.state = StripeState::kComplete, .incarnation = 2});
@@ -266,7 +269,7 @@ TEST_F(DirectoryShard, RefusesThePutOfAnObjectThatWasDeletedFirst) {
 
 TEST_F(DirectoryShard, KeepsALaterAttemptThanTheDeletedOne) {
   claim(kA, {.state = StripeState::kComplete, .incarnation = 2});
-  directory_.handle_delete(Delete{kObject, Incarnation{1}}, now_);
+  directory_.handle_delete(kA, Delete{kObject, Incarnation{1}}, now_);
   expect_silence();
   wants(kB);
   EXPECT_EQ(only<Grant>(kB).sender, kA);
@@ -274,7 +277,7 @@ TEST_F(DirectoryShard, KeepsALaterAttemptThanTheDeletedOne) {
 
 TEST_F(DirectoryShard, ServesAPutUnderAnIdThatWasTheResultOfADeletedReduce) {
   claim(kA, {.state = StripeState::kComplete, .target_epoch = 3});
-  directory_.handle_delete(Delete{kObject, Incarnation{1}}, now_);
+  directory_.handle_delete(kA, Delete{kObject, Incarnation{1}}, now_);
   take();
   claim(kC, {.state = StripeState::kComplete, .incarnation = 2});
   wants(kB);

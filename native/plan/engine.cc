@@ -50,8 +50,10 @@ EngineTables::EngineTables(const EngineConfig& config, std::uint64_t seed)
       last_transfer_((std::uint64_t{config.incarnation.value} << 40) | (mix64(seed) & 0xffff)
                                                                            << 24),
       tombstones_(config.tombstone_life),
+      undated_(config.tombstone_life),
       gone_(config.tombstone_life),
-      orphans_(config.tombstone_life) {
+      orphans_(config.tombstone_life),
+      parked_(config.parked_messages_max, config.parked_bytes_max) {
   HOPLITE_CHECK(config.node != kNoNode);
 }
 
@@ -121,7 +123,8 @@ void Engine::State::handle_timeout() {
     out_of_reach_.pop_front();
     fail_pull(transfer);
   }
-  for (RecentObjects* recent : {&tombstones_, &gone_, &orphans_}) recent->handle_timeout(now_);
+  for (RecentObjects* recent : {&tombstones_, &undated_, &gone_, &orphans_})
+    recent->handle_timeout(now_);
 }
 
 std::optional<Action> Engine::State::poll_action() {
@@ -142,7 +145,7 @@ std::optional<Instant> Engine::State::poll_timeout() const {
   consider(paces_due_);
   consider(answers_due_);
   if (!out_of_reach_.empty()) consider(out_of_reach_.front().first);
-  for (const RecentObjects* recent : {&tombstones_, &gone_, &orphans_}) {
+  for (const RecentObjects* recent : {&tombstones_, &undated_, &gone_, &orphans_}) {
     consider(recent->poll_timeout());
   }
   return earliest;
@@ -223,8 +226,14 @@ void Engine::State::resync(std::optional<NodeId> only_to) {
   const auto is_meant = [&](const ObjectId& id) {
     return !only_to || view_.home_of(id) == *only_to;
   };
+  // First of all: the peer takes what comes after it for the answer to its own new beginning.
+  for (const NodeId peer : links_) {
+    const bool is_asked = !only_to || peer == *only_to;
+    if (is_asked && parked_.take_dropped(peer, view_.epoch())) send(peer, ResyncWanted{});
+  }
   tombstones_.for_each([&](const ObjectId& id, Incarnation upto) {
-    if (is_meant(id)) send(view_.home_of(id), Delete{id, upto});
+    if (!is_meant(id)) return;
+    send(view_.home_of(id), Delete{id, undated_.contains(id) ? Incarnation{} : upto});
   });
   orphans_.for_each([&](const ObjectId& id, Incarnation upto) {
     if (is_meant(id)) send(view_.home_of(id), Orphan{id, upto});
@@ -331,6 +340,7 @@ void Engine::State::check_invariants() const {
   directory_.check_invariants();
   reduces_.check_invariants();
   rails_.check_invariants();
+  parked_.check_invariants();
   EngineStats counted;
   std::map<std::uint64_t, std::uint64_t> ranges;
   const auto add = [&](const Extent& extent) {

@@ -98,6 +98,7 @@ void Engine::State::on(const Command& command, const DeleteCommand& remove) {
     upto = Incarnation{1};
     if (it != objects_.end()) upto = std::max(upto, it->second.incarnation);
   }
+  if (remove.upto.value == 0) undated_.note(remove.object, upto, now_);
   send(view_.home_of(remove.object), Delete{remove.object, remove.upto});
   if (it != objects_.end() && it->second.is_wanted() && it->second.incarnation <= upto) {
     fail_waiters(it->second, Code::kObjectLost,
@@ -164,32 +165,31 @@ void Engine::State::on(const Command&, const ReduceSourceCommand& command) {
   if (!answers_due_) answers_due_ = now_ + config_.progress_window;
 }
 
-void Engine::State::on(const Command& command, const CancelCommand&) {
+void Engine::State::on(const Command& command, const CancelCommand& cancel) {
   const Waiter waiter{command.client, command.request};
-  const Error cancelled{Code::kCancelled, "cancelled by the caller"};
-  for (auto& [target, call] : calls_) {
-    if (call.waiter != waiter) continue;
-    const ObjectId name = target;
-    send(view_.home_of(name), Delete{name, Incarnation{1}});
-    reply(waiter, cancelled);
-    end_call(name);
-    return drop_object(name, Incarnation{1}, true);
+  const ObjectId& id = cancel.object;
+  const auto call = calls_.find(id);
+  if (call != calls_.end() && call->second.waiter == waiter) {
+    send(view_.home_of(id), Delete{id, Incarnation{1}});
+    reply(waiter, Error{Code::kCancelled, "cancelled by the caller"});
+    end_call(id);
+    return drop_object(id, Incarnation{1}, true);
   }
-  for (auto& [name, retired] : retired_) {
-    if (retired.writer == waiter) retired.writer.reset();
+  for (auto it = retired_.lower_bound({id, Incarnation{}});
+       it != retired_.end() && it->first.first == id; ++it) {
+    if (it->second.writer == waiter) it->second.writer.reset();
   }
   free_retired();
-  for (auto& [id, object] : objects_) {
-    if (take_back(id, object, waiter)) return;
-  }
+  const auto it = objects_.find(id);
+  if (it != objects_.end()) take_back(id, it->second, waiter);
 }
 
-// What a client asked of an object here; whether it is that one. It may be gone afterwards.
-bool Engine::State::take_back(ObjectId id, LocalObject& object, const Waiter& waiter) {
+// What a client asked of an object here, if it is that one. The object may be gone afterwards.
+void Engine::State::take_back(ObjectId id, LocalObject& object, const Waiter& waiter) {
   const bool is_put = object.put_request == waiter && (object.writing || object.inbound);
   const bool answered = is_put && object.extent;  // by Reserved
   const auto waiting = std::find(object.waiters.begin(), object.waiters.end(), waiter);
-  if (!is_put && waiting == object.waiters.end()) return false;
+  if (!is_put && waiting == object.waiters.end()) return;
   if (waiting != object.waiters.end()) {
     object.waiters.erase(waiting);
     --stats_.waiters;
@@ -205,13 +205,12 @@ bool Engine::State::take_back(ObjectId id, LocalObject& object, const Waiter& wa
   if (!answered) reply(waiter, Error{Code::kCancelled, "cancelled by the caller"});
   claim(id);
   abandon(id);
-  return true;
 }
 
 void Engine::State::on(const Command& command, const ClientLostCommand&) {
-  std::vector<Waiter> waiting;
+  std::vector<std::pair<ObjectId, Waiter>> waiting;
   for (const auto& [target, call] : calls_) {
-    if (call.waiter.client == command.client) waiting.push_back(call.waiter);
+    if (call.waiter.client == command.client) waiting.emplace_back(target, call.waiter);
   }
   std::vector<std::pair<ObjectId, Waiter>> asked;
   std::vector<std::pair<ObjectId, Incarnation>> pinned;
@@ -228,15 +227,16 @@ void Engine::State::on(const Command& command, const ClientLostCommand&) {
   for (const auto& [name, retired] : retired_) {
     if (retired.pins.contains(command.client)) pinned.push_back(name);
     if (retired.writer && retired.writer->client == command.client) {
-      waiting.push_back(*retired.writer);
+      waiting.emplace_back(name.first, *retired.writer);
     }
   }
   for (const auto& [id, waiter] : asked) {
     const auto there = objects_.find(id);
     if (there != objects_.end()) take_back(id, there->second, waiter);
   }
-  for (const Waiter& waiter : waiting)
-    on(Command{waiter.client, waiter.request, {}}, CancelCommand{});
+  for (const auto& [id, waiter] : waiting) {
+    on(Command{waiter.client, waiter.request, {}}, CancelCommand{id});
+  }
   for (const auto& [id, incarnation] : pinned) unpin(id, incarnation, command.client, true);
 }
 
@@ -273,9 +273,7 @@ void Engine::State::on(const Command&, const SetViewCommand& view) {
     loop_.pop_front();
     receive(config_.node, message, {});
   }
-  std::deque<MessageIn> parked = std::move(parked_);
-  parked_.clear();
-  for (MessageIn& event : parked) on(event);
+  for (const MessageIn& event : parked_.take()) on(event);
 }
 
 }  // namespace hoplite

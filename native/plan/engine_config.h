@@ -26,6 +26,8 @@ struct EngineConfig {
   std::uint32_t credit_blocks_min = kCreditBlocksMin;
   std::uint64_t credit_bytes = kCreditBytes;
   std::uint64_t rail_queue_bytes = kRailQueueBytes;
+  std::size_t parked_messages_max = kParkedMessagesMax;  // of one peer
+  std::uint64_t parked_bytes_max = kParkedBytesMax;      // of all peers
   Duration progress_window = kProgressWindow;
   Duration push_retry = kPushRetry;
   Duration regrant_delay = kRegrantDelay;

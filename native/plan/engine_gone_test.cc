@@ -43,5 +43,25 @@ TEST_F(Gone, ServesAgainWhatItIsGrantedAgain) {
   EXPECT_FALSE(is_refused(Incarnation{1}));
 }
 
+// Lost with its link it was said again of the first attempt alone, and a later one stayed.
+TEST_F(Gone, DeletesWhateverThereIsUntilItsHomeSaysWhichAttemptThatWas) {
+  const NodeId home{2};
+  const auto link_breaks = [&] {
+    engine_.handle_io(LinkDown{home}, now_);
+    engine_.handle_io(LinkUp{home, Incarnation{1}}, now_);
+  };
+  ask(DeleteCommand{Nodes(3).object_at(1, 9), Incarnation{0}});
+  said<Delete>();
+  link_breaks();
+  auto deletes = said<Delete>();
+  ASSERT_EQ(deletes.size(), 1U);
+  EXPECT_EQ(deletes[0].upto, Incarnation{0});
+  hear(home, Drop{deletes[0].object, Incarnation{70}, true});
+  link_breaks();
+  deletes = said<Delete>();
+  ASSERT_EQ(deletes.size(), 1U);
+  EXPECT_EQ(deletes[0].upto, Incarnation{70});
+}
+
 }  // namespace
 }  // namespace hoplite

@@ -25,8 +25,7 @@ void Engine::State::on(const MessageIn& event) {
     }
     ++stats_.messages_parked;
     directory_.handle_newer_view(epoch);
-    parked_.push_back(event);
-    if (parked_.size() > kParkedMessagesMax) parked_.pop_front();
+    parked_.park(event);
     return;
   }
   receive(event.from, event.message, event.payload);
@@ -58,6 +57,7 @@ void Engine::State::on(const LinkDown& event) { part_from(event.node); }
 // All that was under way to or from `node` is void.
 void Engine::State::part_from(NodeId node) {
   links_.erase(node);
+  parked_.forget(node);
   rails_.handle_link_down(node);
   for (const ObjectId& served : sender_.handle_link_down(node)) note_use(served);
   for (const Sender::Sent& sent : sender_.take_unsent(node)) let_go(sent);
@@ -107,6 +107,10 @@ void Engine::State::on(NodeId from, const Message& message, const Claim& claim) 
         return directory_.handle_claim(from, claim, message.view_epoch, now_,
                                        make_claim(claim.object, stored->second, false));
       }
+      // Nothing holds back those whose puts bring such copies: they are made at once or not at all.
+      if (stored != objects_.end() && !stored->second.is_wanted()) {
+        drop_object(claim.object, claim.incarnation, false);
+      }
     }
   }
   directory_.handle_claim(from, claim, message.view_epoch, now_);
@@ -116,8 +120,8 @@ void Engine::State::on(NodeId from, const Message&, const Progress& progress) {
   directory_.handle_progress(from, progress, now_);
 }
 
-void Engine::State::on(NodeId, const Message&, const Delete& remove) {
-  directory_.handle_delete(remove, now_);
+void Engine::State::on(NodeId from, const Message&, const Delete& remove) {
+  directory_.handle_delete(from, remove, now_);
   reduces_.handle_delete(remove.object);
 }
 
@@ -156,9 +160,18 @@ void Engine::State::on(NodeId from, const Message&, const ResyncDone& done) {
   if (recovering && !directory_.is_recovering()) reduces_.handle_recovered(view_);
 }
 
+// All that was said to the peer in this view was lost there, as if its link had been down.
+void Engine::State::on(NodeId from, const Message&, const ResyncWanted&) {
+  if (!links_.contains(from)) return;
+  directory_.handle_link_down(from);
+  resync(from);
+  reduces_.handle_link_up(from, view_);
+}
+
 // ---- from the home ----
 
-void Engine::State::on(NodeId, const Message&, const Located& located) {
+void Engine::State::on(NodeId from, const Message&, const Located& located) {
+  if (from != view_.home_of(located.object)) return;
   if (located.incarnation.value == 0) {  // its home has nothing to say of it yet
     for (auto& [target, call] : calls_) {
       if (call.unanswered.erase(located.object) > 0) begin_call(target);
@@ -204,7 +217,7 @@ void Engine::State::on(NodeId, const Message&, const Located& located) {
 }
 
 void Engine::State::on(NodeId, const Message&, const Push& push) {
-  if (tombstones_.covers(push.object, push.incarnation)) return;
+  if (!names_bytes(push) || tombstones_.covers(push.object, push.incarnation)) return;
   if (payload_in_.size() != push.meta.size_bytes ||
       push.meta.size_bytes > config_.inline_bytes_max) {
     return;
@@ -245,7 +258,8 @@ void Engine::State::on(NodeId, const Message&, const Push& push) {
   }
 }
 
-void Engine::State::on(NodeId, const Message&, const PushTo& push) {
+void Engine::State::on(NodeId from, const Message&, const PushTo& push) {
+  if (from != view_.home_of(push.object)) return;
   const auto it = objects_.find(push.object);
   const bool able = it != objects_.end() && it->second.is_complete() && it->second.committed &&
                     it->second.incarnation == push.incarnation && !push.receivers.empty() &&
@@ -267,7 +281,9 @@ void Engine::State::on(NodeId from, const Message&, const Lost& lost) {
     const PullGoal& goal = each.second.goal();
     return goal.sender == from && goal.object == lost.object;
   });
-  if (lost.code == Code::kStoreFull && (is_pulled || from != view_.home_of(lost.object))) {
+  const bool is_homes = from == view_.home_of(lost.object);
+  if (!is_homes && lost.code != Code::kStoreFull) return;
+  if (lost.code == Code::kStoreFull && (is_pulled || !is_homes)) {
     give_up_folds_of(lost.object, lost.text);
   } else {
     locates_.erase(lost.object);
@@ -293,6 +309,7 @@ void Engine::State::on(NodeId from, const Message&, const Lost& lost) {
 // Somebody else's, where the home is here and knows of no deletion, would be granted for ever.
 void Engine::State::on(NodeId from, const Message&, const Drop& drop) {
   if (from != view_.home_of(drop.object)) return;
+  if (drop.deleted) undated_.forget(drop.object);
   drop_object(drop.object, drop.upto, drop.deleted);
 }
 
@@ -314,6 +331,8 @@ void Engine::State::on(NodeId from, const Message& message, const PullStart& sta
                         (is_filed(start.object) ||
                          std::any_of(start.beside.begin(), start.beside.end(),
                                      [&](const Beside& other) { return is_filed(other.object); }));
+  // A liar may say so of a transfer that is under way.
+  for (const ObjectId& served : sender_.handle_stop(from, message.transfer)) note_use(served);
   if (is_gone || is_past || is_apart ||
       !sender_.handle_start(from, message.transfer, start, objects_)) {
     send(from, PullRefused{}, message.transfer);

@@ -52,7 +52,8 @@ void Engine::State::note_sole(const ObjectId& id) {
 
 // What the home has to say of the copy that is here. The node that drains lets go of its pin when
 // another one keeps the object, and takes it up again if that one dies.
-void Engine::State::on(NodeId, const Message&, const Standing& standing) {
+void Engine::State::on(NodeId from, const Message&, const Standing& standing) {
+  if (from != view_.home_of(standing.object)) return;
   const auto it = objects_.find(standing.object);
   if (it == objects_.end()) return;
   LocalObject& object = it->second;
@@ -90,8 +91,9 @@ bool Engine::State::reserve_at_once(const ObjectId& id, std::uint64_t size_bytes
 
 // Declined by a claim that wants nothing. The range is reserved before the answer, so that who
 // accepts has room.
-void Engine::State::on(NodeId, const Message&, const Adopt& adopt) {
+void Engine::State::on(NodeId from, const Message&, const Adopt& adopt) {
   const ObjectId& id = adopt.object;
+  if (from != view_.home_of(id) || !names_bytes(adopt)) return;
   const auto it = objects_.find(id);
   const bool is_busy =
       it != objects_.end() && (it->second.writing || it->second.inbound || folds_.contains(id) ||
@@ -120,7 +122,8 @@ void Engine::State::on(NodeId, const Message&, const Adopt& adopt) {
   object.owner = adopt.owner;
   const bool small = adopt.meta.size_bytes <= config_.inline_bytes_max;
   if (!small && !object.extent && !reserve_at_once(id, adopt.meta.size_bytes)) {
-    objects_.at(id).adopting = false;
+    const auto kept = objects_.find(id);  // it goes at once where nothing waits for room
+    if (kept != objects_.end()) kept->second.adopting = false;
     claim(id);
     return forget_if_empty(id);
   }

@@ -12,20 +12,12 @@ class Keeping : public OneEngine {
   Keeping() : OneEngine(2, NodeId{1}) {}
 };
 
-// The turn must end: our own home knows of another attempt than the one that a peer tells us to
-// keep, and each of our claims is answered by a grant of that other one.
-TEST_F(Keeping, TakesTheAttemptThatTheHomeHasWhenAPeerSpeaksOfALaterOne) {
-  Claim whole;
-  whole.object = id_;
-  whole.incarnation = Incarnation{1};
-  whole.meta = meta();
-  whole.pinned = true;
-  whole.stripes = {{StripeIndex{0}, StripeState::kComplete, {}, {}, 0}};
-  hear(kPeer, whole);
+// The home knows of another attempt than the one that a peer tells us to keep, and answers each of
+// our claims by a grant of its own.
+TEST_F(Keeping, IsAskedByTheHomeAlone) {
   hear(kPeer, Adopt{id_, Incarnation{0xff000001}, TargetEpoch{0}, meta(), kPeer});
-  const auto starts = said<PullStart>();
-  ASSERT_EQ(starts.size(), 1U);
-  EXPECT_EQ(starts[0].incarnation, Incarnation{1});
+  EXPECT_TRUE(said<PullStart>().empty());
+  EXPECT_EQ(engine_.stats().objects, 0U);
 }
 
 TEST_F(Keeping, AsksAnotherNodeToKeepWhatOnlyADrainingOneHas) {
@@ -41,6 +33,45 @@ TEST_F(Keeping, AsksAnotherNodeToKeepWhatOnlyADrainingOneHas) {
   EXPECT_TRUE(said<Adopt>().empty()) << "it has said no, and there is nobody else";
   engine_.handle_timeout(now_ + 1_s);
   EXPECT_EQ(said<Adopt>().size(), 1U) << "it may have room by now";
+}
+
+// Each waited for room with its bytes on the heap, as many as the peers put meanwhile.
+TEST_F(Keeping, MakesNoCopyOfASmallPutWhereThereIsNoRoom) {
+  ask(PutCommand{Nodes(2).object_at(1, 3), Incarnation{1}, floats_meta(800'000), {}});
+  const std::uint64_t objects = engine_.stats().objects;
+  Claim claim;
+  claim.object = id_;
+  claim.incarnation = Incarnation{1};
+  claim.meta = floats_meta(1'000);
+  claim.meta.block_bytes = 8192;
+  claim.pinned = true;
+  claim.stripes = {{StripeIndex{0}, StripeState::kComplete, {}, {}, 0}};
+  engine_.handle_io(MessageIn{kPeer, Message{Epoch{1}, {}, {}, claim}, Bytes(1'000)}, now_);
+  engine_.check_invariants();
+  EXPECT_EQ(engine_.stats().objects, objects);
+  ask(GetCommand{id_, true});
+  EXPECT_EQ(said<PushTo>().size(), 1U) << "its putter sends it";
+}
+
+// It ended itself: what nothing waits for is forgotten, and was looked up again.
+TEST(KeepingWithoutGrace, DeclinesWhatItHasNoRoomFor) {
+  EngineConfig config;
+  config.node = NodeId{1};
+  config.arena_bytes = 1_MiB;
+  config.admission_grace = Duration{};
+  Engine engine(config, 7);
+  const Instant now{1'000'000};
+  const auto ask = [&](CommandBody body) {
+    engine.handle_command({ClientId{1}, RequestId{1}, std::move(body)}, now);
+  };
+  ask(SetViewCommand{Epoch{1}, {{NodeId{1}, Incarnation{1}, {}}, {kPeer, Incarnation{1}, {}}}});
+  engine.handle_io(LinkUp{kPeer, Incarnation{1}}, now);
+  ask(PutCommand{Nodes(2).object_at(1, 3), Incarnation{1}, floats_meta(800'000), {}});
+  ObjectMeta meta = floats_meta(400'000);
+  meta.block_bytes = 8192;
+  const Adopt adopt{Nodes(2).object_at(1, 4), Incarnation{1}, TargetEpoch{0}, meta, kPeer};
+  engine.handle_io(MessageIn{kPeer, Message{Epoch{1}, {}, {}, adopt}, {}}, now);
+  engine.check_invariants();
 }
 
 }  // namespace

@@ -8,7 +8,8 @@
 namespace hoplite {
 namespace {
 
-constexpr std::size_t kHoldersNamed = 4;  // more make a text nobody reads
+constexpr std::size_t kHoldersNamed = 4;   // more make a text nobody reads
+constexpr Duration kHoldersLife = 100_ms;  // a look at 24,000 objects takes a millisecond
 
 std::string count_of(std::uint64_t n, const char* one) {
   return std::to_string(n) + " " + one + (n == 1 ? "" : "s");
@@ -77,6 +78,22 @@ std::string EngineTables::full_text(const ObjectId& id, std::uint64_t size_bytes
     return asked + " and can never fit: " + arena +
            "; put it in parts or start the nodes with a larger arena_bytes";
   }
+  const char* fails = ", and when_full=fail lets no put wait: ";
+  const char* waited = ", and nothing that runs frees them: ";
+  const auto asking = objects_.find(id);
+  const bool is_put = asking != objects_.end() && asking->second.put_request;
+  const bool is_at_once = is_put && config_.when_full == WhenFull::kFail;
+  std::string text = asked + (is_at_once ? fails : waited) + arena + ", and " +
+                     std::to_string(inventory_.used_bytes() - inventory_.evictable_bytes()) +
+                     " are held by " + holders_text();
+  if (!spills_.error.empty()) text += ". Spilling failed: " + spills_.error;
+  return text + ". Delete objects, drop references, or start the nodes with a larger arena_bytes";
+}
+
+// All objects are looked at, and thousands of puts may be refused at once: those that are refused
+// within kHoldersLife are told the same.
+const std::string& EngineTables::holders_text() const {
+  if (holders_ && now_ - holders_->first < kHoldersLife) return holders_->second;
   struct Holder {
     std::uint64_t size_bytes;
     ObjectId object;
@@ -99,14 +116,7 @@ std::string EngineTables::full_text(const ObjectId& id, std::uint64_t size_bytes
   const std::size_t named = std::min(holders.size(), kHoldersNamed);
   std::partial_sort(holders.begin(), holders.begin() + static_cast<std::ptrdiff_t>(named),
                     holders.end());
-  const char* fails = ", and when_full=fail lets no put wait: ";
-  const char* waited = ", and nothing that runs frees them: ";
-  const auto asking = objects_.find(id);
-  const bool is_put = asking != objects_.end() && asking->second.put_request;
-  const bool is_at_once = is_put && config_.when_full == WhenFull::kFail;
-  std::string text = asked + (is_at_once ? fails : waited) + arena + ", and " +
-                     std::to_string(inventory_.used_bytes() - inventory_.evictable_bytes()) +
-                     " are held by " + count_of(holders.size(), "object");
+  std::string text = count_of(holders.size(), "object");
   for (std::size_t i = 0; i < named; ++i) {
     const Holder& holder = holders[i];
     const auto live = objects_.find(holder.object);
@@ -115,8 +125,7 @@ std::string EngineTables::full_text(const ObjectId& id, std::uint64_t size_bytes
             (holder.reason.empty() ? reason(holder.object, live->second) : holder.reason) + ")";
   }
   if (holders.size() > named) text += "; ...";
-  if (!spills_.error.empty()) text += ". Spilling failed: " + spills_.error;
-  return text + ". Delete objects, drop references, or start the nodes with a larger arena_bytes";
+  return holders_.emplace(now_, std::move(text)).second;
 }
 
 ObjectRow EngineTables::row(const ObjectId& id, const LocalObject& object) const {

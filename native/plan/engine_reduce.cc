@@ -10,7 +10,8 @@ namespace {
 
 bool is_other_plan(const ReduceOwn& a, const ReduceOwn& b) {
   return a.op != b.op || a.deterministic != b.deterministic || a.everywhere != b.everywhere ||
-         a.source_count != b.source_count || a.count != b.count || a.share != b.share;
+         a.source_count != b.source_count || a.count != b.count || a.share != b.share ||
+         a.is_unary != b.is_unary;  // the slots are sized by it
 }
 
 // May a member that was folded wherever it had to be be lacking now?
@@ -32,7 +33,9 @@ ReduceReport failure_of(const ReduceState& state, NodeId caller) {
 
 }  // namespace
 
-void Engine::State::on(NodeId, const Message&, const ReduceOwn& own) {
+// Of its planner: the target's home, as of a branch as well, or for a client here this node.
+void Engine::State::on(NodeId from, const Message&, const ReduceOwn& own) {
+  if (from != view_.home_of(own.target) && from != config_.node) return;
   if (own.stripe_count == 0 || own.stripe_count > kStripesMax || own.meta.block_bytes == 0 ||
       own.count == 0 || own.target_epoch.value == 0 || tombstones_.contains(own.target) ||
       !can_reduce_all(own.meta.parts, own.op)) {
@@ -170,7 +173,8 @@ void Engine::State::report_committed(const ObjectId& target) {
   report(target, std::move(news));
 }
 
-void Engine::State::on(NodeId, const Message&, const ReduceState& state) {
+void Engine::State::on(NodeId from, const Message&, const ReduceState& state) {
+  if (from != view_.home_of(state.target) && from != config_.node) return;
   const bool is_ours = is_planned_here(state.target);
   if (const auto call = calls_.find(state.target); call != calls_.end()) {
     call->second.want.seen = std::max(call->second.want.seen, state.target_epoch);

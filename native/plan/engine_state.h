@@ -51,6 +51,7 @@ class Engine::State : private EngineTables {
   void on(NodeId from, const Message& message, const ReduceWant& want);
   void on(NodeId from, const Message& message, const ReduceReport& report);
   void on(NodeId from, const Message& message, const ResyncDone& done);
+  void on(NodeId from, const Message& message, const ResyncWanted& wanted);
   void on(NodeId from, const Message& message, const Grant& grant);
   void on(NodeId from, const Message& message, const Adopt& adopt);
   void on(NodeId from, const Message& message, const Standing& standing);
@@ -66,8 +67,7 @@ class Engine::State : private EngineTables {
   void on(NodeId from, const Message& message, const PullStop& stop);
   void on(NodeId from, const Message& message, const PullRefused& refused);
   // what goes out (engine.cc)
-  void send(NodeId to, PeerMessage body, TransferId transfer = {},
-            std::optional<Extent> payload = {});
+  void send(NodeId to, PeerMessage body, TransferId id = {}, std::optional<Extent> payload = {});
   void send_parcel(Parcel parcel);
   void reply(const Waiter& waiter, Reply reply);
   void claim(const ObjectId& id);
@@ -84,7 +84,7 @@ class Engine::State : private EngineTables {
   void end_put(const ObjectId& id, LocalObject& object, const char* what_happened);
   void forget_if_empty(const ObjectId& id);
   void abandon(const ObjectId& id);
-  bool take_back(ObjectId id, LocalObject& object, const Waiter& waiter);
+  void take_back(ObjectId id, LocalObject& object, const Waiter& waiter);
   void drop_object(const ObjectId& id, Incarnation upto, bool deleted);
   void unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all);
   void free_retired();  // those that nobody maps, sends or writes any more

@@ -17,6 +17,7 @@
 #include "plan/inventory.h"
 #include "plan/local_object.h"
 #include "plan/pace.h"
+#include "plan/parked.h"
 #include "plan/pull.h"
 #include "plan/rails.h"
 #include "plan/recent.h"
@@ -88,6 +89,7 @@ struct EngineTables {
   [[nodiscard]] NodeId planner_of(const ObjectId& target) const;
   // what is here, for people (engine_listing.cc)
   [[nodiscard]] std::string full_text(const ObjectId& id, std::uint64_t size_bytes) const;
+  [[nodiscard]] const std::string& holders_text() const;
   [[nodiscard]] std::string reason(const ObjectId& id, const LocalObject& object) const;
   [[nodiscard]] ObjectRow row(const ObjectId& id, const LocalObject& object) const;
   [[nodiscard]] std::vector<ObjectRow> largest_objects(std::uint64_t rows_max) const;
@@ -122,8 +124,10 @@ struct EngineTables {
   std::map<ObjectId, Call> calls_;
   std::map<ObjectId, Locate> locates_;
   RecentObjects tombstones_;
+  RecentObjects undated_;  // of them, those whose homes have not said yet up to which attempt
   RecentObjects gone_;     // bytes that were here, and not granted to us again since
   RecentObjects orphans_;  // said to their homes; repeated to new ones
+  mutable std::optional<std::pair<Instant, std::string>> holders_;  // as they were told last
   Spills spills_;
   bool draining_ = false;
   bool drained_ = false;     // and it was said
@@ -133,7 +137,7 @@ struct EngineTables {
   std::map<NodeId, Member> connected_;
   std::set<NodeId> links_;  // peers whose link is up
   std::deque<Message> loop_;
-  std::deque<MessageIn> parked_;
+  Parked parked_;
   std::deque<Action> actions_;
   std::optional<Carried> carried_;    // for this turn
   Bytes payload_in_;                  // of the message being received

@@ -89,7 +89,7 @@ class Nodes {
   }
   void cancel(std::size_t node, RequestId request) {
     if (const auto put = writes_.find(request); put != writes_.end()) put->second.blocks = 0;
-    command(node, request, CancelCommand{});
+    command(node, request, CancelCommand{objects_.at(request)});
   }
   void lose_client(std::size_t node) { ask(node, ClientLostCommand{}); }
   RequestId ask(std::size_t node, CommandBody body) {
@@ -238,6 +238,12 @@ class Nodes {
     run();
   }
   void command(std::size_t node, RequestId request, CommandBody body) {
+    std::visit(
+        [&](const auto& asked) {
+          if constexpr (requires { asked.object; }) objects_[request] = asked.object;
+          if constexpr (requires { asked.op; }) objects_[request] = asked.target;
+        },
+        body);
     nodes_[node].engine->handle_command({kClient, request, std::move(body)}, now_);
     drain(node);
   }
@@ -376,6 +382,7 @@ class Nodes {
   std::map<RequestId, std::vector<Reply>> replies_;
   std::map<RequestId, Bytes> fetched_;
   std::map<RequestId, Write> writes_;
+  std::map<RequestId, ObjectId> objects_;  // that each is about
   std::uint64_t last_request_ = 0;
   Epoch epoch_;
   Instant now_{1'000'000};

@@ -28,8 +28,9 @@ bool is_link_busy(std::uint64_t bytes, Duration elapsed, std::uint64_t& rate_mos
 
 }  // namespace
 
-void Engine::State::on(NodeId, const Message&, const Grant& grant) {
+void Engine::State::on(NodeId from, const Message&, const Grant& grant) {
   const ObjectId& id = grant.object;
+  if (from != view_.home_of(id) || !names_bytes(grant)) return;
   const auto it = objects_.find(id);
   if (it == objects_.end() || !it->second.is_wanted() || it->second.is_whole() ||
       it->second.writing || it->second.inbound) {
@@ -41,6 +42,13 @@ void Engine::State::on(NodeId, const Message&, const Grant& grant) {
     return send(view_.home_of(id), Delete{id, grant.incarnation});
   }
   LocalObject& object = it->second;
+  const bool is_same =
+      object.incarnation == grant.incarnation && object.target_epoch == grant.target_epoch;
+  // The same bytes have the same shape, and what is folded here is cut as its planner says.
+  if (is_same && object.extent && object.meta != grant.meta) return claim(id);
+  if (is_same && folds_.contains(id) && object.stripes.size() != grant.stripe_count) {
+    return claim(id);
+  }
   // Of a later attempt we can't have all: the home knows which attempt there is.
   if (object.incarnation == grant.incarnation && object.target_epoch > grant.target_epoch) {
     return claim(id);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plan/types.h"
+#include "plan/view_messages.h"
 
 namespace hoplite {
 

@@ -12,6 +12,8 @@ namespace hoplite {
 
 class OneEngine : public ::testing::Test {
  protected:
+  static constexpr std::size_t kParkedMax = 64;
+
   // Node 1 of `nodes`, whose links are up; its object has its home at `home`.
   OneEngine(std::size_t nodes, NodeId home, WhenFull when_full = WhenFull::kWait)
       : id_(Nodes(nodes).object_at(home.value - 1)), engine_(config(when_full), 7) {
@@ -30,6 +32,7 @@ class OneEngine : public ::testing::Test {
     config.when_full = when_full;
     config.node = NodeId{1};
     config.arena_bytes = 1_MiB;
+    config.parked_messages_max = kParkedMax;
     return config;
   }
   static ObjectMeta meta() {
@@ -47,8 +50,8 @@ class OneEngine : public ::testing::Test {
     engine_.check_invariants();
     return request;
   }
-  void cancel(RequestId request) {
-    engine_.handle_command({ClientId{1}, request, CancelCommand{}}, now_);
+  void cancel(RequestId request) {  // about the object
+    engine_.handle_command({ClientId{1}, request, CancelCommand{id_}}, now_);
     engine_.check_invariants();
   }
   // Actions of type T since the last call of this or of `said`.

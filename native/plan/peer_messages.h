@@ -47,7 +47,7 @@ struct Claim {  // all that the sender of this message has and wants of `object`
 };
 struct Delete {  // everywhere, and refuse what comes late
   ObjectId object;
-  Incarnation upto;  // this attempt's bytes and older ones; 0: whatever the home knows
+  Incarnation upto;  // this attempt's bytes and older ones; 0: all there is, answered by Drop
   bool operator==(const Delete&) const = default;
 };
 struct Locate {  // asynchronous: answered by Located or Lost, once there is an answer
@@ -94,12 +94,13 @@ struct ReduceReport {  // an owner or the caller, to the target's home
   std::string text;
   bool operator==(const ReduceReport&) const = default;
 };
-struct ResyncDone {       // "my claims for you under this epoch are complete"
-  bool draining = false;  // give me nothing more to keep, and take what only I have
-  bool operator==(const ResyncDone&) const = default;
-};
-
 // ---- from the home ----
+
+// Bytes that exist have an attempt and a shape: of those of a Grant, a Push or an Adopt.
+template <typename M>
+[[nodiscard]] constexpr bool names_bytes(const M& message) {
+  return message.incarnation.value > 0 && message.meta.block_bytes > 0;
+}
 
 struct Grant {  // a lease: receive `stripe` from `sender`
   ObjectId object;

@@ -263,15 +263,18 @@ void ReduceTree::lose_input(const ObjectId& target, Plan& plan, std::uint32_t in
 // Its reader can't have it, or it something that it pulls. The two nodes may be cut off from each
 // other for long, and planned again it would be the same again: the owners pull all of it.
 void ReduceTree::lose_branch(const ObjectId& target, Plan& plan, const ObjectId& branch) {
+  const auto known = plan.branches.find(branch);
+  if (known == plan.branches.end()) return;
   if (plan.is_unary) return give_up_unary(target, plan);
   plan.is_cut_off = true;
-  undo_limb(target, plan, ObjectId{plan.branches.at(branch).limb});
+  undo_limb(target, plan, ObjectId{known->second.limb});
 }
 
-void ReduceTree::handle_branch_report(const ReduceReport& report, const Membership& view) {
+void ReduceTree::handle_branch_report(NodeId from, const ReduceReport& report,
+                                      const Membership& view) {
   const ObjectId target = roots_.at(report.target);
   Plan& plan = plans_.at(target);
-  if (plan.has_ended()) return;
+  if (plan.has_ended() || plan.branches.at(report.target).owner != from) return;
   if (report.code != Code::kOk) return fail(target, plan, report.code, report.text);
   if (!report.lost.empty()) lose_branch(target, plan, report.target);
   advance(target, plan, view);

@@ -21,21 +21,19 @@ class ReduceBranchesTest : public ::testing::Test {
         Epoch{1},
         {{kHome, kFirst, {}}, {kCaller, kFirst, {}}, {kX, kFirst, {}}, {kY, kFirst, {}}}));
     while (view_.home_of(target_) != kHome) ++target_.bytes[0];
-    EngineConfig config;
-    config.node = kHome;
-    config.inline_bytes_max = 256;
-    config.link_bytes_per_s = 1'000'000;
-    tree_ = ReduceTree(config);
+    config_.node = kHome;
+    config_.inline_bytes_max = 256;
+    config_.link_bytes_per_s = 1'000'000;
+    tree_ = ReduceTree(config_);
     tree_.handle_view(view_);
     tree_.handle_recovered(view_);
-    ReduceWant want;
-    want.target = target_;
-    want.meta = kMeta;
-    want.source_count = want.count = 3;
-    want.confirmed = {{0, source(0), {}, false, kHome},
-                      {1, source(1), {}, false, kX},
-                      {2, source(2), {}, false, kY}};
-    tree_.handle_want(kCaller, want, view_);
+    want_.target = target_;
+    want_.meta = kMeta;
+    want_.source_count = want_.count = 3;
+    want_.confirmed = {{0, source(0), {}, false, kHome},
+                       {1, source(1), {}, false, kX},
+                       {2, source(2), {}, false, kY}};
+    tree_.handle_want(kCaller, want_, view_);
     look();
   }
   static ObjectId source(std::uint8_t index) { return ObjectId{{1, index}}; }
@@ -55,17 +53,20 @@ class ReduceBranchesTest : public ::testing::Test {
     std::vector<StripeIndex> folded = {};
     std::vector<std::uint32_t> lost = {};
   };
-  void report(const Said& said) {
+  void report(const Said& said) { report_from(kY, said); }
+  void report_from(NodeId from, const Said& said) {
     ReduceReport news;
     news.folded = said.folded;
     news.lost = said.lost;
     news.target = target_;
     news.target_epoch = TargetEpoch{1};
     news.meta = kMeta;
-    tree_.handle_report(kY, news, view_);
+    tree_.handle_report(from, news, view_);
     look();
   }
   ObjectId target_;
+  EngineConfig config_;
+  ReduceWant want_;
   Membership view_{kHome};
   ReduceTree tree_{EngineConfig{}};
   std::map<NodeId, ReduceOwn> own_, branches_;
@@ -90,6 +91,25 @@ TEST_F(ReduceBranchesTest, WhatIsCutOffInItIsStriped) {
   EXPECT_EQ(own_.size(), 3U) << "every node but the caller's";
   EXPECT_EQ(own_[kX].members.size(), 3U);
   EXPECT_EQ(own_[kX].target_epoch, TargetEpoch{2});
+}
+
+// They kept its range and pulled its members until the commit.
+TEST_F(ReduceBranchesTest, OwnersOfOlderStripesHearThatTheyOwnNothingNow) {
+  tree_ = ReduceTree(config_);  // another home
+  tree_.handle_view(view_);
+  report_from(kHome, {});
+  report_from(kX, {});
+  tree_.handle_want(kCaller, want_, view_);
+  tree_.handle_recovered(view_);
+  look();
+  ASSERT_EQ(own_[kY].target_epoch, TargetEpoch{2});
+  EXPECT_EQ(dropped_, (std::set{kHome, kX}));
+}
+
+// Its Drop was lost with the link.
+TEST_F(ReduceBranchesTest, WhoReportsAndOwnsNothingIsToldSo) {
+  report_from(kX, {});
+  EXPECT_EQ(dropped_, std::set{kX});
 }
 
 }  // namespace

@@ -83,7 +83,8 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
     if (source.failed) {
       plan.lost.emplace(source.index, "it failed");
     } else {
-      plan.arrivals.push_back(source);
+      ReduceSource& arrived = plan.arrivals.emplace_back(source);
+      arrived.is_branch = false;  // branches are the planner's own
     }
   }
   if (plan.has_ended()) {
@@ -94,11 +95,11 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
 }
 
 void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Membership& view) {
-  if (roots_.contains(report.target)) return handle_branch_report(report, view);
+  if (roots_.contains(report.target)) return handle_branch_report(from, report, view);
   const bool is_callers = report.code != Code::kOk && report.caller == from;
+  const auto drop = [&] { parcels_.push_back({from, Drop{report.target, Incarnation{1}, false}}); };
   if (!recovering_ && !plans_.contains(report.target) && report.committed.empty() && !is_callers) {
-    parcels_.push_back({from, Drop{report.target, Incarnation{1}, false}});  // its caller is gone
-    return;
+    return drop();  // its caller is gone
   }
   Plan& plan = plans_[report.target];
   if (!report.committed.empty()) {
@@ -117,10 +118,7 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
     plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
     return end(report.target, plan, report.code, report.text);
   }
-  if (plan.state.phase == ReducePhase::kFailed) {  // it has not heard of it
-    parcels_.push_back({from, Drop{report.target, Incarnation{1}, false}});
-    return;
-  }
+  if (plan.state.phase == ReducePhase::kFailed) return drop();  // it has not heard of it
   if (plan.wanted && !is_ours(plan)) return;
   if (!plan.wanted || plan.owners.empty()) {  // an owner under an earlier home: we begin after it
     plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
@@ -128,6 +126,7 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
     return;
   }
   if (plan.has_ended() || plan.owners.empty()) return;
+  if (std::ranges::find(plan.owners, from) == plan.owners.end()) return drop();  // it missed that
   if (report.code != Code::kOk) return fail(report.target, plan, report.code, report.text);
   if (report.target_epoch == plan.target_epoch) {  // else it is said again of this one
     for (const std::uint32_t index : report.lost) lose_input(report.target, plan, index);
@@ -394,13 +393,7 @@ void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Members
     count = std::min<std::size_t>({count, kStripesMax, std::max(plan.meta->block_count(), 1U)});
     if (is_one) count = 1;
     for (std::size_t i = 0; i < count; ++i) plan.owners.push_back(able[i % able.size()]);
-    for (const auto& [node, members] : plan.told) {
-      const bool stays =
-          std::find(plan.owners.begin(), plan.owners.end(), node) != plan.owners.end();
-      if (!stays) parcels_.push_back({node, Drop{target, Incarnation{1}, false}});
-    }
-    raise_epoch(target, plan);
-    return;
+    return raise_epoch(target, plan);
   }
   for (std::size_t i = 0; i < plan.owners.size(); ++i) {
     if (view.is_live(plan.owners[i])) continue;
@@ -410,7 +403,12 @@ void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Members
   }
 }
 
+// Who was told of an earlier epoch and owns nothing now is told so.
 void ReduceTree::raise_epoch(const ObjectId& target, Plan& plan) {
+  for (const auto& [node, members] : plan.told) {
+    const bool stays = std::ranges::find(plan.owners, node) != plan.owners.end();
+    if (!stays) parcels_.push_back({node, Drop{target, Incarnation{1}, false}});
+  }
   plan.target_epoch = TargetEpoch{plan.target_epoch.value + 1};
   plan.told.clear();
   plan.folded.clear();

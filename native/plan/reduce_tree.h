@@ -122,7 +122,7 @@ class ReduceTree {
   void give_up_unary(const ObjectId& target, Plan& plan);
   void lose_input(const ObjectId& target, Plan& plan, std::uint32_t index);
   void lose_branch(const ObjectId& target, Plan& plan, const ObjectId& branch);
-  void handle_branch_report(const ReduceReport& report, const Membership& view);
+  void handle_branch_report(NodeId from, const ReduceReport& report, const Membership& view);
   void cancel_branches(Plan& plan);
   void end_branches(const ObjectId& target, Plan& plan);
   [[nodiscard]] ObjectId name_branch(const ObjectId& target, const Membership& view);

@@ -73,6 +73,8 @@ FoldPulls fold_pulls(const ReduceOwn& own, const EngineConfig& config, std::uint
       !own.everywhere && pulls.at_once * block_bytes >= kFoldWindowsOfOneEach * config.credit_bytes;
   pulls.window = std::max(pulls.window, one_is_enough ? 1U : config.credit_blocks_min);
   pulls.window = std::min(pulls.window, std::max(most, 1U));
+  const std::size_t blocks = std::max<std::size_t>(bytes_max / block_bytes, 1);
+  pulls.at_once = std::min(pulls.at_once, blocks);
   const std::uint64_t fit = bytes_max / (pulls.at_once * block_bytes);
   pulls.window = static_cast<std::uint32_t>(std::min<std::uint64_t>(pulls.window, fit));
   pulls.lead = own.everywhere ? kFoldLeadEverywhere : kFoldLead;

@@ -130,6 +130,17 @@ TEST(FoldPulls, HaveTheWindowThatIsConfiguredHoweverWide) {
   EXPECT_EQ(fold_pulls(plan, config, 1_GiB).window, kFoldWindowMax);
 }
 
+// A reduce waited for ever: its owner had been the root of a chain, with slots for two members.
+TEST(FoldPulls, PullFromFewerMembersWhereThereIsNotASlotForEach) {
+  ReduceOwn plan = own({kEven});
+  plan.meta.size_bytes = 256_MiB;
+  plan.meta.block_bytes = 256_KiB;
+  plan.count = 9;
+  const FoldPulls pulls = fold_pulls(plan, EngineConfig{}, 2_MiB);
+  EXPECT_EQ(pulls.at_once, 8U);
+  EXPECT_EQ(pulls.slot_bytes, 256_KiB);
+}
+
 TEST(FoldPulls, MakeDoWithTheSlotsThatThereAre) {
   ReduceOwn plan = own({kEven});
   plan.count = 4;

@@ -151,7 +151,7 @@ void Cluster::cancel(Request& request) {
   request.cancelled = true;
   if (request.extent.size_bytes > 0) request.abandoned = true;  // Reserved was its answer
   const RequestId open = request.sealing.value != 0 ? request.sealing : request.id;
-  command(request.node, request.node_life, {request.client, open, CancelCommand{}});
+  command(request.node, request.node_life, {request.client, open, CancelCommand{request.object}});
 }
 
 void Cluster::kill_client(std::size_t index, ClientId client) {
@@ -261,7 +261,8 @@ void Cluster::answered(Request& request, const Reply& reply) {
   request.answered = now();
   if (const auto* error = std::get_if<Error>(&reply)) {
     request.error = *error;
-    if (request.maps) command(request, CancelCommand{});  // it has unmapped what it wrote
+    if (request.maps)
+      command(request, CancelCommand{request.object});  // it has unmapped what it wrote
     checker_.failed(request, now());
   } else if (const auto* fetched = std::get_if<Fetched>(&reply)) {
     request.fetched = *fetched;

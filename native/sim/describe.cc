@@ -117,6 +117,7 @@ std::string describe_body(const PeerMessage& body) {
           },
           [](const Progress& m) { return describe_progress(m); },
           [](const ResyncDone&) { return std::string("ResyncDone"); },
+          [](const ResyncWanted&) { return std::string("ResyncWanted"); },
           [](const Grant& m) {
             Line line("Grant");
             line.add(m.object).add("inc", m.incarnation).add("te", m.target_epoch);
@@ -285,7 +286,7 @@ std::string describe(const Command& command) {
           [&](const ReduceSourceCommand& c) {
             line.add("source").add(c.target).sources({c.source});
           },
-          [&](const CancelCommand&) { line.add("cancel"); },
+          [&](const CancelCommand& c) { line.add("cancel").add(c.object); },
           [&](const ClientLostCommand&) { line.add("lost"); },
           [&](const SetViewCommand& c) { line.add("view").add("epoch", c.epoch); },
           [&](const OrphanCommand& c) { line.add("orphan").add(c.object).add("upto", c.upto); },

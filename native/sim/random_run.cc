@@ -131,6 +131,11 @@ class Run {
     config.clients_send_up_to_64_kib = bits / 8192 % 2 == 0;
     config.doubts_deaths = bits / 16 % 3 == 0;
     if (bits / 64 % 3 == 0) config.engine.carried_bytes_max = 100;
+    // Half of the runs keep next to nothing for a view to come.
+    if (bits / 1'048'576 % 2 == 0) {
+      config.engine.parked_messages_max = 1 + bits / 2'097'152 % 16;
+      config.engine.parked_bytes_max = 16_KiB << (bits / 33'554'432 % 4);
+    }
     // Half of the runs with small arenas spill, a third of them to a disk that is small or faulty.
     if (has_small_arena_ && bits / 256 % 2 == 0) {
       config.engine.when_full = WhenFull::kSpill;

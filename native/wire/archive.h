@@ -1,6 +1,6 @@
 // One description of a struct's fields, walked in both directions: `fields(archive, value)` with a
 // Writer appends them little-endian, with a Reader takes them out again and remembers whether all
-// of them were there and in range. Used by frame.cc and local_frame.cc only. Pure.
+// of them were there and in range. Used by frame.cc, local_frame.cc and sim/liar.cc only. Pure.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,6 +1,6 @@
 // The fields of the frames to and from an object's home, in the order of docs/wire.md. A new field
-// is one line here and one in docs/wire.md. Used by frame.cc only. SPDX-License-Identifier:
-// Apache-2.0
+// is one line here and one in docs/wire.md. Used by frame.cc and sim/liar.cc.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "wire/frame.h"
@@ -75,6 +75,8 @@ template <typename A>
 void fields(A& a, Of<A, ResyncDone> m) {
   a.flag(m.draining);
 }
+template <typename A>
+void fields(A&, Of<A, ResyncWanted>) {}
 
 // ---- from the home ----
 

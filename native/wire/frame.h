@@ -49,6 +49,7 @@ enum class FrameType : std::uint8_t {
   kAdopt = 51,
   kStanding = 52,
   kProgress = 53,
+  kResyncWanted = 54,
 };
 
 // What stands in front of every frame.

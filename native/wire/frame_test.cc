@@ -42,8 +42,7 @@ const PullStart kPullStart{object(1),
                            true};
 
 // One of every message, every field different from its default.
-std::vector<PeerMessage> one_of_each() {
-  const ObjectId id = object(1);
+std::vector<PeerMessage> one_of_each(const ObjectId& id = object(1)) {
   const Incarnation life{4};
   const TargetEpoch target_epoch{6};
   return {
@@ -110,6 +109,7 @@ std::vector<PeerMessage> one_of_each() {
       Adopt{id, life, target_epoch, kMeta, NodeId{6}},
       Standing{id, life, true, true},
       Progress{id, life, target_epoch, {{StripeIndex{1}, LeaseId{7}, 5}, {StripeIndex{3}, {}, 2}}},
+      ResyncWanted{},
   };
 }
 
@@ -268,7 +268,7 @@ TEST(Frame, HeadersThatLieAreRefused) {
   EXPECT_EQ(code_with(4, 2), Code::kWrongVersion);  // version
   EXPECT_EQ(code_with(6, 0), Code::kBadFrame);      // type
   EXPECT_EQ(code_with(6, 31), Code::kBadFrame);     // type
-  EXPECT_EQ(code_with(6, 54), Code::kBadFrame);     // type
+  EXPECT_EQ(code_with(6, 55), Code::kBadFrame);     // type
   EXPECT_EQ(code_with(7, 1), Code::kBadFrame);      // flags
   EXPECT_EQ(code_with(11, 1), Code::kBadFrame);     // 16 MiB of body
   EXPECT_EQ(code_with(12, 1), Code::kBadFrame);     // a payload where none may be

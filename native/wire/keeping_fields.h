@@ -1,5 +1,5 @@
 // The fields of the frames about who keeps an object, as in directory_fields.h. Used by frame.cc
-// only. SPDX-License-Identifier: Apache-2.0
+// and sim/liar.cc. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "wire/frame.h"

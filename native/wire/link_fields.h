@@ -1,5 +1,5 @@
 // The fields of the frames between receiver and sender, and of those by which two nodes meet, in
-// the order of docs/wire.md. Used by frame.cc only. SPDX-License-Identifier: Apache-2.0
+// the order of docs/wire.md. Used by frame.cc and sim/liar.cc. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ void fields(A& a, Of<A, PullStart> m) {
     a.number(m.block_bytes);
     a.require(m.block_bytes >= 1 && m.block_bytes <= kBlockBytesMax);
     a.require(m.range.size_bytes <= kObjectBytesMax);
-    a.require(m.range.size_bytes / std::max(m.block_bytes, 1U) < (1ULL << 31));
+    a.require(are_blocks_few(m.range.size_bytes, std::max(m.block_bytes, 1U)));
   }
   each(a, m.beside, kReduceSourcesMax, kObjectIdBytes + 4, [&](auto& other) {
     fields(a, other.object);

@@ -72,7 +72,9 @@ void fields(A& a, Of<A, ReduceSourceCommand> m) {
   a.flag(m.confirmed);
 }
 template <typename A>
-void fields(A&, Of<A, CancelCommand>) {}
+void fields(A& a, Of<A, CancelCommand> m) {
+  fields(a, m.object);
+}
 template <typename A>
 void fields(A& a, Of<A, OrphanCommand> m) {
   fields(a, m.object);

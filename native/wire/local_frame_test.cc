@@ -39,7 +39,7 @@ std::vector<ByteVector> all_encoded() {
   add_command(OrphanCommand{object(1), Incarnation{3}});
   add_command(ReduceCommand{object(1), ReduceOp::kMean, 8, 4, true, true, Share{64, 8, 3}, kMeta});
   add_command(ReduceSourceCommand{object(1), {3, object(2), Incarnation{4}, true}});
-  add_command(CancelCommand{});
+  add_command(CancelCommand{object(1)});
   add_reply(Reserved{{4096, 70000}});
   add_reply(Fetched{Incarnation{2}, kMeta, {4096, 70000}, true});
   add_reply(Reduced{{1, 2, 5}});

@@ -1,5 +1,6 @@
 // The fields of what the caller and the owners of a reduce tell its home, and it them and everybody
-// else, in the order of docs/wire.md. Used by frame.cc only. SPDX-License-Identifier: Apache-2.0
+// else, in the order of docs/wire.md. Used by frame.cc and sim/liar.cc. SPDX-License-Identifier:
+// Apache-2.0
 #pragma once
 
 #include "wire/directory_fields.h"

@@ -1,7 +1,8 @@
 // How ids, lists and the values that frames of both kinds share are walked; see archive.h. Used by
-// frame.cc and local_frame.cc only. Pure. SPDX-License-Identifier: Apache-2.0
+// frame.cc, local_frame.cc and sim/liar.cc only. Pure. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include "wire/archive.h"
@@ -34,6 +35,11 @@ void numbers(A& a, Vector& values, std::size_t limit) {
 
 // ---- fields that frames of both kinds share ----
 
+// REQUIRES: block_bytes > 0.
+constexpr bool are_blocks_few(std::uint64_t size_bytes, std::uint64_t block_bytes) {
+  return size_bytes / block_bytes <= std::max(kNeedlessBlocksMax, size_bytes / kBlockBytesAimMax);
+}
+
 template <typename A>
 void fields(A& a, Of<A, ObjectId> object) {
   a.array(object.bytes);
@@ -49,8 +55,7 @@ void fields(A& a, Of<A, ObjectMeta> meta) {
   });
   a.text(meta.layout, kLayoutBytesMax);
   a.require(fault_of(meta) == nullptr);
-  // A BlockIndex counts every block, however small a peer says they are.
-  a.require(meta.block_bytes == 0 || meta.size_bytes / meta.block_bytes < (1ULL << 31));
+  a.require(meta.block_bytes == 0 || are_blocks_few(meta.size_bytes, meta.block_bytes));
 }
 template <typename A>
 void fields(A& a, Of<A, Share> share) {

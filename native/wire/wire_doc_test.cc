@@ -82,6 +82,7 @@ TEST(WireDoc, EveryFrameHasItsRow) {
       {FrameType::kReduceWant, "ReduceWant"},
       {FrameType::kReduceReport, "ReduceReport"},
       {FrameType::kResyncDone, "ResyncDone"},
+      {FrameType::kResyncWanted, "ResyncWanted"},
       {FrameType::kGrant, "Grant"},
       {FrameType::kLocated, "Located"},
       {FrameType::kPush, "Push"},

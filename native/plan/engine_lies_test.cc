@@ -1,0 +1,135 @@
+// Messages of a member, and commands of a client, that are well-formed and untrue: they stop no
+// node, and nothing is written outside of a range (docs/security.md).
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/one_engine_test.h"
+
+namespace hoplite {
+namespace {
+
+const NodeId kHome{2};
+const NodeId kLiar{3};
+
+class Lies : public OneEngine {
+ protected:
+  Lies() : OneEngine(3, kHome) {}
+
+  Grant grant(std::uint32_t lease, const ObjectMeta& of) const {
+    return {id_, Incarnation{1}, {}, of, 1, StripeIndex{0}, kHome, LeaseId{lease}};
+  }
+  ReduceOwn plan() const {
+    ReduceOwn own;
+    own.target = id_;
+    own.target_epoch = TargetEpoch{1};
+    own.meta = meta();
+    own.stripe_count = 2;
+    own.owned = {StripeIndex{1}};
+    own.source_count = own.count = 1;
+    own.members = {{0, source_, Incarnation{1}, false, kNoNode, false}};
+    return own;
+  }
+
+  const ObjectId source_ = Nodes(3).object_at(2, 9);
+};
+
+// Blocks of the larger one landed behind the range of the smaller one.
+TEST_F(Lies, AGrantChangesNoShapeOfWhatIsHere) {
+  ask(GetCommand{id_, true});
+  hear(kHome, grant(1, meta()));
+  ASSERT_EQ(deeds<OpenReceive>().size(), 1U);
+  ObjectMeta larger = floats_meta(900'000);
+  larger.block_bytes = meta().block_bytes;
+  hear(kHome, grant(2, larger));
+  EXPECT_TRUE(deeds<OpenReceive>().empty());
+}
+
+// Its range was of the shape that a message without an attempt had named.
+TEST_F(Lies, BytesWithoutAnAttemptAreNotAdopted) {
+  hear(kHome, Adopt{id_, Incarnation{0}, TargetEpoch{1}, meta(), kLiar});
+  EXPECT_EQ(engine_.stats().objects, 0U);
+}
+
+TEST_F(Lies, AGrantIsTheHomesAlone) {
+  ask(GetCommand{id_, true});
+  hear(kLiar, grant(1, meta()));
+  EXPECT_TRUE(deeds<OpenReceive>().empty());
+}
+
+// The stripe that is folded here was then outside of the stripes.
+TEST_F(Lies, AGrantCutsNothingThatIsFoldedHere) {
+  ask(PutCommand{source_, Incarnation{1}, floats_meta(meta().size_bytes), {}});
+  ask(GetCommand{id_, true});
+  hear(kHome, plan());
+  Grant other = grant(1, meta());
+  other.target_epoch = TargetEpoch{1};
+  hear(kHome, other);
+  ask(WroteCommand{source_, Incarnation{1}, meta().size_bytes, false});
+  EXPECT_EQ(deeds<Fold>().size(), meta().block_count() / 2);
+}
+
+// The node ended itself: no branch has that name.
+TEST_F(Lies, ASourceIsNoBranchBecauseAClientSaysSo) {
+  const ObjectId target = Nodes(3).object_at(0, 7), source = Nodes(3).object_at(0, 8);
+  Claim has;
+  has.object = source;
+  has.incarnation = Incarnation{1};
+  has.meta = meta();
+  has.pinned = true;
+  has.stripes = {{StripeIndex{0}, StripeState::kComplete, {}, {}, 0}};
+  hear(kHome, has);
+  ReduceCommand reduce;
+  reduce.target = target;
+  reduce.source_count = reduce.count = 1;
+  ask(reduce);
+  ask(ReduceSourceCommand{target, {0, source, Incarnation{1}, false, kHome, true}, true});
+  const auto owns = said<ReduceOwn>();
+  ASSERT_FALSE(owns.empty());
+  ASSERT_EQ(owns[0].members.size(), 1U);
+  EXPECT_FALSE(owns[0].members[0].is_branch);
+  ReduceReport lost;
+  lost.target = target;
+  lost.target_epoch = owns[0].target_epoch;
+  lost.lost = {0};
+  hear(kHome, lost);
+}
+
+TEST_F(Lies, OnlyAnOwnerLosesAMember) {
+  const ObjectId target = Nodes(3).object_at(0, 7), source = Nodes(3).object_at(0, 8);
+  Claim has;
+  has.object = source;
+  has.incarnation = Incarnation{1};
+  has.meta = meta();
+  has.pinned = true;
+  has.stripes = {{StripeIndex{0}, StripeState::kComplete, {}, {}, 0}};
+  hear(kHome, has);
+  ReduceCommand reduce;
+  reduce.target = target;
+  reduce.source_count = reduce.count = 1;
+  ask(reduce);
+  ask(ReduceSourceCommand{target, {0, source, Incarnation{1}, false, kHome, false}, true});
+  const auto owns = said<ReduceOwn>();
+  ASSERT_EQ(owns.size(), 1U) << "the source's node does it alone";
+  ReduceReport lost;
+  lost.target = target;
+  lost.target_epoch = owns[0].target_epoch;
+  lost.lost = {0};
+  hear(kLiar, lost);
+  EXPECT_TRUE(said<Locate>().empty());
+  EXPECT_TRUE(deeds<ReplyToClient>().empty());
+}
+
+class LiesToASpillingNode : public OneEngine {
+ protected:
+  LiesToASpillingNode() : OneEngine(3, kHome, WhenFull::kSpill) {}
+};
+
+// The first one's object was never spilled any more, for it was taken for one that is being sent.
+TEST_F(LiesToASpillingNode, APullMayTakeThePlaceOfAnother) {
+  for (const ObjectId& id : {id_, Nodes(3).object_at(2, 9)}) {
+    ask(PutCommand{id, Incarnation{1}, floats_meta(100'000), {}});
+    ask(WroteCommand{id, Incarnation{1}, 100'000, false});
+    hear(kLiar, PullStart{id, Incarnation{1}, {}, 1, StripeIndex{0}, 0, 0}, TransferId{5});
+  }
+}
+
+}  // namespace
+}  // namespace hoplite

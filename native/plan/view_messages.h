@@ -1,0 +1,16 @@
+// What members say to each other after a change of view, or when their link is up again, about what
+// they say. Plain data; reached through messages.h; bytes in docs/wire.md.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace hoplite {
+
+struct ResyncDone {       // "my claims for you under this epoch are complete"
+  bool draining = false;  // give me nothing more to keep, and take what only I have
+  bool operator==(const ResyncDone&) const = default;
+};
+struct ResyncWanted {  // "I dropped what you said in this view: say it all again"
+  bool operator==(const ResyncWanted&) const = default;
+};
+
+}  // namespace hoplite
