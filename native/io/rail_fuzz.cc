@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "io/fuzz_input.h"
+#include "base/fuzz_input.h"
 #include "io/tcp_rail.h"
 #include "wire/crc32c.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "io/fuzz_input.h"
+#include "base/fuzz_input.h"
 #include "world/edge_rules.h"
 
 namespace hoplite::worlds {
