@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 
 from hoplite_ray.refs import ReduceOp
 from hoplite_ray.store import new_id
+from tests.process.command import stop
 from tests.process.nodes import WAIT_S, MakeNodes, Nodes
 
 
@@ -115,7 +114,7 @@ def test_a_node_dies_and_its_source_is_replaced(
     target = new_id()
     pending = nodes[0].begin_reduce(target, source_count=6, op="sum", count=4)
     # A result that is there before the death may go with it, for its owner alone has it.
-    os.kill(nodes.processes[3].process.pid, signal.SIGSTOP)
+    stop(nodes.processes[3])
     for index, each in enumerate(ids):
         pending.confirm(index, each)
     nodes.kill(3)
