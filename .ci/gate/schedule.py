@@ -144,8 +144,9 @@ class Lanes:
             status = _wait(process, step.limit_s)
             outcome = Outcome(step, status, clock.seconds, clock.busy, log)
             with self._lock:
-                if not self._stopped:
-                    self._running.discard(process.pid)
+                if self._stopped:  # `stop` ended it, so its status says nothing
+                    return
+                self._running.discard(process.pid)
                 outcomes.append(outcome)
                 self._ended(outcome)
 

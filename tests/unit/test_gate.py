@@ -104,14 +104,18 @@ def test_a_signal_ends_what_runs(tmp_path: Path, command: str) -> None:
             [schedule.Step("a", {command!r}, 1000)]
         )
     """
-    gate = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
+    gate = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     log = tmp_path / "a.log"
     while not (log.exists() and log.read_text().endswith("\n")):
         assert gate.poll() is None
         time.sleep(0.01)
     for _ in range(2):  # as make does where its whole group is signalled
         gate.terminate()
-    assert b"KeyboardInterrupt" in gate.communicate()[1]
+    told, why = gate.communicate()
+    assert b"KeyboardInterrupt" in why
+    assert told == b"", "what was ended has not failed"
     while is_running(int(log.read_text())):
         time.sleep(0.01)
 
