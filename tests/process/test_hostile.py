@@ -274,7 +274,7 @@ def test_commands_that_make_no_sense_are_answered_and_harm_nobody(pair: Nodes) -
     with attach(pair, 0) as client:
         client.sendall(local(RELEASE, known + struct.pack("<I", 1), request=90))
         client.sendall(local(RELEASE, unknown + struct.pack("<I", 7), request=91))
-        client.sendall(local(CANCEL, request=92))
+        client.sendall(local(CANCEL, unknown, request=92))
         for request, said in enumerate(senseless, 1):
             client.sendall(said)
             kind, answered, body = answer(client)
