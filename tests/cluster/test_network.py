@@ -85,7 +85,7 @@ def test_a_get_goes_on_over_the_other_rail_when_one_is_cut() -> None:
             while links.sent_bytes(0, 1) < array.nbytes // 8:
                 pass
             made.network.cut(1, rail=1)
-            np.testing.assert_array_equal(get.result(timeout_s=60), array)
+            np.testing.assert_array_equal(get.result(timeout_s=60).value, array)
         links.close()
 
 
