@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, overload
 
 import ray
 
-from hoplite_ray.pending import shown
+from hoplite_ray.pending import Pending, shown
 from hoplite_ray.plugin import array as arrays
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.api import (
@@ -87,20 +88,34 @@ async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | N
     pending = await in_thread(deadline, filled, pending, found, deadline)
     under_way = [each.pending for each in fetches_in(pending)]
 
-    async def value_of(each: Any) -> Any:
-        if isinstance(each, ray.ObjectRef):
-            (value,) = await _ray_values([each], deadline, timeout_s, among=awaited)
-            (each,) = await in_thread(deadline, filled, [each], {each: value}, deadline)
-            under_way.extend(fetch.pending for fetch in fetches_in([each]))
-        if isinstance(each, PendingValues):
-            return await _all_of([value_of(fetch) for fetch in each])
-        if isinstance(each, PendingValue):
-            return await each.result_async(left_s(deadline), is_shown=False)
-        return each
-
     async with shown(under_way):
-        values = await _all_of([value_of(each) for each in pending])
+        reading = _Reading(awaited, under_way, deadline, timeout_s)
+        values = await _all_of([reading.value_of(each) for each in pending])
     return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What a `get_async` waits for.
+
+    No closure that calls itself: that is a cycle, which keeps the refs until the collector runs.
+    """
+
+    awaited: list[Ref]
+    under_way: list[Pending[Any]]
+    deadline: float | None
+    timeout_s: float | None
+
+    async def value_of(self, each: Any) -> Any:
+        if isinstance(each, ray.ObjectRef):
+            (value,) = await _ray_values([each], self.deadline, self.timeout_s, among=self.awaited)
+            (each,) = await in_thread(self.deadline, filled, [each], {each: value}, self.deadline)
+            self.under_way.extend(fetch.pending for fetch in fetches_in([each]))
+        if isinstance(each, PendingValues):
+            return await _all_of([self.value_of(fetch) for fetch in each])
+        if isinstance(each, PendingValue):
+            return await each.result_async(left_s(self.deadline), is_shown=False)
+        return each
 
 
 async def delete_async(
