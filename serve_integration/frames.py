@@ -78,7 +78,7 @@ class Message:
         return _unpacked(self.parts, self.arrays, self.handles)
 
     def lend(self, lent: bytes) -> None:
-        """Have it say by whom its handles are lent."""
+        """Write into the message which actor lends its handles."""
         self.lent = lent
         self.size_bytes += _rounded(len(lent))
 

@@ -142,7 +142,7 @@ class AnchorSupply:
         self._refilling = threading.Lock()
 
     def take(self, timeout_s: float | None = None) -> Ref:
-        """An anchor that nobody else has, of the steward's present life or of another node's.
+        """An anchor for this caller alone, of the steward's present life or of another node's.
 
         Raises: GetTimeoutError after `timeout_s`; HopliteError if the steward does not answer.
         """

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
+from asyncio import wrap_future
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -14,6 +13,7 @@ import ray
 
 from hoplite_ray.errors import ControlError
 from hoplite_ray.plugin import seams
+from hoplite_ray.threads import begin
 
 T = TypeVar("T")
 
@@ -33,11 +33,11 @@ class RayRendezvous:
     async def set(self, key: str, value: bytes) -> None:
         """Keep a value."""
         self._own[key] = value
-        await _in_thread(lambda: self._values.write(self._key(key), value))
+        await wrap_future(_begin(lambda: self._values.write(self._key(key), value)))
 
     async def get(self, key: str) -> bytes | None:
         """Return the value, or None while there is none."""
-        return await _in_thread(lambda: self._values.read(self._key(key)))
+        return await wrap_future(_begin(lambda: self._values.read(self._key(key))))
 
     def close(self) -> None:
         """Remove what was set here, unless another rank 0 has set its own; waits for nothing.
@@ -57,20 +57,5 @@ class RayRendezvous:
         return f"{self._prefix}/{quote(key, safe='')}"
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
-    """As asyncio.to_thread; the end of the loop does not wait for a thread that is stuck."""
-    return await asyncio.wrap_future(_begin(work))
-
-
 def _begin(work: Callable[[], T]) -> Future[T]:
-    done: Future[T] = Future()
-    done.set_running_or_notify_cancel()  # a task that waits for it can't cancel it
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, name="hoplite-rendezvous", daemon=True).start()
-    return done
+    return begin(work, "hoplite-rendezvous")

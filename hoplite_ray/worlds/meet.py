@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from hoplite_ray._native import WorldPort
 from hoplite_ray.errors import WorldError, WorldTimeoutError
+from hoplite_ray.threads import begin
 from hoplite_ray.worlds.joining import Plan, join
 from hoplite_ray.worlds.life import Life
 from hoplite_ray.worlds.nccl import Gpu, settle
@@ -132,7 +133,7 @@ class Meet:
         """The rendezvous, put into `own` if this loop is to close it."""
         if meet_at is None:
             plan.obstacle = "Ray does not answer"
-            of_ray = await _in_a_thread(rays)
+            of_ray = await asyncio.wrap_future(begin(rays, "hoplite-look-up"))
             own.append(of_ray)
             return of_ray
         if not isinstance(meet_at, str):
@@ -196,18 +197,3 @@ class Meet:
                 self.place.watches.handle_end(watch)
             else:
                 self._tell(world, kind, rank, cause, text, at_ns)
-
-
-async def _in_a_thread(work: Callable[[], T]) -> T:
-    """As asyncio.to_thread, but the end of the loop waits for no thread that is stuck."""
-    done: Future[T] = Future()
-    done.set_running_or_notify_cancel()  # so that who waits for it can't cancel it
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, name="hoplite-look-up", daemon=True).start()
-    return await asyncio.wrap_future(done)

@@ -56,7 +56,8 @@ class Sendings:
     def _forget(self, dst: int, turn: Sending) -> None:
         if self._last.get(dst) is not turn:
             return
-        left = turn.before  # it gave up waiting, and who comes now waits in its place
+        # This send gave up waiting: the next one waits for what it waited for.
+        left = turn.before
         while left is not None and left.state == DONE:
             left = left.before
         if left is None:

@@ -27,6 +27,29 @@ class Lies : public OneEngine {
     own.members = {{0, source_, Incarnation{1}, false, kNoNode, false}};
     return own;
   }
+  // A client here reduces one source, which kHome has, under a target whose home is here.
+  void plan_here(bool is_branch) {
+    const ObjectId target = Nodes(3).object_at(0, 7), source = Nodes(3).object_at(0, 8);
+    Claim has;
+    has.object = source;
+    has.incarnation = Incarnation{1};
+    has.meta = meta();
+    has.pinned = true;
+    has.stripes = {{StripeIndex{0}, StripeState::kComplete, {}, {}, 0}};
+    hear(kHome, has);
+    ReduceCommand reduce;
+    reduce.target = target;
+    reduce.source_count = reduce.count = 1;
+    ask(reduce);
+    ask(ReduceSourceCommand{target, {0, source, Incarnation{1}, false, kHome, is_branch}, true});
+  }
+  static ReduceReport loss(const ReduceOwn& own) {  // of its first member
+    ReduceReport lost;
+    lost.target = own.target;
+    lost.target_epoch = own.target_epoch;
+    lost.lost = {0};
+    return lost;
+  }
 
   const ObjectId source_ = Nodes(3).object_at(2, 9);
 };
@@ -68,51 +91,19 @@ TEST_F(Lies, AGrantCutsNothingThatIsFoldedHere) {
 
 // The node ended itself: no branch has that name.
 TEST_F(Lies, ASourceIsNoBranchBecauseAClientSaysSo) {
-  const ObjectId target = Nodes(3).object_at(0, 7), source = Nodes(3).object_at(0, 8);
-  Claim has;
-  has.object = source;
-  has.incarnation = Incarnation{1};
-  has.meta = meta();
-  has.pinned = true;
-  has.stripes = {{StripeIndex{0}, StripeState::kComplete, {}, {}, 0}};
-  hear(kHome, has);
-  ReduceCommand reduce;
-  reduce.target = target;
-  reduce.source_count = reduce.count = 1;
-  ask(reduce);
-  ask(ReduceSourceCommand{target, {0, source, Incarnation{1}, false, kHome, true}, true});
+  plan_here(true);
   const auto owns = said<ReduceOwn>();
   ASSERT_FALSE(owns.empty());
   ASSERT_EQ(owns[0].members.size(), 1U);
   EXPECT_FALSE(owns[0].members[0].is_branch);
-  ReduceReport lost;
-  lost.target = target;
-  lost.target_epoch = owns[0].target_epoch;
-  lost.lost = {0};
-  hear(kHome, lost);
+  hear(kHome, loss(owns[0]));
 }
 
 TEST_F(Lies, OnlyAnOwnerLosesAMember) {
-  const ObjectId target = Nodes(3).object_at(0, 7), source = Nodes(3).object_at(0, 8);
-  Claim has;
-  has.object = source;
-  has.incarnation = Incarnation{1};
-  has.meta = meta();
-  has.pinned = true;
-  has.stripes = {{StripeIndex{0}, StripeState::kComplete, {}, {}, 0}};
-  hear(kHome, has);
-  ReduceCommand reduce;
-  reduce.target = target;
-  reduce.source_count = reduce.count = 1;
-  ask(reduce);
-  ask(ReduceSourceCommand{target, {0, source, Incarnation{1}, false, kHome, false}, true});
+  plan_here(false);
   const auto owns = said<ReduceOwn>();
   ASSERT_EQ(owns.size(), 1U) << "the source's node does it alone";
-  ReduceReport lost;
-  lost.target = target;
-  lost.target_epoch = owns[0].target_epoch;
-  lost.lost = {0};
-  hear(kLiar, lost);
+  hear(kLiar, loss(owns[0]));
   EXPECT_TRUE(said<Locate>().empty());
   EXPECT_TRUE(deeds<ReplyToClient>().empty());
 }

@@ -8,7 +8,7 @@
 namespace hoplite {
 namespace {
 
-constexpr std::size_t kHoldersNamed = 4;   // more make a text nobody reads
+constexpr std::size_t kHoldersNamed = 4;   // more make a text too long to read
 constexpr Duration kHoldersLife = 100_ms;  // a look at 24,000 objects takes a millisecond
 
 std::string count_of(std::uint64_t n, const char* one) {

@@ -93,7 +93,7 @@ TEST_F(ReduceBranchesTest, WhatIsCutOffInItIsStriped) {
   EXPECT_EQ(own_[kX].target_epoch, TargetEpoch{2});
 }
 
-// They kept its range and pulled its members until the commit.
+// They kept the result's range and pulled its members until the commit.
 TEST_F(ReduceBranchesTest, OwnersOfOlderStripesHearThatTheyOwnNothingNow) {
   tree_ = ReduceTree(config_);  // another home
   tree_.handle_view(view_);
@@ -106,8 +106,8 @@ TEST_F(ReduceBranchesTest, OwnersOfOlderStripesHearThatTheyOwnNothingNow) {
   EXPECT_EQ(dropped_, (std::set{kHome, kX}));
 }
 
-// Its Drop was lost with the link.
-TEST_F(ReduceBranchesTest, WhoReportsAndOwnsNothingIsToldSo) {
+// The Drop that it had been sent was lost with the link.
+TEST_F(ReduceBranchesTest, AReporterThatOwnsNothingHearsSo) {
   report_from(kX, {});
   EXPECT_EQ(dropped_, std::set{kX});
 }

@@ -403,7 +403,7 @@ void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Members
   }
 }
 
-// Who was told of an earlier epoch and owns nothing now is told so.
+// An owner of an earlier epoch that owns nothing now hears so.
 void ReduceTree::raise_epoch(const ObjectId& target, Plan& plan) {
   for (const auto& [node, members] : plan.told) {
     const bool stays = std::ranges::find(plan.owners, node) != plan.owners.end();

@@ -1,0 +1,28 @@
+"""Work in a thread of its own, which neither an event loop nor the process waits for at its end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def begin(work: Callable[[], T], name: str) -> Future[T]:
+    """Do `work` in a new daemon thread.
+
+    Returns: its result, or what it raised. A task that awaits it can't cancel it.
+    """
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return done
