@@ -93,6 +93,11 @@ static_assert(kParkedBytesMax >= 2 * kControlFrameBytesMax, "one message never e
 inline constexpr std::uint64_t kSpillStepBytes = 4_MiB;
 inline constexpr std::uint64_t kSpillFileBytesMax = 1ULL << 62;  // the disk is full before
 
+// Deletions that a node asks for and that are not answered yet; it holds back more of them. And how
+// many deletions, evictions and deaths of owners it remembers, of each the newest.
+inline constexpr std::size_t kDeletesMax = 8192;
+inline constexpr std::size_t kRecentObjectsMax = 65'536;
+
 // Timers. A deletion is remembered for longer than any message can be under way.
 inline constexpr Duration kTombstoneLife = 60_s;
 // How often a receiver says how far it is (windows of 25 ms tell a slow node from a burst

@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, std::variant_size_v<PeerMessage>> kMessag
     "Claim",     "Delete",      "Locate",    "ReduceWant", "ReduceReport", "ResyncDone",
     "Grant",     "Located",     "Push",      "PushTo",     "Lost",         "Drop",
     "ReduceOwn", "ReduceState", "PullStart", "Credit",     "PullStop",     "PullRefused",
-    "Orphan",    "Adopt",       "Standing",  "Progress",   "ResyncWanted"};
+    "Orphan",    "Adopt",       "Standing",  "Progress",   "ResyncWanted", "Deleted"};
 
 // The object that a struct names, or null.
 template <typename T>

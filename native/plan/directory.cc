@@ -34,8 +34,10 @@ void Directory::handle_claim(NodeId from, const Claim& claim, Epoch epoch, Insta
 }
 
 void Directory::hear(NodeId from, const Claim& claim, Epoch epoch, Instant now) {
+  const bool is_admitted = deletions_.admit(from, claim, entries_.contains(claim.object), now);
+  send_of_deletions();
+  if (!is_admitted) return;
   Entry& entry = entries_[claim.object];
-  if (!admit_claim(from, claim, entry)) return;
   note_adopter(from, claim, entry, now);
   if (claim.stripes.empty() && !claim.wants) {
     entry.holders.erase(from);
@@ -62,22 +64,6 @@ void Directory::hear(NodeId from, const Claim& claim, Epoch epoch, Instant now) 
   if (claim.orphaned) entry.orphaned_upto = std::max(entry.orphaned_upto, claim.incarnation);
   merge_stripes(claim, epoch, entry, holder, now);
   break_cycles(entry, from);
-}
-
-// Deletions answer everything that is not newer than they are.
-bool Directory::admit_claim(NodeId from, const Claim& claim, Entry& entry) {
-  if (!entry.deleted) return true;
-  if (claim.incarnation > entry.incarnation && has_data(claim)) {
-    restart(entry, false);
-    entry.deleted = entry.known = false;
-    entry.target_epoch = TargetEpoch{0};
-    return true;
-  }
-  if (!claim.stripes.empty()) send(from, Drop{claim.object, entry.incarnation, true});
-  if (claim.wants) {
-    send(from, Lost{claim.object, entry.lost_code, entry.lost_text});
-  }
-  return false;
 }
 
 // Returns whether the stripes of `claim` are of the bytes that this entry is about.
@@ -245,41 +231,63 @@ void Directory::restart(Entry& entry, bool keep_waiting) {
 }
 
 void Directory::handle_delete(NodeId from, const Delete& request, Instant now) {
-  Entry& entry = entries_[request.object];
-  const Incarnation upto =
-      request.upto.value > 0 ? request.upto : std::max(entry.incarnation, Incarnation{1});
-  if (entry.known && !entry.deleted && entry.incarnation > upto)
-    return service(request.object, now);
-  if (entry.deleted && entry.incarnation >= upto) {  // whoever deletes remembers it as long
-    entry.deleted_until = now + config_.tombstone_life;
-  } else {
-    bury(request.object, entry, upto, "object " + short_name(request.object) + " was deleted", now);
+  if (!entries_.contains(request.object) && deletions_.covers(request)) {
+    deletions_.begin(from, request, std::max(request.upto, Incarnation{1}), true, {}, now);
+    return send_of_deletions();
   }
-  // Lost with its link it would be said again without end, and of later attempts as well.
-  if (request.upto.value == 0) send(from, Drop{request.object, entry.incarnation, true});
-  service(request.object, now);
+  Entry& entry = entries_[request.object];
+  if (entry.known && request.upto.value > 0 && entry.incarnation > request.upto) {
+    deletions_.answer(from, request);  // a later attempt has replaced it already
+    send_of_deletions();
+    return service(request.object, now);
+  }
+  bury(from, request, entry, now);
 }
 
-// It is gone everywhere, and what comes late is refused.
-void Directory::bury(const ObjectId& object, Entry& entry, Incarnation upto, std::string why,
-                     Instant now) {
-  for (const auto& [node, holder] : entry.holders) send(node, Drop{object, upto, true});
+// It is gone everywhere, and what comes late is refused. The node that asks has dropped its own
+// copy.
+void Directory::bury(NodeId from, const Delete& request, Entry& entry, Instant now) {
+  const ObjectId object = request.object;
+  const Incarnation upto =
+      request.upto.value > 0 ? request.upto : std::max(entry.incarnation, Incarnation{1});
+  // The claim of what was put may still be under way, over another link than the deletion came.
+  const bool is_known = entry.known && entry.incarnation >= upto;
+  Deletions::Awaited awaited;
+  for (const NodeId node : is_known ? unheard_ : live_) {
+    if (node != config_.node) awaited.emplace(node, unheard_.contains(node));
+  }
+  for (const auto& [node, holder] : entry.holders) awaited.insert_or_assign(node, holder.stale);
   const bool failed = entry.reduce && entry.reduce->phase == ReducePhase::kFailed;
   if (failed && live_.contains(entry.reduce->caller)) {
-    send(entry.reduce->caller, Drop{object, upto, true});  // it remembers that
+    awaited.emplace(entry.reduce->caller, false);  // it remembers that
   }
-  entry.lost = entry.deleted = true;
-  entry.lost_code = Code::kObjectLost;
-  entry.lost_text = std::move(why);
+  if (entry.adopter != kNoNode) awaited.emplace(entry.adopter, false);
+  awaited.erase(from);
+  if (!entry.lost) {
+    entry.lost_code = Code::kObjectLost;
+    entry.lost_text = "object " + short_name(object) + " was deleted";
+  }
   answer_lost(object, entry);
-  entry.holders.clear();
-  entry.known = true;
-  entry.incarnation = upto;
-  entry.reduce.reset();
-  entry.deleted_until = now + config_.tombstone_life;
+  forget(object);
+  deletions_.begin(from, request, upto, is_known, awaited, now);
+  send_of_deletions();
+}
+
+void Directory::forget(const ObjectId& object) {
+  const auto it = entries_.find(object);
+  if (it->second.deadline) timers_.erase({*it->second.deadline, object});
+  entries_.erase(it);
+}
+
+void Directory::send_of_deletions() {
+  while (auto parcel = deletions_.poll_parcel()) parcels_.push_back(std::move(*parcel));
 }
 
 void Directory::handle_locate(NodeId from, const Locate& locate, Instant now) {
+  if (is_deleted(locate.object)) {
+    deletions_.refuse(from, locate.object);
+    return send_of_deletions();
+  }
   entries_[locate.object].locates.insert_or_assign(from, Query{locate, now});
   service(locate.object, now);
   if (locate.exists || !is_up_to_date()) return;
@@ -290,6 +298,8 @@ void Directory::handle_locate(NodeId from, const Locate& locate, Instant now) {
 
 void Directory::handle_resync_done(NodeId from, Instant now) {
   const bool all_heard = unheard_.erase(from) > 0 && unheard_.empty();
+  deletions_.handle_resync_done(from, now);
+  send_of_deletions();
   std::vector<ObjectId> touched;
   for (auto& [object, entry] : entries_) {
     const auto it = entry.holders.find(from);
@@ -310,6 +320,8 @@ void Directory::handle_view(const Membership& view, Instant now) {
     if (it->second.deadline) timers_.erase({*it->second.deadline, it->first});
     it = entries_.erase(it);
   }
+  deletions_.handle_view(view, now);
+  send_of_deletions();
   unheard_.clear();
   live_.clear();
   for (const Member& member : view.members()) {
@@ -334,6 +346,7 @@ void Directory::handle_view(const Membership& view, Instant now) {
 }
 
 void Directory::handle_link_down(NodeId node) {
+  deletions_.handle_link_down(node);
   for (auto& [object, entry] : entries_) {
     if (entry.adopter == node) entry.adopter = kNoNode;
     const auto it = entry.holders.find(node);
@@ -361,6 +374,8 @@ void Directory::service_all(Instant now) {
 }
 
 void Directory::remove_node(NodeId node, Instant now) {
+  deletions_.remove_node(node, now);
+  send_of_deletions();
   std::vector<ObjectId> touched;
   for (auto& [object, entry] : entries_) {
     const bool asked = entry.adopter == node;
@@ -377,8 +392,8 @@ void Directory::remove_node(NodeId node, Instant now) {
 }
 
 void Directory::handle_reduce_state(const ReduceState& state, Instant now) {
+  if (is_deleted(state.target)) return;
   Entry& entry = entries_[state.target];
-  if (entry.deleted) return;
   if (state.target_epoch > entry.target_epoch) {
     restart(entry, true);
     entry.target_epoch = state.target_epoch;
@@ -395,17 +410,14 @@ void Directory::handle_reduce_state(const ReduceState& state, Instant now) {
 }
 
 void Directory::handle_timeout(Instant now) {
+  deletions_.handle_timeout(now);
+  send_of_deletions();
   while (!timers_.empty() && timers_.begin()->first <= now) {
     const ObjectId object = timers_.begin()->second;
     timers_.erase(timers_.begin());
     entries_.at(object).deadline.reset();
     service(object, now);
   }
-}
-
-bool Directory::is_deleted(const ObjectId& object) const {
-  const auto it = entries_.find(object);
-  return it != entries_.end() && it->second.deleted;
 }
 
 std::optional<Parcel> Directory::poll_parcel() {
@@ -416,8 +428,10 @@ std::optional<Parcel> Directory::poll_parcel() {
 }
 
 std::optional<Instant> Directory::poll_timeout() const {
-  if (timers_.empty()) return std::nullopt;
-  return timers_.begin()->first;
+  std::optional<Instant> earliest = deletions_.poll_timeout();
+  if (timers_.empty()) return earliest;
+  const Instant entry = timers_.begin()->first;
+  return earliest ? std::min(*earliest, entry) : entry;
 }
 
 void Directory::send(NodeId to, PeerMessage body, bool with_payload) {

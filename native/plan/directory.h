@@ -16,18 +16,12 @@
 #include <vector>
 
 #include "plan/broadcast.h"
+#include "plan/deletions.h"
 #include "plan/directory_entry.h"
 #include "plan/membership.h"
 #include "plan/messages.h"
 
 namespace hoplite {
-
-// A message to send; `with_payload`: behind it go the bytes of our own copy of its object.
-struct Parcel {
-  NodeId to;
-  PeerMessage body;
-  bool with_payload = false;
-};
 
 struct DirectoryStats {
   std::uint64_t grants = 0, regrants = 0, pushes = 0, losses = 0;
@@ -36,7 +30,7 @@ struct DirectoryStats {
 
 class Directory {
  public:
-  explicit Directory(const EngineConfig& config) : config_(config) {}
+  explicit Directory(const EngineConfig& config) : config_(config), deletions_(config) {}
 
   // `epoch` is that of the message: a claim older than the grant it doesn't know is stale news.
   // `copy`: what this node says of the copy that it made of the claim's payload.
@@ -60,10 +54,14 @@ class Directory {
   [[nodiscard]] std::optional<Parcel> poll_parcel();
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
 
-  [[nodiscard]] std::size_t entry_count() const { return entries_.size(); }
+  [[nodiscard]] std::size_t entry_count() const {
+    return entries_.size() + deletions_.under_way_count();
+  }
   [[nodiscard]] bool is_recovering() const { return !unheard_.empty(); }
   [[nodiscard]] bool is_up_to_date() const { return unheard_.empty() && newest_ <= epoch_; }
-  [[nodiscard]] bool is_deleted(const ObjectId& object) const;
+  [[nodiscard]] bool is_deleted(const ObjectId& object) const {
+    return !entries_.contains(object) && deletions_.contains(object);
+  }
   [[nodiscard]] const DirectoryStats& stats() const { return stats_; }
   void check_invariants() const;
 
@@ -75,7 +73,6 @@ class Directory {
 
   // claims (directory.cc)
   void hear(NodeId from, const Claim& claim, Epoch epoch, Instant now);
-  bool admit_claim(NodeId from, const Claim& claim, Entry& entry);
   bool adopt_identity(NodeId from, const Claim& claim, Entry& entry);
   void merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Holder& holder, Instant now);
   void merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry& entry, Edge& edge,
@@ -85,7 +82,9 @@ class Directory {
   void break_cycles(Entry& entry, NodeId node);
   void restart(Entry& entry, bool keep_waiting);
   void remove_node(NodeId node, Instant now);
-  void bury(const ObjectId& object, Entry& entry, Incarnation upto, std::string why, Instant now);
+  void bury(NodeId from, const Delete& request, Entry& entry, Instant now);
+  void forget(const ObjectId& object);
+  void send_of_deletions();
 
   // service (directory_service.cc): all that an entry owes anybody, after any change
   void service(const ObjectId& object, Instant now);
@@ -137,6 +136,7 @@ class Directory {
   void send(NodeId to, PeerMessage body, bool with_payload = false);
 
   EngineConfig config_;
+  Deletions deletions_;
   Epoch epoch_, newest_;  // our view's, and the newest that we have heard of
   std::map<ObjectId, Entry> entries_;
   std::set<std::pair<Instant, ObjectId>> timers_;

@@ -58,10 +58,9 @@ struct DirectoryEntry {
   Incarnation incarnation;
   TargetEpoch target_epoch;
   ObjectMeta meta;
-  bool committed = true, lost = false, deleted = false;
+  bool committed = true, lost = false;
   Code lost_code = Code::kObjectLost;
   std::string lost_text;
-  Instant deleted_until;
   std::uint16_t stripe_count = 0;  // 0: not decided
   Instant interiors_until;         // receivers that ask by then may feed those before them
   bool has_begun = false;          // somebody has more than the beginning of a stripe

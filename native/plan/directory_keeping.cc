@@ -14,13 +14,12 @@ constexpr Duration kAdoptRetry = 1_s;
 }  // namespace
 
 void Directory::handle_orphan(const Orphan& orphan, Instant now) {
+  if (is_deleted(orphan.object)) return;
   Entry& entry = entries_[orphan.object];
-  if (!entry.deleted) {
-    const Incarnation upto =
-        orphan.upto.value > 0 ? orphan.upto : std::max(entry.incarnation, Incarnation{1});
-    entry.orphaned_upto = std::max(entry.orphaned_upto, upto);
-    entry.orphan_until = now + config_.tombstone_life;
-  }
+  const Incarnation upto =
+      orphan.upto.value > 0 ? orphan.upto : std::max(entry.incarnation, Incarnation{1});
+  entry.orphaned_upto = std::max(entry.orphaned_upto, upto);
+  entry.orphan_until = now + config_.tombstone_life;
   service(orphan.object, now);
 }
 

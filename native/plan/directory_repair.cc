@@ -57,7 +57,7 @@ void Directory::handle_progress(NodeId from, const Progress& progress, Instant n
   if (at == entries_.end()) return;
   Entry& entry = at->second;
   const auto it = entry.holders.find(from);
-  const bool current = entry.known && entry.stripe_count > 0 && !entry.deleted && !entry.lost &&
+  const bool current = entry.known && entry.stripe_count > 0 && !entry.lost &&
                        progress.incarnation == entry.incarnation &&
                        progress.target_epoch == entry.target_epoch;
   if (!current || it == entry.holders.end()) return;

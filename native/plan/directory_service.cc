@@ -41,16 +41,6 @@ void Directory::service(const ObjectId& object, Instant now) {
   if (entry.deadline) timers_.erase({*entry.deadline, object});
   entry.deadline.reset();
 
-  if (entry.deleted && now >= entry.deleted_until) {
-    entries_.erase(it);
-    return;
-  }
-  if (entry.deleted) {
-    answer_lost(object, entry);
-    entry.holders.clear();
-    wake_at(entry, entry.deleted_until);
-    return schedule(object, entry);
-  }
   decide_stripes(entry);
   expire_pushes(entry, now);
   watch_owner(entry, now);
@@ -63,11 +53,10 @@ void Directory::service(const ObjectId& object, Instant now) {
     }
   }
   if (entry.lost && entry.orphaned_upto.value > 0 && entry.incarnation <= entry.orphaned_upto) {
-    // Nobody is left to delete it; a reduce's plan goes as well.
-    bury(object, entry, entry.orphaned_upto, entry.lost_text, now);
-    send(config_.node, Delete{object, entry.orphaned_upto});
-    wake_at(entry, entry.deleted_until);
-    return schedule(object, entry);
+    // No owner is left to delete it; a reduce's plan goes as well.
+    const Delete request{object, entry.orphaned_upto};
+    send(config_.node, request);
+    return bury(kNoNode, request, entry, now);
   }
   if (entry.lost) {
     // What the members of this view or a newer one have put again meanwhile is yet to be heard.
@@ -145,7 +134,7 @@ std::optional<std::string> Directory::why_lost(const Entry& entry) const {
              edge.state == StripeState::kComplete;
     }
     if (!held && is_orphaned(entry)) {
-      return "its owner had died and its memory was needed; put it again";
+      return kLostAsOrphan;
     }
     if (!held) {
       return std::to_string(entry.holders.size()) +
@@ -510,6 +499,7 @@ void Directory::schedule(const ObjectId& object, Entry& entry) {
 }
 
 void Directory::check_invariants() const {
+  deletions_.check_invariants();
   for (const auto& [at, object] : timers_) {
     HOPLITE_CHECK(entries_.contains(object));
     HOPLITE_CHECK(entries_.at(object).deadline == at);

@@ -223,19 +223,99 @@ TEST_F(DirectoryShard, DropsADeletedObjectEverywhereAndRefusesItForALife) {
   has(kA);
   wants(kB);
   take();
-  directory_.handle_delete(kC, Delete{kObject, Incarnation{0}}, now_);
+  remove(kC, 0);
   auto sent = take();
   EXPECT_EQ(of<Drop>(sent, kA).size(), 1U);
   EXPECT_EQ(of<Drop>(sent, kB).size(), 1U);
   EXPECT_EQ(of<Lost>(sent, kB).size(), 1U);
-  ASSERT_EQ(of<Drop>(sent, kC).size(), 1U) << "it asked for whatever there is";
-  EXPECT_EQ(of<Drop>(sent, kC)[0].upto, Incarnation{1});
-  has(kC);
-  EXPECT_TRUE(only<Drop>(kC).deleted);
+  EXPECT_TRUE(of<Deleted>(sent, kC).empty()) << "A may not have heard of it";
+  has_nothing(kA);
+  expect_silence();
+  has_nothing(kB);
+  EXPECT_EQ(only<Deleted>(kC).upto, Incarnation{0}) << "as it was asked for";
+  EXPECT_EQ(directory_.entry_count(), 0U) << "it costs no entry";
+  has(kD);
+  EXPECT_TRUE(only<Drop>(kD).deleted);
+  has_nothing(kD);
   wants(kD);
   EXPECT_EQ(only<Lost>(kD).code, Code::kObjectLost);
   elapse(kTombstoneLife);
-  EXPECT_EQ(directory_.entry_count(), 0U);
+  EXPECT_FALSE(directory_.is_deleted(kObject));
+}
+
+TEST_F(DirectoryShard, KeepsDeletingUntilTheClaimsAfterABrokenLinkSayThatNothingIsLeft) {
+  has(kA);
+  remove(kC, 1);
+  take();
+  directory_.handle_link_down(kA);
+  has(kA);  // its resync: the Drop was lost with the link
+  EXPECT_EQ(only<Drop>(kA).upto, Incarnation{1});
+  done(kA);
+  expect_silence();
+  directory_.handle_link_down(kA);
+  done(kA);
+  EXPECT_EQ(only<Deleted>(kC).upto, Incarnation{1}) << "its resync claims none of it";
+}
+
+TEST_F(DirectoryShard, AsksEveryMemberForWhatIsDeletedBeforeItIsHeardOf) {
+  remove(kC, 0);
+  auto sent = take();
+  for (const NodeId node : {kA, kB, kD}) EXPECT_EQ(of<Drop>(sent, node).size(), 1U);
+  claim(kA, {.state = StripeState::kComplete, .incarnation = 70});
+  EXPECT_EQ(only<Drop>(kA).upto, Incarnation{70}) << "whatever there is";
+  for (const NodeId node : {kA, kB}) has_nothing(node);
+  expect_silence();
+  die(kD);
+  EXPECT_EQ(only<Deleted>(kC).upto, Incarnation{0});
+}
+
+TEST_F(DirectoryShard, AsksEveryMemberForAnAttemptThatIsDeletedBeforeItIsHeardOf) {
+  has(kA);
+  remove(kC, 2);
+  for (const NodeId node : {kA, kB}) has_nothing(node);
+  take();
+  claim(kD, {.state = StripeState::kComplete, .incarnation = 2, .pinned = true});
+  EXPECT_EQ(only<Drop>(kD).upto, Incarnation{2});
+  has_nothing(kD);
+  EXPECT_EQ(only<Deleted>(kC).upto, Incarnation{2});
+}
+
+TEST_F(DirectoryShard, AwaitsTheMemberThatItHasAskedToAdoptWhatIsDeleted) {
+  has(kA);
+  directory_.handle_draining(kA, true, now_);
+  const auto sent = take();
+  NodeId adopter = kNoNode;
+  for (const NodeId node : {kHome, kB, kC, kD}) {
+    if (!of<Adopt>(sent, node).empty()) adopter = node;
+  }
+  ASSERT_NE(adopter, kNoNode);
+  remove(kA, 1);
+  EXPECT_EQ(only<Drop>(adopter).upto, Incarnation{1});
+  has_nothing(adopter);
+  EXPECT_EQ(only<Deleted>(kA).upto, Incarnation{1});
+}
+
+TEST_F(DirectoryShard, AwaitsTheMembersThatItHasNotHeardSinceTheViewChanged) {
+  change_view({kHome, kA, kB, kC});
+  for (const NodeId node : {kB, kC}) done(node);
+  remove(kC, 1);
+  has_nothing(kB);
+  has(kA);
+  take();
+  done(kA);
+  expect_silence();
+  has_nothing(kA);
+  EXPECT_EQ(only<Deleted>(kC).upto, Incarnation{1});
+}
+
+TEST_F(DirectoryShard, GivesAMemberThatNeverAnswersUpAfterALife) {
+  has(kA);
+  remove(kC, 1);
+  take();
+  elapse(Duration{kTombstoneLife.ns - 1});
+  expect_silence();
+  elapse(Duration{1});
+  EXPECT_EQ(only<Deleted>(kC).object, kObject);
 }
 
 TEST_F(DirectoryShard, KeepsNoFailedReduceWhoseCallersNodeIsGoneForGood) {
@@ -252,16 +332,18 @@ TEST_F(DirectoryShard, KeepsNoFailedReduceWhoseCallersNodeIsGoneForGood) {
   EXPECT_FALSE(directory_.is_deleted(kObject));
   elapse(Duration{1});
   EXPECT_TRUE(directory_.is_deleted(kObject));
-  EXPECT_EQ(only<Delete>(kHome).object, kObject) << "the reduce's plan goes as well";
+  EXPECT_EQ(of<Delete>(take(), kHome).size(), 1U) << "the reduce's plan goes as well";
   elapse(kTombstoneLife);
   EXPECT_EQ(directory_.entry_count(), 0U);
 }
 
 TEST_F(DirectoryShard, RefusesThePutOfAnObjectThatWasDeletedFirst) {
-  directory_.handle_delete(kD, Delete{kObject, Incarnation{0}}, now_);
+  remove(kD, 0);
   take();
   has(kA);
   EXPECT_EQ(only<Drop>(kA).upto, Incarnation{1});
+  for (const NodeId node : {kA, kB, kC}) has_nothing(node);
+  EXPECT_EQ(only<Deleted>(kD).upto, Incarnation{0});
   claim(kA, {.state = StripeState::kComplete, .incarnation = 2});
   wants(kB);
   EXPECT_EQ(only<Grant>(kB).incarnation, Incarnation{2});
@@ -269,15 +351,15 @@ TEST_F(DirectoryShard, RefusesThePutOfAnObjectThatWasDeletedFirst) {
 
 TEST_F(DirectoryShard, KeepsALaterAttemptThanTheDeletedOne) {
   claim(kA, {.state = StripeState::kComplete, .incarnation = 2});
-  directory_.handle_delete(kA, Delete{kObject, Incarnation{1}}, now_);
-  expect_silence();
+  remove(kA, 1);
+  EXPECT_EQ(only<Deleted>(kA).upto, Incarnation{1});
   wants(kB);
   EXPECT_EQ(only<Grant>(kB).sender, kA);
 }
 
 TEST_F(DirectoryShard, ServesAPutUnderAnIdThatWasTheResultOfADeletedReduce) {
   claim(kA, {.state = StripeState::kComplete, .target_epoch = 3});
-  directory_.handle_delete(kA, Delete{kObject, Incarnation{1}}, now_);
+  remove(kA, 1);
   take();
   claim(kC, {.state = StripeState::kComplete, .incarnation = 2});
   wants(kB);

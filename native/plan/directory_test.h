@@ -67,6 +67,11 @@ class DirectoryTest : public ::testing::Test {
   void has(NodeId node) { claim(node, {.state = StripeState::kComplete, .pinned = node == kA}); }
   void writes(NodeId node) { claim(node, {.state = StripeState::kRoot, .pinned = true}); }
   void wants(NodeId node) { claim(node, {.wants = true, .incarnation = 0}); }
+  void has_nothing(NodeId node) { claim(node, {.incarnation = 0}); }
+  void remove(NodeId node, std::uint32_t upto) {
+    directory_.handle_delete(node, Delete{kObject, Incarnation{upto}}, now_);
+    check();
+  }
   void receives(NodeId node, const Grant& grant) {
     claim(node, {.state = StripeState::kReceiving,
                  .lease = grant.lease.value,

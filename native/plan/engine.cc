@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 #include "base/prng.h"
@@ -49,10 +50,11 @@ EngineTables::EngineTables(const EngineConfig& config, std::uint64_t seed)
       sender_(config.node),
       last_transfer_((std::uint64_t{config.incarnation.value} << 40) | (mix64(seed) & 0xffff)
                                                                            << 24),
-      tombstones_(config.tombstone_life),
-      undated_(config.tombstone_life),
-      gone_(config.tombstone_life),
-      orphans_(config.tombstone_life),
+      tombstones_(config.tombstone_life, config.recent_objects_max),
+      deletes_(config.tombstone_life, std::numeric_limits<std::size_t>::max()),
+      undated_(config.tombstone_life, std::numeric_limits<std::size_t>::max()),
+      gone_(config.tombstone_life, config.recent_objects_max),
+      orphans_(config.tombstone_life, config.recent_objects_max),
       parked_(config.parked_messages_max, config.parked_bytes_max) {
   HOPLITE_CHECK(config.node != kNoNode);
 }
@@ -80,7 +82,12 @@ void Engine::State::settle() {
       locates_[locate->object] = *locate;
       send(view_.home_of(locate->object), *locate);
     } else if (auto target = reduces_.poll_cancelled()) {
-      send(view_.home_of(*target), Delete{*target, Incarnation{1}});
+      delete_everywhere(*target, Incarnation{1});
+    } else if (!held_deletes_.empty() && has_room_for_deletes()) {
+      const auto [waiter, remove] = held_deletes_.front();
+      held_deletes_.pop_front();
+      delete_everywhere(remove.object, remove.upto);
+      reply(waiter, Done{});
     } else if (!dirty_folds_.empty() && fold_bytes_left_ > 0) {
       const ObjectId dirty = *dirty_folds_.begin();
       dirty_folds_.erase(dirty_folds_.begin());
@@ -123,7 +130,7 @@ void Engine::State::handle_timeout() {
     out_of_reach_.pop_front();
     fail_pull(transfer);
   }
-  for (RecentObjects* recent : {&tombstones_, &undated_, &gone_, &orphans_})
+  for (RecentObjects* recent : {&tombstones_, &deletes_, &undated_, &gone_, &orphans_})
     recent->handle_timeout(now_);
 }
 
@@ -145,7 +152,7 @@ std::optional<Instant> Engine::State::poll_timeout() const {
   consider(paces_due_);
   consider(answers_due_);
   if (!out_of_reach_.empty()) consider(out_of_reach_.front().first);
-  for (const RecentObjects* recent : {&tombstones_, &undated_, &gone_, &orphans_}) {
+  for (const RecentObjects* recent : {&tombstones_, &deletes_, &undated_, &gone_, &orphans_}) {
     consider(recent->poll_timeout());
   }
   return earliest;
@@ -231,9 +238,11 @@ void Engine::State::resync(std::optional<NodeId> only_to) {
     const bool is_asked = !only_to || peer == *only_to;
     if (is_asked && parked_.take_dropped(peer, view_.epoch())) send(peer, ResyncWanted{});
   }
-  tombstones_.for_each([&](const ObjectId& id, Incarnation upto) {
-    if (!is_meant(id)) return;
-    send(view_.home_of(id), Delete{id, undated_.contains(id) ? Incarnation{} : upto});
+  deletes_.for_each([&](const ObjectId& id, Incarnation upto) {
+    if (is_meant(id)) send(view_.home_of(id), Delete{id, upto});
+  });
+  undated_.for_each([&](const ObjectId& id, Incarnation) {
+    if (is_meant(id)) send(view_.home_of(id), Delete{id, {}});
   });
   orphans_.for_each([&](const ObjectId& id, Incarnation upto) {
     if (is_meant(id)) send(view_.home_of(id), Orphan{id, upto});

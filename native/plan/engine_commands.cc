@@ -19,7 +19,7 @@ void Engine::State::on(const Command& command, const PutCommand& put) {
   if (fault != nullptr) {
     return reply(waiter, Error{Code::kInvalidArgument, "put of object " + name + ": " + fault});
   }
-  if (tombstones_.covers(put.object, put.incarnation)) {
+  if (is_deleted(put.object, put.incarnation)) {
     return reply(waiter, Error{Code::kDuplicateObject,
                                "object " + name + " was deleted; put it under another id"});
   }
@@ -92,21 +92,40 @@ void Engine::State::on(const Command& command, const ReleaseCommand& release) {
 }
 
 void Engine::State::on(const Command& command, const DeleteCommand& remove) {
-  const auto it = objects_.find(remove.object);
-  Incarnation upto = remove.upto;
+  const Waiter waiter{command.client, command.request};
+  if (!has_room_for_deletes()) {
+    held_deletes_.emplace_back(waiter, remove);
+    return;
+  }
+  delete_everywhere(remove.object, remove.upto);
+  reply(waiter, Done{});
+}
+
+// A deletion that is not answered yet is known, however many came after it.
+bool EngineTables::is_deleted(const ObjectId& id, Incarnation incarnation) const {
+  return tombstones_.covers(id, incarnation) || deletes_.covers(id, incarnation) ||
+         undated_.covers(id, incarnation);
+}
+
+bool EngineTables::has_room_for_deletes() const {
+  return deletes_.size() + undated_.size() < config_.deletes_max;
+}
+
+// `upto` 0: all there is.
+void Engine::State::delete_everywhere(const ObjectId& id, Incarnation upto) {
+  const auto it = objects_.find(id);
+  Incarnation here = upto;
   if (upto.value == 0) {
-    upto = Incarnation{1};
-    if (it != objects_.end()) upto = std::max(upto, it->second.incarnation);
+    here = Incarnation{1};
+    if (it != objects_.end()) here = std::max(here, it->second.incarnation);
   }
-  if (remove.upto.value == 0) undated_.note(remove.object, upto, now_);
-  send(view_.home_of(remove.object), Delete{remove.object, remove.upto});
-  if (it != objects_.end() && it->second.is_wanted() && it->second.incarnation <= upto) {
-    fail_waiters(it->second, Code::kObjectLost,
-                 "object " + short_name(remove.object) + " was deleted");
+  (upto.value == 0 ? undated_ : deletes_).note(id, here, now_);
+  send(view_.home_of(id), Delete{id, upto});
+  if (it != objects_.end() && it->second.is_wanted() && it->second.incarnation <= here) {
+    fail_waiters(it->second, Code::kObjectLost, "object " + short_name(id) + " was deleted");
   }
-  drop_object(remove.object, upto, true);
-  forget_if_empty(remove.object);
-  reply({command.client, command.request}, Done{});
+  drop_object(id, here, true);
+  forget_if_empty(id);
 }
 
 void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
@@ -130,7 +149,7 @@ void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
   }
   const auto there = objects_.find(reduce.target);
   const bool has_bytes = there != objects_.end() && there->second.has_bytes();
-  if (has_bytes || calls_.contains(reduce.target) || tombstones_.contains(reduce.target)) {
+  if (has_bytes || calls_.contains(reduce.target) || is_deleted(reduce.target, Incarnation{1})) {
     return reply(waiter, Error{Code::kDuplicateObject, name + ": its target is in use already"});
   }
   if (const auto failed = failed_.find(reduce.target); failed != failed_.end()) {
@@ -170,10 +189,9 @@ void Engine::State::on(const Command& command, const CancelCommand& cancel) {
   const ObjectId& id = cancel.object;
   const auto call = calls_.find(id);
   if (call != calls_.end() && call->second.waiter == waiter) {
-    send(view_.home_of(id), Delete{id, Incarnation{1}});
     reply(waiter, Error{Code::kCancelled, "cancelled by the caller"});
     end_call(id);
-    return drop_object(id, Incarnation{1}, true);
+    return delete_everywhere(id, Incarnation{1});
   }
   for (auto it = retired_.lower_bound({id, Incarnation{}});
        it != retired_.end() && it->first.first == id; ++it) {

@@ -28,6 +28,8 @@ struct EngineConfig {
   std::uint64_t rail_queue_bytes = kRailQueueBytes;
   std::size_t parked_messages_max = kParkedMessagesMax;  // of one peer
   std::uint64_t parked_bytes_max = kParkedBytesMax;      // of all peers
+  std::size_t deletes_max = kDeletesMax;                 // under way at once, that a node asks for
+  std::size_t recent_objects_max = kRecentObjectsMax;    // remembered, of each kind of news
   Duration progress_window = kProgressWindow;
   Duration push_retry = kPushRetry;
   Duration regrant_delay = kRegrantDelay;

@@ -44,23 +44,49 @@ TEST_F(Gone, ServesAgainWhatItIsGrantedAgain) {
 }
 
 // Lost with its link it was said again of the first attempt alone, and a later one stayed.
-TEST_F(Gone, DeletesWhateverThereIsUntilItsHomeSaysWhichAttemptThatWas) {
+TEST_F(Gone, DeletesWhateverThereIsUntilItsHomeSaysThatNothingIsLeft) {
   const NodeId home{2};
   const auto link_breaks = [&] {
     engine_.handle_io(LinkDown{home}, now_);
     engine_.handle_io(LinkUp{home, Incarnation{1}}, now_);
   };
-  ask(DeleteCommand{Nodes(3).object_at(1, 9), Incarnation{0}});
+  const ObjectId id = Nodes(3).object_at(1, 9);
+  ask(DeleteCommand{id, Incarnation{0}});
   said<Delete>();
   link_breaks();
-  auto deletes = said<Delete>();
+  const auto deletes = said<Delete>();
   ASSERT_EQ(deletes.size(), 1U);
   EXPECT_EQ(deletes[0].upto, Incarnation{0});
-  hear(home, Drop{deletes[0].object, Incarnation{70}, true});
+  hear(home, Drop{id, Incarnation{70}, true});  // another node's deletion, which may be under way
   link_breaks();
-  deletes = said<Delete>();
-  ASSERT_EQ(deletes.size(), 1U);
-  EXPECT_EQ(deletes[0].upto, Incarnation{70});
+  EXPECT_EQ(said<Delete>().size(), 1U);
+  hear(home, Deleted{id, Incarnation{0}});
+  link_breaks();
+  EXPECT_TRUE(said<Delete>().empty());
+}
+
+TEST_F(Gone, HoldsDeletionsBackBeyondItsBoundUntilOthersAreAnswered) {
+  deeds<ReplyToClient>();
+  std::vector<ObjectId> ids;
+  for (std::uint8_t number = 0; number <= kDeletesMaxHere; ++number) {
+    ids.push_back(Nodes(3).object_at(1, static_cast<std::uint8_t>(10 + number)));
+    ask(DeleteCommand{ids.back(), Incarnation{1}});
+  }
+  EXPECT_EQ(deeds<ReplyToClient>().size(), kDeletesMaxHere);
+  hear(NodeId{2}, Deleted{ids[0], Incarnation{1}});
+  EXPECT_EQ(said<Delete>().size(), 1U) << "the held one";
+  engine_.handle_io(LinkDown{NodeId{2}}, now_);
+  engine_.handle_io(LinkUp{NodeId{2}, Incarnation{1}}, now_);
+  EXPECT_EQ(said<Delete>().size(), kDeletesMaxHere) << "all but the answered one";
+}
+
+TEST_F(Gone, AnswersEveryDropByAClaimOfWhatIsLeft) {
+  const ObjectId id = Nodes(3).object_at(1, 9);
+  said<Claim>();
+  hear(NodeId{2}, Drop{id, Incarnation{1}, true});
+  const auto claims = said<Claim>();
+  ASSERT_EQ(claims.size(), 1U);
+  EXPECT_TRUE(claims[0].stripes.empty());
 }
 
 }  // namespace

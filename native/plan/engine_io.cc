@@ -217,7 +217,7 @@ void Engine::State::on(NodeId from, const Message&, const Located& located) {
 }
 
 void Engine::State::on(NodeId, const Message&, const Push& push) {
-  if (!names_bytes(push) || tombstones_.covers(push.object, push.incarnation)) return;
+  if (!names_bytes(push) || is_deleted(push.object, push.incarnation)) return;
   if (payload_in_.size() != push.meta.size_bytes ||
       push.meta.size_bytes > config_.inline_bytes_max) {
     return;
@@ -306,11 +306,21 @@ void Engine::State::on(NodeId from, const Message&, const Lost& lost) {
   forget_if_empty(lost.object);
 }
 
-// Somebody else's, where the home is here and knows of no deletion, would be granted for ever.
+// Another node's, where the home is here and knows of no deletion, would be granted for ever.
 void Engine::State::on(NodeId from, const Message&, const Drop& drop) {
   if (from != view_.home_of(drop.object)) return;
-  if (drop.deleted) undated_.forget(drop.object);
+  const auto it = objects_.find(drop.object);
+  const bool is_left = it == objects_.end() || it->second.incarnation > drop.upto;
   drop_object(drop.object, drop.upto, drop.deleted);
+  if (drop.deleted && is_left) claim(drop.object);  // the answer; what goes is claimed as it goes
+}
+
+// Without a view every node takes itself for the home.
+void Engine::State::on(NodeId from, const Message&, const Deleted& deleted) {
+  if (from != view_.home_of(deleted.object) || view_.epoch().value == 0) return;
+  if (deleted.upto.value == 0) return undated_.forget(deleted.object);
+  const auto upto = deletes_.find(deleted.object);
+  if (upto && *upto <= deleted.upto) deletes_.forget(deleted.object);
 }
 
 // ---- between receivers and senders ----
@@ -319,9 +329,10 @@ void Engine::State::on(NodeId from, const Message& message, const PullStart& sta
   const auto it = objects_.find(start.object);
   const LocalObject* object = it == objects_.end() ? nullptr : &it->second;
   // It was leased to them before the home heard that it is gone from here, though wanted again.
-  const bool is_gone =
-      gone_.covers(start.object, start.incarnation) && (object == nullptr || !object->is_here());
-  const bool is_past = start.of_branch && tombstones_.contains(start.object);
+  const bool may_be_gone = gone_.covers(start.object, start.incarnation) ||
+                           (gone_.is_short(now_) && !gone_.contains(start.object));
+  const bool is_gone = may_be_gone && (object == nullptr || !object->is_here());
+  const bool is_past = start.of_branch && is_deleted(start.object, Incarnation{1});
   // Several at once may never be in the arena together: each is then asked for by itself.
   const auto is_filed = [&](const ObjectId& id) {
     const auto at = objects_.find(id);

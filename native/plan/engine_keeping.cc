@@ -100,7 +100,7 @@ void Engine::State::on(NodeId from, const Message&, const Adopt& adopt) {
                                inventory_.is_waiting(id) ||
                                std::pair(it->second.incarnation, it->second.target_epoch) >
                                    std::pair(adopt.incarnation, adopt.target_epoch));
-  if (draining_ || is_busy || tombstones_.covers(id, adopt.incarnation)) return claim(id);
+  if (draining_ || is_busy || is_deleted(id, adopt.incarnation)) return claim(id);
   LocalObject& object = objects_[id];
   if (object.incarnation != adopt.incarnation || object.target_epoch != adopt.target_epoch) {
     void_bytes(id, object);

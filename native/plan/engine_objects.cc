@@ -8,7 +8,7 @@
 namespace hoplite {
 
 // The one block size all nodes cut an object by: a power of two near size/1024, within the limits.
-ObjectMeta Engine::State::cut(ObjectMeta meta) const {
+ObjectMeta EngineTables::cut(ObjectMeta meta) const {
   std::uint64_t bytes = config_.block_bytes_min;
   while (bytes < config_.block_bytes_max && bytes * kBlocksPerObjectAim < meta.size_bytes)
     bytes *= 2;
@@ -19,7 +19,7 @@ ObjectMeta Engine::State::cut(ObjectMeta meta) const {
 }
 
 // Returns false if the arena could never hold it.
-bool Engine::State::ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line) {
+bool EngineTables::ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line) {
   if (!inventory_.can_hold({size_bytes, 0}, line)) return false;
   if (!inventory_.is_waiting(id)) inventory_.request(id, {size_bytes, 0}, line, now_);
   return true;
@@ -253,6 +253,7 @@ void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool delet
   const bool was_put = object.writing || object.inbound;
   end_fold(id);
   end_put(id, object, "deleted");
+  if (deleted) gone_.forget(id);  // its home ends all leases of it
   object.incarnation = Incarnation{0};
   object.target_epoch = TargetEpoch{0};
   object.meta = ObjectMeta{};

@@ -31,16 +31,26 @@ ReduceReport failure_of(const ReduceState& state, NodeId caller) {
   return failure;
 }
 
+// Its planner may have forgotten by now that the target was deleted.
+ReduceReport refusal_of(const ReduceOwn& own) {
+  ReduceReport refusal;
+  refusal.target = own.target;
+  refusal.target_epoch = own.target_epoch;
+  refusal.code = Code::kCancelled;
+  refusal.text = "reduce of " + short_name(own.target) + " was cancelled: its target was deleted";
+  return refusal;
+}
+
 }  // namespace
 
 // Of its planner: the target's home, as of a branch as well, or for a client here this node.
 void Engine::State::on(NodeId from, const Message&, const ReduceOwn& own) {
   if (from != view_.home_of(own.target) && from != config_.node) return;
   if (own.stripe_count == 0 || own.stripe_count > kStripesMax || own.meta.block_bytes == 0 ||
-      own.count == 0 || own.target_epoch.value == 0 || tombstones_.contains(own.target) ||
-      !can_reduce_all(own.meta.parts, own.op)) {
+      own.count == 0 || own.target_epoch.value == 0 || !can_reduce_all(own.meta.parts, own.op)) {
     return;
   }
+  if (is_deleted(own.target, Incarnation{1})) return send(from, refusal_of(own));
   LocalObject& object = objects_[own.target];
   if (object.target_epoch > own.target_epoch || object.writing || object.inbound ||
       (object.target_epoch.value == 0 && object.is_here())) {

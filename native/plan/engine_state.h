@@ -60,6 +60,7 @@ class Engine::State : private EngineTables {
   void on(NodeId from, const Message& message, const PushTo& push);
   void on(NodeId from, const Message& message, const Lost& lost);
   void on(NodeId from, const Message& message, const Drop& drop);
+  void on(NodeId from, const Message& message, const Deleted& deleted);
   void on(NodeId from, const Message& message, const ReduceOwn& own);
   void on(NodeId from, const Message& message, const ReduceState& state);
   void on(NodeId from, const Message& message, const PullStart& start);
@@ -85,6 +86,7 @@ class Engine::State : private EngineTables {
   void forget_if_empty(const ObjectId& id);
   void abandon(const ObjectId& id);
   void take_back(ObjectId id, LocalObject& object, const Waiter& waiter);
+  void delete_everywhere(const ObjectId& id, Incarnation upto);
   void drop_object(const ObjectId& id, Incarnation upto, bool deleted);
   void unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all);
   void free_retired();  // those that nobody maps, sends or writes any more
@@ -93,8 +95,6 @@ class Engine::State : private EngineTables {
   void on_admitted(const Admitted& admitted);
   void on_refused(const ObjectId& id, std::uint64_t size_bytes);
   void give_up(const ObjectId& name, const std::string& text);
-  bool ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line);
-  [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
   bool reserve_at_once(const ObjectId& id, std::uint64_t size_bytes);  // engine_keeping.cc
   void spill(const ObjectId& id);  // and what is in the file: engine_spill.cc
   void begin_spill(const Spilling& spilling, LocalObject& object);

@@ -6,17 +6,15 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "plan/accumulator.h"
 #include "plan/directory.h"
 #include "plan/engine.h"
+#include "plan/folding.h"
 #include "plan/inventory.h"
 #include "plan/local_object.h"
-#include "plan/pace.h"
 #include "plan/parked.h"
 #include "plan/pull.h"
 #include "plan/rails.h"
@@ -24,7 +22,6 @@
 #include "plan/reduce_tree.h"
 #include "plan/sender.h"
 #include "plan/spilling.h"
-#include "plan/workspace.h"
 
 namespace hoplite {
 
@@ -50,31 +47,6 @@ struct Carried {  // a source that came with its location
   Incarnation incarnation;
   Bytes bytes;
 };
-// The owner's side of a reduce. There may be thousands of members: a turn looks at those that have
-// news. One in none of `news`, `here`, `waiting` and `asked` is pulled wherever it is lacking.
-struct Folding {
-  Accumulator accumulator;
-  Workspace workspace;
-  std::map<TransferId, std::size_t> pulls;  // -> which slot
-  std::set<StripeIndex> reported;
-  std::size_t members_begun = 0;  // at the home: members when the late owners were judged last
-  bool failed = false;
-  std::set<NodeId> singly = {};          // who can't combine what it sends us
-  std::set<std::uint32_t> news = {};     // members with news
-  std::set<std::uint32_t> here = {};     // members of which some is here, or will be
-  std::set<std::uint32_t> waiting = {};  // members that another node has, to be pulled
-  std::set<std::pair<NodeId, std::uint32_t>> waiting_at = {};  // the same, by that node
-  std::set<std::pair<ObjectId, std::uint32_t>> asked = {};     // members that are being located
-  std::set<std::size_t> free_slots = {};                       // below `slots`
-  std::size_t slots = 0;                                       // how many were ever in use
-  std::map<StripeIndex, FoldPace> paces = {};                  // of the pulls
-
-  // More members have come; `all`: what was known of the others has changed as well.
-  void note_members(const ReduceOwn& own, bool all);
-  void stop_waiting(const Accumulator::Member& member);
-};
-enum class Here { kNothing, kSome, kAll };  // of what an owner lacks of a member
-
 struct EngineTables {
   EngineTables(const EngineConfig& config, std::uint64_t seed);
 
@@ -87,6 +59,10 @@ struct EngineTables {
   // A reduce of a client here, that this node plans; and who plans any other.
   [[nodiscard]] bool is_planned_here(const ObjectId& target) const;
   [[nodiscard]] NodeId planner_of(const ObjectId& target) const;
+  [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
+  [[nodiscard]] bool has_room_for_deletes() const;
+  [[nodiscard]] bool is_deleted(const ObjectId& id, Incarnation incarnation) const;
+  bool ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line);
   // what is here, for people (engine_listing.cc)
   [[nodiscard]] std::string full_text(const ObjectId& id, std::uint64_t size_bytes) const;
   [[nodiscard]] const std::string& holders_text() const;
@@ -124,7 +100,9 @@ struct EngineTables {
   std::map<ObjectId, Call> calls_;
   std::map<ObjectId, Locate> locates_;
   RecentObjects tombstones_;
-  RecentObjects undated_;  // of them, those whose homes have not said yet up to which attempt
+  RecentObjects deletes_;  // asked for here and not answered yet: repeated to new homes
+  RecentObjects undated_;  // such ones of all attempts, whatever there is
+  std::deque<std::pair<Waiter, DeleteCommand>> held_deletes_;  // until others are answered
   RecentObjects gone_;     // bytes that were here, and not granted to us again since
   RecentObjects orphans_;  // said to their homes; repeated to new ones
   mutable std::optional<std::pair<Instant, std::string>> holders_;  // as they were told last

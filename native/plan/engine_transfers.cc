@@ -38,7 +38,7 @@ void Engine::State::on(NodeId from, const Message&, const Grant& grant) {
     return claim(id);
   }
   // Its home has forgotten, or never heard, and would grant it again at once.
-  if (tombstones_.covers(id, grant.incarnation)) {
+  if (is_deleted(id, grant.incarnation)) {
     return send(view_.home_of(id), Delete{id, grant.incarnation});
   }
   LocalObject& object = it->second;

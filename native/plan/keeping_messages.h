@@ -1,6 +1,6 @@
-// What nodes say to each other about who keeps an object (its owner has died, or the node that has
-// it drains) and how far its receivers are. Plain data. Reached through messages.h; bytes in
-// docs/wire.md. SPDX-License-Identifier: Apache-2.0
+// What nodes say to each other about who keeps an object (its owner has died, the node that has it
+// drains, or it was deleted) and how far its receivers are. Plain data. Reached through messages.h;
+// bytes in docs/wire.md. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <vector>
@@ -40,6 +40,11 @@ struct Adopt {  // fetch it and keep it: only a draining node does
   ObjectMeta meta;
   NodeId owner = kNoNode;  // who tells of its last reference
   bool operator==(const Adopt&) const = default;
+};
+struct Deleted {  // answers Delete: no member keeps any of it
+  ObjectId object;
+  Incarnation upto;  // as asked for
+  bool operator==(const Deleted&) const = default;
 };
 struct Standing {  // how your copy stands; answered by a claim that says the same
   ObjectId object;

@@ -13,6 +13,7 @@ namespace hoplite {
 class OneEngine : public ::testing::Test {
  protected:
   static constexpr std::size_t kParkedMax = 64;
+  static constexpr std::size_t kDeletesMaxHere = 8;
 
   // Node 1 of `nodes`, whose links are up; its object has its home at `home`.
   OneEngine(std::size_t nodes, NodeId home, WhenFull when_full = WhenFull::kWait)
@@ -33,6 +34,7 @@ class OneEngine : public ::testing::Test {
     config.node = NodeId{1};
     config.arena_bytes = 1_MiB;
     config.parked_messages_max = kParkedMax;
+    config.deletes_max = kDeletesMaxHere;
     return config;
   }
   static ObjectMeta meta() {

@@ -45,9 +45,9 @@ struct Claim {  // all that the sender of this message has and wants of `object`
   // A small object's bytes follow as the message's payload when its put announces it.
   bool operator==(const Claim&) const = default;
 };
-struct Delete {  // everywhere, and refuse what comes late
+struct Delete {  // everywhere, and refuse what comes late; said again until Deleted answers it
   ObjectId object;
-  Incarnation upto;  // this attempt's bytes and older ones; 0: all there is, answered by Drop
+  Incarnation upto;  // this attempt's bytes and older ones; 0: all there is
   bool operator==(const Delete&) const = default;
 };
 struct Locate {  // asynchronous: answered by Located or Lost, once there is an answer
@@ -143,7 +143,7 @@ struct Lost {  // answers a Claim that wants, or a Locate; of a holder: no room 
 struct Drop {  // free your copy of it: it was deleted, or a newer attempt has replaced it
   ObjectId object;
   Incarnation upto;
-  bool deleted = true;
+  bool deleted = true;  // then the answer is a claim of what is left
   bool operator==(const Drop&) const = default;
 };
 

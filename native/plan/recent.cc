@@ -6,18 +6,30 @@
 namespace hoplite {
 
 void RecentObjects::note(const ObjectId& object, Incarnation upto, Instant now) {
-  Note& note = noted_[object];
+  const auto [it, is_new] = noted_.try_emplace(object);
+  Note& note = it->second;
+  if (is_new) {
+    note.place = order_.insert(order_.end(), object);
+  } else {
+    order_.splice(order_.end(), order_, note.place);
+  }
   note.upto = std::max(note.upto, upto);
   note.until = now + life_;
-  order_.emplace_back(note.until, object);
+  if (noted_.size() <= notes_max_) return;
+  const auto oldest = noted_.find(order_.front());
+  short_until_ = std::max(short_until_, oldest->second.until);
+  forget(oldest->first);
+}
+
+void RecentObjects::forget(const ObjectId& object) {
+  const auto it = noted_.find(object);
+  if (it == noted_.end()) return;
+  order_.erase(it->second.place);
+  noted_.erase(it);
 }
 
 void RecentObjects::handle_timeout(Instant now) {
-  while (!order_.empty() && order_.front().first <= now) {
-    const auto it = noted_.find(order_.front().second);
-    order_.pop_front();
-    if (it != noted_.end() && it->second.until <= now) noted_.erase(it);  // else: noted again
-  }
+  while (!order_.empty() && noted_.at(order_.front()).until <= now) forget(order_.front());
 }
 
 bool RecentObjects::covers(const ObjectId& object, Incarnation incarnation) const {
@@ -25,9 +37,15 @@ bool RecentObjects::covers(const ObjectId& object, Incarnation incarnation) cons
   return it != noted_.end() && incarnation <= it->second.upto;
 }
 
+std::optional<Incarnation> RecentObjects::find(const ObjectId& object) const {
+  const auto it = noted_.find(object);
+  if (it == noted_.end()) return std::nullopt;
+  return it->second.upto;
+}
+
 std::optional<Instant> RecentObjects::poll_timeout() const {
   if (order_.empty()) return std::nullopt;
-  return order_.front().first;
+  return noted_.at(order_.front()).until;
 }
 
 }  // namespace hoplite

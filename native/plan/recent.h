@@ -1,13 +1,13 @@
 // Of which objects something was said or done lately, and up to which attempt: deletions,
 // evictions, orphans. Each is remembered for one length of time, longer than any message that
-// crosses the news can be under way; what was noted last is forgotten last. Memory: a note per
-// object and life. SPDX-License-Identifier: Apache-2.0
+// crosses the news can be under way; what was noted last is forgotten last. Beyond `notes_max` the
+// oldest is forgotten early. Memory: 150 bytes a note. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <deque>
+#include <cstddef>
+#include <list>
 #include <map>
 #include <optional>
-#include <utility>
 
 #include "base/clock.h"
 #include "base/ids.h"
@@ -16,15 +16,19 @@ namespace hoplite {
 
 class RecentObjects {
  public:
-  explicit RecentObjects(Duration life) : life_(life) {}
+  RecentObjects(Duration life, std::size_t notes_max) : life_(life), notes_max_(notes_max) {}
 
   // Begins its life anew. An older attempt takes nothing back. Cost: O(log n), as for all below.
   void note(const ObjectId& object, Incarnation upto, Instant now);
-  void forget(const ObjectId& object) { noted_.erase(object); }
+  void forget(const ObjectId& object);
   void handle_timeout(Instant now);  // forgets those whose life is over
 
   [[nodiscard]] bool contains(const ObjectId& object) const { return noted_.contains(object); }
   [[nodiscard]] bool covers(const ObjectId& object, Incarnation incarnation) const;
+  [[nodiscard]] std::optional<Incarnation> find(const ObjectId& object) const;
+  [[nodiscard]] std::size_t size() const { return noted_.size(); }
+  // Whether a note that was forgotten early would still live: "not noted" then means "not known".
+  [[nodiscard]] bool is_short(Instant now) const { return now < short_until_; }
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
 
   // Calls visit(object, upto) for each, in the order of their ids.
@@ -37,10 +41,13 @@ class RecentObjects {
   struct Note {
     Incarnation upto;
     Instant until;
+    std::list<ObjectId>::iterator place;
   };
   Duration life_;
+  std::size_t notes_max_;
   std::map<ObjectId, Note> noted_;
-  std::deque<std::pair<Instant, ObjectId>> order_;  // of noting, for each life is equally long
+  std::list<ObjectId> order_;  // of noting, for each life is equally long
+  Instant short_until_;
 };
 
 }  // namespace hoplite

@@ -9,6 +9,7 @@ namespace hoplite {
 namespace {
 
 constexpr Instant kStart{1'000'000};
+constexpr std::size_t kMany = 10'000;
 
 ObjectId object(std::uint64_t number) {
   ObjectId id{};
@@ -19,7 +20,7 @@ ObjectId object(std::uint64_t number) {
 }
 
 TEST(RecentObjects, CoversTheNewestAttemptThatWasNotedAndAllBeforeIt) {
-  RecentObjects recent(1_s);
+  RecentObjects recent(1_s, kMany);
   EXPECT_FALSE(recent.contains(object(1)));
   recent.note(object(1), Incarnation{5}, kStart);
   recent.note(object(1), Incarnation{3}, kStart);
@@ -30,7 +31,7 @@ TEST(RecentObjects, CoversTheNewestAttemptThatWasNotedAndAllBeforeIt) {
 }
 
 TEST(RecentObjects, ForgetsEachWhenItsLifeIsOver) {
-  RecentObjects recent(1_s);
+  RecentObjects recent(1_s, kMany);
   EXPECT_FALSE(recent.poll_timeout());
   recent.note(object(1), Incarnation{1}, kStart);
   recent.note(object(2), Incarnation{1}, kStart + 400_ms);
@@ -44,7 +45,7 @@ TEST(RecentObjects, ForgetsEachWhenItsLifeIsOver) {
 }
 
 TEST(RecentObjects, BeginsALifeAnewWhenItIsNotedAgain) {
-  RecentObjects recent(1_s);
+  RecentObjects recent(1_s, kMany);
   recent.note(object(1), Incarnation{1}, kStart);
   recent.note(object(1), Incarnation{1}, kStart + 500_ms);
   recent.handle_timeout(kStart + 1_s);
@@ -55,7 +56,7 @@ TEST(RecentObjects, BeginsALifeAnewWhenItIsNotedAgain) {
 }
 
 TEST(RecentObjects, RemembersTheNewestWhateverItsNumberAndHoweverManyThereAre) {
-  RecentObjects recent(1_s);
+  RecentObjects recent(1_s, kMany);
   for (std::uint64_t number = 10'000; number > 0; --number) {
     recent.note(object(number), Incarnation{1}, kStart);
   }
@@ -63,8 +64,21 @@ TEST(RecentObjects, RemembersTheNewestWhateverItsNumberAndHoweverManyThereAre) {
   EXPECT_TRUE(recent.contains(object(10'000)));
 }
 
+TEST(RecentObjects, ForgetsTheOldestBeyondItsBoundAndKnowsThatItDid) {
+  RecentObjects recent(1_s, 2);
+  recent.note(object(1), Incarnation{1}, kStart);
+  recent.note(object(2), Incarnation{1}, kStart + 100_ms);
+  recent.note(object(1), Incarnation{1}, kStart + 200_ms);
+  EXPECT_FALSE(recent.is_short(kStart + 200_ms));
+  recent.note(object(3), Incarnation{1}, kStart + 300_ms);
+  EXPECT_FALSE(recent.contains(object(2))) << "the oldest, for 1 was noted again";
+  EXPECT_EQ(recent.size(), 2U);
+  EXPECT_TRUE(recent.is_short(kStart + 1_s));
+  EXPECT_FALSE(recent.is_short(kStart + 1_s + 100_ms)) << "2 would be forgotten now anyhow";
+}
+
 TEST(RecentObjects, IsToldToForgetOne) {
-  RecentObjects recent(1_s);
+  RecentObjects recent(1_s, kMany);
   recent.note(object(1), Incarnation{1}, kStart);
   recent.note(object(2), Incarnation{1}, kStart);
   recent.forget(object(1));

@@ -75,7 +75,7 @@ struct PullRefused {  // the sender can't (or can no longer) serve this transfer
 using PeerMessage =
     std::variant<Claim, Delete, Locate, ReduceWant, ReduceReport, ResyncDone, Grant, Located, Push,
                  PushTo, Lost, Drop, ReduceOwn, ReduceState, PullStart, Credit, PullStop,
-                 PullRefused, Orphan, Adopt, Standing, Progress, ResyncWanted>;
+                 PullRefused, Orphan, Adopt, Standing, Progress, ResyncWanted, Deleted>;
 
 // A message with what every frame carries. The payload of Claim, Push and Located travels beside
 // it.

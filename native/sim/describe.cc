@@ -132,6 +132,7 @@ std::string describe_body(const PeerMessage& body) {
             return Line("PushTo").add(m.object).list("receivers", m.receivers).str();
           },
           [](const Lost& m) { return Line("Lost").add(m.object).add(m.text).str(); },
+          [](const Deleted& m) { return Line("Deleted").add(m.object).add("upto", m.upto).str(); },
           [](const Drop& m) { return Line("Drop").add(m.object).add("upto", m.upto).str(); },
           [](const ReduceOwn& m) {
             Line line("ReduceOwn");

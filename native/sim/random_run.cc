@@ -136,6 +136,11 @@ class Run {
       config.engine.parked_messages_max = 1 + bits / 2'097'152 % 16;
       config.engine.parked_bytes_max = 16_KiB << (bits / 33'554'432 % 4);
     }
+    // Half of the runs remember next to nothing, and delete few objects at once.
+    if (bits / 134'217'728 % 2 == 0) {
+      config.engine.recent_objects_max = 1 + bits / 268'435'456 % 16;
+      config.engine.deletes_max = 1 + bits / 4'294'967'296 % 16;
+    }
     // Half of the runs with small arenas spill, a third of them to a disk that is small or faulty.
     if (has_small_arena_ && bits / 256 % 2 == 0) {
       config.engine.when_full = WhenFull::kSpill;

@@ -61,6 +61,8 @@ EngineConfig config() {
   config.block_bytes_max = kBlockBytes;
   config.inline_bytes_max = 1'000;
   config.parked_messages_max = 8;
+  config.deletes_max = 8;
+  config.recent_objects_max = 8;
   config.parked_bytes_max = 2 * kControlFrameBytesMax;
   config.when_full = WhenFull::kSpill;
   return config;

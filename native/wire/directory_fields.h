@@ -123,5 +123,10 @@ void fields(A& a, Of<A, Drop> m) {
   id(a, m.upto);
   a.flag(m.deleted);
 }
+template <typename A>
+void fields(A& a, Of<A, Deleted> m) {
+  fields(a, m.object);
+  id(a, m.upto);
+}
 
 }  // namespace hoplite::wire

@@ -50,6 +50,7 @@ enum class FrameType : std::uint8_t {
   kStanding = 52,
   kProgress = 53,
   kResyncWanted = 54,
+  kDeleted = 55,
 };
 
 // What stands in front of every frame.

@@ -45,6 +45,8 @@ const PullStart kPullStart{object(1),
 std::vector<PeerMessage> one_of_each(const ObjectId& id = object(1)) {
   const Incarnation life{4};
   const TargetEpoch target_epoch{6};
+  const ReduceState reduce_state{id,     target_epoch, ReducePhase::kFailed, {1},
+                                 {2, 3}, NodeId{6},    Code::kReduceFailed,  "few"};
   return {
       Claim{id,
             life,
@@ -93,14 +95,7 @@ std::vector<PeerMessage> one_of_each(const ObjectId& id = object(1)) {
                 true,
                 true,
                 true},
-      ReduceState{id,
-                  target_epoch,
-                  ReducePhase::kFailed,
-                  {1},
-                  {2, 3},
-                  NodeId{6},
-                  Code::kReduceFailed,
-                  "few"},
+      reduce_state,
       kPullStart,
       Credit{3},
       PullStop{},
@@ -110,6 +105,7 @@ std::vector<PeerMessage> one_of_each(const ObjectId& id = object(1)) {
       Standing{id, life, true, true},
       Progress{id, life, target_epoch, {{StripeIndex{1}, LeaseId{7}, 5}, {StripeIndex{3}, {}, 2}}},
       ResyncWanted{},
+      Deleted{id, life},
   };
 }
 
@@ -268,7 +264,7 @@ TEST(Frame, HeadersThatLieAreRefused) {
   EXPECT_EQ(code_with(4, 2), Code::kWrongVersion);  // version
   EXPECT_EQ(code_with(6, 0), Code::kBadFrame);      // type
   EXPECT_EQ(code_with(6, 31), Code::kBadFrame);     // type
-  EXPECT_EQ(code_with(6, 55), Code::kBadFrame);     // type
+  EXPECT_EQ(code_with(6, 56), Code::kBadFrame);     // type
   EXPECT_EQ(code_with(7, 1), Code::kBadFrame);      // flags
   EXPECT_EQ(code_with(11, 1), Code::kBadFrame);     // 16 MiB of body
   EXPECT_EQ(code_with(12, 1), Code::kBadFrame);     // a payload where none may be

@@ -30,6 +30,7 @@ constexpr FrameType type_of(const Adopt&) { return FrameType::kAdopt; }
 constexpr FrameType type_of(const Standing&) { return FrameType::kStanding; }
 constexpr FrameType type_of(const Progress&) { return FrameType::kProgress; }
 constexpr FrameType type_of(const ResyncWanted&) { return FrameType::kResyncWanted; }
+constexpr FrameType type_of(const Deleted&) { return FrameType::kDeleted; }
 constexpr FrameType type_of(const Hello&) { return FrameType::kHello; }
 constexpr FrameType type_of(const Welcome&) { return FrameType::kWelcome; }
 constexpr FrameType type_of(const Proof&) { return FrameType::kProof; }

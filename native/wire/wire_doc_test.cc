@@ -89,6 +89,7 @@ TEST(WireDoc, EveryFrameHasItsRow) {
       {FrameType::kPushTo, "PushTo"},
       {FrameType::kLost, "Lost"},
       {FrameType::kDrop, "Drop"},
+      {FrameType::kDeleted, "Deleted"},
       {FrameType::kReduceOwn, "ReduceOwn"},
       {FrameType::kReduceState, "ReduceState"},
       {FrameType::kPullStart, "PullStart"},

@@ -1,0 +1,83 @@
+// The deletions of one directory shard. Each awaits the members that may have some of the object:
+// a member answers a Drop by a claim of nothing. When none is awaited, every node that asked for
+// the deletion hears `Deleted` and repeats it no more, and the shard remembers the attempt for a
+// life, so as to refuse what comes late. A member that does not answer is awaited for a life, or
+// until there are too many deletions. Memory: some 300 bytes for each deletion under way, 150 for
+// each that has ended; both are bounded. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <list>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "plan/engine_config.h"
+#include "plan/membership.h"
+#include "plan/parcel.h"
+#include "plan/recent.h"
+
+namespace hoplite {
+
+inline constexpr const char* kLostAsOrphan =
+    "its owner had died and its memory was needed; put it again";
+
+class Deletions {
+ public:
+  using Awaited = std::map<NodeId, bool>;  // true: what the member has is said again by its resync
+
+  explicit Deletions(const EngineConfig& config);
+
+  // What `request` asks for is under way from now on, or has ended. `upto`: as far as is known
+  // here. `is_known`: the shard has heard of an attempt, so that no later one is meant. `from`
+  // kNoNode: it is an orphan of which nothing is left.
+  void begin(NodeId from, const Delete& request, Incarnation upto, bool is_known,
+             const Awaited& awaited, Instant now);
+  void answer(NodeId to, const Delete& request);  // it has ended, or came too late to matter
+
+  // Returns false if the claim is of bytes that are deleted, or says nothing else than that they
+  // are gone or wanted. `is_served`: the shard has an entry, of a later attempt.
+  [[nodiscard]] bool admit(NodeId from, const Claim& claim, bool is_served, Instant now);
+  void refuse(NodeId to, const ObjectId& object);  // its question: says why it is gone
+
+  void handle_link_down(NodeId node);
+  void handle_resync_done(NodeId node, Instant now);
+  void handle_view(const Membership& view, Instant now);
+  void remove_node(NodeId node, Instant now);
+  void handle_timeout(Instant now);
+
+  [[nodiscard]] bool contains(const ObjectId& object) const;
+  [[nodiscard]] bool covers(const Delete& request) const;  // begun with it, or before
+  [[nodiscard]] std::size_t under_way_count() const { return under_way_.size(); }
+  [[nodiscard]] std::optional<Parcel> poll_parcel();
+  [[nodiscard]] std::optional<Instant> poll_timeout() const;
+  void check_invariants() const;
+
+ private:
+  struct Deletion {
+    Incarnation upto;
+    bool is_undated = false;  // what the awaited members have is meant, whatever its attempt
+    Awaited awaited;
+    std::set<std::pair<NodeId, Incarnation>> requests;  // to be answered
+    Instant until;
+    std::list<ObjectId>::iterator place;
+  };
+  using UnderWay = std::map<ObjectId, Deletion>;
+
+  UnderWay::iterator open(const ObjectId& object, Incarnation upto, Instant now);
+  void end(UnderWay::iterator it, Instant now);
+  void stop_awaiting(NodeId node, bool only_stale, Instant now);
+  void drop(NodeId to, const ObjectId& object, Incarnation upto);
+
+  EngineConfig config_;
+  std::size_t members_ = 1;
+  UnderWay under_way_;
+  std::list<ObjectId> order_;  // of what is under way: the oldest first
+  RecentObjects ended_;
+  RecentObjects orphans_;  // of them
+  std::deque<Parcel> parcels_;
+};
+
+}  // namespace hoplite
