@@ -250,10 +250,12 @@ void Directory::bury(NodeId from, const Delete& request, Entry& entry, Instant n
   const ObjectId object = request.object;
   const Incarnation upto =
       request.upto.value > 0 ? request.upto : std::max(entry.incarnation, Incarnation{1});
-  // The claim of what was put may still be under way, over another link than the deletion came.
-  const bool is_known = entry.known && entry.incarnation >= upto;
+  // The claim of an attempt may still be under way, over another link than the deletion came. A
+  // first attempt that is known is the only one.
+  const bool is_first = entry.known && entry.incarnation >= upto && upto.value == 1;
+  const bool is_known = entry.known;
   Deletions::Awaited awaited;
-  for (const NodeId node : is_known ? unheard_ : live_) {
+  for (const NodeId node : is_first ? unheard_ : live_) {
     if (node != config_.node) awaited.emplace(node, unheard_.contains(node));
   }
   for (const auto& [node, holder] : entry.holders) awaited.insert_or_assign(node, holder.stale);

@@ -63,7 +63,7 @@ Engine::State::State(const EngineConfig& config, std::uint64_t seed) : EngineTab
 
 // Messages to ourselves, admissions, what the home owes, folds, blocks: each may cause the others.
 void Engine::State::settle() {
-  fold_bytes_left_ = kBytesPerTurnMax;
+  fold_bytes_left_ = config_.fold_bytes_max - std::min(config_.fold_bytes_max, fold_bytes_queued_);
   more_ = false;
   bool is_settled = false;
   for (std::size_t step = 0; !is_settled && step < kStepsPerTurnMax; ++step) {
@@ -138,6 +138,8 @@ std::optional<Action> Engine::State::poll_action() {
   if (actions_.empty()) return std::nullopt;
   Action action = std::move(actions_.front());
   actions_.pop_front();
+  if (const auto* fold = std::get_if<Fold>(&action)) fold_bytes_queued_ -= fold->from.size_bytes;
+  if (const auto* end = std::get_if<Finish>(&action)) fold_bytes_queued_ -= end->from.size_bytes;
   return action;
 }
 

@@ -26,6 +26,7 @@ struct EngineConfig {
   std::uint32_t credit_blocks_min = kCreditBlocksMin;
   std::uint64_t credit_bytes = kCreditBytes;
   std::uint64_t rail_queue_bytes = kRailQueueBytes;
+  std::uint64_t fold_bytes_max = kBytesPerTurnMax;       // queued at a time
   std::size_t parked_messages_max = kParkedMessagesMax;  // of one peer
   std::uint64_t parked_bytes_max = kParkedBytesMax;      // of all peers
   std::size_t deletes_max = kDeletesMax;                 // under way at once, that a node asks for

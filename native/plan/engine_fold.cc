@@ -72,10 +72,17 @@ void Engine::State::fold_steps(const LocalObject& target, const Folding& folding
         source = cell_run(target, folding, block, *step.from, before, run);
         if (is_half(dtype)) dtype = DType::kFloat32;
       }
-      actions_.emplace_back(Fold{into, source, dtype, own.op, step.first});
+      queue(Fold{into, source, dtype, own.op, step.first});
     }
     if (step.from) fold_bytes_left_ -= std::min(fold_bytes_left_, range.size_bytes);
   }
+}
+
+// Replies and grants wait behind it: so only as much is queued as a turn or two work off.
+template <typename T>
+void EngineTables::queue(const T& fold) {
+  fold_bytes_queued_ += fold.from.size_bytes;
+  actions_.emplace_back(fold);
 }
 
 // Books the block of these members, which lies at `from`.
@@ -96,7 +103,7 @@ void Engine::State::combine(const Sender::Next& next) {
     const std::uint64_t at = next.block.extent.offset + run.range.offset - next.range.offset;
     for (std::size_t i = 0; i < next.combined.size(); ++i) {
       const Extent from = objects_.at(next.combined[i]).in_arena(run.range);
-      actions_.emplace_back(Fold{{at, run.range.size_bytes}, from, run.dtype, next.op, i == 0});
+      queue(Fold{{at, run.range.size_bytes}, from, run.dtype, next.op, i == 0});
     }
   }
   const std::uint64_t folded = next.combined.size() * next.range.size_bytes;
@@ -116,7 +123,7 @@ void Engine::State::finish_block(const LocalObject& target, Folding& folding,
     if (!needs_finish(run.dtype, own.op)) continue;
     const Extent into{target.extent->offset + run.range.offset, run.range.size_bytes};
     const Extent from = cell_run(target, folding, whole.block, 0, std::span(runs).first(i), run);
-    actions_.emplace_back(Finish{into, from, run.dtype, own.op, own.count});
+    queue(Finish{into, from, run.dtype, own.op, own.count});
     fold_bytes_left_ -= std::min(fold_bytes_left_, from.size_bytes);
   }
 }

@@ -133,6 +133,33 @@ TEST_F(Owner, LooksAtAMemberWhenThereIsNewsOfIt) {
   EXPECT_LE(engine_.stats().members_looked_at - before, 5 * kMany);
 }
 
+// A local source of 1 GiB was queued by some hundred events, in front of every reply.
+TEST_F(Owner, QueuesNoMoreFoldsThanATurnOrTwoWorkOff) {
+  constexpr std::uint64_t kBytes = 96'000;
+  const ObjectId local = Nodes(3).object_at(2, 11);
+  ask(PutCommand{local, Incarnation{1}, floats_meta(kBytes), {}});
+  ask(WroteCommand{local, Incarnation{1}, kBytes, false});
+  ReduceOwn own;
+  own.target = Nodes(3).object_at(1, 10);
+  own.target_epoch = TargetEpoch{1};
+  own.meta = floats_meta(kBytes);
+  own.meta.block_bytes = 8192;
+  own.stripe_count = 1;
+  own.owned = {StripeIndex{0}};
+  own.source_count = own.count = 2;
+  own.members = {{0, local, Incarnation{1}, false}};
+  hear(kHome, own);
+  std::uint64_t folded = 0;
+  for (int turn = 0; turn < 10 && folded < kBytes; ++turn) {
+    for (int event = 0; event < 20; ++event) engine_.handle_timeout(now_);
+    std::uint64_t queued = 0;
+    for (const Fold& fold : deeds<Fold>()) queued += fold.from.size_bytes;
+    EXPECT_LE(queued, kFoldBytesMaxHere + own.meta.block_bytes);
+    folded += queued;
+  }
+  EXPECT_EQ(folded, kBytes);
+}
+
 TEST_F(Owner, DropsItOnlyWhenItsHomeSaysSo) {
   other_starts();
   hear(kOther, Drop{id_, Incarnation{1}, true});

@@ -62,6 +62,8 @@ struct EngineTables {
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
   [[nodiscard]] bool has_room_for_deletes() const;
   [[nodiscard]] bool is_deleted(const ObjectId& id, Incarnation incarnation) const;
+  template <typename T>
+  void queue(const T& fold);  // engine_fold.cc
   bool ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line);
   // what is here, for people (engine_listing.cc)
   [[nodiscard]] std::string full_text(const ObjectId& id, std::uint64_t size_bytes) const;
@@ -117,11 +119,12 @@ struct EngineTables {
   std::deque<Message> loop_;
   Parked parked_;
   std::deque<Action> actions_;
-  std::optional<Carried> carried_;    // for this turn
-  Bytes payload_in_;                  // of the message being received
-  std::optional<ObjectId> granting_;  // whose range is asked for while its grant is handled
-  std::uint64_t fold_bytes_left_ = 0;
-  bool more_ = false;  // a turn's worth was done and there is more
+  std::optional<Carried> carried_;       // for this turn
+  Bytes payload_in_;                     // of the message being received
+  std::optional<ObjectId> granting_;     // whose range is asked for while its grant is handled
+  std::uint64_t fold_bytes_left_ = 0;    // in this turn
+  std::uint64_t fold_bytes_queued_ = 0;  // among `actions_`
+  bool more_ = false;                    // a turn's worth was done and there is more
   EngineStats stats_;
 };
 

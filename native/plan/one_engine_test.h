@@ -14,6 +14,7 @@ class OneEngine : public ::testing::Test {
  protected:
   static constexpr std::size_t kParkedMax = 64;
   static constexpr std::size_t kDeletesMaxHere = 8;
+  static constexpr std::uint64_t kFoldBytesMaxHere = 64_KiB;
 
   // Node 1 of `nodes`, whose links are up; its object has its home at `home`.
   OneEngine(std::size_t nodes, NodeId home, WhenFull when_full = WhenFull::kWait)
@@ -35,6 +36,7 @@ class OneEngine : public ::testing::Test {
     config.arena_bytes = 1_MiB;
     config.parked_messages_max = kParkedMax;
     config.deletes_max = kDeletesMaxHere;
+    config.fold_bytes_max = kFoldBytesMaxHere;
     return config;
   }
   static ObjectMeta meta() {

@@ -140,6 +140,7 @@ class Run {
     if (bits / 134'217'728 % 2 == 0) {
       config.engine.recent_objects_max = 1 + bits / 268'435'456 % 16;
       config.engine.deletes_max = 1 + bits / 4'294'967'296 % 16;
+      config.engine.fold_bytes_max = 1 + bits / 68'719'476'736 % 65'536;
     }
     // Half of the runs with small arenas spill, a third of them to a disk that is small or faulty.
     if (has_small_arena_ && bits / 256 % 2 == 0) {
