@@ -192,6 +192,7 @@ def test_a_result_goes_when_its_owner_dies(actors: Actors, mortal: Any) -> None:
 def test_what_is_lost_is_said_at_once_to(actors: Actors, reader: str) -> None:
     ref = made(actors.producer, "hoplite_numpy")
     attachment().delete(object_of(ref))
+    assert eventually(lambda: is_gone(object_of(ref)))
     with pytest.raises(ray.exceptions.RayError, match="was deleted"):
         READERS[reader](actors, ref)
 
