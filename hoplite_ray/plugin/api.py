@@ -68,7 +68,7 @@ def owned(here: Attachment, layout: Layout, deadline: float | None) -> Iterator[
 
     Waits at the end until there is a steward, at most until `deadline`.
     """
-    incarnation = ids.incarnation(here.began_s)
+    incarnation = ids.incarnation()
     ref = ray.put(PutHandle(incarnation, layout))
     here.journal.owned(ref.binary(), incarnation)
     try:

@@ -325,7 +325,7 @@ def _anchored(timeout_s: float | None) -> tuple[Attachment, Ref, float | None]:
 def _named(here: Attachment, anchor: Ref) -> tuple[bytes, int]:
     """Id and incarnation of the running task's next array, in the journal before it exists."""
     object_id = ids.next_array_id()
-    incarnation = ids.incarnation(here.began_s)
+    incarnation = ids.incarnation()
     here.journal.anchored(object_id, anchor.binary(), incarnation)
     return object_id, incarnation
 

@@ -24,12 +24,12 @@ from hoplite_ray.errors import (
     ObjectLostError,
     UnusableAfterForkError,
 )
-from hoplite_ray.plugin import flag, seams
+from hoplite_ray.plugin import flag, ids, seams
 from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.journal import Journal
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.sharing import SharedCall, deadline_in, left_s
-from hoplite_ray.plugin.start import NodePlace, RunningNode, began_s, ensure_node, node_name
+from hoplite_ray.plugin.start import NodePlace, RunningNode, ensure_node, node_name
 from hoplite_ray.store import Store
 
 _PUTS_KNOWN_MAX = 16_384  # each takes some 200 bytes
@@ -57,7 +57,7 @@ class Attachment:
         flag.refuse_raw(ray.get_runtime_context().runtime_env)
         self.place = place
         self.connection = seams.connection()
-        self.began_s = began_s()
+        ids.lives_before()  # asked here, where no event loop waits for Ray's answer
         self._node: RunningNode = ensure_node(place, flag.asked())
         self._store: Store | None = Store.attach(self._node.socket)
         self.journal = Journal(place.journals)

@@ -143,14 +143,30 @@ def this_actor() -> Any:
     return ray.get_runtime_context().current_actor
 
 
-def is_restarted() -> bool:
-    """Whether Ray has restarted the actor that this process is.
+def actor_id() -> str | None:
+    """The id of the actor that this process is, the same in all its lives; None outside actors."""
+    return ray.get_runtime_context().get_actor_id()
 
-    Ray's own `was_current_actor_reconstructed` reads a property that Ray has deprecated.
+
+def restarts() -> int:
+    """How often Ray had restarted the actor that this process is; 0 outside actors. Asks the GCS.
+
+    Raises: HopliteError if Ray has forgotten the actor, or has a later life of it by now.
     """
-    actor = ray.get_runtime_context().get_actor_id()
-    told = ray._private.state.state.actor_table(actor)
-    return bool(told["NumRestarts"])
+    from ray.core.generated.gcs_pb2 import ActorTableData  # type: ignore[attr-defined]
+
+    actor = actor_id()
+    if actor is None:
+        return 0
+    accessor = ray._private.state.state._connect_and_get_accessor()
+    told = accessor.get_actor_info(ray.ActorID(bytes.fromhex(actor)))
+    record = None if told is None else ActorTableData.FromString(told)
+    if record is None or record.address.worker_id != _worker().worker_id:
+        raise HopliteError(
+            f"Ray has taken this process for dead, and knows another life of actor {actor}, or "
+            "none: nothing that is made here counts any more; end this process"
+        )
+    return int(record.num_restarts)
 
 
 def is_draining(ray_node_id: str) -> bool:

@@ -103,12 +103,6 @@ def _free_of_nodes(directory: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def began_s() -> float:
-    """When the first node of this cluster was asked for, in seconds since 1970."""
-    values = seams.KeyValues(ray.get_runtime_context().gcs_address)
-    return float(values.put_if_absent("began", str(time.time()).encode()))
-
-
 def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None) -> RunningNode:
     """Return the running node of `place`, started here if nobody has; `lost` is known to be dead.
 

@@ -61,7 +61,7 @@ class Steward:
     def __init__(self) -> None:
         self._here = attachment()
         self._life = StewardLife(self._here.place)
-        self._is_restarted = seams.is_restarted()
+        self._is_restarted = seams.restarts() > 0
         self._anchors: set[bytes] = set()  # of this life, as long as somebody has them
         here = self._here
         self._journals = Journals(here.journal, here.place.journals, self._anchors.__contains__)

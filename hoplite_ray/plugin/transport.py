@@ -40,7 +40,7 @@ class Route:
     def new(cls) -> Route:
         """A route that nobody has; what is put there goes with it."""
         here = attachment()
-        route = cls(new_id(), ids.incarnation(here.began_s), here.anchors.take())
+        route = cls(new_id(), ids.incarnation(), here.anchors.take())
         here.journal.anchored(route.object_id, route._anchor.binary(), route.incarnation)
         return route
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,11 +153,15 @@ def test_calls_of_an_async_actor_make_their_own_arrays(cluster: RayCluster) -> N
 def test_a_call_of_an_async_actor_that_is_retried_makes_its_array_again(
     cluster: RayCluster,
 ) -> None:
+    """Case 24_a_clock_that_is_set_back: the second life's clock is an hour behind."""
+
     @ray.remote(num_cpus=0, max_restarts=1, max_task_retries=1)
     class Mortal:
         def __init__(self, mark: str) -> None:
             self.again = os.path.exists(mark)
             Path(mark).touch()
+            if self.again:
+                time.time = lambda: time.clock_gettime(time.CLOCK_REALTIME) - 3600
 
         async def make(self) -> hop.Array:
             made = await asyncio.to_thread(hop.array, np.full(LARGE, int(self.again), np.float32))

@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -94,20 +95,29 @@ def test_an_actor_has_its_own_handle(cluster: RayCluster) -> None:
     assert ray.get(actor.itself.remote()) == actor._actor_id.binary()
 
 
-def test_an_actor_knows_without_a_warning_that_ray_has_restarted_it(cluster: RayCluster) -> None:
+def test_an_actor_knows_without_a_warning_how_often_ray_has_restarted_it(
+    cluster: RayCluster,
+) -> None:
     @ray.remote(num_cpus=0, max_restarts=1, max_task_retries=-1)
     class Actor:
         def __init__(self) -> None:  # as the steward asks
             warnings.simplefilter("error")
-            self._is_restarted = seams.is_restarted()
+            self._restarts = seams.restarts()
 
-        def is_restarted(self) -> bool:
-            return self._is_restarted
+        def restarts(self) -> int:
+            return self._restarts
 
+        def restarts_of_another_life(self) -> None:
+            seams._worker = lambda: SimpleNamespace(worker_id=bytes(28))
+            seams.restarts()
+
+    assert seams.restarts() == 0, "a driver is no actor"
     actor = Actor.remote()
-    assert not ray.get(actor.is_restarted.remote())
+    assert ray.get(actor.restarts.remote()) == 0
     ray.kill(actor, no_restart=False)
-    assert eventually(lambda: ray.get(actor.is_restarted.remote()))
+    assert eventually(lambda: ray.get(actor.restarts.remote()) == 1)
+    with pytest.raises(hop.HopliteError, match="knows another life of actor"):
+        ray.get(actor.restarts_of_another_life.remote())
 
 
 def test_task_id_and_attempt_name_a_task_and_return_id_its_ref(cluster: RayCluster) -> None:
