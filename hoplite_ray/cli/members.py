@@ -16,10 +16,7 @@ from hoplite_ray.config import Memory, shown
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError
 
-# A restarted actor's arrays outrank the earlier ones by the clock, and Ray needs a second to
-# restart it. Calls that are signed over a minute apart are refused.
-_SKEW_GOOD_S = 0.5
-_SKEW_MAX_S = 5.0
+_SKEW_GOOD_S = 0.5  # from then on lines of two logs are in another order than a person expects
 _JOURNAL_BYTES_GOOD = 64 << 20  # a million objects of processes that still live
 
 _NEXT: dict[str, str] = {
@@ -169,9 +166,8 @@ def _clock(node: NodeReport) -> Iterator[Finding]:
     if skew_s < _SKEW_GOOD_S:
         yield Finding("ok", "clock", text)
         return
-    level: Level = "warn" if skew_s < _SKEW_MAX_S else "fail"
-    cause = f"{text}: a restarted actor's arrays may lose against its earlier ones"
-    yield Finding(level, "clock", cause, "set the clocks of both machines by NTP")
+    cause = f"{text}: nodes go on, but times of logs and of Serve's hops don't compare"
+    yield Finding("warn", "clock", cause, "set the clocks of both machines by NTP")
 
 
 def _directory(place: Place) -> Iterator[Finding]:

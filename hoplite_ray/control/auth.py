@@ -1,7 +1,9 @@
-"""Proof, on every control call, that the caller knows the cluster's secret (design decision 15).
+"""Proof, on every control call, that the caller knows the cluster's secret (design decision 25).
 
-A proof is an HMAC-SHA256 over the method, the request's bytes, the time and a nonce, so that it
-fits one request only, once, and for a minute. The secret itself never travels. gRPC without TLS
+A proof is an HMAC-SHA256 over the method, the request's bytes, a nonce, the life of the node that
+is called and the moment in it. So it fits one request to one life of one node only, once, and for
+a minute. The caller learns life and moment from the node: its first call is refused with them, and
+made again. No wall clock is asked at either end. The secret itself never travels. gRPC without TLS
 does not hide what is asked and answered; tls.py does, where Ray's settings say so.
 """
 
@@ -11,32 +13,76 @@ import hashlib
 import hmac
 import math
 import secrets
+from typing import NamedTuple
 
 from hoplite_ray.errors import UnauthenticatedError
 
 METADATA_KEY = "hoplite-proof"
+CHALLENGE_KEY = "hoplite-challenge"  # in the trailing metadata of a call that is to be made again
 SECRET_BYTES_MIN = 16  # 128 bits: what HMAC-SHA256 needs to be out of reach of guessing
 
-_LIFE_S = 60.0  # clocks of one cluster are closer than this; a replay later than it is refused
-_NONCES_MAX = 65536  # of the last minute; a busier control plane than this is out of order
+_VALID_S = 60.0  # a proof is refused when it is older, and its nonce is forgotten after that
+_NONCES_MAX = 65536  # of the last two minutes; a busier control plane than this is out of order
 
 
-def proof(secret: bytes, method: str, request: bytes, *, now_s: float) -> str:
-    """Return the metadata value for one call."""
-    stamp = f"{now_s:.3f}:{secrets.token_hex(16)}"
-    return f"{stamp}:{_mac(secret, method, request, stamp)}"
+class NodeClock(NamedTuple):
+    """What a caller knows of a node: its life, and how far its moments are ahead of our clock.
+
+    Our clock is the caller's monotonic one. Both run alike; a machine that sleeps is challenged
+    again.
+    """
+
+    life: str
+    ahead_s: float
 
 
-def _mac(secret: bytes, method: str, request: bytes, stamp: str) -> str:
-    covered = b"\0".join([b"hoplite-control-1", method.encode(), stamp.encode(), request])
-    return hmac.new(secret, covered, hashlib.sha256).hexdigest()
+UNMET = NodeClock("unknown", 0.0)  # of a node that was never called
+
+
+def proof(
+    secret: bytes, method: str, request: bytes, *, clock: NodeClock = UNMET, now_s: float
+) -> str:
+    """Return the metadata value for one call to the node of `clock`, by the monotonic `now_s`."""
+    stamp = f"{clock.life}:{now_s + clock.ahead_s:.3f}:{secrets.token_hex(16)}"
+    return f"{stamp}:{_mac(secret, 'control', method.encode(), stamp.encode(), request)}"
+
+
+def learn(secret: bytes, signed: str, challenge: str, *, now_s: float) -> NodeClock | None:
+    """Return what the node's answer to the proof `signed` says; None if it is no such answer.
+
+    A challenge covers the nonce that it answers, so that an older one is of no use to whoever
+    repeats it: a moment that was true once comes later here, and is never ahead of the node's.
+    """
+    life, _, rest = challenge.partition(":")
+    moment, _, mac = rest.partition(":")
+    nonce = signed.split(":")[2]
+    expected = _mac(secret, "challenge", nonce.encode(), f"{life}:{moment}".encode())
+    if not (mac.isascii() and hmac.compare_digest(expected, mac)):
+        return None
+    return NodeClock(life, float(moment) - now_s)
+
+
+def _mac(secret: bytes, kind: str, *covered: bytes) -> str:
+    text = b"\0".join([b"hoplite-2", kind.encode(), *covered])
+    return hmac.new(secret, text, hashlib.sha256).hexdigest()
+
+
+class OtherTimeError(UnauthenticatedError):
+    """The caller knows the secret, and not the moment: it may sign again by `challenge`."""
+
+    def __init__(self, message: str, challenge: str) -> None:
+        super().__init__(message)
+        self.challenge = challenge
 
 
 class Verifier:
-    """Checks proofs and remembers the nonces of the last minute. One event loop owns it."""
+    """Checks proofs, and remembers the nonces of the last two minutes. One event loop owns it."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, *, now_s: float) -> None:
+        """`now_s`: of a monotonic clock, as in `check`."""
         self._secret = secret
+        self._life = secrets.token_hex(8)
+        self._began_s = now_s
         self._seen: dict[str, float] = {}  # nonce -> when it may be forgotten; oldest first
 
     def check(self, method: str, request: bytes, given: str | None, *, now_s: float) -> None:
@@ -44,43 +90,52 @@ class Verifier:
 
         Raises:  UnauthenticatedError saying why not; never says anything about the secret.
         """
-        made_s, nonce, mac = _parts(given)
-        expected = _mac(self._secret, method, request, f"{given}".rpartition(":")[0])
+        life, made_s, nonce, mac = _parts(given)
+        stamp = f"{given}".rpartition(":")[0]
+        expected = _mac(self._secret, "control", method.encode(), stamp.encode(), request)
         if not hmac.compare_digest(expected, mac):
             raise UnauthenticatedError(
                 "the caller does not know this cluster's secret; give it the same --secret-file"
             )
-        if abs(now_s - made_s) > _LIFE_S:
-            raise UnauthenticatedError(
-                f"the call was signed {now_s - made_s:.0f} s ago by the caller's clock; "
-                "set the clocks of both machines"
+        moment_s = now_s - self._began_s
+        if life != self._life or abs(moment_s - made_s) > _VALID_S:
+            raise OtherTimeError(
+                "the call is not signed for this moment of this life of the node; sign it again "
+                f"by the {CHALLENGE_KEY} metadata",
+                self._challenge(nonce, moment_s),
             )
-        self._forget(now_s)
+        self._forget(moment_s)
         if nonce in self._seen:
             raise UnauthenticatedError("the call was made before; sign every call anew")
         if len(self._seen) >= _NONCES_MAX:
             raise UnauthenticatedError(f"{_NONCES_MAX} calls came in two minutes; call less often")
-        self._seen[nonce] = now_s + 2 * _LIFE_S
+        self._seen[nonce] = moment_s + 2 * _VALID_S  # it may be signed ahead by as much
 
-    def _forget(self, now_s: float) -> None:
-        """Forget what would be refused for its age; also what a clock since set back made."""
+    def _challenge(self, nonce: str, moment_s: float) -> str:
+        text = f"{self._life}:{moment_s:.3f}"
+        return f"{text}:{_mac(self._secret, 'challenge', nonce.encode(), text.encode())}"
+
+    def _forget(self, moment_s: float) -> None:
+        """Forget what would be refused for its age."""
         while self._seen:
             nonce, until_s = next(iter(self._seen.items()))
-            if now_s < until_s <= now_s + 4 * _LIFE_S:  # signed at most two lives before that
+            if moment_s < until_s:
                 return
             del self._seen[nonce]
 
 
-def _parts(given: str | None) -> tuple[float, str, str]:
+def _parts(given: str | None) -> tuple[str, float, str, str]:
     if given is None:
         raise UnauthenticatedError(
             f"the call has no {METADATA_KEY} metadata; call through hoplite_ray.control.client"
         )
     try:
-        made, nonce, mac = given.split(":")
+        life, made, nonce, mac = given.split(":")
         made_s = float(made)
         if not math.isfinite(made_s):  # would pass every comparison with a clock
             raise ValueError
-        return made_s, nonce, mac.encode("ascii").decode()
+        return life, made_s, nonce, mac.encode("ascii").decode()
     except ValueError:
-        raise UnauthenticatedError(f"the call's {METADATA_KEY} metadata is malformed") from None
+        raise UnauthenticatedError(
+            f"the call's {METADATA_KEY} metadata is malformed; do both ends have one release?"
+        ) from None

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hoplite_ray.control import control_pb2 as pb
-from hoplite_ray.control.auth import METADATA_KEY, proof
+from hoplite_ray.control.auth import CHALLENGE_KEY, METADATA_KEY, UNMET, NodeClock, learn, proof
 from hoplite_ray.control.methods import METHODS, full_name
 from hoplite_ray.control.tls import Tls, advice, is_foreign
 from hoplite_ray.control.view import Member, NodeKey, View, member_to_proto
@@ -26,6 +26,7 @@ CALL_TIMEOUT_S = 5.0  # a view change is two round trips and one write to the GC
 _VOTE_S = 2.0  # a voter only writes down its answer; two rounds of it fit into CALL_TIMEOUT_S
 KEEPALIVE_MS = 1000  # what a service has to put up with
 _REPLY_S = 1.0  # for the answer to travel after the node has used all the time that it was given
+_SIGNED_MAX = 3  # times of one call: its node may begin its next life in between
 WATCH_TIMEOUT_S = 30.0  # a watch is asked again after this, so that no stream outlives its reader
 
 # No proxy: node addresses are the cluster's own. Quick redials: a node that starts answers soon.
@@ -184,7 +185,7 @@ class ControlClient:
     async def is_healthy(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> bool:
         """Ask the standard health service."""
         with self._link(address) as link:
-            stub = cast(Any, health_pb2_grpc.HealthStub)(link)
+            stub = cast(Any, health_pb2_grpc.HealthStub)(link.channel)
             try:
                 reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
             except grpc.aio.AioRpcError:
@@ -208,14 +209,14 @@ class ControlClient:
         await asyncio.gather(*self._hanging_up)
 
     @contextmanager
-    def _link(self, address: str) -> Iterator[grpc.aio.Channel]:
+    def _link(self, address: str) -> Iterator[_Link]:
         """Give the link to that address for one call."""
         link = self._links.get(address)
         if link is None:
             link = self._links[address] = _Link(self._dial(address))
         link.calls += 1
         try:
-            yield link.channel
+            yield link
         finally:
             link.calls -= 1
             self._let_go(address, link)
@@ -233,8 +234,18 @@ class ControlClient:
         trust = self._tls.at_the_caller()
         return grpc.aio.secure_channel(address, trust, options=_OPTIONS)
 
-    def _metadata(self, method: str, request: bytes) -> tuple[tuple[str, str], ...]:
-        return ((METADATA_KEY, proof(self._secret, method, request, now_s=time.time())),)
+    def _signed(self, link: _Link, method: str, request: bytes) -> str:
+        now_s = time.monotonic()
+        return proof(self._secret, method, request, clock=link.clock, now_s=now_s)
+
+    def _is_to_sign_again(self, link: _Link, signed: str, error: grpc.aio.AioRpcError) -> bool:
+        """Tell whether the node has only refused the moment, which the link knows from now on."""
+        for key, challenge in error.trailing_metadata() or ():
+            if key == CHALLENGE_KEY:
+                clock = learn(self._secret, signed, challenge, now_s=time.monotonic())
+                link.clock = clock or link.clock
+                return clock is not None
+        return False
 
     async def _view(self, address: str, method: str, request: Message) -> View:
         return View.from_proto(cast(pb.View, await self._unary(address, method, request)))
@@ -243,32 +254,44 @@ class ControlClient:
         self, address: str, method: str, request: Message, *, timeout_s: float = CALL_TIMEOUT_S
     ) -> Message:
         encoded = request.SerializeToString()
+        ends_s = time.monotonic() + timeout_s
         with self._link(address) as link:
-            call = link.unary_unary(
+            call = link.channel.unary_unary(
                 full_name(method), response_deserializer=METHODS[method].reply.FromString
             )
-            said = self._metadata(method, encoded)
-            try:
-                reply = await call(encoded, timeout=timeout_s, metadata=said)
-            except grpc.aio.AioRpcError as error:
-                raise self._as_ours(address, method, error) from None
-        return cast(Message, reply)
+            for tries_left in reversed(range(_SIGNED_MAX)):
+                signed = self._signed(link, method, encoded)
+                left_s = max(0.0, ends_s - time.monotonic())
+                try:
+                    reply = await call(encoded, timeout=left_s, metadata=((METADATA_KEY, signed),))
+                    return cast(Message, reply)
+                except grpc.aio.AioRpcError as error:
+                    if not (tries_left and self._is_to_sign_again(link, signed, error)):
+                        raise self._as_ours(address, method, error) from None
+        raise AssertionError("unreachable")
 
     async def _stream(
         self, address: str, method: str, request: Message, timeout_s: float
     ) -> AsyncIterator[Message]:
         encoded = request.SerializeToString()
+        ends_s = time.monotonic() + timeout_s
         with self._link(address) as link:
-            call = link.unary_stream(
+            stream = link.channel.unary_stream(
                 full_name(method), response_deserializer=METHODS[method].reply.FromString
-            )(encoded, timeout=timeout_s, metadata=self._metadata(method, encoded))
-            try:
-                async for message in call:
-                    yield message
-            except grpc.aio.AioRpcError as error:
-                raise self._as_ours(address, method, error) from None
-            finally:
-                call.cancel()
+            )
+            for tries_left in reversed(range(_SIGNED_MAX)):
+                signed = self._signed(link, method, encoded)
+                left_s = max(0.0, ends_s - time.monotonic())
+                call = stream(encoded, timeout=left_s, metadata=((METADATA_KEY, signed),))
+                try:
+                    async for message in call:
+                        yield message
+                    return
+                except grpc.aio.AioRpcError as error:
+                    if not (tries_left and self._is_to_sign_again(link, signed, error)):
+                        raise self._as_ours(address, method, error) from None
+                finally:
+                    call.cancel()
 
     def _as_ours(self, address: str, method: str, error: grpc.aio.AioRpcError) -> ControlError:
         details = error.details() or ""
@@ -290,9 +313,10 @@ class ControlClient:
 
 @dataclass(slots=True)
 class _Link:
-    """A connection to one address, and how many calls go by it now."""
+    """A connection to one address, what the node there says of its clock, and calls under way."""
 
     channel: grpc.aio.Channel
+    clock: NodeClock = UNMET
     calls: int = 0
     is_kept: bool = True
 

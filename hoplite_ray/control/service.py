@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.administration import Administration
-from hoplite_ray.control.auth import METADATA_KEY, Verifier
+from hoplite_ray.control.auth import CHALLENGE_KEY, METADATA_KEY, OtherTimeError, Verifier
 from hoplite_ray.control.client import KEEPALIVE_MS, NoQuorumError, UnlikeError
 from hoplite_ray.control.health import Health
 from hoplite_ray.control.membership import Membership
@@ -35,7 +35,7 @@ class ControlService:
     """Answers the calls of control.proto and of the standard health service."""
 
     def __init__(self, *, secret: bytes, administration: Administration) -> None:
-        self._verifier = Verifier(secret)
+        self._verifier = Verifier(secret, now_s=time.monotonic())
         self._tls = Tls.from_environment()
         self._administration = administration
         self._joining: Membership | None = None
@@ -125,7 +125,9 @@ class ControlService:
         metadata = dict(context.invocation_metadata() or ())
         given = metadata.get(METADATA_KEY)
         try:
-            self._verifier.check(name, encoded, given, now_s=time.time())
+            self._verifier.check(name, encoded, given, now_s=time.monotonic())
+        except OtherTimeError as error:
+            raise _UnprovenError(str(error), challenge=error.challenge) from None
         except UnauthenticatedError as error:
             raise _UnprovenError(str(error)) from None
         try:
@@ -223,7 +225,9 @@ def _check_free(listen: str) -> None:
 
 
 class _UnprovenError(ControlError):
-    pass
+    def __init__(self, message: str, *, challenge: str | None = None) -> None:
+        super().__init__(message)
+        self.answer = () if challenge is None else ((CHALLENGE_KEY, challenge),)
 
 
 def _key(request: pb.LeaveRequest | pb.DeathReport | pb.VoteRequest | pb.DrainRequest) -> NodeKey:
@@ -233,8 +237,8 @@ def _key(request: pb.LeaveRequest | pb.DeathReport | pb.VoteRequest | pb.DrainRe
 async def _refuse(context: grpc.aio.ServicerContext, error: ControlError) -> NoReturn:
     code = grpc.StatusCode.FAILED_PRECONDITION
     if isinstance(error, _UnprovenError):
-        code = grpc.StatusCode.UNAUTHENTICATED
-    elif isinstance(error, UnlikeError):
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error), error.answer)
+    if isinstance(error, UnlikeError):
         code = grpc.StatusCode.PERMISSION_DENIED
     elif isinstance(error, NoQuorumError):
         code = grpc.StatusCode.ABORTED

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -19,13 +18,14 @@ import numpy as np
 import pytest
 
 from hoplite_ray.control import control_pb2 as pb
-from hoplite_ray.control.auth import METADATA_KEY, proof
+from hoplite_ray.control.auth import METADATA_KEY
 from hoplite_ray.control.client import RefusedError
 from hoplite_ray.control.methods import full_name
 from hoplite_ray.errors import UnauthenticatedError
 from hoplite_ray.store import Store
 from tests.process.nodes import MIB, WAIT_S, Nodes, numbers
 from tests.process.wire import Peer
+from tests.signed import clock_of, signed_at
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
 STATS = full_name("Stats")
@@ -96,11 +96,12 @@ def test_calls_whose_request_never_comes_end(pair: Nodes) -> None:
 
 def test_a_call_that_was_overheard_is_refused(pair: Nodes) -> None:
     request = pb.StatsRequest().SerializeToString()
-    said = proof(pair.processes[0].secret, "Stats", request, now_s=time.time())
+    secret = pair.processes[0].secret
 
     async def say_twice() -> tuple[grpc.StatusCode, grpc.StatusCode]:
         async with grpc.aio.insecure_channel(pair.processes[0].control) as link:
             call = link.unary_unary(STATS)
+            said = signed_at(await clock_of(link, secret), secret, "Stats", request, late_s=0.0)
             first = call(request, metadata=((METADATA_KEY, said),))
             one = await first.code()
             return one, await call(request, metadata=((METADATA_KEY, said),)).code()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 
 from hoplite_ray.control import control_pb2 as pb
-from hoplite_ray.control.auth import METADATA_KEY, proof
+from hoplite_ray.control.auth import METADATA_KEY, NodeClock
 from hoplite_ray.control.methods import full_name
 from hoplite_ray.errors import ControlError
 from tests.process.command import stopped
@@ -31,6 +30,7 @@ from tests.process.wire import (
     hear,
     is_closed,
 )
+from tests.signed import clock_of, signed_at
 
 AGAIN = 5  # times
 # Nobody is taken for dead while a test has stopped him.
@@ -158,8 +158,10 @@ def test_calls_to_others_and_of_other_times_are_refused(cluster: MakeNodes) -> N
     drain = pb.DrainRequest(
         timeout_ms=1, node_id=first.node_id, incarnation=first.incarnation
     ).SerializeToString()
-    now_s = time.time()
-    in_time = proof(secret, "Drain", drain, now_s=now_s)
+
+    async def clock(control: str) -> NodeClock:
+        async with grpc.aio.insecure_channel(control) as link:
+            return await clock_of(link, secret)
 
     async def say(control: str, signed: str) -> grpc.StatusCode:
         async with grpc.aio.insecure_channel(control) as link:
@@ -168,11 +170,13 @@ def test_calls_to_others_and_of_other_times_are_refused(cluster: MakeNodes) -> N
             )
             return await call.code()
 
-    for at_s in (now_s - 70, now_s + 70):
-        signed = proof(secret, "Drain", drain, now_s=at_s)
+    of_first = asyncio.run(clock(first.control))
+    in_time = signed_at(of_first, secret, "Drain", drain, late_s=0.0)
+    for late_s in (70, -70):
+        signed = signed_at(of_first, secret, "Drain", drain, late_s=late_s)
         assert asyncio.run(say(first.control, signed)) is grpc.StatusCode.UNAUTHENTICATED
     other = asyncio.run(say(second.control, in_time))  # overheard, and repeated elsewhere
-    assert other is grpc.StatusCode.FAILED_PRECONDITION
+    assert other is grpc.StatusCode.UNAUTHENTICATED
     assert counter(nodes, 0, "draining") == counter(nodes, 1, "draining") == 0
     with pytest.raises(ControlError, match="answers here; look who is there"):
         nodes.call(1, lambda calls: calls.drain(second.control, nodes.key(0), timeout_s=1.0))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hoplite_ray.control import auth, control_pb2
 from hoplite_ray.control import control_pb2 as pb
-from hoplite_ray.control.auth import Verifier, proof
+from hoplite_ray.control.auth import UNMET, OtherTimeError, Verifier, learn, proof
 from hoplite_ray.control.client import NoQuorumError
 from hoplite_ray.control.methods import METHODS, SERVICE
 from hoplite_ray.control.view import (
@@ -206,61 +206,132 @@ def test_what_is_no_request_for_a_vote_is_refused() -> None:
         VoteRequest.from_proto(last)
 
 
-def test_a_proof_holds_for_its_own_call_once() -> None:
-    verifier = Verifier(SECRET)
-    given_proof = proof(SECRET, "Join", b"request", now_s=1000.0)
-    verifier.check("Join", b"request", given_proof, now_s=1030.0)
+class Calls:
+    """A node and a caller of it, whose monotonic clocks began at different times."""
+
+    AHEAD_S = 86_400.0  # the node's clock, of the caller's
+
+    def __init__(self) -> None:
+        self.clock = UNMET
+        self.begin(at_s=1000.0)
+
+    def begin(self, *, at_s: float) -> None:
+        """Begin a life of the node, when the caller's clock says so."""
+        self.verifier = Verifier(SECRET, now_s=at_s + self.AHEAD_S)
+
+    def signed(self, at_s: float, method: str = "Join", request: bytes = b"request") -> str:
+        return proof(SECRET, method, request, clock=self.clock, now_s=at_s)
+
+    def check(self, given: str | None, *, at_s: float) -> None:
+        self.verifier.check("Join", b"request", given, now_s=at_s + self.AHEAD_S)
+
+    def meet(self, at_s: float, *, slept_s: float = 0.0) -> None:
+        """Learn the node's moment as a first call does, by a clock that stood for `slept_s`."""
+        signed = self.signed(at_s - slept_s)
+        with pytest.raises(OtherTimeError, match="not signed for this moment of this") as refused:
+            self.check(signed, at_s=at_s)
+        clock = learn(SECRET, signed, refused.value.challenge, now_s=at_s - slept_s)
+        assert clock is not None
+        self.clock = clock
+
+
+@pytest.fixture
+def calls() -> Calls:
+    calls = Calls()
+    calls.meet(1000.0)
+    return calls
+
+
+def test_a_proof_holds_for_its_own_call_once(calls: Calls) -> None:
+    signed = calls.signed(1000.0)
+    calls.check(signed, at_s=1030.0)
     with pytest.raises(UnauthenticatedError, match="was made before"):
-        verifier.check("Join", b"request", given_proof, now_s=1031.0)
+        calls.check(signed, at_s=1031.0)
+
+
+@pytest.mark.parametrize("slept_s", [61.0, -61.0], ids=["the caller slept", "the node slept"])
+def test_a_proof_of_another_moment_is_answered_by_the_nodes_own(
+    calls: Calls, slept_s: float
+) -> None:
+    calls.meet(2000.0, slept_s=slept_s)
+    calls.check(calls.signed(2000.0 - slept_s), at_s=2000.0)
+
+
+def test_a_proof_for_one_life_of_a_node_is_none_for_another(calls: Calls) -> None:
+    signed = calls.signed(1000.0)
+    calls.begin(at_s=1000.0)
+    with pytest.raises(OtherTimeError, match="this life of the node"):
+        calls.check(signed, at_s=1000.0)
+    calls.meet(1001.0)
+    calls.check(calls.signed(1001.0), at_s=1001.0)
+
+
+def test_a_challenge_counts_for_the_call_that_it_answers_only(calls: Calls) -> None:
+    calls.begin(at_s=1000.0)
+    first, second = calls.signed(1000.0), calls.signed(1000.0)
+    with pytest.raises(OtherTimeError) as refused:
+        calls.check(first, at_s=1000.0)
+    challenge = refused.value.challenge
+    ahead = challenge.replace(":0.000:", ":3600.000:")  # so that later calls are signed now
+    assert ahead != challenge
+    assert learn(SECRET, second, challenge, now_s=1000.0) is None
+    for told in (ahead, "x:y", "x:1:\u00e9", ""):
+        assert learn(SECRET, first, told, now_s=1000.0) is None
+    assert learn(b"f" * 16, first, challenge, now_s=1000.0) is None
+    assert learn(SECRET, first, challenge, now_s=1000.0) is not None
+
+
+def test_the_moment_of_a_call_is_never_ahead_of_the_nodes(calls: Calls) -> None:
+    """A challenge that is held up can't make calls valid for longer."""
+    calls.begin(at_s=1000.0)
+    signed = calls.signed(1000.0)
+    with pytest.raises(OtherTimeError) as refused:
+        calls.check(signed, at_s=1000.0)
+    held_up = learn(SECRET, signed, refused.value.challenge, now_s=1050.0)
+    assert held_up is not None
+    calls.clock = held_up
+    call = calls.signed(1050.0)
+    calls.check(call, at_s=1050.0)
+    with pytest.raises(OtherTimeError):
+        calls.check(call, at_s=1061.0)
 
 
 REFUSED = {
     "no proof": (None, "no hoplite-proof metadata"),
     "malformed": ("abc", "malformed"),
-    "not a time": ("x:y:z", "malformed"),
-    "no finite time": ("nan:y:z", "malformed"),
-    "not ascii": ("1000.0:00:\u00e9", "malformed"),
+    "not a time": ("life:x:y:z", "malformed"),
+    "no finite time": ("life:nan:y:z", "malformed"),
+    "not ascii": ("life:1000.0:00:\u00e9", "malformed"),
     "another secret": (proof(b"f" * 16, "Join", b"request", now_s=1000.0), "secret"),
     "another method": (proof(SECRET, "Leave", b"request", now_s=1000.0), "secret"),
     "another request": (proof(SECRET, "Join", b"other", now_s=1000.0), "secret"),
-    "too old": (proof(SECRET, "Join", b"request", now_s=900.0), "signed 100 s ago"),
-    "from the future": (proof(SECRET, "Join", b"request", now_s=1100.0), "signed -100 s ago"),
 }
 
 
 @pytest.mark.parametrize(("given_proof", "reason"), REFUSED.values(), ids=REFUSED.keys())
-def test_any_other_proof_is_refused(given_proof: str | None, reason: str) -> None:
-    with pytest.raises(UnauthenticatedError, match=reason):
-        Verifier(SECRET).check("Join", b"request", given_proof, now_s=1000.0)
+def test_any_other_proof_is_refused_without_a_challenge(
+    calls: Calls, given_proof: str | None, reason: str
+) -> None:
+    with pytest.raises(UnauthenticatedError, match=reason) as refused:
+        calls.check(given_proof, at_s=1000.0)
+    assert not isinstance(refused.value, OtherTimeError)
 
 
-def test_proofs_are_forgotten_once_their_time_is_over() -> None:
-    verifier = Verifier(SECRET)
-    for second in range(0, 1000, 10):
-        verifier.check(
-            "Stats", b"", proof(SECRET, "Stats", b"", now_s=float(second)), now_s=float(second)
-        )
-    assert len(verifier._seen) <= 13  # of two minutes, one in ten seconds
+def test_proofs_are_forgotten_once_their_time_is_over(calls: Calls) -> None:
+    for second in range(1000, 2000, 10):
+        calls.check(calls.signed(second), at_s=second)
+    assert len(calls.verifier._seen) <= 13  # of two minutes, one in ten seconds
 
 
-def test_a_clock_that_is_set_back_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_calls_than_can_be_remembered_are_refused(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(auth, "_NONCES_MAX", 30)
-    verifier = Verifier(SECRET)
-
-    def call(now_s: float) -> None:
-        verifier.check("Stats", b"", proof(SECRET, "Stats", b"", now_s=now_s), now_s=now_s)
-
-    for second in range(20):
-        call(86_400.0 + second)
-    replayed = proof(SECRET, "Join", b"", now_s=86_420.0)
-    verifier.check("Join", b"", replayed, now_s=86_420.0)
-    with pytest.raises(UnauthenticatedError, match="was made before"):
-        verifier.check("Join", b"", replayed, now_s=86_390.0)
-    for second in range(1000):
-        call(10.0 * second)
+    for _ in range(30):
+        calls.check(calls.signed(1000.0), at_s=1000.0)
     with pytest.raises(UnauthenticatedError, match="30 calls came in two minutes"):
-        for _ in range(31):
-            call(20_000.0)
+        calls.check(calls.signed(1000.0), at_s=1000.0)
+    calls.check(calls.signed(1121.0), at_s=1121.0)
 
 
 def test_the_generated_code_is_that_of_the_proto(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from hoplite_ray import _native
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control import health
 from hoplite_ray.control.administration import Administration
-from hoplite_ray.control.auth import METADATA_KEY, proof
+from hoplite_ray.control.auth import METADATA_KEY, NodeClock
 from hoplite_ray.control.client import (
     AnotherLifeError,
     ControlClient,
@@ -37,6 +37,7 @@ from hoplite_ray.control.service import ControlService
 from hoplite_ray.control.view import Member, View
 from hoplite_ray.control.voting import Ballot, VoteRequest
 from hoplite_ray.errors import ControlError
+from tests.signed import clock_of, signed_at
 
 T = TypeVar("T")
 
@@ -87,6 +88,7 @@ class Node:
         self.service = ControlService(secret=SECRET, administration=administration)
         self.address = await self.service.start("127.0.0.1:0")
         self.link = grpc.aio.insecure_channel(self.address)
+        self.clock: NodeClock | None = None
         self.health: Any = health_pb2_grpc.HealthStub(self.link)
 
     async def introduce(self) -> Membership:
@@ -113,7 +115,9 @@ class Node:
         """Make one call with these bytes; returns the status that it ended with."""
         limit_s = 10.0 if metadata else 0.2  # a watch that is let in lasts until then
         if not metadata:
-            metadata = ((METADATA_KEY, proof(SECRET, method, request, now_s=time.time())),)
+            self.clock = self.clock or await clock_of(self.link, SECRET)
+            signed = signed_at(self.clock, SECRET, method, request, late_s=0.0)
+            metadata = ((METADATA_KEY, signed),)
         if METHODS[method].streams:
             call = self.link.unary_stream(full_name(method))(
                 request, timeout=limit_s, metadata=metadata
@@ -375,6 +379,7 @@ def test_no_request_of_a_member_brings_the_service_down(
 proofs = st.one_of(
     st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=200),
     st.builds("{}:{}:{}".format, st.floats(), st.just("00"), st.just("ab" * 32)),
+    st.builds("00:{}:{}:{}".format, st.floats(), st.just("00"), st.just("ab" * 32)),
 )
 
 
