@@ -20,21 +20,37 @@ _SEALS = 0x1 | 0x2 | 0x4  # sealing, shrinking and growing are over
 
 
 class Doors:
-    """The listening sockets of one manager: of all its machine's addresses, or of one."""
+    """The listening sockets of one manager: where it was told to, or where its members meet."""
 
     def __init__(self, uuid: str, listen: str | None, answer: Answer) -> None:
-        name, port = split_listen(listen)
-        tcp = _listening(name, port)
-        port = tcp.getsockname()[1]
-        is_any = name is None or ipaddress.ip_address(name).is_unspecified
-        names = own_addresses() if is_any else [str(name)]
-        if tcp.family == socket.AF_INET:
-            names = [each for each in names if ":" not in each]
-        self.addresses = tuple((each, port) for each in names)
+        self._answer = answer
+        self._is_told = listen is not None
+        self._acceptors: list[Acceptor] = []
+        self.addresses: tuple[tuple[str, int], ...] = ()
+        if listen is not None:
+            self._open(*split_listen(listen))
         near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         near.bind(near_name(uuid))
         near.listen(STRANGERS_MAX)
-        self._acceptors = [Acceptor(tcp, answer), Acceptor(near, answer)]
+        self._acceptors.append(Acceptor(near, answer))
+
+    def open_at(self, name: str) -> None:
+        """Listen at that address of this machine, at any port, unless the user named another.
+
+        Raises:  WorldError if it can't be had.
+        """
+        if not self._is_told and name not in {each for each, _ in self.addresses}:
+            self._open(name, 0)
+
+    def _open(self, name: str, port: int) -> None:
+        tcp = _listening(name, port)
+        port = tcp.getsockname()[1]
+        is_any = ipaddress.ip_address(name).is_unspecified
+        names = own_addresses() if is_any else [name]
+        if tcp.family == socket.AF_INET:
+            names = [each for each in names if ":" not in each]
+        self.addresses += tuple((each, port) for each in names)
+        self._acceptors.append(Acceptor(tcp, self._answer))
 
     async def close(self) -> None:
         """Stop listening."""
@@ -42,13 +58,11 @@ class Doors:
             await acceptor.close()
 
 
-def split_listen(text: str | None) -> tuple[str | None, int]:
-    """Split "ADDRESS:PORT", or "[ADDRESS]:PORT" of IPv6; None: any address and port.
+def split_listen(text: str) -> tuple[str, int]:
+    """Split "ADDRESS:PORT", or "[ADDRESS]:PORT" of IPv6.
 
     Raises:  InvalidArgumentError if it is none.
     """
-    if text is None:
-        return None, 0
     name, _, port = text.rpartition(":")
     name = name.removeprefix("[").removesuffix("]")
     try:
@@ -62,18 +76,13 @@ def split_listen(text: str | None) -> tuple[str | None, int]:
     )
 
 
-def _listening(name: str | None, port: int) -> socket.socket:
+def _listening(name: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in name else socket.AF_INET
     try:
-        if name is None and socket.has_dualstack_ipv6():
-            return socket.create_server(
-                ("::", port), family=socket.AF_INET6, backlog=STRANGERS_MAX, dualstack_ipv6=True
-            )
-        name = name or "0.0.0.0"
-        family = socket.AF_INET6 if ":" in name else socket.AF_INET
         return socket.create_server((name, port), family=family, backlog=STRANGERS_MAX)
     except OSError as error:
         raise WorldError(
-            f"can't listen at {name or '::'}:{port}: {error}; give listen= an address of this "
+            f"can't listen at {name}:{port}: {error}; give listen= an address of this "
             "machine, with port 0 for any"
         ) from error
 

@@ -41,8 +41,9 @@ class _Joining:
 class WorldManager:
     """The worlds of this process. A context manager, also for `async with`; its end ends them.
 
-    listen:           ADDRESS:PORT at which others reach this process; None: all addresses of this
-                      machine, any port.
+    listen:           ADDRESS:PORT at which others reach this process; None: the address by which
+                      this machine reaches the rendezvous, Ray's own of the node in a process that
+                      is connected to Ray; any port. "0.0.0.0:0" is all addresses of IPv4.
     suspect_after_s:  after so long without a sign a peer's process is suspected: an event, no more.
     dead_after_s:     after so long it is given up; None: never, as long as its kernel answers.
     cut_after_s:      after so long without its machine's answer it is cut off.
@@ -61,7 +62,8 @@ class WorldManager:
             raise InvalidArgumentError(
                 "limits are positive, and suspect_after_s is at most dead_after_s"
             )
-        split_listen(listen)
+        if listen is not None:
+            split_listen(listen)
         self.blocking = BlockingJoins(self)
         self.communicator = WorldCalls(self)
         self._listen = listen

@@ -26,6 +26,7 @@ from hoplite_ray.worlds.rendezvous import (
     ClosedRendezvous,
     DistantBoard,
     Rendezvous,
+    own_address,
     parsed_address,
     rays,
 )
@@ -34,6 +35,7 @@ T = TypeVar("T")
 
 Tell = Callable[[int, int, int, int, str, int], None]  # world, kind, rank, cause, text, at_ns
 
+_PAUSE_S = 0.1  # between looks for a way, as between attempts to join
 _WATCH_ENDED = 5  # an event's kind that is not of a world
 
 
@@ -107,6 +109,7 @@ class Meet:
                     rendezvous = await self._rendezvous(plan, meet_at, own)
                     for each in own:
                         exits.callback(each.close)
+                    await self._open_door(plan, meet_at)
                     life = await join(self.place, plan, rendezvous)
                     with contextlib.ExitStack() as unless:
                         unless.callback(life.close)
@@ -144,6 +147,18 @@ class Meet:
         board = self._boards.use(address)
         own.append(board)
         return board
+
+    async def _open_door(self, plan: Plan, meet_at: Rendezvous | str | None) -> None:
+        """Listen at the address by which the members that meet there reach this process."""
+        while True:
+            try:
+                address = await asyncio.wrap_future(
+                    begin(lambda: own_address(meet_at), "hoplite-own-address")
+                )
+                return self.place.open_door(address)
+            except OSError as error:  # no way yet, or no name
+                plan.obstacle = f"there is no way to {meet_at} ({error})"
+                await asyncio.sleep(_PAUSE_S)
 
     def cancel_joins(self) -> list[asyncio.Task[Any]]:
         """End what is being joined."""

@@ -49,6 +49,13 @@ class Place:
         self._open: dict[str, Life] = {}
         self._doors = Doors(self.uuid, listen, self._answer)
 
+    def open_door(self, address: str) -> None:
+        """Be reached at an address of this machine, unless the user named another.
+
+        Raises:  WorldError if it can't be had.
+        """
+        self._doors.open_at(address)
+
     async def close(self) -> None:
         """Stop listening; the port is its owner's."""
         self.lender.close()

@@ -11,6 +11,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -25,10 +26,14 @@ from hoplite_ray.worlds.introductions import (
     hear,
     say,
 )
+from hoplite_ray.worlds.members import own_addresses
 
 _KEY_BYTES_MAX = 8192  # of a name of 200 characters, each of which JSON may write as twelve
 
 Address = tuple[str, int]
+
+_UNSPECIFIED = ("0.0.0.0", "::")
+_ANYWHERE = ("8.8.8.8", "2001:4860:4860::8888")  # as Ray finds a node's address
 
 
 class Rendezvous(Protocol):
@@ -203,13 +208,49 @@ def parsed_address(text: str) -> Address:
     )
 
 
+def own_address(meet_at: Rendezvous | str | None) -> str:
+    """Return the address of this machine by which members that meet there reach it. Sends nothing.
+
+    That is the one of the way to an address, and where none is known Ray's own of the node, or
+    the one of the way to the internet.
+
+    Raises:  OSError if there is no way to the address, or its name is unknown.
+    """
+    if isinstance(meet_at, str):
+        name, port = parsed_address(meet_at)
+        own = _way_to(name, port)
+        if name not in _UNSPECIFIED:
+            return own
+    if ray_runs():
+        from hoplite_ray.plugin import seams
+
+        if not seams.is_client():
+            return seams.node_address()
+    for anywhere in _ANYWHERE:
+        with suppress(OSError):
+            return _way_to(anywhere, 53)
+    return own_addresses()[0]  # a machine without a default route
+
+
+def _way_to(name: str, port: int) -> str:
+    family = socket.AF_INET6 if ":" in name else socket.AF_INET  # as of a board
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((name, port))
+        return str(probe.getsockname()[0])
+
+
+def ray_runs() -> bool:
+    """Tell whether this process is connected to Ray."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
 def rays() -> ClosedRendezvous:
     """Return Ray's, in a process that is connected to Ray.
 
     Raises:  WorldError naming the other ways where Ray is not there.
     """
-    ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
+    if not ray_runs():
         raise WorldError(
             'join needs to know where members meet: give rendezvous="tcp://ADDRESS:PORT", or an '
             "object with async set and get, or call ray.init() first"

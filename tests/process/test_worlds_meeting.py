@@ -15,8 +15,8 @@ import pytest
 from hoplite_ray import worlds
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.worlds.introductions import RefusedError, hear, introduce, say
-from hoplite_ray.worlds.members import Ability, Member, Record, machine_id
-from hoplite_ray.worlds.rendezvous import parsed_address
+from hoplite_ray.worlds.members import Ability, Member, Record, machine_id, own_addresses
+from hoplite_ray.worlds.rendezvous import own_address, parsed_address
 from tests.process.world_crew import JOIN_S, free_address, in_a_loop
 
 NO_GPU = Ability(0, "this process uses no GPU", is_needed=False)
@@ -220,8 +220,7 @@ async def test_epochs_go_on_although_rank_0_is_another_process() -> None:
 async def dial(record: Record, sock: socket.socket, **hello: Any) -> dict[str, Any]:
     """Say hello as a program of one's own."""
     sock.setblocking(False)
-    port = record.leader.addresses[0][1]
-    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    await asyncio.get_running_loop().sock_connect(sock, record.leader.addresses[0])
     hello = {"kind": "edge", "world": "w", "rank": 1, "uuid": "me", **hello}
     hello = {"watch": "mine", "fresh": False, "memory": False, **hello}
     hello = {"life": record.life, "to": record.leader.uuid, **hello}
@@ -290,9 +289,9 @@ async def test_hostile_bytes_end_their_connection_and_nothing_else(said: bytes) 
         leads = asyncio.create_task(
             members[0].join("w", rank=0, size=2, rendezvous=table, timeout_s=JOIN_S)
         )
-        port = (await table.next_record()).leader.addresses[0][1]
+        door = (await table.next_record()).leader.addresses[0]
         for _ in range(20):
-            with socket.create_connection(("127.0.0.1", port)) as sock:
+            with socket.create_connection(door) as sock:
                 sock.sendall(said)
         await members[1].join("w", rank=1, size=2, rendezvous=table, timeout_s=JOIN_S)
         await leads
@@ -355,6 +354,53 @@ async def test_a_manager_may_listen_at_one_address() -> None:
     async with managers(1, listen="192.0.2.1:0") as (nowhere,):
         with pytest.raises(worlds.WorldError, match=r"can't listen at 192\.0\.2\.1"):
             await nowhere.join("w", rank=0, size=1, rendezvous=table)
+
+
+def is_open(name: str, port: int) -> bool:
+    try:
+        socket.create_connection((name, port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@in_a_loop
+async def test_a_manager_listens_where_its_members_meet_and_nowhere_else() -> None:
+    """Not at all addresses of the machine; 127.0.0.2 is another one on every machine."""
+    async with managers(2) as members:
+        await met(members, "at an address", rendezvous=free_address(), transport="tcp")
+        place = members[0]._meet.place  # type: ignore[union-attr]
+        [(name, port)] = place.own(0, NO_GPU).addresses
+        assert name == "127.0.0.1"
+        assert is_open(name, port)
+        assert not is_open("127.0.0.2", port)
+        table = Table()
+        await met(members, "at a table", rendezvous=table, transport="tcp")
+        await met(members, "at the table again", rendezvous=table, transport="tcp")
+        added = dict(place.own(0, NO_GPU).addresses)
+        assert list(added) == list(dict.fromkeys(["127.0.0.1", own_address(table)]))
+        assert not any(is_open("127.0.0.2", port) for port in added.values())
+
+
+@in_a_loop
+async def test_a_manager_may_listen_at_all_addresses() -> None:
+    table = Table()
+    async with managers(2, listen="0.0.0.0:0") as members:
+        await met(members, rendezvous=table, transport="tcp")
+        addresses = Record.parsed(table.values["w"]).leader.addresses
+        assert len(addresses) == len([each for each in own_addresses() if ":" not in each])
+        assert is_open("127.0.0.2", addresses[0][1])
+
+
+@in_a_loop
+async def test_a_rendezvous_to_which_there_is_no_way_is_named_at_the_limit() -> None:
+    async with managers(1) as (alone,):
+        with pytest.raises(
+            worlds.WorldTimeoutError, match=r"no way to tcp://no\.such\.host\.invalid:1"
+        ):
+            await alone.join(
+                "w", rank=1, size=2, rendezvous="tcp://no.such.host.invalid:1", timeout_s=1.0
+            )
 
 
 @in_a_loop

@@ -23,6 +23,11 @@ class Stage:
         self.world = await worlds.manager().join(name, rank=rank, size=size)
         return self.world.epoch
 
+    def doors(self) -> list[str]:
+        """Name the addresses at which this member listens, and then its Ray node's own."""
+        doors = worlds.manager()._meet.place._doors.addresses  # type: ignore[union-attr]
+        return [*(name for name, _ in doors), seams.node_address()]
+
     async def total(self, value: float) -> float:
         """Add what all members have."""
         array = np.full(1000, value)
@@ -53,6 +58,8 @@ def test_actors_meet_by_ray_and_replace_one_that_died(cluster: RayCluster) -> No
         return ray.get([each.total.remote(rank + 1.0) for rank, each in enumerate(stages)])
 
     assert join() == [1, 1, 1]
+    [(door, node)] = {tuple(each) for each in ray.get([each.doors.remote() for each in stages])}
+    assert door == node
     assert totals() == [6.0] * 3
     for epoch, victim in ((2, 2), (3, 0)):  # a member, then rank 0 itself
         waits = [each.wait.remote() for rank, each in enumerate(stages) if rank != victim]

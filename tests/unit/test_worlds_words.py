@@ -13,7 +13,8 @@ import pytest
 
 from hoplite_ray.config import world_transport
 from hoplite_ray.errors import InvalidArgumentError, WorldError
-from hoplite_ray.worlds import Cause, EventKind, EventStream, WorldEvent
+from hoplite_ray.plugin import seams
+from hoplite_ray.worlds import Cause, EventKind, EventStream, WorldEvent, rendezvous
 from hoplite_ray.worlds.doors import split_listen
 from hoplite_ray.worlds.introductions import (
     FRAME_BYTES_MAX,
@@ -25,7 +26,7 @@ from hoplite_ray.worlds.introductions import (
     welcome,
 )
 from hoplite_ray.worlds.members import Ability, Member, Record, own_addresses
-from hoplite_ray.worlds.rendezvous import parsed_address
+from hoplite_ray.worlds.rendezvous import own_address, parsed_address
 
 LEADER = Member(
     0, "abc", (("10.0.0.5", 4000), ("fd00::5", 4000)), "boot", Ability(23007, "", is_needed=True)
@@ -154,13 +155,12 @@ def test_each_side_of_an_introduction_proves_that_it_knows_the_token() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (None, (None, 0)),
         ("10.1.0.5:0", ("10.1.0.5", 0)),
         ("[fd00::1]:80", ("fd00::1", 80)),
         ("0.0.0.0:0", ("0.0.0.0", 0)),
     ],
 )
-def test_where_to_listen(text: str | None, expected: object) -> None:
+def test_where_to_listen(text: str, expected: object) -> None:
     assert split_listen(text) == expected
 
 
@@ -177,6 +177,21 @@ def test_a_rendezvous_of_an_address() -> None:
     for text in ("10.0.0.5:29500", "tcp://10.0.0.5", "udp://a:1", "tcp://a:1/x", "tcp://a:99999"):
         with pytest.raises(InvalidArgumentError, match="write tcp://ADDRESS:PORT"):
             parsed_address(text)
+
+
+@pytest.mark.parametrize("ray_is", ["not here", "here", "at the other end of a client"])
+def test_members_reach_this_process_by_the_way_to_where_they_meet(
+    monkeypatch: pytest.MonkeyPatch, ray_is: str
+) -> None:
+    monkeypatch.setattr(rendezvous, "ray_runs", lambda: ray_is != "not here")
+    monkeypatch.setattr(seams, "is_client", lambda: ray_is == "at the other end of a client")
+    monkeypatch.setattr(seams, "node_address", lambda: "10.1.0.5")
+    assert own_address("tcp://127.0.0.1:1") == own_address("tcp://localhost:1") == "127.0.0.1"
+    monkeypatch.setattr(rendezvous, "_ANYWHERE", ("not an address:", "127.0.0.3"))
+    default = "10.1.0.5" if ray_is == "here" else "127.0.0.1"
+    assert own_address(None) == own_address("tcp://0.0.0.0:1") == default
+    monkeypatch.setattr(rendezvous, "_ANYWHERE", ())  # without a default route
+    assert own_address(None) == ("10.1.0.5" if ray_is == "here" else own_addresses()[0])
 
 
 def test_own_addresses_end_with_the_loopback() -> None:
