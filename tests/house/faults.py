@@ -10,6 +10,7 @@ PAGE = "docs/faults.md"
 SCENARIOS = r"native/sim/(.*_)?fault_scenarios_test\.cc"
 GTEST = re.compile(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", re.M)
 PYTEST = re.compile(r"^(?:async )?def (test_\w+)\(", re.M)
+NATIVE = r"native/.*_test\.cc"
 STAR = "★"
 
 
@@ -27,8 +28,7 @@ def rows(tree: Tree) -> list[list[str]]:
 
 def table(tree: Tree) -> list[str]:
     """Names that no test has, scenarios that no line has, and starred lines without a process."""
-    native = _gtests(tree, r"native/.*_test\.cc")
-    python = {name for path in tree.python for name in PYTEST.findall(tree.read(path))}
+    native, python = _gtests(tree, NATIVE), _pytests(tree)
     found, named = [], set()
     for fault, *tests in rows(tree):
         for simulated, cell in zip((True, False), tests, strict=True):
@@ -40,6 +40,15 @@ def table(tree: Tree) -> list[str]:
                 found.append(f"{PAGE}: {fault}: a test is missing")
     missing = sorted(_gtests(tree, SCENARIOS) - named)
     return found + [f"{PAGE}: no line names {name}" for name in missing]
+
+
+def names_of_tests(tree: Tree) -> set[str]:
+    """All tests of both languages, as pages name them."""
+    return _gtests(tree, NATIVE) | _pytests(tree)
+
+
+def _pytests(tree: Tree) -> set[str]:
+    return {name for path in tree.python for name in PYTEST.findall(tree.read(path))}
 
 
 def _gtests(tree: Tree, pattern: str) -> set[str]:

@@ -16,6 +16,7 @@ from tests.house import (
     exports,
     faults,
     layers,
+    parties,
     purity,
     readme,
     sizes,
@@ -38,6 +39,12 @@ FAULTS = {
     "native/sim/fault_scenarios_test.cc": "TEST_P(Faults, IsSurvived) {\n",
     "tests/process/test_failures.py": "def test_is_survived(cluster: MakeNodes) -> None: ...\n",
     "docs/faults.md": f"{FAULTS_HEAD}| a death ★ | `Faults.IsSurvived` | `test_is_survived` |\n",
+}
+
+PARTIES = {
+    "native/plan/engine_lies_test.cc": "TEST_F(Lies, ChangeNothing) {\n",
+    "docs/security.md": "## Who sends what, and what it gets\n"
+    + f"\n{parties.HEAD}\n|---|---|---|\n| lies | nothing | `Lies.ChangeNothing` |\n" * 5,
 }
 
 
@@ -153,6 +160,21 @@ CASES: list[tuple[Checker, Files, Files]] = [
         faults.table,
         {**FAULTS, "tests/process/test_failures.py": "def test_is_feared(): ...\n"},
         FAULTS,
+    ),
+    (
+        parties.table,
+        {**PARTIES, "native/plan/engine_lies_test.cc": "TEST_F(Lies, AreTold) {\n"},
+        PARTIES,
+    ),
+    (
+        parties.table,
+        {**PARTIES, "docs/security.md": f"{PARTIES['docs/security.md']}| bytes | a frown | |\n"},
+        PARTIES,
+    ),
+    (
+        parties.table,
+        {**PARTIES, "docs/security.md": "## Who sends what, and what it gets\n"},
+        PARTIES,
     ),
     (
         faults.table,

@@ -15,6 +15,7 @@ from tests.house import (
     exports,
     faults,
     layers,
+    parties,
     purity,
     readme,
     sizes,
@@ -50,6 +51,7 @@ CHECKERS: dict[str, Checker] = {
     "code blocks": blocks.claimed,
     "design decisions": readme.decisions,
     "table of faults": faults.table,
+    "tables of parties": parties.table,
     "budgets of the tests": budgets.recorded,
 }
 

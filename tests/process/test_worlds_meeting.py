@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
+from hoplite_ray.worlds.doors import near
 from hoplite_ray.worlds.introductions import RefusedError, hear, introduce, say
 from hoplite_ray.worlds.members import Ability, Member, Record, machine_id, own_addresses
 from hoplite_ray.worlds.rendezvous import own_address, parsed_address
@@ -253,6 +255,36 @@ async def test_members_of_an_old_life_and_strangers_are_refused() -> None:
             assert refused.value.reason == reason
         await members[1].join("w", rank=1, size=2, rendezvous=table, timeout_s=JOIN_S)
         await leads
+
+
+async def guess(record: Record, kind: str) -> str:
+    """Say hello nearby without the token; returns why that is refused. No descriptor comes."""
+    hello = {"life": record.life, "to": record.leader.uuid, "world": "w", "rank": 1, "uuid": "me"}
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    with await near(record.leader) as sock:
+        await say(sock, kind=kind, nonce="00", watch="mine", fresh=True, memory=True, **hello)
+        await hear(sock)  # it proves itself first
+        await say(sock, proof="00")
+        loop.add_reader(sock, readable.set)
+        await readable.wait()
+        loop.remove_reader(sock)
+        frame, descriptors, _, _ = socket.recv_fds(sock, 4096, 8)
+        assert not descriptors
+        return str(json.loads(frame[4:])["refused"])
+
+
+@in_a_loop
+async def test_a_stranger_at_the_socket_nearby_is_refused_and_gets_no_memory() -> None:
+    """Every user of the machine reaches it: its name has no owner."""
+    table = Table()
+    async with managers(2) as members:
+        how = {"size": 2, "rendezvous": table, "timeout_s": JOIN_S}
+        leads = asyncio.create_task(members[0].join("w", rank=0, **how))
+        record = await table.next_record()
+        assert [await guess(record, kind) for kind in ("join", "edge", "watch")] == ["proof"] * 3
+        await asyncio.gather(leads, members[1].join("w", rank=1, **how))
+        assert await guess(record, "memory") == "proof"
 
 
 @pytest.mark.parametrize("hears_the_table", [False, True])
