@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import contextmanager
@@ -30,7 +31,6 @@ _SIGNED_MAX = 3  # times of one call: its node may begin its next life in betwee
 WATCH_TIMEOUT_S = 30.0  # a watch is asked again after this, so that no stream outlives its reader
 
 # No proxy: node addresses are the cluster's own. Quick redials: a node that starts answers soon.
-# The least backoff is also what a connection may take: a busy node needs more than a redial's wait.
 # A cut cable ends no connection by itself: an idle one is asked every second whether it is there.
 # gRPC's own threads answer, so a node that is only busy does; four seconds are for its machine.
 _OPTIONS = (
@@ -39,14 +39,18 @@ _OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 
+_DIALLING = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
+
+
 class UnreachableError(ControlError):
     """Nobody answered at that address in time."""
+
+    silent_s = 0.0  # how long a connection was waited for
 
 
 class NoQuorumError(ControlError):
@@ -172,19 +176,28 @@ class ControlClient:
         return cast(pb.DrainReply, reply)
 
     async def watch(
-        self, address: str, known_epoch: int, *, timeout_s: float = WATCH_TIMEOUT_S
+        self,
+        address: str,
+        known_epoch: int,
+        *,
+        timeout_s: float = WATCH_TIMEOUT_S,
+        connect_s: float = WATCH_TIMEOUT_S,
     ) -> AsyncIterator[View]:
-        """Yield every view newer than `known_epoch`, for at most `timeout_s`."""
+        """Yield every view newer than `known_epoch`, for at most `timeout_s`.
+
+        Raises:  UnreachableError also if there is no connection within `connect_s` of that.
+        """
         request = pb.WatchRequest(known_epoch=known_epoch)
+        views = self._stream(address, "WatchView", request, timeout_s, connect_s=connect_s)
         try:
-            async for message in self._stream(address, "WatchView", request, timeout_s):
+            async for message in views:
                 yield View.from_proto(cast(pb.View, message))
         except _DeadlineError:
             return  # as it was to be
 
     async def is_healthy(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> bool:
         """Ask the standard health service."""
-        with self._link(address) as link:
+        with self._link(address, timeout_s) as link:
             stub = cast(Any, health_pb2_grpc.HealthStub)(link.channel)
             try:
                 reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
@@ -209,11 +222,15 @@ class ControlClient:
         await asyncio.gather(*self._hanging_up)
 
     @contextmanager
-    def _link(self, address: str) -> Iterator[_Link]:
-        """Give the link to that address for one call."""
+    def _link(self, address: str, connect_s: float) -> Iterator[_Link]:
+        """Give the link to that address for one call, which waits so long for it to be there."""
         link = self._links.get(address)
+        if link is not None and link.connect_s < connect_s and not link.is_there:
+            self._forget(address, link)
+            link = None
         if link is None:
-            link = self._links[address] = _Link(self._dial(address))
+            link = _Link(self._dial(address, connect_s), connect_s)
+            self._links[address] = link
         link.calls += 1
         try:
             yield link
@@ -221,18 +238,52 @@ class ControlClient:
             link.calls -= 1
             self._let_go(address, link)
 
-    def _let_go(self, address: str, link: _Link) -> None:
-        if link.calls == 0 and not link.is_kept and self._links.get(address) is link:
+    async def _connect(self, link: _Link, address: str, method: str, limit_s: float) -> None:
+        """Wait until the link is there, or can't be: then the call says why.
+
+        Raises:  UnreachableError at the limit. The next call dials anew, because the kernel waits
+                 longer and longer before it repeats what was lost.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                while (state := link.channel.get_state(try_to_connect=True)) in _DIALLING:
+                    await link.channel.wait_for_state_change(state)
+        except TimeoutError:
+            self._forget(address, link)
+            error = UnreachableError(
+                f"{method} at {address}: no connection within {limit_s:.3g} s; look at its "
+                "machine and the way to it, or wait longer if it is busy"
+            )
+            error.silent_s = limit_s
+            raise error from None
+
+    def _forget(self, address: str, link: _Link) -> None:
+        """Have later calls dial anew; the link ends with the calls that it has."""
+        if self._links.get(address) is link:
             del self._links[address]
+        link.is_kept = False
+        self._let_go(address, link)
+
+    def _let_go(self, address: str, link: _Link) -> None:
+        if link.calls == 0 and not link.is_kept:
+            if self._links.get(address) is link:
+                del self._links[address]
             task = asyncio.get_running_loop().create_task(link.channel.close())
             self._hanging_up.add(task)
             task.add_done_callback(self._hanging_up.discard)
 
-    def _dial(self, address: str) -> grpc.aio.Channel:
+    def _dial(self, address: str, connect_s: float) -> grpc.aio.Channel:
+        """Dial; gRPC gives a connection, its greeting too, as long as its least backoff.
+
+        That is more than callers wait, who end it themselves, and little more: gRPC keeps a
+        connection that it greets until then, although its channel is closed.
+        """
+        dial_ms = 1000 * (math.ceil(connect_s) + 1)
+        options = (*_OPTIONS, ("grpc.min_reconnect_backoff_ms", dial_ms))
         if self._tls is None:
-            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+            return grpc.aio.insecure_channel(address, options=options)
         trust = self._tls.at_the_caller()
-        return grpc.aio.secure_channel(address, trust, options=_OPTIONS)
+        return grpc.aio.secure_channel(address, trust, options=options)
 
     def _signed(self, link: _Link, method: str, request: bytes) -> str:
         now_s = time.monotonic()
@@ -255,7 +306,8 @@ class ControlClient:
     ) -> Message:
         encoded = request.SerializeToString()
         ends_s = time.monotonic() + timeout_s
-        with self._link(address) as link:
+        with self._link(address, timeout_s) as link:
+            await self._connect(link, address, method, timeout_s)
             call = link.channel.unary_unary(
                 full_name(method), response_deserializer=METHODS[method].reply.FromString
             )
@@ -271,11 +323,19 @@ class ControlClient:
         raise AssertionError("unreachable")
 
     async def _stream(
-        self, address: str, method: str, request: Message, timeout_s: float
+        self,
+        address: str,
+        method: str,
+        request: Message,
+        timeout_s: float,
+        *,
+        connect_s: float = math.inf,
     ) -> AsyncIterator[Message]:
         encoded = request.SerializeToString()
         ends_s = time.monotonic() + timeout_s
-        with self._link(address) as link:
+        connect_s = min(timeout_s, connect_s)
+        with self._link(address, connect_s) as link:
+            await self._connect(link, address, method, connect_s)
             stream = link.channel.unary_stream(
                 full_name(method), response_deserializer=METHODS[method].reply.FromString
             )
@@ -316,9 +376,15 @@ class _Link:
     """A connection to one address, what the node there says of its clock, and calls under way."""
 
     channel: grpc.aio.Channel
+    connect_s: float  # how long it is dialled
     clock: NodeClock = UNMET
     calls: int = 0
     is_kept: bool = True
+
+    @property
+    def is_there(self) -> bool:
+        """Tell whether calls go by it now."""
+        return bool(self.channel.get_state() is grpc.ChannelConnectivity.READY)
 
 
 class _DeadlineError(UnreachableError):

@@ -372,12 +372,14 @@ class Membership:
         silent_since_s: float | None = None
         while True:
             try:
-                async for view in self._calls.watch(target.control, self.view.epoch):
+                async for view in self._calls.watch(
+                    target.control, self.view.epoch, connect_s=_UNREACHABLE_S
+                ):
                     silent_since_s = None
                     self._adopt(view)
                 silent_since_s = None
             except UnreachableError as error:
-                silent_since_s = silent_since_s or loop.time()
+                silent_since_s = silent_since_s or loop.time() - error.silent_s
                 if loop.time() - silent_since_s > _UNREACHABLE_S:
                     _logger.warning("%s is given up: %s", target, error)
                     self.mark_dead(target.key)

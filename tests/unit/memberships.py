@@ -316,7 +316,9 @@ class Calls:
 
         return await self._call(address, "view", view)
 
-    async def watch(self, address: str, known_epoch: int) -> AsyncIterator[View]:
+    async def watch(
+        self, address: str, known_epoch: int, *, connect_s: float
+    ) -> AsyncIterator[View]:
         while True:
             view = await self.view(address)
             if view.epoch > known_epoch:
