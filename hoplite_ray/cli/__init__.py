@@ -85,7 +85,12 @@ def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
         )
         add("--timeout-s", type=_seconds, default=60.0, help="how long to wait; default: 60")
     else:
-        add("--timeout-s", type=_seconds, default=10.0, help="for everything; default: 10")
+        add(
+            "--timeout-s",
+            type=_seconds,
+            default=10.0,
+            help="for everything but imports; default: 10",
+        )
     if name == "trace":
         add("object", metavar="OBJECT", type=_digits, help="its id in hex, or the first digits")
     if name == "top":

@@ -16,7 +16,7 @@ from hoplite_ray.cli.tables import columns, size
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError, HopliteError
 
-_RAY_SHARE = 0.5  # of the time limit: importing Ray takes 1 s, and three on a busy machine
+_RAY_SHARE = 0.5  # of the time limit, for Ray's answers once it is imported
 
 
 class NoServeError(HopliteError):

@@ -6,6 +6,7 @@ import argparse
 import fcntl
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from typing import Any
 
 from hoplite_ray.control.view import View, is_address
 from hoplite_ray.errors import ControlError
+
+_IMPORT_S = 120.0  # of Ray: 1 s, and tens of them on a machine whose cores are all taken
 
 
 class NoClusterError(ControlError):
@@ -136,23 +139,38 @@ def _by_ray(address: str | None, timeout_s: float) -> Cluster:
 
 
 def _ask_ray(address: str | None, timeout_s: float) -> dict[str, Any]:
-    """Have a process of its own ask Ray: its client can't be told to give up."""
+    """Have a process of its own ask Ray: its client can't be told to give up.
+
+    It says when it has imported Ray, which takes as long as the machine is busy: the limit counts
+    from then on.
+    """
     command = [sys.executable, "-m", "hoplite_ray.plugin.discovery", *filter(None, [address])]
     where = address or os.environ.get("RAY_ADDRESS") or "this machine"
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise ControlError(
-            f"Ray at {where} did not answer within {timeout_s:g} s; "
-            "look at its head node, or give the --directory of a node"
-        ) from None
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, bufsize=0) as process:
+        assert process.stdout is not None
+        try:
+            if not select.select([process.stdout], [], [], _IMPORT_S)[0]:
+                raise ControlError(
+                    f"Python did not import Ray within {_IMPORT_S:g} s; look at this machine's "
+                    "load and disks, or give the --directory of a node"
+                )
+            process.stdout.readline()  # byte by byte, as there is no buffer
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ControlError(
+                f"Ray at {where} did not answer within {timeout_s:g} s; "
+                "look at its head node, or give the --directory of a node"
+            ) from None
+        finally:
+            process.kill()  # which nobody notices once it has ended
+    if process.returncode != 0:
+        last = (err.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
         raise NoClusterError(
             f"no Ray cluster was found at {where} ({last}); "
             "give --address, or the --directory of a node"
         )
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    told: dict[str, Any] = json.loads(out.splitlines()[-1])
     return told
 
 

@@ -1,7 +1,8 @@
 """Where a Ray cluster's nodes are: `python -m hoplite_ray.plugin.discovery [RAY_ADDRESS]`.
 
-Prints one line of JSON and ends; the `hoplite-ray` command runs it as a process of its own, which
-it can end in time: Ray's client of a cluster that does not answer waits for a minute, then aborts.
+Prints a line once Ray is imported, then one line of JSON, and ends. The `hoplite-ray` command runs
+it as a process of its own, which it can end in time: Ray's client of a cluster that does not answer
+waits for a minute, then aborts.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ def discovered(asked: str | None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    sys.stdout.write("Ray is imported\n")
+    sys.stdout.flush()
     try:
         told = json.dumps(discovered(sys.argv[1] if sys.argv[1:] else None))
     except (ConnectionError, ValueError, ControlError) as problem:
