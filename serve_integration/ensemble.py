@@ -16,7 +16,7 @@ from typing import Any
 from ray import serve
 
 from hoplite_ray.serve import handoff, metrics
-from hoplite_ray.serve.outlet import Outlet, close_all, first
+from hoplite_ray.serve.outlet import close_all, first, outlets_of
 from hoplite_ray.serve.pipeline import (
     INGRESS,
     INGRESS_REPLICAS,
@@ -92,11 +92,7 @@ class EnsembleIngress:
         self._quorum = quorum
         self._combine = combine
         self._deadline_s = deadline_s
-        self._outlets = (
-            {name: Outlet(handle, QUERY) for name, handle in members.items()}
-            if edges == "worlds"
-            else {}
-        )
+        self._outlets = await outlets_of(members, edges, QUERY)
         if self._outlets:
             await self._members_come(deadline_s + _ALL_S)
 

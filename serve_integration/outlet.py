@@ -24,6 +24,7 @@ from hoplite_ray.serve.edges import Begun, Edge, EdgeBrokenError, open_edge
 from hoplite_ray.serve.failures import said
 from hoplite_ray.serve.handoff import StoredLostError
 from hoplite_ray.serve.query import Merged, Query
+from hoplite_ray.worlds.secrecy import REMEDY, needs_encryption
 
 logger = logging.getLogger("hoplite_ray.serve")
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
@@ -51,6 +52,21 @@ class JoinLostError(Exception):
 
 class PoisonousQueryError(Exception):
     """Replicas have died one after the other while they held this query."""
+
+
+async def outlets_of(handles: Mapping[str, Any], edges: str, what: str) -> dict[str, Outlet]:
+    """Return an ingress's outlets by stage; none where Serve's own handles carry its queries.
+
+    Raises:  WorldError if what they send must be encrypted.
+    """
+    if edges != "worlds":
+        return {}
+    if await asyncio.to_thread(needs_encryption):
+        raise WorldError(
+            'data_tls is on, and edges between replicas are not encrypted: give edges="serve", '
+            f"whose calls and objects Ray's own TLS covers, or {REMEDY}"
+        )
+    return {name: Outlet(handle, what) for name, handle in handles.items()}
 
 
 class Outlet:

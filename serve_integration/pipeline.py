@@ -32,10 +32,10 @@ from hoplite_ray.serve.failures import said
 from hoplite_ray.serve.outlet import (
     DEATHS_MAX,
     JoinLostError,
-    Outlet,
     PoisonousQueryError,
     close_all,
     joint_answer,
+    outlets_of,
 )
 from hoplite_ray.serve.query import Merged, Query
 from hoplite_ray.serve.stage import BusyError, LateError, Stage, deployment
@@ -191,11 +191,7 @@ class Ingress:
         self._inputs = inputs
         self._deadline_s = deadline_s
         self._handles = nodes
-        self._outlets = (
-            {name: Outlet(handle, QUERY) for name, handle in nodes.items()}
-            if edges == "worlds"
-            else {}
-        )
+        self._outlets = await outlets_of(nodes, edges, QUERY)
         self._first = [outlet for name, outlet in self._outlets.items() if not inputs[name]]
         self._joins = {
             name: outlet for name, outlet in self._outlets.items() if len(inputs[name]) > 1

@@ -131,6 +131,13 @@ def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None
         raise NodeLostError(f"the node has died, and can't start again: {error}") from error
 
 
+def has_data_tls(asked: Config) -> bool:
+    """Whether this cluster's nodes encrypt data, or would if a job that asks so started them."""
+    stored = seams.KeyValues(ray.get_runtime_context().gcs_address).read("options")
+    fixed = json.loads(stored)["options"] if stored else asked.explicit()
+    return bool(fixed.get("data_tls") == "on")
+
+
 def _settled(
     place: NodePlace, lost: RunningNode | None, start: Callable[[], RunningNode]
 ) -> RunningNode:

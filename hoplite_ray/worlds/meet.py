@@ -30,6 +30,7 @@ from hoplite_ray.worlds.rendezvous import (
     parsed_address,
     rays,
 )
+from hoplite_ray.worlds.secrecy import needs_encryption
 
 T = TypeVar("T")
 
@@ -47,6 +48,7 @@ class Meet:
         self._tell = tell
         self._lives: dict[int, Life] = {}
         self._boards = Boards()
+        self._knows_secrecy = False
         self._joins: set[asyncio.Task[Any]] = set()
         started: Future[None] = Future()
         self.ended: Future[None] = Future()
@@ -109,6 +111,7 @@ class Meet:
                     rendezvous = await self._rendezvous(plan, meet_at, own)
                     for each in own:
                         exits.callback(each.close)
+                    await self._heed_secrecy(plan)
                     await self._open_door(plan, meet_at)
                     life = await join(self.place, plan, rendezvous)
                     with contextlib.ExitStack() as unless:
@@ -147,6 +150,14 @@ class Meet:
         board = self._boards.use(address)
         own.append(board)
         return board
+
+    async def _heed_secrecy(self, plan: Plan) -> None:
+        """Ask once in this manager's time whether its edges must be encrypted."""
+        if not self._knows_secrecy:
+            plan.obstacle = "Ray does not say whether data_tls is on"
+            asked = begin(needs_encryption, "hoplite-data-tls")
+            self.place.needs_encryption = await asyncio.wrap_future(asked)
+            self._knows_secrecy = True
 
     async def _open_door(self, plan: Plan, meet_at: Rendezvous | str | None) -> None:
         """Listen at the address by which the members that meet there reach this process."""

@@ -30,6 +30,7 @@ from hoplite_ray.worlds.introductions import (
 from hoplite_ray.worlds.life import Gathering, Life, Wire
 from hoplite_ray.worlds.loans import Borrower, Lender, Loans
 from hoplite_ray.worlds.members import Ability, Member, machine_id
+from hoplite_ray.worlds.secrecy import REMEDY
 from hoplite_ray.worlds.watches import Watch, Watches
 
 _WATCHES_TRIED_MAX = 3
@@ -43,6 +44,7 @@ class Place:
         self.uuid = uuid.uuid4().hex
         self.machine = machine_id()
         self.watches = Watches(port)
+        self.needs_encryption = False  # True if no edge may be a plain connection
         self.lives: dict[str, Life] = {}
         loop = asyncio.get_running_loop()
         self.lender, self.borrower = Lender(loop), Borrower(loop)
@@ -157,12 +159,20 @@ class Place:
                     memory = give_memory(sock)
                     return Wire(_taken(sock), number, memory, is_first=True)
         else:
-            self._refuse_far(life, member, "it is on another machine")
+            is_far = member.machine != self.machine
+            why = "it is on another machine" if is_far else "this member takes tcp only"
+            self._refuse_far(life, member, why)
         async with self.dialled(life, member, kind, memory=False, **hello) as (sock, _):
             number = await asyncio.shield(watch.number)
             return Wire(_taken(sock), number, -1, is_first=True)
 
     def _refuse_far(self, life: Life, member: Member, why: str) -> None:
+        if self.needs_encryption:
+            raise WorldError(
+                f"rank {member.rank} of {life} can't be reached by shared memory: {why}; data_tls "
+                "is on, and an edge by TCP is not encrypted: have all members on one machine, "
+                f'with transport="auto", or {REMEDY}'
+            )
         if life.transport == "shared_memory":
             raise WorldError(
                 f"rank {member.rank} of {life} can't be reached by shared memory: {why}; use "
@@ -250,6 +260,12 @@ class Place:
         self, life: Life, rank: int, hello: dict[str, Any], sock: socket.socket
     ) -> Wire:
         life.check_transport(rank, _transport(hello))
+        if self.needs_encryption and _transport(hello) == "tcp":
+            raise RefusedError(
+                "transport",
+                f"data_tls is on at rank {life.rank}, and an edge by TCP is not encrypted: have "
+                f"all members on one machine, or {REMEDY}",
+            )
         watch = await self.watches.take(
             field(hello, "uuid", str),
             field(hello, "watch", str),

@@ -34,7 +34,11 @@ def test_members_that_are_slow_to_load_are_waited_for(
     monkeypatch: pytest.MonkeyPatch, quorum: int
 ) -> None:
     module = sys.modules[EnsembleIngress.__module__]  # its package has a function of that name
-    monkeypatch.setattr(module, "Outlet", _Outlet)
+
+    async def outlets_of(handles: dict[str, Any], edges: str, what: str) -> dict[str, _Outlet]:
+        return {name: _Outlet(handle, what) for name, handle in handles.items()}
+
+    monkeypatch.setattr(module, "outlets_of", outlets_of)
     monkeypatch.setattr(module, "_ALL_S", 0.0)
 
     async def run() -> None:
