@@ -14,7 +14,9 @@ anchors     refs whose end of life is an array's end of life
 journal     what a process owns, written down before it exists
 lifetime    deletes what nobody refers to any more
 steward     the actor of each Ray node: anchors, pending reduces and gathers
+stewards    how a process reaches one, and starts it outside of its job's environment
 source      one source of those: from a ref to a handle
+bare        what a source returned without hop.array, read by the caller's process
 reducing    one pending reduce
 collecting  one pending gather
 arguments   what users may pass
@@ -29,5 +31,6 @@ collective  backend "HOPLITE" of ray.util.collective
 operation   one operation of such a group at one member
 rendezvous  where members of worlds meet
 roster      who is in a group: how members meet, and hear of a failure
-seams       private names of Ray, each behind one function; direct_seams those of its transports
+seams       private names of Ray, each behind one function; direct_seams those of its transports,
+            value_seams those for values and errors that are not unpickled
 """

@@ -12,7 +12,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import wait
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,9 +33,7 @@ _USED = b"u"
 _NO_MARK = b" "
 _TRIES = 3  # of a call under which the steward leaves: it does if a call takes 10 s to reach it
 _TAKE_S = 60.0  # the first call starts the steward's process, which takes seconds on a busy machine
-# Between looks whether more wait than the last call has brought anchors for, and whether a
-# ray.shutdown has left that call without an answer.
-_LOOK_S = 0.1
+_LOOK_S = 0.1  # between looks whether more wait than the last call has brought anchors for
 
 
 class StewardLife:
@@ -198,12 +195,7 @@ class AnchorSupply:
         raise AssertionError("unreachable")
 
     def _answer(self, steward: Any, count: int) -> tuple[int, list[Ref]]:
-        with seams.staying(self._connection):
-            call = steward.anchors.remote(count).future()
-        while not wait([call], timeout=_LOOK_S).done:
-            with seams.staying(self._connection):
-                pass  # else no answer will come, and ray.get would start a cluster
-        life, anchors = call.result()
+        life, anchors = seams.answer_to(lambda: steward.anchors.remote(count), self._connection)
         return life, anchors
 
 

@@ -30,6 +30,7 @@ from hoplite_ray.plugin.journal import Journal
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.sharing import SharedCall, deadline_in, left_s
 from hoplite_ray.plugin.start import NodePlace, RunningNode, ensure_node, node_name
+from hoplite_ray.plugin.stewards import steward_of
 from hoplite_ray.store import Store
 
 _PUTS_KNOWN_MAX = 16_384  # each takes some 200 bytes
@@ -112,8 +113,6 @@ class Attachment:
         return self._finding.result(deadline)
 
     def _find_steward(self) -> Any:
-        from hoplite_ray.plugin.steward import steward_of
-
         life = StewardLife.used(self.place)
         if life == 0 or life != self._steward[0]:
             with seams.staying(self.connection):
@@ -129,8 +128,6 @@ class Attachment:
 
         Raises: HopliteError if Ray places nothing on any other node.
         """
-        from hoplite_ray.plugin.steward import steward_of
-
         with seams.staying(self.connection):
             for other in seams.placeable_nodes():
                 if other != self.place.ray_node_id:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hoplite_ray.plugin.array import Array
 from hoplite_ray.plugin.seams import Ref
-from hoplite_ray.plugin.source import Source, resolve
+from hoplite_ray.plugin.source import Source, TakeBare, resolve
 
 
 class Gathered(list[Array]):
@@ -20,11 +20,11 @@ class Gathered(list[Array]):
         return Gathered, (list(self),)
 
 
-async def run_gather(refs: list[Ref]) -> Gathered:
+async def run_gather(refs: list[Ref], take_bare: TakeBare) -> Gathered:
     """The handles of all sources; raises what the first failing one raised."""
     arrivals: asyncio.Queue[Source] = asyncio.Queue()
     sources = [Source(index, ref) for index, ref in enumerate(refs)]
-    waits = [asyncio.create_task(resolve(source, arrivals)) for source in sources]
+    waits = [asyncio.create_task(resolve(source, arrivals, take_bare)) for source in sources]
     try:
         for _ in sources:
             arrived = await arrivals.get()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -18,7 +18,8 @@ from hoplite_ray.plugin.arguments import (
     source_refs,
 )
 from hoplite_ray.plugin.array import Array
-from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.attachment import Attachment, attachment
+from hoplite_ray.plugin.bare import attend
 from hoplite_ray.plugin.reducing import Combination
 from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.refs import ReduceOp
@@ -127,16 +128,21 @@ def _reduced(
         reader,
     )
     here = attachment()
-    result: Ref = here.steward.reduce.remote(sources, how, here.journal.process)
-    here.abandoned.watch(result)
-    return result
+    return _awaited(here, lambda steward, process: steward.reduce.remote(sources, how, process))
 
 
 def _gathered(refs: Sequence[Ref], taker: str) -> Ref:
     sources = source_refs(refs, taker)
     here = attachment()
-    result: Ref = here.steward.gather.remote(sources, here.journal.process)
+    return _awaited(here, lambda steward, process: steward.gather.remote(sources, process))
+
+
+def _awaited(here: Attachment, call: Callable[[Any, str], Ref]) -> Ref:
+    """The answer of a call to the steward, for which this process reads bare sources."""
+    steward = here.steward
+    result = call(steward, here.journal.process)
     here.abandoned.watch(result)
+    attend(here, steward, result)
     return result
 
 

@@ -25,6 +25,7 @@ _SETUP_NAME = "set_up_hoplite"
 
 _asked = Config()
 _is_given = False
+_asks = True  # False in a process that serves all jobs
 _setup_error: Exception | None = None
 
 
@@ -88,9 +89,17 @@ def asked() -> Config:
 
     Raises: what went wrong in this worker's setup, at the first use, where it can be seen.
     """
+    if not _asks:
+        return Config()
     if _setup_error is not None:
         raise _setup_error
     return Config.from_options({**Config.from_environment().explicit(), **_asked.explicit()})
+
+
+def ask_nothing() -> None:
+    """Have `asked` ask for no option in this process: it follows the cluster's."""
+    global _asks
+    _asks = False
 
 
 def is_given() -> bool:

@@ -21,6 +21,7 @@ import ray
 
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.stewards import steward_on
 
 _logger = logging.getLogger("hoplite_ray.holding")
 
@@ -65,8 +66,6 @@ class Holdings:
                 _logger.warning("%d arrays are not asked for: %s", len(given), error)
 
     def _ask(self, given: list[weakref.ref[Any]]) -> None:
-        from hoplite_ray.plugin.steward import steward_on
-
         of_node = defaultdict(set)
         for each in given:
             array = each()

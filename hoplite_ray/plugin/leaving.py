@@ -22,6 +22,7 @@ from hoplite_ray.control.client import ControlClient
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.anchors import StewardLife
 from hoplite_ray.plugin.start import NodePlace, node_name, node_number
+from hoplite_ray.plugin.stewards import steward_of
 from hoplite_ray.stats import NodeStats
 
 T = TypeVar("T")
@@ -92,8 +93,6 @@ class Departure:
 
         If no other Ray node has a node of ours yet, one begins.
         """
-        from hoplite_ray.plugin.steward import steward_of
-
         view = self._call(lambda calls, at: calls.view(at))
         members = {member.key[0] for member in view.members}
         others = [each for each in seams.placeable_nodes() if each != self._place.ray_node_id]

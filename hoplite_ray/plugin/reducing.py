@@ -22,7 +22,7 @@ from hoplite_ray.errors import (
 )
 from hoplite_ray.pending import Pending, PendingReduce, Received
 from hoplite_ray.plugin.seams import Ref
-from hoplite_ray.plugin.source import Source, resolve
+from hoplite_ray.plugin.source import Source, TakeBare, resolve
 from hoplite_ray.refs import Layout, ReduceOp, Share, check_reducible
 from hoplite_ray.store import Store
 
@@ -52,6 +52,7 @@ class ReduceRun:
     how: Combination
     count: int
     sources: list[Source]
+    take_bare: TakeBare
     first_failure_ends_it: bool
     ids: list[bytes]
     layout: Layout | None = None
@@ -59,13 +60,21 @@ class ReduceRun:
     fetch: Pending[Received] | None = None  # of the result, to this node
 
     @classmethod
-    def of(cls, refs: list[Ref], store: Store, target: bytes, how: Combination) -> ReduceRun:
+    def of(
+        cls,
+        refs: list[Ref],
+        store: Store,
+        target: bytes,
+        how: Combination,
+        take_bare: TakeBare,
+    ) -> ReduceRun:
         return cls(
             store,
             target,
             how,
             len(refs) if how.count is None else how.count,
             [Source(index, ref) for index, ref in enumerate(refs)],
+            take_bare,
             first_failure_ends_it=how.count is None,
             ids=[ref.binary() for ref in refs],
         )
@@ -73,7 +82,10 @@ class ReduceRun:
     async def run(self) -> tuple[Layout, tuple[bytes, ...]]:
         """The result's layout and the ids of the refs that went in, once it has committed."""
         arrivals: asyncio.Queue[Source] = asyncio.Queue()
-        waits = [asyncio.create_task(resolve(source, arrivals)) for source in self.sources]
+        waits = [
+            asyncio.create_task(resolve(source, arrivals, self.take_bare))
+            for source in self.sources
+        ]
         request: PendingReduce | None = None
         try:
             share = await self._share(arrivals)

@@ -7,16 +7,19 @@ are the only things that change.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ray
+from ray.runtime_env import RuntimeEnv
 
 from hoplite_ray.errors import ControlError, HopliteError
 
@@ -26,6 +29,7 @@ else:
     Ref = ray.ObjectRef
 
 _NAMESPACE = b"hoplite_ray"
+_LOOK_S = 0.1  # between looks whether a ray.shutdown has left a call without an answer
 _IO_THREAD = "worker.io"  # of every process that is connected by other than Ray Client
 
 
@@ -61,6 +65,20 @@ def staying(joined: bytes | None) -> Iterator[None]:
                 "again, after ray.init()"
             )
         yield
+
+
+def answer_to(ask: Callable[[], Ref], joined: bytes | None) -> Any:
+    """The value of the ref that `ask` returns; for threads of our own, as `staying` is.
+
+    Raises: HopliteError once this process has left the Ray of that connection, which would leave
+            the ref without an answer; what the ref's task raises.
+    """
+    with staying(joined):
+        answer = ask().future()
+    while not wait([answer], timeout=_LOOK_S).done:
+        with staying(joined):
+            pass
+    return answer.result()
 
 
 def is_driver() -> bool:
@@ -141,6 +159,30 @@ def this_job() -> str:
 def this_actor() -> Any:
     """The handle of the actor that this process is."""
     return ray.get_runtime_context().current_actor
+
+
+def create_actor(
+    actor: Any, arguments: list[Any], environment: dict[str, Any] | None, **options: Any
+) -> Any:
+    """Start an actor whose runtime environment is `environment` upon what it inherits.
+
+    Unlike `actor.options`, a None in it takes away what is inherited under that key.
+    """
+    if environment is None:
+        return actor.options(**options).remote(*arguments)
+    exact = _ExactEnvironment(environment)
+    return actor._remote(arguments, {}, **{**actor._default_options, **options}, runtime_env=exact)
+
+
+class _ExactEnvironment(RuntimeEnv):
+    """A runtime environment that Ray takes as it is written, its None too."""
+
+    def __init__(self, environment: dict[str, Any]) -> None:
+        super().__init__(_validate=False)
+        self._text = json.dumps(environment, sort_keys=True)
+
+    def serialize(self) -> str:
+        return self._text
 
 
 def actor_id() -> str | None:
@@ -282,6 +324,15 @@ def on_out_of_scope(ref: Ref, callback: Callable[[bytes], None]) -> bool:
     False if that is so already. The callback runs on a thread of Ray's and must not block.
     """
     return bool(_worker().core_worker.add_object_out_of_scope_callback(ref, callback))
+
+
+def on_settled(ref: Ref, callback: Callable[[], None]) -> None:
+    """Call `callback` when the task of `ref`, which this process owns, has ended, or nobody refers
+    to it any more; maybe twice, on threads of Ray's, which must not be blocked.
+    """
+    ref._on_ready(lambda _: callback())
+    if not on_out_of_scope(ref, lambda _: callback()):
+        callback()
 
 
 def owner_node_id(ref: Ref) -> str | None:

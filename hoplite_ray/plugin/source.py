@@ -1,28 +1,52 @@
 """One source of a pending reduce or gather: from a ref to the handle of a value in the store.
 
-Runs in the steward. A bare value, which a task returned without hop.array, is put into the store on
-the Ray node that has it.
+Runs in the steward, which reads handles and nothing else: no value or error of a user's, whose
+modules only the caller's job may have. What is no handle is left to the caller (bare.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hoplite_ray.codec import Encoded, encode
-from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
-from hoplite_ray.plugin import seams
-from hoplite_ray.plugin.array import PADDED_BYTES, Array, make
+from hoplite_ray.plugin import array as arrays
+from hoplite_ray.plugin import seams, value_seams
+from hoplite_ray.plugin.array import PADDED_BYTES, Array
 from hoplite_ray.plugin.seams import Ref
 
 # A handle, padded or not, is below this, unless its value has hundreds of arrays; what is larger
 # stays where it is until a task there has looked.
 _HANDLE_BYTES_MAX = 2 * PADDED_BYTES
 _LOCATE_MS = 5_000
+_FETCH_S = 1.0  # of a thread's time for one source, before others have their turn
+_NAMES = {
+    (each.__module__, each.__name__): each for each in (arrays._unpickled, arrays._unpickled_put)
+}
+
+
+class SourceError(Exception):
+    """The error of a source, not read here: unpickled in another process, it is that error."""
+
+    def __init__(self, message: bytes) -> None:
+        super().__init__(message)
+        self._message = message
+
+    def __str__(self) -> str:
+        text = value_seams.text_of(self._message).strip()
+        return text.removeprefix("ray.exceptions.RayTaskError: ")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _read_error, (self._message,)
+
+
+def _read_error(message: bytes) -> BaseException:
+    error = value_seams.error_of(message)
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, BaseException) else error
 
 
 @dataclass(slots=True, eq=False)
@@ -38,33 +62,66 @@ class Source:
     def fate(self) -> str:
         assert self.ref is not None
         name = f"source {self.index} ({self.ref.hex()[:12]}..)"
-        if self.failure is not None:
-            cause = getattr(self.failure, "cause", None) or self.failure
-            text = str(cause).strip().splitlines() or [""]
-            return f"{name}: {type(cause).__name__}: {text[-1]}"
-        return f"{name}: {'was ready' if self.handle is not None else 'pending'}"
+        if self.failure is None:
+            return f"{name}: {'was ready' if self.handle is not None else 'pending'}"
+        last = (str(self.failure).strip().splitlines() or [""])[-1]
+        if not isinstance(self.failure, SourceError):
+            return f"{name}: {type(self.failure).__name__}: {last}"
+        kind, colon, text = last.partition(": ")
+        return f"{name}: {kind.rpartition('.')[2]}{colon}{text}"
 
     def let_go(self) -> None:
         """Drop refs now: the traceback of an error would keep them until Python collects it."""
         self.ref = self.handle = self.wrapped = self.failure = None
 
 
-async def resolve(source: Source, arrivals: asyncio.Queue[Source]) -> None:
+# Has a source's bare value put into the store: given the source, a Ray node that has the value, and
+# whether it is too large to be sent there.
+TakeBare: TypeAlias = Callable[[Source, str | None, bool], Awaitable[Array | Ref]]
+
+
+async def resolve(source: Source, arrivals: asyncio.Queue[Source], take_bare: TakeBare) -> None:
     """Wait for a source's task and get its handle, or what went wrong."""
     try:
         assert source.ref is not None
         await seams.ready(source.ref)
         size_bytes, node = await asyncio.to_thread(_facts, source)
-        if size_bytes > _HANDLE_BYTES_MAX:
-            source.wrapped = _wrap_where_it_is(source, node)
-        value = await (source.wrapped or source.ref)
-        if not isinstance(value, Array):
-            value = await asyncio.to_thread(make, _encoded(source.index, value))
-        source.handle = value
+        is_large = size_bytes > _HANDLE_BYTES_MAX
+        handle = None if is_large else await _handle_in(lambda: source.ref)
+        if handle is None:
+            taken = await take_bare(source, node, is_large)
+            if isinstance(taken, Array):
+                handle = taken
+            else:
+                source.wrapped = taken
+                await seams.ready(taken)
+                del taken
+                handle = await _handle_in(lambda: source.wrapped)
+        source.handle = handle
     except Exception as failure:
-        cause = getattr(failure, "cause", None)  # of an error in our own _wrap
-        source.failure = cause if isinstance(cause, WrongTypeError) else failure
+        source.failure = failure
     await arrivals.put(source)
+
+
+async def _handle_in(ref: Callable[[], Ref | None]) -> Array | None:
+    """The handle that is the value of a ready ref; None for any other value.
+
+    Raises: SourceError; an error of Ray's own.
+    """
+    unread = None
+    while unread is None:
+        unread = await asyncio.to_thread(_fetch, ref)
+    failure = value_seams.failure_in(unread)
+    if failure is not None:
+        raise SourceError(failure) if isinstance(failure, bytes) else failure
+    value = value_seams.value_made_of(unread, _NAMES)
+    return value if isinstance(value, Array) else None
+
+
+def _fetch(ref: Callable[[], Ref | None]) -> value_seams.Unread | None:
+    present = ref()
+    assert present is not None, "the call has ended"
+    return value_seams.fetch_unread(present, _FETCH_S)
 
 
 def _facts(source: Source) -> tuple[int, str | None]:
@@ -78,28 +135,3 @@ def _facts(source: Source) -> tuple[int, str | None]:
     facts = located.get(source.ref, {})
     nodes = facts.get("node_ids") or [None]
     return facts.get("object_size") or 0, nodes[0]
-
-
-def _encoded(index: int, value: Any) -> Encoded:
-    try:
-        return encode(value)
-    except InvalidArgumentError as error:
-        kind = type(value).__name__
-        raise WrongTypeError(
-            f"source {index} returned {kind}, which can't be put: {error}"
-        ) from None
-
-
-def _wrap_where_it_is(source: Source, node: str | None) -> Ref:
-    """Turn a bare value into an object of the store on the Ray node that holds it."""
-    assert source.ref is not None
-    where = node or ray.get_runtime_context().get_node_id()
-    strategy = NodeAffinitySchedulingStrategy(where, soft=True)
-    task = _wrap.options(scheduling_strategy=strategy)
-    return task.remote([source.ref], source.index)
-
-
-@ray.remote(num_cpus=0)
-def _wrap(refs: list[Ref], index: int) -> Array:
-    value = ray.get(refs[0])
-    return value if isinstance(value, Array) else make(_encoded(index, value))

@@ -16,16 +16,17 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hoplite_ray.errors import NodeLostError
-from hoplite_ray.plugin import seams
+from hoplite_ray.plugin import flag, seams
 from hoplite_ray.plugin.anchors import StewardLife
 from hoplite_ray.plugin.array import Array
 from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.bare import Bare, BareSources, Taken
 from hoplite_ray.plugin.collecting import Gathered, run_gather
 from hoplite_ray.plugin.journal import Journals
 from hoplite_ray.plugin.leaving import Departure
@@ -33,15 +34,12 @@ from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.publishing import publish_always
 from hoplite_ray.plugin.reducing import Combination, ReduceRun
 from hoplite_ray.plugin.seams import Ref
-from hoplite_ray.plugin.start import NodePlace, node_name
 from hoplite_ray.store import new_id
 
 T = TypeVar("T")
 
 _logger = logging.getLogger("hoplite_ray.steward")
 
-_NAMESPACE = "hoplite_ray"
-_CALLS_AT_ONCE = 10_000  # pending reduces of one Ray node
 _TRIES = 3  # of a reduce whose node dies under it
 _REAP_EVERY_S = 1.0
 
@@ -59,6 +57,7 @@ class Steward:
     """See the module; its public methods are coroutines of one thread."""
 
     def __init__(self) -> None:
+        flag.ask_nothing()  # the options of the cluster are fixed, by the process that needs this
         self._here = attachment()
         self._life = StewardLife(self._here.place)
         self._is_restarted = seams.restarts() > 0
@@ -67,6 +66,7 @@ class Steward:
         self._journals = Journals(here.journal, here.place.journals, self._anchors.__contains__)
         self._reaper = Reaper(self._anchor_gone)
         self._pending: dict[bytes, _Pending] = {}
+        self._bare = BareSources()
         self._departure = Departure(here.place, self._life, self._has_duties)
         self._collect = False  # whether errors have left cycles behind that may keep refs
         for name, run in (("steward", self._reap), ("metrics", self._publish)):
@@ -96,7 +96,9 @@ class Steward:
                 self._here.journal.anchored(target, anchor.binary(), 0)
                 try:
                     store = await asyncio.to_thread(lambda: self._here.store)
-                    layout, members = await ReduceRun.of(refs, store, target, how).run()
+                    take_bare = partial(self._bare.taken, caller, answer)
+                    run = ReduceRun.of(refs, store, target, how, take_bare)
+                    layout, members = await run.run()
                     return Array(target, 0, layout, anchor, members=members)
                 except NodeLostError:
                     if not tries_left:
@@ -108,7 +110,19 @@ class Steward:
 
     async def gather(self, refs: list[Ref], caller: str) -> Gathered | None:
         """The handles of all sources, once they are there; `caller` as in `reduce`."""
-        return await self._answered(refs, caller, lambda answer: run_gather(refs))
+
+        async def gathered(answer: bytes) -> Gathered:
+            return await run_gather(refs, partial(self._bare.taken, caller, answer))
+
+        return await self._answered(refs, caller, gathered)
+
+    async def bare_sources(self, caller: str) -> list[Bare]:
+        """The bare sources that `caller` is to read, as soon as there are any; see bare.py."""
+        return await self._bare.next_of(caller)
+
+    async def take_bare(self, key: bytes, taken: Taken) -> None:
+        """What the caller has made of a bare source."""
+        self._bare.take(key, taken)
 
     async def _answered(
         self, refs: list[Ref], caller: str, run: Callable[[bytes], Awaitable[T]]
@@ -132,6 +146,7 @@ class Steward:
             # Abandoned: nobody reads it, and an error would be logged as unhandled.
         finally:
             self._pending.pop(answer, None)
+            self._bare.look(caller)
             refs.clear()  # whatever still refers to this call
         return None
 
@@ -182,26 +197,3 @@ class Steward:
         for answer, each in list(self._pending.items()):
             if each.caller in processes:
                 asyncio.run_coroutine_threadsafe(self.abandon(answer), each.loop)
-
-
-def steward_of(place: NodePlace) -> Any:
-    """The handle of a Ray node's steward, which is started unless it runs."""
-    return _Actor.options(
-        max_concurrency=_CALLS_AT_ONCE,
-        lifetime="detached",
-        namespace=_NAMESPACE,
-        name=place.directory.name,
-        get_if_exists=True,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(place.ray_node_id, soft=False),
-    ).remote()
-
-
-def steward_on(ray_node_id: str) -> Any:
-    """The handle of the steward of any Ray node of the cluster.
-
-    Raises: ValueError if there is none.
-    """
-    return ray.get_actor(node_name(ray_node_id), namespace=_NAMESPACE)
-
-
-_Actor: Any = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Steward)

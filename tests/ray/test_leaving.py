@@ -24,7 +24,7 @@ from hoplite_ray.plugin import leaving
 from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.start import NodePlace, running_node
-from hoplite_ray.plugin.steward import steward_on
+from hoplite_ray.plugin.stewards import steward_on
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 from tests.ray.rounds import Rounds, Worker, drain, living, stats_at
 

@@ -1,0 +1,197 @@
+"""Bare values: what a source returned without hop.array, put into the store for a reduce.
+
+The steward leaves them to the process that has called reduce or gather, because that process has
+the modules and the environment of its job. The process asks for them while it waits:
+
+    caller   reduce(...), then bare_sources()
+    steward  answers bare_sources() with the bare sources that it has met
+    caller   puts a small value itself; has a task put a large one where it is
+    caller   take_bare(key, the handle or the task's ref), then bare_sources() again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from hoplite_ray.codec import Encoded, encode
+from hoplite_ray.errors import HopliteError, InvalidArgumentError, WrongTypeError
+from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.array import Array, make
+from hoplite_ray.plugin.attachment import Attachment
+from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.source import Source
+
+_KEY_BYTES = 16
+_POLL_S = 5.0  # of one question for bare sources; beyond it a caller has asked in vain
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """One source to be read, for the call that has `answer`: its ref, and a node that has it."""
+
+    key: bytes
+    answer: bytes
+    index: int
+    refs: list[Ref]
+    node: str | None
+    is_large: bool  # True if the value stays on that node
+
+
+# What the caller has made of one: the handle, the ref of a task that makes it, or what is wrong.
+Taken: TypeAlias = Array | list[Ref] | Exception
+
+
+@dataclass(slots=True)
+class _Asking:
+    """What one caller is to be told."""
+
+    bare: list[Bare] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class BareSources:
+    """The steward's half. Everything runs on its event loop."""
+
+    def __init__(self) -> None:
+        self._asking: dict[str, _Asking] = {}
+        self._taken: dict[bytes, asyncio.Future[Taken]] = {}
+
+    async def taken(
+        self, caller: str, answer: bytes, source: Source, node: str | None, is_large: bool
+    ) -> Array | Ref:
+        """What `caller` has made of a source's bare value."""
+        assert source.ref is not None
+        key = os.urandom(_KEY_BYTES)
+        coming = self._taken[key] = asyncio.get_running_loop().create_future()
+        asking = self._asking.setdefault(caller, _Asking())
+        asking.bare.append(Bare(key, answer, source.index, [source.ref], node, is_large))
+        asking.changed.set()
+        try:
+            taken = await coming
+        finally:
+            del self._taken[key]
+            asking.bare = [each for each in asking.bare if each.key != key]
+        if isinstance(taken, Exception):
+            raise taken
+        return taken if isinstance(taken, Array) else taken[0]
+
+    async def next_of(self, caller: str) -> list[Bare]:
+        """The sources that `caller` is to read; none if a call of it has ended, or after a time."""
+        asking = self._asking.setdefault(caller, _Asking())
+        if not asking.bare:
+            asking.changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asking.changed.wait(), _POLL_S)
+        bare, asking.bare = asking.bare, []
+        if self._asking.get(caller) is asking:
+            del self._asking[caller]
+        return bare
+
+    def take(self, key: bytes, taken: Taken) -> None:
+        """Hear what has become of a source, unless its call has ended meanwhile."""
+        coming = self._taken.get(key)
+        if coming is not None and not coming.done():
+            coming.set_result(taken)
+
+    def look(self, caller: str) -> None:
+        """A call of `caller` has ended."""
+        if caller in self._asking:
+            self._asking[caller].changed.set()
+
+
+class BareReader:
+    """The caller's half: one thread of this process, which asks while a call is pending."""
+
+    def __init__(self, here: Attachment) -> None:
+        self.here = here
+        self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._pending: set[bytes] = set()  # answers of calls that are neither there nor given up
+        self._kept: list[tuple[bytes, Taken]] = []  # until the answer has it
+        self._thread = threading.Thread(target=self._run, name="hoplite-bare", daemon=True)
+        self._thread.start()
+
+    def attend(self, steward: Any, result: Ref) -> None:
+        """Read what `steward` asks for until `result` is there, or nobody refers to it."""
+        answer = result.binary()
+        self._pending.add(answer)
+        seams.on_settled(result, lambda: self._pending.discard(answer))
+        self._asked.put(steward)
+
+    def _run(self) -> None:
+        while True:
+            steward = self._asked.get()
+            while not self._asked.empty():
+                steward = self._asked.get()
+            try:
+                self._serve(steward)
+            except (HopliteError, ray.exceptions.RayError):
+                self._kept.clear()  # that was a ray.shutdown, or the steward has left
+
+    def _serve(self, steward: Any) -> None:
+        process = self.here.journal.process
+        while self._pending:
+            for each in seams.answer_to(
+                lambda: steward.bare_sources.remote(process), self.here.connection
+            ):
+                taken = self._taken(each)
+                self._kept.append((each.answer, taken))
+                with seams.staying(self.here.connection):
+                    steward.take_bare.remote(each.key, taken)
+                del each, taken
+            self._kept = [each for each in self._kept if each[0] in self._pending]
+
+    def _taken(self, bare: Bare) -> Taken:
+        try:
+            if bare.is_large:
+                return [self._wrap_where_it_is(bare)]
+            value = seams.answer_to(lambda: bare.refs[0], self.here.connection)
+            return make(_encoded(bare.index, value))
+        except HopliteError as error:
+            return error
+        except Exception as error:  # of a user's class that can't be unpickled here either
+            kind = type(error).__name__
+            return WrongTypeError(f"source {bare.index} can't be read: {kind}: {error}")
+
+    def _wrap_where_it_is(self, bare: Bare) -> Ref:
+        """Turn a bare value into an object of the store on the Ray node that holds it."""
+        where = bare.node or self.here.place.ray_node_id
+        task = _wrap.options(scheduling_strategy=NodeAffinitySchedulingStrategy(where, soft=True))
+        with seams.staying(self.here.connection):
+            ref: Ref = task.remote(bare.refs, bare.index)
+            return ref
+
+
+_current: BareReader | None = None
+
+
+def attend(here: Attachment, steward: Any, result: Ref) -> None:
+    """Read, for the call to `steward` that has `result`, what its sources return bare."""
+    global _current
+    if _current is None or _current.here is not here:
+        _current = BareReader(here)
+    _current.attend(steward, result)
+
+
+def _encoded(index: int, value: Any) -> Encoded:
+    try:
+        return encode(value)
+    except InvalidArgumentError as error:
+        kind = type(value).__name__
+        raise WrongTypeError(
+            f"source {index} returned {kind}, which can't be put: {error}"
+        ) from None
+
+
+@ray.remote(num_cpus=0)
+def _wrap(refs: list[Ref], index: int) -> Array:
+    value = ray.get(refs[0])
+    return value if isinstance(value, Array) else make(_encoded(index, value))

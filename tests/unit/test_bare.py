@@ -1,0 +1,90 @@
+"""The steward's list of bare sources that it leaves to its callers, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from hoplite_ray.errors import WrongTypeError
+from hoplite_ray.plugin import bare
+from hoplite_ray.plugin.bare import BareSources
+from hoplite_ray.plugin.source import Source
+
+
+def source() -> Any:
+    return Source(3, object())  # type: ignore[arg-type] # a ref, which nothing here looks into
+
+
+def meet(sources: BareSources, caller: str = "us") -> asyncio.Task[Any]:
+    return asyncio.ensure_future(sources.taken(caller, b"answer", source(), "node", True))
+
+
+async def asked_first(sources: BareSources) -> tuple[Any, asyncio.Task[Any]]:
+    asked = asyncio.ensure_future(sources.next_of("us"))
+    await asyncio.sleep(0)
+    met = meet(sources)
+    return await asked, met
+
+
+async def asked_later(sources: BareSources) -> tuple[Any, asyncio.Task[Any]]:
+    met = meet(sources)
+    await asyncio.sleep(0)
+    return await sources.next_of("us"), met
+
+
+@pytest.mark.parametrize("order", [asked_first, asked_later])
+def test_a_caller_hears_of_a_source_whenever_it_asks(order: Any) -> None:
+    async def run() -> None:
+        sources = BareSources()
+        (wanted,), met = await order(sources)
+        assert (wanted.answer, wanted.index, wanted.node) == (b"answer", 3, "node")
+        assert wanted.is_large and len(wanted.refs) == 1
+        sources.take(wanted.key, [wanted.refs[0]])
+        assert await met is wanted.refs[0]
+        sources.take(wanted.key, [wanted.refs[0]])  # sent twice
+        assert not sources._asking and not sources._taken
+
+    asyncio.run(run())
+
+
+def test_what_is_wrong_with_a_source_is_raised() -> None:
+    async def run() -> None:
+        sources = BareSources()
+        (wanted,), met = await asked_first(sources)
+        sources.take(wanted.key, WrongTypeError("source 3 returned str"))
+        with pytest.raises(WrongTypeError, match="source 3"):
+            await met
+
+    asyncio.run(run())
+
+
+def test_a_question_ends_with_a_call_of_the_caller_or_after_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        sources = BareSources()
+        asked = asyncio.ensure_future(sources.next_of("us"))
+        await asyncio.sleep(0)
+        sources.look("others")
+        sources.look("us")
+        assert await asked == []
+        monkeypatch.setattr(bare, "_POLL_S", 0.0)
+        assert await sources.next_of("us") == []
+        assert not sources._asking
+
+    asyncio.run(run())
+
+
+def test_a_source_whose_call_has_ended_is_forgotten() -> None:
+    async def run() -> None:
+        sources = BareSources()
+        met = meet(sources)
+        await asyncio.sleep(0)
+        met.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await met
+        assert not sources._taken and not sources._asking["us"].bare
+
+    asyncio.run(run())
