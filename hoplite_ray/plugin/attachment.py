@@ -30,7 +30,7 @@ from hoplite_ray.plugin.journal import Journal
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.sharing import SharedCall, deadline_in, left_s
 from hoplite_ray.plugin.start import NodePlace, RunningNode, ensure_node, node_name
-from hoplite_ray.plugin.stewards import steward_of
+from hoplite_ray.plugin.stewards import guest_name, steward_of
 from hoplite_ray.store import Store
 
 _PUTS_KNOWN_MAX = 16_384  # each takes some 200 bytes
@@ -70,6 +70,7 @@ class Attachment:
         self._finding = SharedCall(
             "finding", self._find_steward, lambda: "the steward of this Ray node has not begun"
         )
+        self._answering: dict[bytes, Any] = {}  # the stewards of answers that are referred to
         self.known_puts: OrderedDict[bytes, int] = OrderedDict()  # ids and incarnations; the newest
         if seams.is_driver():
             _ = self._reaper  # which hears of a ray.shutdown
@@ -119,6 +120,23 @@ class Attachment:
                 self._steward = life or 0, steward_of(self.place)
         return self._steward[1]
 
+    def steward_for_call(self) -> tuple[Any, str]:
+        """The steward for a reduce or gather of this process, and this process's name there.
+
+        It is another Ray node's if Ray drains this one and its own has left: none can begin here.
+
+        Raises: HopliteError if Ray places nothing on any other node either.
+        """
+        has_own = StewardLife.used(self.place) != 0
+        if has_own or not seams.is_draining(self.place.ray_node_id):
+            return self.steward, self.journal.process
+        return self._steward_elsewhere(), guest_name(seams.this_worker(), self.place.ray_node_id)
+
+    def watch_answer(self, answer: seams.Ref, steward: Any) -> None:
+        """Tell `steward` when nobody refers to `answer` any more."""
+        self._answering[answer.binary()] = steward
+        self.abandoned.watch(answer)
+
     @cached_property
     def anchors(self) -> AnchorSupply:
         return AnchorSupply(self.place, lambda: self.steward, self._steward_elsewhere)
@@ -157,7 +175,7 @@ class Attachment:
         return Reaper(self._abandon, self._shut_down)
 
     def _abandon(self, target: bytes) -> None:
-        steward = self.steward
+        steward = self._answering.pop(target)
         with seams.staying(self.connection):
             steward.abandon.remote(target)
 

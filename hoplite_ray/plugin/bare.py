@@ -113,34 +113,33 @@ class BareReader:
 
     def __init__(self, here: Attachment) -> None:
         self.here = here
-        self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[Any, str]] = queue.SimpleQueue()
         self._pending: set[bytes] = set()  # answers of calls that are neither there nor given up
         self._kept: list[tuple[bytes, Taken]] = []  # until the answer has it
         self._thread = threading.Thread(target=self._run, name="hoplite-bare", daemon=True)
         self._thread.start()
 
-    def attend(self, steward: Any, result: Ref) -> None:
+    def attend(self, steward: Any, caller: str, result: Ref) -> None:
         """Read what `steward` asks for until `result` is there, or nobody refers to it."""
         answer = result.binary()
         self._pending.add(answer)
         seams.on_settled(result, lambda: self._pending.discard(answer))
-        self._asked.put(steward)
+        self._asked.put((steward, caller))
 
     def _run(self) -> None:
         while True:
-            steward = self._asked.get()
+            steward, caller = self._asked.get()
             while not self._asked.empty():
-                steward = self._asked.get()
+                steward, caller = self._asked.get()
             try:
-                self._serve(steward)
+                self._serve(steward, caller)
             except (HopliteError, ray.exceptions.RayError):
                 self._kept.clear()  # that was a ray.shutdown, or the steward has left
 
-    def _serve(self, steward: Any) -> None:
-        process = self.here.journal.process
+    def _serve(self, steward: Any, caller: str) -> None:
         while self._pending:
             for each in seams.answer_to(
-                lambda: steward.bare_sources.remote(process), self.here.connection
+                lambda: steward.bare_sources.remote(caller), self.here.connection
             ):
                 taken = self._taken(each)
                 self._kept.append((each.answer, taken))
@@ -173,12 +172,15 @@ class BareReader:
 _current: BareReader | None = None
 
 
-def attend(here: Attachment, steward: Any, result: Ref) -> None:
-    """Read, for the call to `steward` that has `result`, what its sources return bare."""
+def attend(here: Attachment, steward: Any, caller: str, result: Ref) -> None:
+    """Read what the sources of a call return bare.
+
+    `result` is the call's answer, `caller` the name of this process at `steward`.
+    """
     global _current
     if _current is None or _current.here is not here:
         _current = BareReader(here)
-    _current.attend(steward, result)
+    _current.attend(steward, caller, result)
 
 
 def _encoded(index: int, value: Any) -> Encoded:

@@ -128,21 +128,21 @@ def _reduced(
         reader,
     )
     here = attachment()
-    return _awaited(here, lambda steward, process: steward.reduce.remote(sources, how, process))
+    return _awaited(here, lambda steward, caller: steward.reduce.remote(sources, how, caller))
 
 
 def _gathered(refs: Sequence[Ref], taker: str) -> Ref:
     sources = source_refs(refs, taker)
     here = attachment()
-    return _awaited(here, lambda steward, process: steward.gather.remote(sources, process))
+    return _awaited(here, lambda steward, caller: steward.gather.remote(sources, caller))
 
 
 def _awaited(here: Attachment, call: Callable[[Any, str], Ref]) -> Ref:
     """The answer of a call to the steward, for which this process reads bare sources."""
-    steward = here.steward
-    result = call(steward, here.journal.process)
-    here.abandoned.watch(result)
-    attend(here, steward, result)
+    steward, caller = here.steward_for_call()
+    result = call(steward, caller)
+    here.watch_answer(result, steward)
+    attend(here, steward, caller, result)
     return result
 
 

@@ -34,6 +34,7 @@ from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.publishing import publish_always
 from hoplite_ray.plugin.reducing import Combination, ReduceRun
 from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.stewards import guest
 from hoplite_ray.store import new_id
 
 T = TypeVar("T")
@@ -86,7 +87,7 @@ class Steward:
 
         Its id is the answer's own; a steward that Ray has restarted takes a new one, because the
         death of the last one has cancelled what it had begun. `caller`: the process that has the
-        answer, by its journal; with its death the reduce ends.
+        answer, by its journal, or as a guest; with its death the reduce ends.
         """
 
         async def reduced(answer: bytes) -> Array:
@@ -134,7 +135,7 @@ class Steward:
         answer = seams.return_id(task)
         self._pending[answer] = _Pending(current, caller, asyncio.get_running_loop())
         try:
-            if not await asyncio.to_thread(self._journals.is_dead, caller):
+            if not await asyncio.to_thread(self._is_dead, caller):
                 return await run(answer)
         except Exception:
             self._collect = True
@@ -173,7 +174,7 @@ class Steward:
         while True:
             try:
                 left = self._journals.of_the_dead()
-                self._end_calls_of(left.processes)
+                self._end_calls_of(left.processes | self._dead_guests())
                 _ = self._here.store  # a node that has died alone begins its next life now
                 for object_id, incarnation in (left.orphans | left.unheard).items():
                     self._here.orphan(object_id, upto=incarnation)
@@ -192,6 +193,15 @@ class Steward:
 
     def _publish(self) -> None:
         publish_always(self._here.place)
+
+    def _is_dead(self, caller: str) -> bool:
+        if (found := guest(caller)) is None:
+            return self._journals.is_dead(caller)
+        return not seams.is_worker_alive(*found)
+
+    def _dead_guests(self) -> set[str]:
+        callers = {each.caller for each in list(self._pending.values())}
+        return {each for each in callers if guest(each) is not None and self._is_dead(each)}
 
     def _end_calls_of(self, processes: set[str]) -> None:
         for answer, each in list(self._pending.items()):

@@ -43,6 +43,17 @@ def steward_of(place: NodePlace) -> Any:
     )
 
 
+def guest_name(worker: str, ray_node_id: str) -> str:
+    """The name of a process at the steward of a Ray node other than its own."""
+    return f"{worker}@{ray_node_id}"
+
+
+def guest(name: str) -> tuple[str, str] | None:
+    """The worker and the Ray node of such a name; None for a process of the steward's own node."""
+    worker, is_guest, ray_node_id = name.partition("@")
+    return (worker, ray_node_id) if is_guest else None
+
+
 def environment_apart(environment: Mapping[str, Any]) -> dict[str, Any]:
     """What to ask Ray for so that nothing of `environment`, which it would inherit, is left.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -20,6 +21,12 @@ from hoplite_ray.stats import NodeStats
 from tests.ray.raycluster import LARGE
 
 _PAUSE_S = 0.1  # between rounds that nobody waits for
+
+
+@ray.remote(num_cpus=0)
+class Never:
+    async def ends(self) -> None:
+        await asyncio.Event().wait()
 
 
 @ray.remote(num_cpus=0)
@@ -42,6 +49,11 @@ class Worker:
         total = hop.reduce([hop.put(np.ones(LARGE, np.float32)) for _ in range(2)])
         hop.wait([total])
         return [total]
+
+    def reduces_never(self) -> None:
+        """Begin a reduce whose source does not come."""
+        self.never = Never.remote()
+        self.total = hop.reduce([self.never.ends.remote()])
 
     def where(self) -> tuple[str, str]:
         place = NodePlace.of_this_process()

@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ray.core.generated import autoscaler_pb2
 
 import hoplite_ray as hop
 from hoplite_ray.control.client import ControlClient
-from hoplite_ray.plugin import leaving
+from hoplite_ray.plugin import leaving, seams
 from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.start import NodePlace, running_node
@@ -55,6 +55,19 @@ def keepers(of_the_dead: str) -> list[Path]:
 
 def has_steward(directory: Path) -> bool:
     return StewardLife.of(NodePlace("", directory)) > 0
+
+
+def guests() -> int:
+    """How many calls pend at the stewards of Ray nodes other than their callers'."""
+
+    def count(steward: Any) -> int:
+        return sum("@" in each.caller for each in steward._pending.values())
+
+    found = 0
+    for ray_node_id in seams.placeable_nodes():
+        with suppress(ValueError):  # it has no steward
+            found += ray.get(steward_on(ray_node_id).__ray_call__.remote(count))
+    return found
 
 
 def leaves_soon(ray_node_id: str) -> None:
@@ -139,7 +152,7 @@ def test_what_only_a_node_has_is_elsewhere_when_ray_has_drained_it(cluster: RayC
 
 
 @pytest.mark.timeout(180)  # a Ray node starts and ends
-def test_an_array_can_be_made_on_a_draining_node_whose_steward_has_left(
+def test_arrays_and_reduces_are_made_on_a_draining_node_whose_steward_has_left(
     cluster: RayCluster,
 ) -> None:
     """Case review_05."""
@@ -153,6 +166,13 @@ def test_an_array_can_be_made_on_a_draining_node_whose_steward_has_left(
         drain(cluster.cluster.address, ray_node_id, "PREEMPTION", deadline_s=120)
         array = ray.get(worker.array.remote(2.0), timeout=60)
         assert hop.get(array, timeout_s=60).sum() == 2 * LARGE
+        (total,) = ray.get(worker.reduced.remote(), timeout=60)
+        assert hop.get(total, timeout_s=60).sum() == 2 * LARGE
+
+        ray.get(worker.reduces_never.remote())
+        assert eventually(lambda: guests() == 1)
+        ray.kill(worker)
+        assert eventually(lambda: guests() == 0, within_s=60)
 
 
 @pytest.mark.timeout(180)  # a Ray node starts and ends
