@@ -35,6 +35,18 @@ _PLACES = ("spill_directory",)
 _NETWORKS = ("rails",)
 _NAMES = (*_RANGES, *_PLACES, *_WORDS, *_NETWORKS)
 _RAILS_MAX = 8  # kRailsMax there
+# What a node does for which an option was not set.
+DEFAULTS: dict[str, str] = {
+    "arena_bytes": "20 % of each node's memory, or half of what is free if that is less",
+    "broadcast_stripes": "0: by size and receivers",
+    "link_mbit": "10000",
+    "reduce_degree": "0: by size and sources",
+    "reduce_stripes": "0: one per node but the caller's",
+    "spill_directory": "the node's own, in Ray's session directory",
+    "when_full": "wait",
+    "data_tls": "off",
+    "rails": "Ray's own address of each node",
+}
 # And the variables that are no options of nodes.
 _OWN_VARIABLES = ("PROGRESS", "WORLD_TRANSPORT", "CUDA_LIBRARY", "NCCL_LIBRARY")
 
@@ -98,7 +110,7 @@ class Config:
         _warn_of_unknown(environment)
         options: dict[str, object] = {}
         for name in _NAMES:
-            variable = _ENVIRONMENT_PREFIX + name.upper()
+            variable = variable_of(name)
             text = environment.get(variable)
             if text is None:
                 continue
@@ -113,13 +125,18 @@ class Config:
     @staticmethod
     def variables() -> dict[str, str]:
         """Return the variables of this process's environment that `from_environment` takes."""
-        variables = (_ENVIRONMENT_PREFIX + name.upper() for name in _NAMES)
+        variables = (variable_of(name) for name in _NAMES)
         return {each: os.environ[each] for each in variables if each in os.environ}
 
     def explicit(self) -> dict[str, object]:
         """Return only what was set; the rest follows the cluster."""
         values = {option.name: getattr(self, option.name) for option in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of an option."""
+    return _ENVIRONMENT_PREFIX + name.upper()
 
 
 def networks_of(rails: str) -> list[str]:

@@ -6,6 +6,7 @@
     hoplite-ray web               the same as a page for a browser on this machine
     hoplite-ray trace OBJECT      the life of one object over all nodes, from put to get
     hoplite-ray drain NODE        move what only that node has elsewhere, before it is ended
+    hoplite-ray options           what the nodes run with, and which job has fixed it
     hoplite-ray doctor            every check of this machine and its cluster, with the next step
     hoplite-ray dashboard         a Grafana dashboard of what the nodes tell Prometheus
 
@@ -22,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hoplite_ray.cli import commands, doctor, top, trace, web
+from hoplite_ray.cli import commands, doctor, options, top, trace, web
 from hoplite_ray.cli.lives import ID_DIGITS
 from hoplite_ray.errors import HopliteError
 
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         ("web", web.web, "what is under way, as a page for a browser on this machine"),
         ("trace", trace.trace, "the life of one object over all nodes"),
         ("drain", commands.drain, "move what only that node has elsewhere"),
+        ("options", options.options, "what the nodes run with, and which job has fixed it"),
         ("doctor", doctor.doctor, "every check of this machine and its cluster"),
     ):
         sub = subcommands.add_parser(name, help=help_text, allow_abbrev=False)

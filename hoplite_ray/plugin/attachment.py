@@ -59,7 +59,7 @@ class Attachment:
         self.place = place
         self.connection = seams.connection()
         ids.lives_before()  # asked here, where no event loop waits for Ray's answer
-        self._node: RunningNode = ensure_node(place, flag.asked())
+        self._node: RunningNode = ensure_node(place, flag.asked(), origins=flag.origins())
         self._store: Store | None = Store.attach(self._node.socket)
         self.journal = Journal(place.journals)
         log = place.directory / "node.log"

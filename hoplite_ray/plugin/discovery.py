@@ -26,7 +26,8 @@ def discovered(asked: str | None) -> dict[str, Any]:
     """What Ray knows of the nodes of the cluster at `asked`, or of the one that runs here.
 
     Returns: address, ray, memory_threshold; secret and view (hexadecimal) or None, where no job has
-             used hoplite_ray yet; options; directories: of this user and of live and dead raylets.
+             used hoplite_ray yet; options, and first: the job that has fixed them, its user, and
+             where each one is from; directories: of this user and of live and dead raylets.
     Raises:  ConnectionError if there is no cluster there; ControlError if it does not answer.
     """
     address = seams.cluster_address(asked)
@@ -38,7 +39,8 @@ def discovered(asked: str | None) -> dict[str, Any]:
     values = seams.KeyValues(address)
     secret = values.read("secret")
     _, view = seams.RayViewStore(address).read()
-    options = values.read("options")
+    stored = values.read("options")
+    fixed: dict[str, Any] = json.loads(stored) if stored else {}
     raylets = seams.raylets(address)
     alive = {node_id[-16:] for node_id, _, is_alive in raylets if is_alive}
     folders = {
@@ -52,7 +54,8 @@ def discovered(asked: str | None) -> dict[str, Any]:
         "memory_threshold": seams.memory_threshold(),
         "secret": secret and secret.decode(),
         "view": view.hex() or None,
-        "options": json.loads(options)["options"] if options else {},
+        "options": fixed.get("options", {}),
+        "first": {key: fixed.get(key) for key in ("job", "user", "origins")},
         "directories": {str(f): f.name.rpartition("-")[2] in alive for f in sorted(folders)},
     }
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hoplite_ray.config import Config
+from hoplite_ray.config import Config, variable_of
 
 KEY = "hoplite"
 SETUP_KEY = "worker_process_setup_hook"
@@ -80,7 +80,7 @@ def runtime_env(**options: object) -> dict[str, Any]:
     asked = Config.from_options(options)
     if not _is_joined():
         _asked, _is_given = asked, True
-    variables = {f"HOPLITE_RAY_{name.upper()}": str(value) for name, value in options.items()}
+    variables = {variable_of(name): str(value) for name, value in options.items()}
     return {SETUP_KEY: _setup(asked.explicit(), None), "env_vars": variables}
 
 
@@ -94,6 +94,12 @@ def asked() -> Config:
     if _setup_error is not None:
         raise _setup_error
     return Config.from_options({**Config.from_environment().explicit(), **_asked.explicit()})
+
+
+def origins() -> dict[str, str]:
+    """Where each option that `asked` returns is from: "flag", or the name of a variable."""
+    from_flag = _asked.explicit()
+    return {name: "flag" if name in from_flag else variable_of(name) for name in asked().explicit()}
 
 
 def ask_nothing() -> None:

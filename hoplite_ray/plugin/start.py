@@ -22,7 +22,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -103,8 +103,15 @@ def _free_of_nodes(directory: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None) -> RunningNode:
+def ensure_node(
+    place: NodePlace,
+    asked: Config,
+    lost: RunningNode | None = None,
+    origins: Mapping[str, str] | None = None,
+) -> RunningNode:
     """Return the running node of `place`, started here if nobody has; `lost` is known to be dead.
+
+    `origins` says where what is asked is from, for those who look at the cluster's options later.
 
     Raises: ValueError if `asked` differs from the cluster's options; ControlError if it asks for
             data_tls without Ray's TLS settings; UnauthenticatedError if another user has made the
@@ -122,7 +129,7 @@ def ensure_node(place: NodePlace, asked: Config, lost: RunningNode | None = None
         rails.chosen(asked.rails, seams.node_address(), seams.interfaces())
     if asked.data_tls == "on":
         Tls.for_data()
-    fixed = _agree(values, asked)
+    fixed = _agree(values, asked, origins or {})
     try:
         return _settled(place, lost, lambda: _start(place, values, fixed))
     except ValueError as error:
@@ -183,12 +190,17 @@ def _refuse_others(directory: Path) -> None:
         )
 
 
-def _agree(values: seams.KeyValues, asked: Config) -> Config:
+def _agree(values: seams.KeyValues, asked: Config, origins: Mapping[str, str]) -> Config:
     """Fix the cluster's options, or compare with what is fixed."""
     wanted = asked.explicit()
     stored = values.read("options")
     if stored is None:
-        own = {"job": seams.this_job(), "user": os.getuid(), "wire": _native.WIRE_VERSION}
+        own = {
+            "job": seams.this_job(),
+            "user": os.getuid(),
+            "wire": _native.WIRE_VERSION,
+            "origins": dict(origins),
+        }
         stored = values.put_if_absent("options", json.dumps({"options": wanted, **own}).encode())
     first = json.loads(stored)
     _refuse_unlike(first)

@@ -82,3 +82,14 @@ def test_a_cluster_that_is_not_there_is_said_in_time() -> None:
     )
     assert done.returncode == 1
     assert "no Ray cluster was found at 127.0.0.1:1" in done.stderr
+
+
+def test_options_are_those_of_the_first_job_and_say_so(
+    cluster: RayCluster, everywhere: object
+) -> None:
+    status, told = command(cluster, "options")
+    assert status == 0
+    assert told["job"].startswith("01000000 (")
+    found = {each["name"]: (each["value"], each["origin"]) for each in told["options"]}
+    assert found["arena_bytes"] == (ARENA_BYTES, "flag")
+    assert found["when_full"] == (None, "default")

@@ -1,0 +1,92 @@
+"""`hoplite-ray options`: what a Ray cluster's nodes run with, which job has fixed it, and how."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hoplite_ray.cli.places import NoClusterError, find
+from hoplite_ray.cli.tables import columns
+from hoplite_ray.config import DEFAULTS, Config, variable_of
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of the cluster's nodes."""
+
+    name: str
+    value: int | str | None  # None: not set
+    origin: str  # "default", "flag", "variable"; "first job" if that job has not said
+    variable: str  # the environment variable that sets it
+    here: int | str | None  # what this shell's environment asks for, if that is another value
+
+    @property
+    def shown(self) -> str:
+        return DEFAULTS[self.name] if self.value is None else str(self.value)
+
+    @property
+    def fixed_by(self) -> str:
+        if self.origin == "flag":
+            return f'runtime_env={{"hoplite": {{"{self.name}": ...}}}} of the first job'
+        if self.origin == "variable":
+            return f"{self.variable} of the first job"
+        return {"default": "default: the first job did not ask"}.get(self.origin, "the first job")
+
+
+def options_of(told: Mapping[str, Any], here: Config) -> list[Option]:
+    """The options in what Ray tells of its cluster; `here`: what this shell asks for."""
+    origins = told["first"].get("origins")
+    asked = here.explicit()
+    found = []
+    for name in DEFAULTS:
+        value = told["options"].get(name)
+        if value is None:
+            origin = "default"
+        elif origins is None:
+            origin = "first job"  # of a release that keeps no origins
+        else:
+            origin = "flag" if origins.get(name) == "flag" else "variable"
+        other: Any = asked.get(name)
+        found.append(
+            Option(name, value, origin, variable_of(name), None if other == value else other)
+        )
+    return found
+
+
+def options(asked: argparse.Namespace) -> int:
+    """Print the options; 0 if a job that is started from this shell would be taken."""
+    if asked.directory or asked.control is not None:
+        raise NoClusterError(
+            "options are those of a Ray cluster; a node without Ray has its own, from its command "
+            "line: hoplite_ray.node --help"
+        )
+    told = find(asked, timeout_s=asked.timeout_s).ray
+    found = options_of(told, Config.from_environment())
+    first = told["first"]
+    if asked.json:
+        rows = [asdict(each) for each in found]
+        sys.stdout.write(json.dumps({"options": rows, "job": first["job"]}) + "\n")
+    else:
+        sys.stdout.write(_text(found, told["address"], first))
+    return 1 if any(each.here is not None for each in found) else 0
+
+
+def _text(found: list[Option], address: str, first: Mapping[str, Any]) -> str:
+    rows = [[each.name, each.shown, each.fixed_by] for each in found]
+    lines = [
+        f"Ray cluster {address}: fixed by its first job, {first['job']}, of user {first['user']}",
+        columns(["OPTION", "VALUE", "FIXED BY"], rows, right=frozenset()),
+        "to change one: restart the Ray cluster, then let its first job ask for it, by "
+        'ray.init(runtime_env={"hoplite": {OPTION: VALUE}}) or by HOPLITE_RAY_OPTION=VALUE; '
+        "the flag goes before the variable",
+    ]
+    lines += [
+        f"{each.variable}={each.here} is set here: a job from this shell is refused; unset it"
+        for each in found
+        if each.here is not None
+    ]
+    return "\n".join(lines) + "\n"

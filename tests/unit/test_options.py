@@ -1,0 +1,81 @@
+"""What `hoplite-ray options` says of each option."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from hoplite_ray.cli import options
+from hoplite_ray.cli.options import options_of
+from hoplite_ray.cli.places import Cluster, NoClusterError
+from hoplite_ray.config import DEFAULTS, Config
+from hoplite_ray.plugin import flag
+
+TOLD: dict[str, Any] = {
+    "address": "10.0.0.1:6379",
+    "options": {"arena_bytes": 1 << 30, "when_full": "spill"},
+    "first": {
+        "job": "01000000 (python train.py)",
+        "user": 1000,
+        "origins": {"arena_bytes": "flag", "when_full": "HOPLITE_RAY_WHEN_FULL"},
+    },
+}
+
+
+def test_every_option_has_a_default_that_is_told() -> None:
+    assert list(DEFAULTS) == [each.name for each in fields(Config)]
+
+
+def test_each_option_names_what_has_fixed_it() -> None:
+    found = {each.name: each for each in options_of(TOLD, Config())}
+    assert list(found) == list(DEFAULTS)
+    assert (found["arena_bytes"].value, found["arena_bytes"].origin) == (1 << 30, "flag")
+    assert (found["when_full"].value, found["when_full"].origin) == ("spill", "variable")
+    assert (found["data_tls"].value, found["data_tls"].shown) == (None, "off")
+    assert found["data_tls"].fixed_by == "default: the first job did not ask"
+
+
+def test_a_job_of_a_release_without_origins_is_named_alone() -> None:
+    first = {"job": "01000000", "user": 0, "origins": None}
+    found = options_of({**TOLD, "first": first}, Config())
+    assert {each.fixed_by for each in found if each.value is not None} == {"the first job"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "status"), [(None, 0), ("spill", 0), ("fail", 1)], ids=["none", "same", "other"]
+)
+def test_a_variable_that_has_a_job_refused_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variable: str | None,
+    status: int,
+) -> None:
+    monkeypatch.delenv("HOPLITE_RAY_WHEN_FULL", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("HOPLITE_RAY_WHEN_FULL", variable)
+    cluster = Cluster("Ray cluster", b"", (), ray=TOLD)
+    monkeypatch.setattr(options, "find", lambda asked, timeout_s: cluster)
+    asked = argparse.Namespace(directory=[], control=None, json=False, timeout_s=1.0)
+    assert options.options(asked) == status
+    told = capsys.readouterr().out
+    assert "fixed by its first job, 01000000 (python train.py), of user 1000" in told
+    assert "to change one: restart the Ray cluster" in told
+    is_named = "HOPLITE_RAY_WHEN_FULL=fail is set here: a job from this shell is refused" in told
+    assert is_named == (status == 1)
+
+
+def test_nodes_without_ray_have_no_options_of_a_cluster() -> None:
+    asked = argparse.Namespace(directory=["/run/a"], control=None, json=False, timeout_s=1.0)
+    with pytest.raises(NoClusterError, match="a node without Ray has its own"):
+        options.options(asked)
+
+
+def test_the_flag_goes_before_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flag, "_asked", Config(arena_bytes=1 << 30))
+    monkeypatch.setenv("HOPLITE_RAY_ARENA_BYTES", str(1 << 20))
+    monkeypatch.setenv("HOPLITE_RAY_WHEN_FULL", "spill")
+    assert flag.asked() == Config(arena_bytes=1 << 30, when_full="spill")
+    assert flag.origins() == {"arena_bytes": "flag", "when_full": "HOPLITE_RAY_WHEN_FULL"}
