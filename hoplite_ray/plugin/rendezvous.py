@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from asyncio import wrap_future
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,47 +12,76 @@ from urllib.parse import quote
 
 import ray
 
-from hoplite_ray.errors import ControlError
+from hoplite_ray.errors import ControlError, HopliteError
 from hoplite_ray.plugin import seams
 from hoplite_ray.threads import begin
 
 T = TypeVar("T")
 
+_ALL = "world/"  # every key begins with it
+_ENDS = b"\n"  # between the process that has set a record and the value
+_LOOKS = 16  # records that one set looks at: the dead stay a sixteenth of all, or less than that
+
 
 class RayRendezvous:
     """One join's part of the table. All processes of a Ray namespace reach the same one.
 
-    It keeps no process: an actor would keep its Ray node from being taken away.
+    It keeps no process: an actor would keep its Ray node from being taken away. A record names the
+    process that has set it. That of a dead one goes when a rank 0 of any world sets its own, which
+    looks at a few records of others each time: so the dead ones stay a small share of all.
     """
 
     def __init__(self) -> None:
         context = ray.get_runtime_context()
         self._values = seams.KeyValues(context.gcs_address)
-        self._prefix = f"world/{quote(context.namespace, safe='')}"
-        self._own: dict[str, bytes] = {}  # what rank 0 has set
+        self._prefix = f"{_ALL}{quote(context.namespace, safe='')}"
+        self._own: dict[str, bytes] = {}  # the records that rank 0 has set
+        self._connection = seams.connection()
+        self._owner = f"{seams.this_worker()}@{context.get_node_id()}"
 
     async def set(self, key: str, value: bytes) -> None:
         """Keep a value."""
-        self._own[key] = value
-        await wrap_future(_begin(lambda: self._values.write(self._key(key), value)))
+        record = self._own[key] = self._owner.encode() + _ENDS + value
+        await wrap_future(_begin(lambda: self._values.write(self._key(key), record)))
+        _begin(self._tidy)
 
     async def get(self, key: str) -> bytes | None:
         """Return the value, or None while there is none."""
-        return await wrap_future(_begin(lambda: self._values.read(self._key(key))))
+        record = await wrap_future(_begin(lambda: self._values.read(self._key(key))))
+        return None if record is None else record.partition(_ENDS)[2]
 
     def close(self) -> None:
-        """Remove what was set here, unless another rank 0 has set its own; waits for nothing.
+        """Remove what was set here, unless another rank 0 has set its own; waits for nothing."""
+        own, self._own = self._own, {}
+        if own:
+            _begin(lambda: self._remove(own))
 
-        What a rank 0 leaves that dies before stands until the next one of its world's name comes.
-        """
-        if self._own:
-            _begin(self._remove)
-
-    def _remove(self) -> None:
+    def _remove(self, own: dict[str, bytes]) -> None:
         with suppress(ControlError):  # the cluster has gone, and its table with it
-            for key, value in self._own.items():
-                if self._values.read(self._key(key)) == value:
-                    self._values.remove(self._key(key))
+            for key, record in own.items():
+                self._remove_if(self._key(key), record)
+
+    def _remove_if(self, at: str, record: bytes) -> None:
+        if self._values.read(at) == record:
+            self._values.remove(at)
+
+    def _tidy(self) -> None:
+        """Remove records of dead processes, a few at a time."""
+        with suppress(HopliteError):  # the cluster has gone, or this process has left it
+            keys = self._values.keys(_ALL)
+            for at in random.sample(keys, min(len(keys), _LOOKS)):
+                record = self._values.read(at)
+                if record is not None and self._is_dead(record):
+                    self._remove_if(at, record)
+            for key, record in self._own.copy().items():
+                # another's `_remove_if` for a predecessor may meet the moment of our write
+                if self._values.read(self._key(key)) is None and key in self._own:
+                    self._values.write(self._key(key), record)
+
+    def _is_dead(self, record: bytes) -> bool:
+        worker, _, ray_node_id = record.partition(_ENDS)[0].decode().partition("@")
+        with seams.staying(self._connection):
+            return not seams.is_worker_alive(worker, ray_node_id)
 
     def _key(self, key: str) -> str:
         return f"{self._prefix}/{quote(key, safe='')}"

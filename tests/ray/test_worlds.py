@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -88,6 +89,26 @@ def test_a_world_that_was_left_leaves_nothing_in_ray(cluster: RayCluster) -> Non
                 each.result()
         assert len(records()) == 1
     assert eventually(lambda: not records())
+
+
+def test_a_dead_rank_0s_record_goes_when_another_world_is_joined(cluster: RayCluster) -> None:
+    """Case review_08."""
+    values = seams.KeyValues(ray.get_runtime_context().gcs_address)
+
+    def has_record() -> bool:
+        return any(each.endswith("/dies") for each in values.keys("world/"))
+
+    dying, coming = on(cluster, 0), on(cluster, 1)
+    ray.get(dying.join.remote("dies", 0, 1))
+    assert has_record()
+    ray.kill(dying)
+    numbers = itertools.count()
+
+    def is_gone_after_another_join() -> bool:
+        ray.get(coming.join.remote(f"comes {next(numbers)}", 0, 1))
+        return not has_record()
+
+    assert eventually(is_gone_after_another_join, within_s=60)  # Ray hears of the death meanwhile
 
 
 def test_a_world_that_a_driver_is_in_carries_a_broken_error_through_ray(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from hoplite_ray.plugin import rendezvous, seams
 from hoplite_ray.plugin.rendezvous import RayRendezvous
 
 TABLE: dict[str, bytes] = {}
+ALIVE: set[str] = set()
 
 
 class Table:
@@ -21,11 +23,15 @@ class Table:
     def __init__(self, address: str) -> None:
         self.write, self.read, self.remove = TABLE.__setitem__, TABLE.get, TABLE.pop
 
+    def keys(self, prefix: str) -> list[str]:
+        return [key for key in TABLE if key.startswith(prefix)]
+
 
 @pytest.fixture(autouse=True)
 def _table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads end before they are waited for, and the table is empty."""
     TABLE.clear()
+    ALIVE.clear()
     begin = rendezvous._begin
 
     def ended(work: Any) -> Any:
@@ -35,10 +41,15 @@ def _table(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(rendezvous, "_begin", ended)
     monkeypatch.setattr(seams, "KeyValues", Table)
+    monkeypatch.setattr(seams, "connection", lambda: b"here")
+    monkeypatch.setattr(seams, "staying", nullcontext)
+    monkeypatch.setattr(seams, "is_worker_alive", lambda worker, node: worker in ALIVE)
 
 
-def of(namespace: str, monkeypatch: pytest.MonkeyPatch) -> RayRendezvous:
-    context = SimpleNamespace(gcs_address="", namespace=namespace)
+def of(namespace: str, monkeypatch: pytest.MonkeyPatch, worker: str = "worker") -> RayRendezvous:
+    ALIVE.add(worker)
+    context = SimpleNamespace(gcs_address="", namespace=namespace, get_node_id=lambda: "node")
+    monkeypatch.setattr(seams, "this_worker", lambda: worker)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
     return RayRendezvous()
 
@@ -62,6 +73,45 @@ def test_a_rank_0_that_leaves_removes_its_own_record_only(monkeypatch: pytest.Mo
     asyncio.run(second.set("world", b"second"))
     for each in (first, reader):
         each.close()
-        assert list(TABLE.values()) == [b"second"]
+        assert asyncio.run(reader.get("world")) == b"second"
     second.close()
+    assert not TABLE
+
+
+def test_a_dead_rank_0s_record_goes_when_any_other_world_is_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Case review_08."""
+    dead = of("a", monkeypatch, "dead")
+    other = of("b", monkeypatch, "other")
+    asyncio.run(dead.set("world", b"dead"))
+    asyncio.run(other.set("first", b"alive"))
+    assert len(TABLE) == 2
+    ALIVE.remove("dead")
+    asyncio.run(other.set("second", b"alive"))
+    assert sorted(TABLE) == ["world/b/first", "world/b/second"]
+
+
+def test_records_of_the_dead_stay_few_among_any_number_of_worlds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    living = of("a", monkeypatch)
+    for number in range(300):
+        name = f"dead-{number}"
+        asyncio.run(of("a", monkeypatch, name).set(name, b"dead"))
+        ALIVE.remove(name)
+        asyncio.run(living.set("world", b"alive"))
+    assert len(TABLE) <= 1 + rendezvous._LOOKS
+
+
+def test_a_record_that_was_taken_for_its_predecessors_is_set_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rank_0 = of("a", monkeypatch)
+    asyncio.run(rank_0.set("world", b"value"))
+    TABLE.clear()
+    rank_0._tidy()
+    assert asyncio.run(rank_0.get("world")) == b"value"
+    rank_0.close()
+    rank_0._tidy()
     assert not TABLE
