@@ -24,6 +24,7 @@ from hoplite_ray.serve.edges import Begun, Edge, EdgeBrokenError, open_edge
 from hoplite_ray.serve.failures import said
 from hoplite_ray.serve.handoff import StoredLostError
 from hoplite_ray.serve.query import Merged, Query
+from hoplite_ray.serve.seams import begin_routing
 from hoplite_ray.worlds.secrecy import REMEDY, needs_encryption
 
 logger = logging.getLogger("hoplite_ray.serve")
@@ -88,8 +89,7 @@ class Outlet:
         self.is_replaced = False  # who answered last was taken away by Serve, as in an update
         self._changed = asyncio.Event()
         self._telling = asyncio.create_task(self._tell_metrics())
-        if not handle.is_initialized:
-            handle._init()  # its router is told of the replicas from now on, without any request
+        begin_routing(handle)
         discovery.watch(self._deployment, self._told)
 
     @property

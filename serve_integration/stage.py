@@ -24,7 +24,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from ray import serve
-from ray.serve._private.common import RUNNING_REQUESTS_KEY
 from ray.serve.config import RequestRouterConfig
 
 from hoplite_ray.serve import discovery, handoff, metrics
@@ -36,6 +35,7 @@ from hoplite_ray.serve.options import check_options, misfit
 from hoplite_ray.serve.outlet import JoinLostError, Outlet, close_all, joint_answer
 from hoplite_ray.serve.query import Merged, Query
 from hoplite_ray.serve.router import ROUTER
+from hoplite_ray.serve.seams import RUNNING_REQUESTS_KEY
 from hoplite_ray.serve.worker import Worker
 
 logger = logging.getLogger("hoplite_ray.serve")

@@ -1,0 +1,30 @@
+"""Private names of Ray Serve, each tested in tests/unit/test_serve_seams.py.
+
+Written against Ray 2.60 and 2.61. When a release moves one of these names, this file and its test
+are the only things that change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.serve._private.common import RUNNING_REQUESTS_KEY
+from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
+
+__all__ = [
+    "RUNNING_REQUESTS_KEY",  # of the number in a replica's statistics by which Serve scales
+    "PowerOfTwoChoicesRequestRouter",  # Serve's own router of a handle
+    "begin_routing",
+    "deployment_of",
+]
+
+
+def begin_routing(handle: Any) -> None:
+    """Have the router of a handle be told of the replicas from now on, without any request."""
+    if not handle.is_initialized:
+        handle._init()
+
+
+def deployment_of(router: PowerOfTwoChoicesRequestRouter) -> tuple[str, str]:
+    """The application and the name of the deployment that a router is for."""
+    return router._deployment_id.app_name, router._deployment_id.name

@@ -1,0 +1,56 @@
+"""Every private name of Ray Serve that is used: which file breaks when a release moves one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from ray.serve._private import autoscaling_state
+from ray.serve._private.common import DeploymentHandleSource, DeploymentID, ReplicaID
+from ray.serve.handle import DeploymentHandle
+
+from hoplite_ray.serve import discovery, seams
+from hoplite_ray.serve.router import EdgeRouter
+
+
+def test_serve_scales_by_the_key_of_running_requests() -> None:
+    assert autoscaling_state.RUNNING_REQUESTS_KEY == seams.RUNNING_REQUESTS_KEY
+
+
+def test_a_handle_begins_to_route_once_and_without_a_request() -> None:
+    begun: list[DeploymentID] = []
+
+    def create_router(*, deployment_id: DeploymentID, **_: Any) -> object:
+        begun.append(deployment_id)
+        return object()
+
+    handle: Any = DeploymentHandle("stage", "application", _create_router=create_router)
+    assert not handle.is_initialized
+    for _ in range(2):
+        seams.begin_routing(handle)
+    assert handle.is_initialized
+    assert begun == [DeploymentID(name="stage", app_name="application")]
+
+
+def test_a_router_knows_its_deployment_and_tells_of_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(discovery, "tell", lambda *what: told.append(what))
+    deployment = DeploymentID(name="stage", app_name="application")
+
+    def replica(name: str, metadata: dict[str, Any]) -> Any:
+        whole = ReplicaID(name, deployment)
+        return Mock(replica_id=whole, replica_metadata=metadata, multiplexed_model_ids=set())
+
+    async def run() -> None:
+        router = EdgeRouter(deployment_id=deployment, handle_source=DeploymentHandleSource.REPLICA)
+        assert isinstance(router, seams.PowerOfTwoChoicesRequestRouter)
+        assert seams.deployment_of(router) == ("application", "stage")
+        ours = replica("one", {discovery.METADATA_KEY: {"port": 1}})
+        router.update_replicas([ours, replica("other", {})])
+
+    asyncio.run(run())
+    assert told == [(("application", "stage"), {"one": {"port": 1}})]
