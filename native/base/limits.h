@@ -18,6 +18,8 @@ inline constexpr std::uint16_t kWireVersion = 1;
 // decision 18; one page-table operation costs more than copying 64 KiB).
 inline constexpr std::uint64_t kInlineBytesMax = 64_KiB;
 inline constexpr std::size_t kLayoutBytesMax = 256_KiB;  // a state_dict of thousands of leaves
+// Of the layouts that each end of a connection remembers to have told the other one.
+inline constexpr std::size_t kLayoutTableBytesMax = 1_MiB;
 inline constexpr std::uint64_t kControlFrameBytesMax = 512_KiB;
 static_assert(kControlFrameBytesMax >= kInlineBytesMax + kLayoutBytesMax + 4_KiB,
               "an inline object, its layout and a forwarding list fit into one frame");

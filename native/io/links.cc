@@ -151,7 +151,7 @@ void Links::send(const SendMessage& action) {
   if (push && (wire.is_queued(*push) || (action.payload && !has_room))) return;
   const bool carries = action.payload && has_room;
   Bytes frame;
-  encode(action.message, carries ? action.payload->size_bytes : 0, frame);
+  encode(action.message, carries ? action.payload->size_bytes : 0, frame, &wire.layouts_said());
   if (carries) {
     const std::span<const std::byte> payload = arena_->at(*action.payload);
     frame.insert(frame.end(), payload.begin(), payload.end());

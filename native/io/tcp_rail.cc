@@ -201,7 +201,8 @@ Result<bool> RailConnection::parse_frame(std::vector<FrameIn>& frames) {
     input_read_ = 0;
     return false;
   }
-  auto frame = decode_body(*header, here.subspan(kFrameHeaderBytes, header->body_bytes));
+  auto frame =
+      decode_body(*header, here.subspan(kFrameHeaderBytes, header->body_bytes), &layouts_heard_);
   if (!frame) return frame.error();
   const auto payload = here.subspan(body_end, header->payload_bytes);
   frames.push_back({std::move(*frame), Bytes(payload.begin(), payload.end())});

@@ -17,6 +17,7 @@
 
 #include "base/result.h"
 #include "io/arena.h"
+#include "io/link_counters.h"
 #include "io/receive_table.h"
 #include "io/stream.h"
 #include "wire/frame.h"
@@ -27,17 +28,6 @@ namespace hoplite {
 struct Budget {
   std::uint64_t bytes = 0;
   void take(std::uint64_t n) { bytes = n < bytes ? bytes - n : 0; }
-};
-
-struct LinkCounters {
-  std::uint64_t bytes_sent = 0, bytes_received = 0, bytes_discarded = 0;
-  std::uint64_t blocks_sent = 0, blocks_landed = 0, blocks_discarded = 0, blocks_corrupt = 0;
-  std::uint64_t frames_sent = 0, frames_received = 0, frames_bad = 0;
-  std::uint64_t dials = 0, handshakes = 0, handshakes_refused = 0, versions_refused = 0;
-  std::uint64_t connections_refused = 0;  // there was no room for them
-  std::uint64_t links_up = 0, links_down = 0, rails_lost = 0, peers_dead = 0;
-  // Of peers_dead; and those that were heard again.
-  std::uint64_t peers_unreachable = 0, peers_frozen = 0, peers_suspected = 0;
 };
 
 struct QueuedPush {  // of the object, or the order to push it to the receiver
@@ -76,6 +66,8 @@ class RailConnection {
 
   // ---- out ----
   void queue_frame(Bytes frame, std::optional<QueuedPush> push = {});  // header, body and payload
+  // For what is queued next: each frame leaves, and in this order.
+  [[nodiscard]] wire::Layouts& layouts_said() { return layouts_said_; }
   [[nodiscard]] bool is_queued(const QueuedPush& push) const { return pushes_.contains(push); }
   // `rail` is what BlockSent will say. REQUIRES: the extent stays as it is until then.
   void queue_block(RailId rail, const BlockHeader& header, Extent extent);
@@ -132,6 +124,8 @@ class RailConnection {
   std::deque<OutBlock> blocks_;
   std::uint64_t block_sent_ = 0;  // of blocks_.front(): head, then payload
   std::uint64_t queued_bytes_ = 0;
+
+  wire::Layouts layouts_said_, layouts_heard_;
 
   Bytes input_;  // control: bytes not yet parsed, from input_read_ on
   std::size_t input_read_ = 0;

@@ -49,10 +49,11 @@ std::byte* write_header(const FrameHeader& header, std::byte* out) {
 
 // Appends a frame whose body length is known only once the body is written.
 template <typename Body>
-void append(FrameHeader header, const Body& body, std::vector<std::byte>& out) {
+void append(FrameHeader header, const Body& body, std::vector<std::byte>& out,
+            wire::Layouts* layouts = nullptr) {
   const std::size_t start = out.size();
   out.resize(start + kFrameHeaderBytes);
-  Writer writer(out);
+  Writer writer(out, layouts);
   wire::fields(writer, body);
   const std::size_t body_bytes = out.size() - start - kFrameHeaderBytes;
   HOPLITE_CHECK(kFrameHeaderBytes + body_bytes + header.payload_bytes <= kControlFrameBytesMax);
@@ -62,13 +63,14 @@ void append(FrameHeader header, const Body& body, std::vector<std::byte>& out) {
 
 // Reads `body` as the alternative of `Variant` whose type number is `type`.
 template <typename Variant, std::size_t I = 0>
-bool read_as(FrameType type, std::span<const std::byte> body, Variant& out) {
+bool read_as(FrameType type, std::span<const std::byte> body, Variant& out,
+             wire::Layouts* layouts = nullptr) {
   if constexpr (I == std::variant_size_v<Variant>) {
     return false;
   } else {
     using T = std::variant_alternative_t<I, Variant>;
-    if (wire::type_of(T{}) != type) return read_as<Variant, I + 1>(type, body, out);
-    Reader reader(body);
+    if (wire::type_of(T{}) != type) return read_as<Variant, I + 1>(type, body, out, layouts);
+    Reader reader(body, layouts);
     wire::fields(reader, out.template emplace<I>());
     return reader.is_exhausted();
   }
@@ -92,14 +94,15 @@ bool has_possible_lengths(const FrameHeader& header) {
 
 }  // namespace
 
-void encode(const Message& message, std::uint64_t payload_bytes, std::vector<std::byte>& out) {
+void encode(const Message& message, std::uint64_t payload_bytes, std::vector<std::byte>& out,
+            wire::Layouts* layouts) {
   std::visit(
       [&](const auto& body) {
         const FrameType type = wire::type_of(body);
         HOPLITE_CHECK(payload_bytes <= (may_have_payload(type) ? kInlineBytesMax : 0));
         append({type, 0, static_cast<std::uint32_t>(payload_bytes), message.view_epoch,
                 message.transfer, message.trace},
-               body, out);
+               body, out, layouts);
       },
       message.body);
 }
@@ -180,7 +183,8 @@ Result<BlockHeader> decode_block(const FrameHeader& header, std::span<const std:
   return block;
 }
 
-Result<Frame> decode_body(const FrameHeader& header, std::span<const std::byte> body) {
+Result<Frame> decode_body(const FrameHeader& header, std::span<const std::byte> body,
+                          wire::Layouts* layouts) {
   HOPLITE_CHECK(body.size() == header.body_bytes);
   switch (family_of(header.type)) {
     case Family::kBlock: {
@@ -195,7 +199,7 @@ Result<Frame> decode_body(const FrameHeader& header, std::span<const std::byte> 
     }
     case Family::kMessage: {
       Message message{header.view_epoch, header.transfer, header.trace, {}};
-      if (!read_as(header.type, body, message.body)) break;
+      if (!read_as(header.type, body, message.body, layouts)) break;
       return Frame{std::move(message)};
     }
     case Family::kUnknown:

@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "plan/messages.h"
+#include "wire/layouts.h"
 
 namespace hoplite {
 
@@ -71,7 +72,10 @@ inline constexpr std::size_t kBlockFrameBytes = kFrameHeaderBytes + kBlockBodyBy
 // REQUIRES: the vectors and strings of the message keep to base/limits.h (error texts are cut short
 // to kErrorTextBytesMax here); payload_bytes <= kInlineBytesMax, and 0 but for Claim, Push and
 // Located.
-void encode(const Message& message, std::uint64_t payload_bytes, std::vector<std::byte>& out);
+// `layouts`: those that the reader of this connection knows; each frame must then be sent, in this
+// order.
+void encode(const Message& message, std::uint64_t payload_bytes, std::vector<std::byte>& out,
+            wire::Layouts* layouts = nullptr);
 void encode(const LinkFrame& frame, std::vector<std::byte>& out);
 // Header and body of a block; header.size_bytes payload bytes must be sent behind them. No
 // allocation.
@@ -85,8 +89,9 @@ void encode(const LinkFrame& frame, std::vector<std::byte>& out);
 using Frame = std::variant<Message, BlockHeader, LinkFrame>;
 // Returns the frame when `body` is exactly one of its type, every field in range and no byte left
 // over; else kBadFrame: close.  REQUIRES: header is decode_header's; body.size() ==
-// header.body_bytes.
-[[nodiscard]] Result<Frame> decode_body(const FrameHeader& header, std::span<const std::byte> body);
+// header.body_bytes. `layouts`: those that the frames before it have brought on this connection.
+[[nodiscard]] Result<Frame> decode_body(const FrameHeader& header, std::span<const std::byte> body,
+                                        wire::Layouts* layouts = nullptr);
 // The same for kBlock alone, without the variant and without allocation (but for an error's text).
 [[nodiscard]] Result<BlockHeader> decode_block(const FrameHeader& header,
                                                std::span<const std::byte> body);

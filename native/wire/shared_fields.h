@@ -53,7 +53,7 @@ void fields(A& a, Of<A, ObjectMeta> meta) {
     a.enumeration(part.dtype, kDTypeCount);
     a.number(part.size_bytes);
   });
-  a.text(meta.layout, kLayoutBytesMax);
+  a.layout(meta.layout);
   a.require(fault_of(meta) == nullptr);
   a.require(meta.block_bytes == 0 || are_blocks_few(meta.size_bytes, meta.block_bytes));
 }

@@ -1,0 +1,38 @@
+// The long layouts that one end of a connection has told the other one. The sender and the receiver
+// of its frames keep equal tables, for frames are read in the order in which they were written: a
+// layout of some hundred kilobytes travels once, and then as the number that it has there. Bound:
+// kLayoutTableBytesMax, the oldest go first. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/limits.h"
+
+namespace hoplite::wire {
+
+class Layouts {
+ public:
+  // Shorter ones always travel whole.
+  static constexpr std::size_t kBytesMin = 64;
+
+  // Cost: some comparisons with layouts that are alike.
+  [[nodiscard]] std::optional<std::uint32_t> number_of(const std::string& layout) const;
+  // Returns null if there is no such number, or no longer.
+  [[nodiscard]] const std::string* find(std::uint32_t number) const;
+  // After it was written, or read, whole. Does nothing for a short one.
+  void add(const std::string& layout);
+
+ private:
+  std::deque<std::string> kept_;  // the oldest first; a deque moves no element
+  std::map<std::string_view, std::uint32_t> numbers_;
+  std::uint32_t first_ = 0;  // number of kept_.front()
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace hoplite::wire
