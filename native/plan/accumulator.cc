@@ -10,6 +10,7 @@ bool Accumulator::handle_own(const ReduceOwn& own) {
   const bool raised = own.target_epoch > own_.target_epoch;
   const bool was_sealed = !raised && own_.sealed;
   if (raised) begin_epoch(own);
+  forget_unowned(own);
   own_ = own;
   own_.sealed = own.sealed || was_sealed;
   for (const ReduceSource& source : own.members) {  // known ones keep what was located
@@ -49,6 +50,18 @@ void Accumulator::begin_epoch(const ReduceOwn& own) {
   });
   if (!own_.deterministic) return;
   for (auto& [index, block] : folded_) block.pairs.keep(tree, kept, block.taken);
+}
+
+// Another owner folds these blocks. This node may receive that fold for a reader here, and it lands
+// in the result, where cell 0 is: no block of it may count as begun when the stripe comes back.
+void Accumulator::forget_unowned(const ReduceOwn& own) {
+  if (own.stripe_count == own_.stripe_count && own.owned == own_.owned) return;
+  const auto is_unowned = [&](BlockIndex block) {
+    const auto stripe = static_cast<std::uint16_t>(block.value % own.stripe_count);
+    return std::ranges::find(own.owned, StripeIndex{stripe}) == own.owned.end();
+  };
+  std::erase_if(folded_, [&](const auto& block) { return is_unowned(block.first); });
+  std::erase_if(finished_, is_unowned);
 }
 
 PairwiseFold::Tree Accumulator::tree() const {

@@ -3,6 +3,7 @@
 // (design decision 5). A block is whole when it holds every member of the sealed set, and final
 // once it has been finished; of a newer target epoch only the blocks that hold a removed member are
 // void, and folded and finished anew; of a deterministic fold, only what that member had gone into.
+// Invariant: only owned blocks are known; another owner's may be received where they would be.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -74,6 +75,7 @@ class Accumulator {
     PairwiseFold pairs;  // of a deterministic fold
   };
   void begin_epoch(const ReduceOwn& own);
+  void forget_unowned(const ReduceOwn& own);
   [[nodiscard]] PairwiseFold::Tree tree() const;
   [[nodiscard]] bool is_whole(BlockIndex block) const;
   void skip_final(StripeIndex stripe);

@@ -184,6 +184,35 @@ TEST(Accumulator, VoidsOnlyBlocksWithARemovedMemberWhenTheEpochIsRaised) {
   EXPECT_EQ(take(folds, 2, kFirst), true);
 }
 
+// home of epoch 1: stripe 1 -> us │ we fold member 0 │ home of epoch 2: stripe 0 -> us │ another
+// owner's sum of stripe 1 is received into the result, for a get │ home of epoch 3: stripe 1 -> us.
+// The block must not count member 0 as folded, because member 1 would be added to the whole sum.
+TEST(Accumulator, ForgetsTheBlocksOfAStripeThatItOwnsNoMore) {
+  for (const bool is_raised : {true, false}) {
+    Accumulator folds(own(1, {0}, false));
+    take(folds, 0, kFirst);
+    ReduceOwn others = own(is_raised ? 2 : 1, {0, 1});
+    others.owned = {StripeIndex{0}};
+    EXPECT_TRUE(folds.handle_own(others));
+    EXPECT_TRUE(folds.handle_own(own(3, {0, 1})));
+    EXPECT_EQ(take(folds, 1, kFirst), true) << "what lies there is no part of it";
+    EXPECT_EQ(take(folds, 0, kFirst), false);
+  }
+}
+
+TEST(Accumulator, KeepsTheBlocksThatAreOwnedUnderBothCuts) {
+  Accumulator folds(own(1, {0, 1}));
+  take(folds, 0, kFirst);
+  take(folds, 0, kSecond);
+  ReduceOwn finer = own(2, {0, 1});
+  finer.stripe_count = 4;  // stripe 1 is block 1 only
+  EXPECT_TRUE(folds.handle_own(finer));
+  EXPECT_FALSE(folds.lacks(0, kFirst));
+  EXPECT_TRUE(folds.handle_own(own(3, {0, 1})));
+  EXPECT_FALSE(folds.lacks(0, kFirst));
+  EXPECT_TRUE(folds.lacks(0, kSecond)) << "another node owned it under the finer cut";
+}
+
 TEST(Accumulator, IsNoLongerSealedInANewEpochUnlessToldSo) {
   Accumulator folds(own(1, {0}));
   take(folds, 0, kFirst);
