@@ -259,9 +259,9 @@ void Directory::bury(NodeId from, const Delete& request, Entry& entry, Instant n
     if (node != config_.node) awaited.emplace(node, unheard_.contains(node));
   }
   for (const auto& [node, holder] : entry.holders) awaited.insert_or_assign(node, holder.stale);
-  const bool failed = entry.reduce && entry.reduce->phase == ReducePhase::kFailed;
-  if (failed && live_.contains(entry.reduce->caller)) {
-    awaited.emplace(entry.reduce->caller, false);  // it remembers that
+  const bool has_ended = entry.reduce && entry.reduce->phase != ReducePhase::kRunning;
+  if (has_ended && live_.contains(entry.reduce->caller)) {
+    awaited.emplace(entry.reduce->caller, false);  // it remembers how
   }
   if (entry.adopter != kNoNode) awaited.emplace(entry.adopter, false);
   awaited.erase(from);

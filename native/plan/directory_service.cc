@@ -456,11 +456,15 @@ void Directory::answer_locates(const ObjectId& object, Entry& entry, Instant now
   }
 }
 
-// Somebody knows that the object was put, and nobody has claimed it for too long.
+// The receiver or this shard knows that the object was there, and for too long no node has claimed
+// it, nor a part of a result that no caller stands behind any more.
 void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) {
-  if (entry.known || entry.reduce || !is_up_to_date()) return;
+  const bool may_come = entry.known && (entry.committed || is_held(entry));
+  const bool is_running = entry.reduce && entry.reduce->phase == ReducePhase::kRunning;
+  if (may_come || is_running || !is_up_to_date()) return;
+  const bool was_there = entry.reduce && entry.reduce->phase == ReducePhase::kCommitted;
   for (auto& [node, holder] : entry.holders) {
-    if (!holder.wants || !holder.exists) continue;
+    if (!holder.wants || !(holder.exists || was_there)) continue;
     if (now - holder.since < config_.lost_grace) {
       wake_at(entry, holder.since + config_.lost_grace);
       continue;
@@ -473,7 +477,7 @@ void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) 
                   " lost: it was put, and no live node has it (the nodes that held it died)"});
   }
   for (auto at = entry.locates.begin(); at != entry.locates.end();) {
-    if (!at->second.locate.exists) {
+    if (!at->second.locate.exists && !was_there) {
       ++at;
       continue;
     }

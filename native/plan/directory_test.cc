@@ -337,6 +337,48 @@ TEST_F(DirectoryShard, KeepsNoFailedReduceWhoseCallersNodeIsGoneForGood) {
   EXPECT_EQ(directory_.entry_count(), 0U);
 }
 
+TEST_F(DirectoryShard, SaysThatAResultIsLostOnceItsOnlyOwnerHasGivenItUp) {
+  claim(kA, {.state = StripeState::kRoot, .target_epoch = 1, .committed = false, .pinned = true});
+  claim(kB, {.wants = true, .exists = true, .incarnation = 0});
+  take();
+  elapse(kLostGrace);
+  expect_silence();
+  has_nothing(kA);  // it was told to by a home that knew of no caller
+  EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
+}
+
+TEST_F(DirectoryShard, SaysThatACommittedResultIsLostIfNoNodeHasIt) {
+  ReduceState committed;
+  committed.target = kObject;
+  committed.target_epoch = TargetEpoch{1};
+  committed.phase = ReducePhase::kCommitted;
+  committed.caller = kD;
+  directory_.handle_reduce_state(committed, now_);
+  wants(kB);  // without a handle: the shard itself knows that the object was there
+  elapse(Duration{kLostGrace.ns - 1});
+  expect_silence();
+  elapse(Duration{1});
+  EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
+}
+
+TEST_F(DirectoryShard, AsksTheCallersNodeOfAResultToForgetIt) {
+  for (const ReducePhase phase : {ReducePhase::kCommitted, ReducePhase::kFailed}) {
+    reset(1);
+    ReduceState ended;
+    ended.target = kObject;
+    ended.target_epoch = TargetEpoch{1};
+    ended.phase = phase;
+    ended.caller = kD;
+    directory_.handle_reduce_state(ended, now_);
+    claim(kA, {.state = StripeState::kComplete, .target_epoch = 1});
+    take();
+    remove(kA, 1);
+    EXPECT_TRUE(only<Drop>(kD).deleted);
+    has_nothing(kD);
+    EXPECT_EQ(only<Deleted>(kA).object, kObject);
+  }
+}
+
 TEST_F(DirectoryShard, RefusesThePutOfAnObjectThatWasDeletedFirst) {
   remove(kD, 0);
   take();

@@ -259,7 +259,7 @@ void Engine::State::resync(std::optional<NodeId> only_to) {
     dirty_folds_.insert(id);
   }
   for (const auto& [id, outcome] : committed_) {
-    if (is_meant(id) && objects_.contains(id)) report_committed(id);
+    if (is_meant(id)) report_committed(id);
   }
   for (const auto& [id, locate] : locates_) {
     if (is_meant(id)) send(view_.home_of(id), locate);
@@ -297,7 +297,7 @@ void Engine::State::admit() {
       }
       void_bytes(id, object);
       objects_.erase(id);
-      committed_.erase(id);
+      forget_outcome(id);
       claim(id);
     }
   }

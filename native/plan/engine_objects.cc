@@ -206,7 +206,7 @@ void Engine::State::forget_if_empty(const ObjectId& id) {
     return;
   }
   objects_.erase(it);
-  committed_.erase(id);
+  forget_outcome(id);
   claim(id);
 }
 
@@ -245,6 +245,7 @@ void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool delet
   if (deleted) {
     tombstones_.note(id, upto, now_);
     failed_.erase(id);
+    committed_.erase(id);
   }
   const auto it = objects_.find(id);
   if (it == objects_.end()) return;

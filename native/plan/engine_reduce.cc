@@ -177,10 +177,20 @@ void Engine::State::report(const ObjectId& target, ReduceReport report) {
 }
 
 void Engine::State::report_committed(const ObjectId& target) {
+  const auto outcome = committed_.find(target);
+  if (outcome == committed_.end()) return report(target, {});  // a small one, that was pushed here
   ReduceReport news;
-  news.committed = committed_[target].members;
-  news.caller = committed_[target].caller;
-  report(target, std::move(news));
+  news.target = target;
+  news.target_epoch = outcome->second.target_epoch;
+  news.committed = outcome->second.members;
+  news.caller = outcome->second.caller;
+  send(planner_of(target), std::move(news));
+}
+
+void EngineTables::forget_outcome(const ObjectId& target) {
+  const auto outcome = committed_.find(target);
+  if (outcome == committed_.end() || outcome->second.caller == config_.node) return;
+  committed_.erase(outcome);
 }
 
 void Engine::State::on(NodeId from, const Message&, const ReduceState& state) {
@@ -189,6 +199,8 @@ void Engine::State::on(NodeId from, const Message&, const ReduceState& state) {
   if (const auto call = calls_.find(state.target); call != calls_.end()) {
     call->second.want.seen = std::max(call->second.want.seen, state.target_epoch);
     if (state.phase == ReducePhase::kCommitted) {
+      // Owners of a newer view than the home's may not hear it, and their next home asks.
+      committed_[state.target] = {state.target_epoch, state.members, state.caller};
       reply(call->second.waiter, Reduced{state.members});
       end_call(state.target);
     } else if (state.phase == ReducePhase::kFailed) {
@@ -243,7 +255,7 @@ void Engine::State::commit_target(const ReduceState& state, LocalObject& object)
   }
   // A small result is one block for everybody, though it may have come in several.
   if (object.meta.size_bytes <= config_.inline_bytes_max) object.meta = cut(object.meta);
-  committed_[state.target] = {state.members, state.caller};
+  committed_[state.target] = {state.target_epoch, state.members, state.caller};
   claim(state.target);
   complete(state.target, object);
 }

@@ -199,6 +199,29 @@ TEST_P(Reduces, GoOnUnderANewHomeWhenTheirHomeDiesAtAnyMoment) {
   }
 }
 
+// home: ReduceState(committed) -> caller and owners │ links of home and owners: down │ caller hears
+// it │ home dies. The owners know of no commit, and the new home must hear of it from the caller.
+TEST_P(Reduces, KeepAResultOfWhichOnlyTheCallerHasHeardThatItIsCommitted) {
+  Scene scene(4, 0);
+  for (const std::size_t node : {1U, 2U}) put_source(scene, node);
+  scene.nodes.run();
+  scene.reduce = scene.nodes.reduce(3, scene.target, 2, 2);
+  for (const std::uint32_t index : {0U, 1U}) confirm(scene, 3, index);
+  const auto is_committed = [&] {
+    return scene.nodes.stats(0).reduces_committed + scene.nodes.stats(3).reduces_committed > 0;
+  };
+  while (!is_committed()) ASSERT_TRUE(scene.nodes.step());
+  for (const std::size_t owner : {1U, 2U}) scene.nodes.cut(0, owner);
+  scene.nodes.run();
+  ASSERT_EQ(members(scene).size(), 2U) << scene.nodes.text(scene.reduce);
+  scene.nodes.kill(0);
+  const RequestId got = scene.nodes.get(2, scene.target, true);
+  scene.nodes.elapse(2_s);
+  EXPECT_EQ(scene.nodes.fetched(got), value_of({0, 1})) << scene.nodes.text(got);
+  scene.nodes.release(2, scene.target);
+  expect_nothing_left(scene, 1);
+}
+
 TEST_P(Reduces, AreCancelledAtAnyMomentWithoutARest) {
   bool under_way = true;
   for (int moment = 0; under_way && moment < kMomentsMax; ++moment) {

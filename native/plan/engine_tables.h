@@ -30,7 +30,8 @@ struct Retired {  // bytes that no name leads to any more, still mapped, being s
   std::map<ClientId, std::uint32_t> pins;
   std::optional<Waiter> writer;  // of a put that was dropped: its client does not know yet
 };
-struct Outcome {  // of a reduce whose result is held here
+struct Outcome {  // of a reduce that is committed
+  TargetEpoch target_epoch;
   std::vector<std::uint32_t> members;
   NodeId caller;
 };
@@ -59,6 +60,8 @@ struct EngineTables {
   // A reduce of a client here, that this node plans; and who plans any other.
   [[nodiscard]] bool is_planned_here(const ObjectId& target) const;
   [[nodiscard]] NodeId planner_of(const ObjectId& target) const;
+  // The result is not here any more. The caller's node remembers that it is committed.
+  void forget_outcome(const ObjectId& target);
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
   [[nodiscard]] bool has_room_for_deletes() const;
   [[nodiscard]] bool is_deleted(const ObjectId& id, Incarnation incarnation) const;
@@ -110,9 +113,9 @@ struct EngineTables {
   mutable std::optional<std::pair<Instant, std::string>> holders_;  // as they were told last
   Spills spills_;
   bool draining_ = false;
-  bool drained_ = false;     // and it was said
-  std::set<ObjectId> sole_;  // while draining: what no other node keeps
-  std::map<ObjectId, Outcome> committed_;
+  bool drained_ = false;                     // and it was said
+  std::set<ObjectId> sole_;                  // while draining: what no other node keeps
+  std::map<ObjectId, Outcome> committed_;    // of results here; of our clients' until deleted
   std::map<ObjectId, ReduceReport> failed_;  // reduces that were asked for here; until deleted
   std::map<NodeId, Member> connected_;
   std::set<NodeId> links_;  // peers whose link is up

@@ -106,7 +106,6 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
     if (plan.state.phase == ReducePhase::kCommitted) return;
     if (!plan.wanted) plan.caller = report.caller;
     plan.target_epoch = report.target_epoch;
-    plan.meta = report.meta;
     plan.state.phase = ReducePhase::kCommitted;
     plan.state.members = report.committed;
     return publish(report.target, plan);
