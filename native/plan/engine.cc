@@ -231,14 +231,16 @@ void Engine::State::claim(const ObjectId& id) {
 }
 
 // Soft state: after a new view or a reconnect, everything is said again, to one home or to all.
-void Engine::State::resync(std::optional<NodeId> only_to) {
+void Engine::State::resync(std::optional<NodeId> only_to, const ResyncDone& end) {
   const auto is_meant = [&](const ObjectId& id) {
     return !only_to || view_.home_of(id) == *only_to;
   };
   // First of all: the peer takes what comes after it for the answer to its own new beginning.
   for (const NodeId peer : links_) {
     const bool is_asked = !only_to || peer == *only_to;
-    if (is_asked && parked_.take_dropped(peer, view_.epoch())) send(peer, ResyncWanted{});
+    if (!is_asked || !parked_.take_dropped(peer, view_.epoch())) continue;
+    asked_again_.insert(peer);
+    send(peer, ResyncWanted{});
   }
   deletes_.for_each([&](const ObjectId& id, Incarnation upto) {
     if (is_meant(id)) send(view_.home_of(id), Delete{id, upto});
@@ -273,7 +275,7 @@ void Engine::State::resync(std::optional<NodeId> only_to) {
   }
   for (const Member& member : view_.members()) {
     if (member.node == config_.node || (only_to && member.node != *only_to)) continue;
-    send(member.node, ResyncDone{draining_});
+    send(member.node, end);
   }
 }
 

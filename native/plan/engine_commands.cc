@@ -284,7 +284,8 @@ void Engine::State::on(const Command&, const SetViewCommand& view) {
   }
   if (!directory_.is_recovering()) reduces_.handle_recovered(view_);
   drop_branches();
-  resync(std::nullopt);
+  asked_again_.clear();
+  resync(std::nullopt, {.draining = draining_});
   // Our own claims first: who receives from us would pass for an orphan, and wait for ever.
   while (!loop_.empty()) {
     const Message message = std::move(loop_.front());

@@ -43,7 +43,7 @@ void Engine::State::on(const LinkUp& event) {
   links_.insert(event.node);
   directory_.handle_link_down(event.node);  // what was granted while it was down is lost as well
   rails_.handle_link_up(event.node, member->second.rails.size());
-  resync(event.node);
+  resync(event.node, {.draining = draining_});
   reduces_.handle_link_up(event.node, view_);
   for (auto& [transfer, pull] : pulls_) {
     if (pull.goal().sender != event.node || pull.started) continue;
@@ -58,6 +58,7 @@ void Engine::State::on(const LinkDown& event) { part_from(event.node); }
 void Engine::State::part_from(NodeId node) {
   links_.erase(node);
   parked_.forget(node);
+  asked_again_.erase(node);
   rails_.handle_link_down(node);
   for (const ObjectId& served : sender_.handle_link_down(node)) note_use(served);
   for (const Sender::Sent& sent : sender_.take_unsent(node)) let_go(sent);
@@ -156,6 +157,11 @@ void Engine::State::on(NodeId from, const Message&, const ResyncDone& done) {
   const bool recovering = directory_.is_recovering();
   view_.handle_draining(from, done.draining);
   directory_.handle_draining(from, done.draining, now_);
+  // peer: claims, ResyncDone │ this node, without that view: claims dropped │ this node: view,
+  // ResyncWanted │ the first ResyncDone comes. It must not end the recovery, because its claims are
+  // missing. Test: ParkedEngine.DoesNotTakeTheEndOfWhatItDroppedForTheEndOfTheAnswer.
+  if (done.is_asked) asked_again_.erase(from);
+  if (asked_again_.contains(from)) return;
   directory_.handle_resync_done(from, now_);
   if (recovering && !directory_.is_recovering()) reduces_.handle_recovered(view_);
 }
@@ -164,7 +170,8 @@ void Engine::State::on(NodeId from, const Message&, const ResyncDone& done) {
 void Engine::State::on(NodeId from, const Message&, const ResyncWanted&) {
   if (!links_.contains(from)) return;
   directory_.handle_link_down(from);
-  resync(from);
+  if (asked_again_.contains(from)) send(from, ResyncWanted{});  // lost there as well
+  resync(from, {.draining = draining_, .is_asked = true});
   reduces_.handle_link_up(from, view_);
 }
 

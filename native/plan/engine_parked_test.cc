@@ -12,13 +12,14 @@ class ParkedEngine : public OneEngine {
   ParkedEngine() : OneEngine(2, NodeId{1}) {}
 
   static constexpr std::uint8_t kObjects = kParkedMax + 1;
+  static constexpr ResyncDone kAnswered{.draining = false, .is_asked = true};
 
   static ObjectId object(std::uint8_t which) { return Nodes(2).object_at(0, which); }
 
   // What the peer says in a view: that it has each object, and that this is all.
-  void hear_all(Epoch epoch) {
+  void hear_all(Epoch epoch, const ResyncDone& end = {}) {
     for (std::uint8_t i = 0; i < kObjects; ++i) hear_in(epoch, claim_of(object(i)));
-    hear_in(epoch, ResyncDone{});
+    hear_in(epoch, end);
   }
   static Claim claim_of(const ObjectId& object) {
     Claim claim;
@@ -46,10 +47,35 @@ TEST_F(ParkedEngine, LosesNothingThatAPeerSaidInAViewThatCameLate) {
   const ObjectId first = object(0);
   hear_in(Epoch{2}, Locate{first, Incarnation{0}, kNoNode, true});
   EXPECT_TRUE(said<Lost>().empty());
-  hear_all(Epoch{2});  // the peer's answer
+  hear_all(Epoch{2}, kAnswered);
   hear_in(Epoch{2}, Locate{first, Incarnation{0}, kNoNode, true});
   EXPECT_EQ(said<Located>().size(), 1u);
   engine_.check_invariants();
+}
+
+// peer: claims of view 2 │ home, in view 1: too many, dropped │ home: view 2, ResyncWanted │
+// peer's ResyncDone, which it sent before it was asked. That word must not end the recovery.
+TEST_F(ParkedEngine, DoesNotTakeTheEndOfWhatItDroppedForTheEndOfTheAnswer) {
+  hear_all(Epoch{1});
+  for (std::uint8_t i = 0; i < kObjects; ++i) hear_in(Epoch{2}, claim_of(object(i)));
+  view(Epoch{2});
+  EXPECT_EQ(said<ResyncWanted>().size(), 1u);
+  hear_in(Epoch{2}, ResyncDone{});
+  deeds<SendMessage>();
+  ask(GetCommand{object(0), true});
+  EXPECT_EQ(deeds<OpenReceive>().size(), 1u) << "the peer has it, and will say so again";
+  hear_all(Epoch{2}, kAnswered);
+  engine_.check_invariants();
+}
+
+TEST_F(ParkedEngine, TakesWhatAPeerSaysOverANewLinkForAllThatItHas) {
+  for (std::uint8_t i = 0; i < kObjects; ++i) hear_in(Epoch{2}, claim_of(object(i)));
+  view(Epoch{2});
+  engine_.handle_io(LinkDown{kPeer}, now_);
+  engine_.handle_io(LinkUp{kPeer, Incarnation{1}}, now_);
+  hear_in(Epoch{2}, ResyncDone{});
+  hear_in(Epoch{2}, Locate{object(0), Incarnation{0}, kNoNode, false});
+  EXPECT_EQ(said<Located>().size(), 1u) << "nothing is there, and the shard knows it";
 }
 
 // The home went on to grant what a dead node had said that it has.
@@ -61,11 +87,24 @@ TEST_F(ParkedEngine, ForgetsWhatAPeerSaidBeforeItDied) {
   EXPECT_TRUE(deeds<OpenReceive>().empty());
 }
 
+TEST_F(ParkedEngine, AsksAgainAPeerThatHasDroppedTheQuestion) {
+  for (std::uint8_t i = 0; i < kObjects; ++i) hear_in(Epoch{2}, claim_of(object(i)));
+  view(Epoch{2});
+  EXPECT_EQ(said<ResyncWanted>().size(), 1u);
+  hear_in(Epoch{2}, ResyncWanted{});
+  EXPECT_EQ(said<ResyncWanted>().size(), 1u);
+  hear_all(Epoch{2}, kAnswered);
+  hear_in(Epoch{2}, ResyncWanted{});
+  EXPECT_TRUE(said<ResyncWanted>().empty());
+}
+
 TEST_F(ParkedEngine, SaysEverythingAgainToAPeerThatHasDroppedIt) {
   ask(PutCommand{id_, Incarnation{1}, meta(), {}});
   said<ResyncDone>();
   hear(kPeer, ResyncWanted{});
-  EXPECT_EQ(said<ResyncDone>().size(), 1u);
+  const auto ends = said<ResyncDone>();
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_TRUE(ends[0].is_asked);
 }
 
 }  // namespace

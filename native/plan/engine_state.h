@@ -72,7 +72,7 @@ class Engine::State : private EngineTables {
   void send_parcel(Parcel parcel);
   void reply(const Waiter& waiter, Reply reply);
   void claim(const ObjectId& id);
-  void resync(std::optional<NodeId> only_to);
+  void resync(std::optional<NodeId> only_to, const ResyncDone& end);
   void part_from(NodeId node);
   void admit();
   void pump();

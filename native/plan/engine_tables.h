@@ -121,6 +121,7 @@ struct EngineTables {
   std::set<NodeId> links_;  // peers whose link is up
   std::deque<Message> loop_;
   Parked parked_;
+  std::set<NodeId> asked_again_;  // peers that have not ended their answer to a ResyncWanted
   std::deque<Action> actions_;
   std::optional<Carried> carried_;       // for this turn
   Bytes payload_in_;                     // of the message being received

@@ -7,6 +7,7 @@ namespace hoplite {
 
 struct ResyncDone {       // "my claims for you under this epoch are complete"
   bool draining = false;  // give me nothing more to keep, and take what only I have
+  bool is_asked = false;  // it ends the answer to a ResyncWanted
   bool operator==(const ResyncDone&) const = default;
 };
 struct ResyncWanted {  // "I dropped what you said in this view: say it all again"

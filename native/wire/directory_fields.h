@@ -74,6 +74,7 @@ void fields(A& a, Of<A, Locate> m) {
 template <typename A>
 void fields(A& a, Of<A, ResyncDone> m) {
   a.flag(m.draining);
+  a.flag(m.is_asked);
 }
 template <typename A>
 void fields(A&, Of<A, ResyncWanted>) {}

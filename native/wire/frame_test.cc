@@ -73,7 +73,7 @@ std::vector<PeerMessage> one_of_each(const ObjectId& id = object(1)) {
                    NodeId{6},
                    Code::kStoreFull,
                    "full"},
-      ResyncDone{true},
+      ResyncDone{true, true},
       Grant{id, life, target_epoch, kMeta, 3, StripeIndex{2}, NodeId{5}, LeaseId{11}},
       Located{id, life, kMeta, NodeId{6}},
       Push{id, life, target_epoch, kMeta, {NodeId{1}, NodeId{2}}},
