@@ -126,6 +126,8 @@ void Engine::State::delete_everywhere(const ObjectId& id, Incarnation upto) {
   }
   drop_object(id, here, true);
   forget_if_empty(id);
+  // The home may end the deletion, and forget it, before it hears the question.
+  if (upto.value == 0 && locates_.contains(id)) note_arrival(id, nullptr);
 }
 
 void Engine::State::on(const Command& command, const ReduceCommand& reduce) {

@@ -43,6 +43,31 @@ TEST_F(Gone, ServesAgainWhatItIsGrantedAgain) {
   EXPECT_FALSE(is_refused(Incarnation{1}));
 }
 
+// this node: Delete, Locate -> home, which remembers few deletions │ home: Deleted │ home: the
+// Locate is of an object that it has not heard of, and waits. The caller must not wait as well.
+TEST_F(Gone, EndsAReduceThatWaitsForASourceThatIsDeletedHere) {
+  const ObjectId target = Nodes(3).object_at(1, 8), source = Nodes(3).object_at(1, 9);
+  ask(ReduceCommand{target, ReduceOp::kSum, 1, 1});
+  ask(ReduceSourceCommand{target, ReduceSource{0, source, {}, false}, false});
+  said<ReduceWant>();
+  ask(DeleteCommand{source, Incarnation{0}});
+  const auto wants = said<ReduceWant>();
+  ASSERT_EQ(wants.size(), 1U);
+  ASSERT_EQ(wants[0].confirmed.size(), 1U);
+  EXPECT_TRUE(wants[0].confirmed[0].failed);
+}
+
+TEST_F(Gone, EndsAReduceThatWaitsForASourceThatItsHomeSaysIsDeleted) {
+  const ObjectId target = Nodes(3).object_at(1, 8), source = Nodes(3).object_at(1, 9);
+  ask(ReduceCommand{target, ReduceOp::kSum, 1, 1});
+  ask(ReduceSourceCommand{target, ReduceSource{0, source, {}, false}, false});
+  said<ReduceWant>();
+  hear(NodeId{2}, Drop{source, Incarnation{1}, true});
+  const auto wants = said<ReduceWant>();
+  ASSERT_EQ(wants.size(), 1U);
+  EXPECT_TRUE(wants[0].confirmed.at(0).failed);
+}
+
 // Lost with its link it was said again of the first attempt alone, and a later one stayed.
 TEST_F(Gone, DeletesWhateverThereIsUntilItsHomeSaysThatNothingIsLeft) {
   const NodeId home{2};

@@ -293,10 +293,7 @@ void Engine::State::on(NodeId from, const Message&, const Lost& lost) {
   if (lost.code == Code::kStoreFull && (is_pulled || !is_homes)) {
     give_up_folds_of(lost.object, lost.text);
   } else {
-    locates_.erase(lost.object);
     note_arrival(lost.object, nullptr);
-    reduces_.handle_source_lost(lost.object, view_);
-    member_lost(lost.object);
   }
   const auto it = objects_.find(lost.object);
   if (it == objects_.end()) return;
@@ -317,9 +314,12 @@ void Engine::State::on(NodeId from, const Message&, const Lost& lost) {
 void Engine::State::on(NodeId from, const Message&, const Drop& drop) {
   if (from != view_.home_of(drop.object)) return;
   const auto it = objects_.find(drop.object);
-  const bool is_left = it == objects_.end() || it->second.incarnation > drop.upto;
+  const bool is_later = it != objects_.end() && it->second.incarnation > drop.upto;
+  const bool is_left = it == objects_.end() || is_later;
   drop_object(drop.object, drop.upto, drop.deleted);
-  if (drop.deleted && is_left) claim(drop.object);  // the answer; what goes is claimed as it goes
+  if (!drop.deleted) return;
+  if (!is_later && locates_.contains(drop.object)) note_arrival(drop.object, nullptr);
+  if (is_left) claim(drop.object);  // the answer; what goes is claimed as it goes
 }
 
 // Without a view every node takes itself for the home.

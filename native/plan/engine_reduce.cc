@@ -353,8 +353,10 @@ void Engine::State::tell_state(const ReduceState& state) {
   send(view_.home_of(state.target), failure);
 }
 
-// A source that a caller waits for has been found, or lost.
+// A source that is asked for has been found, or is lost: to the callers that wait for it, to what
+// is planned here, and to what is folded here.
 void Engine::State::note_arrival(const ObjectId& source, const Located* located) {
+  if (located == nullptr) locates_.erase(source);
   std::vector<ObjectId> asking;
   for (auto& [target, call] : calls_) {
     const bool is_asked = !call.unplanned.empty() && call.unplanned.front().object == source;
@@ -382,6 +384,9 @@ void Engine::State::note_arrival(const ObjectId& source, const Located* located)
     }
     begin_call(target);
   }
+  if (located != nullptr) return;
+  reduces_.handle_source_lost(source, view_);
+  member_lost(source);
 }
 
 // Questions about sources that nobody waits for any more are taken back.
