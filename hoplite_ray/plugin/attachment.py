@@ -175,9 +175,8 @@ class Attachment:
         return Reaper(self._abandon, self._shut_down)
 
     def _abandon(self, target: bytes) -> None:
-        steward = self._answering.pop(target)
         with seams.staying(self.connection):
-            steward.abandon.remote(target)
+            self._answering.pop(target).abandon.remote(target)
 
     def _release(self, object_id: bytes) -> None:
         self.delete(object_id)
