@@ -155,6 +155,7 @@ def test_all_commands_of_the_page_are_run_here() -> None:
         "drain",
         "doctor",
         "dashboard",
+        "options",  # of Ray: in tests/ray/test_command.py
     }
     page = PAGE.read_text()
     unmarked = re.findall(r"^```(\w*)$", page, re.M)[::2].count("")
