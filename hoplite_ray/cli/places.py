@@ -163,7 +163,7 @@ def _ask_ray(address: str | None, timeout_s: float) -> dict[str, Any]:
                 "look at its head node, or give the --directory of a node"
             ) from None
         finally:
-            process.kill()  # which nobody notices once it has ended
+            process.kill()  # without effect once it has ended
     if process.returncode != 0:
         last = (err.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
         raise NoClusterError(

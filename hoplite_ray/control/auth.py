@@ -50,8 +50,8 @@ def proof(
 def learn(secret: bytes, signed: str, challenge: str, *, now_s: float) -> NodeClock | None:
     """Return what the node's answer to the proof `signed` says; None if it is no such answer.
 
-    A challenge covers the nonce that it answers, so that an older one is of no use to whoever
-    repeats it: a moment that was true once comes later here, and is never ahead of the node's.
+    A challenge covers the nonce that it answers, so that repeating an older one is of no
+    use: a moment that was true once comes later here, and is never ahead of the node's.
     """
     life, _, rest = challenge.partition(":")
     moment, _, mac = rest.partition(":")

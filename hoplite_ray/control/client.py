@@ -275,7 +275,7 @@ class ControlClient:
     def _dial(self, address: str, connect_s: float) -> grpc.aio.Channel:
         """Dial; gRPC gives a connection, its greeting too, as long as its least backoff.
 
-        That is more than callers wait, who end it themselves, and little more: gRPC keeps a
+        That is a little more than callers wait, for each ends its own wait: gRPC keeps a
         connection that it greets until then, although its channel is closed.
         """
         dial_ms = 1000 * (math.ceil(connect_s) + 1)

@@ -133,7 +133,7 @@ class Attachment:
         return self._steward_elsewhere(), guest_name(seams.this_worker(), self.place.ray_node_id)
 
     def watch_answer(self, answer: seams.Ref, steward: Any) -> None:
-        """Tell `steward` when nobody refers to `answer` any more."""
+        """Tell `steward` when no reference to `answer` is left."""
         self._answering[answer.binary()] = steward
         self.abandoned.watch(answer)
 

@@ -120,7 +120,7 @@ class BareReader:
         self._thread.start()
 
     def attend(self, steward: Any, caller: str, result: Ref) -> None:
-        """Read what `steward` asks for until `result` is there, or nobody refers to it."""
+        """Read what `steward` asks for until `result` is there, or no reference to it is left."""
         answer = result.binary()
         self._pending.add(answer)
         seams.on_settled(result, lambda: self._pending.discard(answer))

@@ -327,8 +327,8 @@ def on_out_of_scope(ref: Ref, callback: Callable[[bytes], None]) -> bool:
 
 
 def on_settled(ref: Ref, callback: Callable[[], None]) -> None:
-    """Call `callback` when the task of `ref`, which this process owns, has ended, or nobody refers
-    to it any more; maybe twice, on threads of Ray's, which must not be blocked.
+    """Call `callback` when the task of `ref`, which this process owns, has ended, or no reference
+    to it is left; maybe twice, on threads of Ray's, which must not be blocked.
     """
     ref._on_ready(lambda _: callback())
     if not on_out_of_scope(ref, lambda _: callback()):

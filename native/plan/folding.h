@@ -23,7 +23,7 @@ struct Folding {
   std::set<StripeIndex> reported;
   std::size_t members_begun = 0;  // at the home: members when the late owners were judged last
   bool failed = false;
-  std::set<NodeId> singly = {};          // who can't combine what it sends us
+  std::set<NodeId> singly = {};          // nodes that can't combine what they send
   std::set<std::uint32_t> news = {};     // members with news
   std::set<std::uint32_t> here = {};     // members of which some is here, or will be
   std::set<std::uint32_t> waiting = {};  // members that another node has, to be pulled

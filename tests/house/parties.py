@@ -8,7 +8,7 @@ from tests.house.faults import names_of_tests
 from tests.house.tree import Tree
 
 PAGE = "docs/security.md"
-HEADING = "## Who sends what, and what it gets"
+HEADING = "## What each party sends, and what it gets"
 HEAD = "| sends | gets | shown by |"
 PARTIES = 5
 

@@ -43,7 +43,7 @@ FAULTS = {
 
 PARTIES = {
     "native/plan/engine_lies_test.cc": "TEST_F(Lies, ChangeNothing) {\n",
-    "docs/security.md": "## Who sends what, and what it gets\n"
+    "docs/security.md": "## What each party sends, and what it gets\n"
     + f"\n{parties.HEAD}\n|---|---|---|\n| lies | nothing | `Lies.ChangeNothing` |\n" * 5,
 }
 
@@ -173,7 +173,7 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (
         parties.table,
-        {**PARTIES, "docs/security.md": "## Who sends what, and what it gets\n"},
+        {**PARTIES, "docs/security.md": "## What each party sends, and what it gets\n"},
         PARTIES,
     ),
     (

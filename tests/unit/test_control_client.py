@@ -83,7 +83,7 @@ def test_a_watch_that_lasts_waits_less_for_its_connection() -> None:
         async with slow() as (_, calls, name):
             with pytest.raises(UnreachableError, match=r"WatchView.*no connection within 0\.5 s"):
                 async for _ in calls.watch(name, 0, timeout_s=60.0, connect_s=0.5):
-                    raise AssertionError("a view of nobody")
+                    raise AssertionError("a view without members")
 
     asyncio.run(walk())
 
