@@ -319,13 +319,7 @@ TEST_F(DirectoryShard, GivesAMemberThatNeverAnswersUpAfterALife) {
 }
 
 TEST_F(DirectoryShard, KeepsNoFailedReduceWhoseCallersNodeIsGoneForGood) {
-  ReduceState failed;
-  failed.target = kObject;
-  failed.target_epoch = TargetEpoch{1};
-  failed.phase = ReducePhase::kFailed;
-  failed.caller = kD;
-  failed.code = Code::kReduceFailed;
-  directory_.handle_reduce_state(failed, now_);
+  ends(ReducePhase::kFailed);
   change_view({kHome, kA, kB, kC});
   for (const NodeId node : {kA, kB, kC}) done(node);
   elapse(Duration{kCallerGrace.ns - 1});
@@ -348,12 +342,7 @@ TEST_F(DirectoryShard, SaysThatAResultIsLostOnceItsOnlyOwnerHasGivenItUp) {
 }
 
 TEST_F(DirectoryShard, SaysThatACommittedResultIsLostIfNoNodeHasIt) {
-  ReduceState committed;
-  committed.target = kObject;
-  committed.target_epoch = TargetEpoch{1};
-  committed.phase = ReducePhase::kCommitted;
-  committed.caller = kD;
-  directory_.handle_reduce_state(committed, now_);
+  ends(ReducePhase::kCommitted);
   wants(kB);  // without a handle: the shard itself knows that the object was there
   elapse(Duration{kLostGrace.ns - 1});
   expect_silence();
@@ -364,12 +353,7 @@ TEST_F(DirectoryShard, SaysThatACommittedResultIsLostIfNoNodeHasIt) {
 TEST_F(DirectoryShard, AsksTheCallersNodeOfAResultToForgetIt) {
   for (const ReducePhase phase : {ReducePhase::kCommitted, ReducePhase::kFailed}) {
     reset(1);
-    ReduceState ended;
-    ended.target = kObject;
-    ended.target_epoch = TargetEpoch{1};
-    ended.phase = phase;
-    ended.caller = kD;
-    directory_.handle_reduce_state(ended, now_);
+    ends(phase);
     claim(kA, {.state = StripeState::kComplete, .target_epoch = 1});
     take();
     remove(kA, 1);

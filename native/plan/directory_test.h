@@ -118,6 +118,17 @@ class DirectoryTest : public ::testing::Test {
     directory_.handle_view(view_, now_);
     check();
   }
+  // The reduce that makes the object, for a client of kD.
+  void ends(ReducePhase phase) {
+    ReduceState state;
+    state.target = kObject;
+    state.target_epoch = TargetEpoch{1};
+    state.phase = phase;
+    state.caller = kD;
+    if (phase == ReducePhase::kFailed) state.code = Code::kReduceFailed;
+    directory_.handle_reduce_state(state, now_);
+    check();
+  }
   void elapse(Duration duration) {
     const Instant end = now_ + duration;
     while (directory_.poll_timeout() && *directory_.poll_timeout() <= end) {
