@@ -1,0 +1,70 @@
+"""A node joins others that hold many objects, while one of them does not hear of it."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from holding import held
+
+from hoplite_ray.pending import results
+from hoplite_ray.store import new_id
+from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes
+
+AT_ONCE = 1000
+HELD_S = 3.0
+PARKED_MAX = 4096  # of one peer: kParkedMessagesMax
+
+
+def put_many(nodes: Nodes, rank: int, count: int) -> list[bytes]:
+    """Put as many objects of 4 KiB; the values of each are its number."""
+    ids = [new_id() for _ in range(count)]
+    for at in range(0, count, AT_ONCE):
+        some = enumerate(ids[at : at + AT_ONCE], at)
+        results(
+            [nodes[rank].begin_put(each, np.full(512, number)) for number, each in some], WAIT_S
+        )
+    return ids
+
+
+def has_all(nodes: Nodes, rank: int, ids: list[bytes]) -> None:
+    """Get all of them on one node."""
+    for at in range(0, len(ids), AT_ONCE):
+        values = nodes[rank].gather(ids[at : at + AT_ONCE], timeout_s=WAIT_S)
+        assert [value[-1].item() for value in values] == list(range(at, at + len(values)))
+
+
+def messages_parked(nodes: Nodes, rank: int) -> int:
+    """How many messages of a newer view have waited on a node."""
+    node = nodes.processes[rank]
+    return nodes.call(rank, lambda calls: calls.stats(node.control))["messages_parked"]
+
+
+@pytest.mark.timeout(1800)  # of the slow one
+@pytest.mark.parametrize(
+    ("objects", "times"), [(30_000, 1), pytest.param(100_000, 20, marks=pytest.mark.slow)]
+)
+def test_a_newcomer_loses_nothing_while_a_member_does_not_hear_of_it(
+    cluster: MakeNodes, objects: int, times: int
+) -> None:
+    # Views come by a node's control thread. While it is held, the node's peers, which have the
+    # newer view, tell it of all their objects that it is the home of: more than it keeps. The
+    # other nodes have no room for copies of what they are the homes of.
+    nodes = cluster(1, arena_bytes=1024 * MIB)
+    for _ in range(2):
+        nodes.add(arena_bytes=8 * MIB)
+    nodes.meet()
+    ids = put_many(nodes, 0, objects)
+    for _ in range(times):
+        parked = messages_parked(nodes, 1)
+        with held(nodes.processes[1].process.pid):  # its first thread
+            until_s = time.monotonic() + HELD_S
+            nodes.add(arena_bytes=8 * MIB)
+            time.sleep(max(0.0, until_s - time.monotonic()))
+        newcomer = len(nodes.stores) - 1
+        has_all(nodes, newcomer, ids)
+        has_all(nodes, 1, ids)
+        assert messages_parked(nodes, 1) > parked + PARKED_MAX
+        nodes.kill(newcomer)
+        nodes.meet()
