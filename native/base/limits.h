@@ -67,6 +67,10 @@ inline constexpr std::uint64_t kCreditBytes = 2_MiB;
 // What an owner of a reduce receives into at most: with two blocks of 1 MiB from each of 31 others.
 inline constexpr std::uint64_t kFoldSlotsBytesMax = 64_MiB;
 inline constexpr std::uint32_t kFoldWindowMax = 256;  // blocks of 8 KiB are kCreditBytes then
+// What one peer pulls from a node at once, in objects: each is looked at for every block that is
+// sent. And how many of these pulls are of branches of reduces that have not begun here yet.
+inline constexpr std::size_t kPulledObjectsMax = 16'384;
+inline constexpr std::size_t kEarlyPullsMax = 1024;
 // Bytes of blocks handed to one rail and not yet taken by the kernel, where a link has several: it
 // shows which is the faster. A single rail gets no more than keeps it busy (plan/rails.cc).
 inline constexpr std::uint64_t kRailQueueBytes = 2_MiB;
@@ -89,6 +93,10 @@ static_assert(kCombinedBytesMax >= 2 * kBlockBytesMax, "two blocks can be combin
 inline constexpr std::size_t kParkedMessagesMax = 4096;
 inline constexpr std::uint64_t kParkedBytesMax = 64_MiB;
 static_assert(kParkedBytesMax >= 2 * kControlFrameBytesMax, "one message never exceeds the bound");
+
+// How often a node says everything to one peer that asks for it in one view: for want of room a
+// peer that lives asks twice, and a third time where both have asked.
+inline constexpr std::size_t kResyncsMax = 8;
 
 // What is written to the file of spilled objects, or read from it, at a time: a millisecond of a
 // fast disk and a tenth of a second of a slow one, which is how long another object's read waits.

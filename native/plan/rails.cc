@@ -14,6 +14,9 @@ constexpr std::uint64_t kRateGuess = 1250ULL * 1000 * 1000;
 // Small blocks are queued up to this: what 10 Gbit/s carry in 0.2 ms, a busy turn of the reactor.
 constexpr std::uint64_t kQueueBytesMin = 256_KiB;
 
+// Blocks cost something each, however small: fewer bytes of these are queued.
+std::uint64_t booked(std::uint64_t size_bytes) { return std::max(size_bytes, kBlockBytesMin); }
+
 std::uint64_t finish_ns(std::uint64_t queued, std::uint64_t size, std::uint64_t rate) {
   const auto bytes_per_us = std::max<std::uint64_t>(rate / 1'000'000, 1);
   return (queued + size) * 1000 / bytes_per_us;
@@ -32,8 +35,8 @@ void Rails::handle_sent(const BlockSent& event, Instant now) {
   // The link may have gone down and come back since: what was queued then is not counted now.
   if (it == links_.end() || event.rail.value >= it->second.size()) return;
   Rail& rail = it->second[event.rail.value];
-  if (rail.queued_bytes < event.size_bytes) return;
-  rail.queued_bytes -= event.size_bytes;
+  if (rail.queued_bytes < booked(event.size_bytes)) return;
+  rail.queued_bytes -= booked(event.size_bytes);
   const auto elapsed =
       static_cast<std::uint64_t>(std::max<std::int64_t>((now - rail.busy_since).ns, 1));
   const std::uint64_t rate =
@@ -46,17 +49,17 @@ void Rails::handle_sent(const BlockSent& event, Instant now) {
 std::optional<RailId> Rails::take(NodeId peer, std::uint64_t size_bytes, Instant now) {
   const auto it = links_.find(peer);
   if (it == links_.end()) return std::nullopt;
-  const auto rail = choose(it->second, size_bytes);
+  const auto rail = choose(it->second, booked(size_bytes));
   if (!rail) return std::nullopt;
   Rail& taken = it->second[rail->value];
   if (taken.queued_bytes == 0) taken.busy_since = now;
-  taken.queued_bytes += size_bytes;
+  taken.queued_bytes += booked(size_bytes);
   return rail;
 }
 
 bool Rails::has_room(NodeId peer, std::uint64_t size_bytes) const {
   const auto it = links_.find(peer);
-  return it != links_.end() && choose(it->second, size_bytes).has_value();
+  return it != links_.end() && choose(it->second, booked(size_bytes)).has_value();
 }
 
 // The one admission rule.

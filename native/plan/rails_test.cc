@@ -81,6 +81,18 @@ TEST_F(RailsTest, OneRailTakesNoMoreThanKeepsItBusy) {
   EXPECT_EQ(taken, 2) << "of larger ones two";
 }
 
+// The actions for blocks of a byte would all stand before the next reply to anybody.
+TEST_F(RailsTest, SmallBlocksAreQueuedByTheirNumber) {
+  connect({1000});
+  std::size_t count = 0;
+  while (rails_.take(kPeer, 1, now_)) ++count;
+  rails_.check_invariants();
+  EXPECT_LE(count, 8 * kBlock / kBlockBytesMin);
+  rails_.handle_sent({kPeer, RailId{0}, 1}, now_);
+  EXPECT_TRUE(rails_.take(kPeer, 1, now_));
+  EXPECT_FALSE(rails_.take(kPeer, 1, now_));
+}
+
 TEST_F(RailsTest, TakesABlockLargerThanItsQueueWhenItIsIdle) {
   connect({100});
   EXPECT_TRUE(rails_.take(kPeer, 9 * kBlock, now_));

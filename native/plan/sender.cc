@@ -92,10 +92,7 @@ bool Sender::handle_start(NodeId to, TransferId transfer, const PullStart& start
     return false;
   }
   // A branch's reader may have heard of it before its owner, and waits.
-  if (found == objects.end() && start.of_branch) {
-    edges_.insert_or_assign(Key{to, transfer}, Edge{start, start.from, start.credits});
-  }
-  if (found == objects.end()) return start.of_branch;
+  if (found == objects.end()) return start.of_branch && add({to, transfer}, start, true);
   const LocalObject& object = found->second;
   // Our own grant may still be on its way, on another link: then the receiver waits with us.
   const bool ahead_of_us = object.target_epoch < start.target_epoch ||
@@ -104,8 +101,26 @@ bool Sender::handle_start(NodeId to, TransferId transfer, const PullStart& start
   if (!ahead_of_us && gave_up(start, object)) return false;
   if (start.is_range && !object.spans(start.range)) return false;
   if (!start.beside.empty() && !can_combine(start, objects)) return false;
-  edges_.insert_or_assign(Key{to, transfer}, Edge{start, start.from, start.credits});
+  return add({to, transfer}, start, false);
+}
+
+bool Sender::add(const Key& key, const PullStart& start, bool is_early) {
+  if (const auto old = edges_.find(key); old != edges_.end()) remove(old);
+  Load& load = loads_[key.first];
+  const std::size_t objects = load.objects + 1 + start.beside.size();
+  if (objects > kPulledObjectsMax || (is_early && load.early == kEarlyPullsMax)) return false;
+  load.objects = objects;
+  if (is_early) ++load.early;
+  edges_.emplace(key, Edge{start, start.from, start.credits, 0, is_early});
   return true;
+}
+
+Sender::Edges::iterator Sender::remove(Edges::iterator at) {
+  Load& load = loads_.at(at->first.first);
+  load.objects -= 1 + at->second.want.beside.size();
+  if (at->second.is_early) --load.early;
+  if (load.objects == 0) loads_.erase(at->first.first);
+  return edges_.erase(at);
 }
 
 void Sender::handle_credit(NodeId to, TransferId transfer, std::uint32_t blocks) {
@@ -123,7 +138,7 @@ std::vector<ObjectId> Sender::handle_stop(NodeId to, TransferId transfer) {
   const auto it = edges_.find({to, transfer});
   if (it == edges_.end()) return {};
   std::vector<ObjectId> served = objects_of(it->second);
-  edges_.erase(it);
+  remove(it);
   return served;
 }
 
@@ -135,6 +150,7 @@ std::vector<ObjectId> Sender::handle_link_down(NodeId to) {
     for (const ObjectId& object : objects_of(last->second)) served.push_back(object);
   }
   edges_.erase(first, last);
+  loads_.erase(to);
   return served;
 }
 
@@ -151,7 +167,7 @@ std::vector<Sender::Unserved> Sender::drop(const ObjectId& object) {
       continue;
     }
     refused.push_back({it->first.first, it->first.second, objects_of(it->second)});
-    it = edges_.erase(it);
+    it = remove(it);
   }
   return refused;
 }
@@ -221,7 +237,7 @@ std::optional<Sender::Next> Sender::poll_block(const LocalObjects& objects, Rail
       if (can_combine(edge.want, objects)) borrowed = inventory.borrow(block.size_bytes);
       if (!borrowed) {  // the receiver asks for each by itself
         refused_.push_back({to, transfer, objects_of(edge)});
-        edges_.erase(at);
+        remove(at);
         continue;
       }
     }
@@ -246,7 +262,7 @@ std::optional<Sender::Next> Sender::poll_block(const LocalObjects& objects, Rail
     queued_[{to, *rail}].push_back({edge.want.object, edge.want.incarnation, borrowed});
     --edge.credits;
     edge.turn = ++turns_;
-    if (++edge.next == cut.total(edge.want)) edges_.erase(at);
+    if (++edge.next == cut.total(edge.want)) remove(at);
     return next;
   }
 }

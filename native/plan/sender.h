@@ -27,7 +27,8 @@ class Sender {
  public:
   explicit Sender(NodeId node) : node_(node) {}
 
-  // Returns false if what is here can't serve this: the caller answers PullRefused.
+  // Returns false if what is here can't serve this, or if the peer pulls too much at once: the
+  // caller answers PullRefused.
   bool handle_start(NodeId to, TransferId transfer, const PullStart& start,
                     const LocalObjects& objects);
   void handle_credit(NodeId to, TransferId transfer, std::uint32_t blocks);
@@ -75,10 +76,18 @@ class Sender {
     std::uint32_t next = 0;  // in the stripe
     std::uint32_t credits = 0;
     std::uint64_t turn = 0;  // when it was served last
+    bool is_early = false;   // it is of a branch that was not here yet
+  };
+  // What a peer pulls at once, each of which is looked at for every block that is sent.
+  struct Load {
+    std::size_t objects = 0;  // that its pulls name
+    std::size_t early = 0;
   };
   using Key = std::pair<NodeId, TransferId>;
   using Edges = std::map<Key, Edge>;
   static std::vector<ObjectId> objects_of(const Edge& edge);
+  bool add(const Key& key, const PullStart& start, bool is_early);
+  Edges::iterator remove(Edges::iterator at);
   // Is the block to be had, of all that it is combined from?
   static bool has(const LocalObjects& objects, const Edge& edge, Extent range);
   // Whose turn it is; end() when all wait.
@@ -91,6 +100,7 @@ class Sender {
 
   NodeId node_;
   Edges edges_;
+  std::map<NodeId, Load> loads_;
   std::uint64_t turns_ = 0;
   std::map<std::pair<NodeId, RailId>, std::deque<Sent>> queued_;
   std::deque<Unserved> refused_;

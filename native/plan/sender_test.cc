@@ -104,6 +104,26 @@ TEST_F(SenderTest, SendsARangeInBlocksOfItsOwn) {
   EXPECT_EQ(sender_.edge_count(), 0U) << "it is done";
 }
 
+// Each pull is looked at for every block that is sent to anybody.
+TEST_F(SenderTest, ServesNoMorePullsOfOnePeerThanItCanLookAt) {
+  PullStart early;
+  early.object.bytes[0] = 99;
+  early.of_branch = true;
+  const auto pull = [&](NodeId to, std::uint64_t transfer) {
+    return sender_.handle_start(to, TransferId{transfer}, early, objects_);
+  };
+  for (std::size_t i = 0; i < kEarlyPullsMax; ++i) ASSERT_TRUE(pull(kB, i));
+  EXPECT_FALSE(pull(kB, kEarlyPullsMax));
+  EXPECT_TRUE(pull(kC, 0)) << "of another peer";
+  EXPECT_TRUE(start(kB, kEarlyPullsMax, kLong)) << "which is here";
+  EXPECT_FALSE(sender_.handle_stop(kB, TransferId{0}).empty());
+  EXPECT_TRUE(pull(kB, 0));
+  early.beside.resize(kPulledObjectsMax - 1);
+  EXPECT_FALSE(pull(kC, 1)) << "it names one object more than that";
+  sender_.handle_link_down(kC);
+  EXPECT_TRUE(pull(kC, 1));
+}
+
 TEST_F(SenderTest, SendsNothingOfARangeThatIsOutsideOfTheObject) {
   PullStart want;
   want.object = kShort;
