@@ -10,6 +10,9 @@
 namespace hoplite {
 namespace {
 
+// Of one object's leases: so that as many again can follow before they would begin anew.
+constexpr LeaseId kForeignLeaseMax{1U << 31};
+
 bool has_data(const Claim& claim) {
   return std::any_of(claim.stripes.begin(), claim.stripes.end(), [](const StripeClaim& s) {
     return s.state == StripeState::kRoot || s.state == StripeState::kComplete;
@@ -132,8 +135,10 @@ void Directory::merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Hol
   // It is back, unless it is the result of a reduce that failed for good.
   const bool failed = entry.reduce && entry.reduce->phase == ReducePhase::kFailed;
   if (has_data(claim) && !failed) entry.lost = false;
+  // Of what an older home has granted. Otherwise this one has given each lease that there is.
   for (const StripeClaim& stripe : claim.stripes) {
-    entry.last_lease = std::max(entry.last_lease, stripe.lease);
+    const bool may_be = !unheard_.empty() && stripe.lease < kForeignLeaseMax;
+    if (may_be) entry.last_lease = std::max(entry.last_lease, stripe.lease);
   }
   const std::size_t count = std::max<std::size_t>(entry.stripe_count, 1);
   holder.stripes.resize(count);
@@ -299,6 +304,7 @@ void Directory::handle_locate(NodeId from, const Locate& locate, Instant now) {
 }
 
 void Directory::handle_resync_done(NodeId from, Instant now) {
+  awaited_.erase(from);
   const bool all_heard = unheard_.erase(from) > 0 && unheard_.empty();
   deletions_.handle_resync_done(from, now);
   send_of_deletions();
@@ -330,6 +336,10 @@ void Directory::handle_view(const Membership& view, Instant now) {
     if (view.is_live(member.node)) live_.insert(member.node);
     if (member.node != config_.node && view.may_live(member.node)) unheard_.insert(member.node);
   }
+  awaited_ = unheard_;
+  std::erase_if(newer_, [&](const auto& each) {
+    return each.second <= epoch_ || view.find(each.first) == nullptr;
+  });
   std::set<NodeId> gone;
   for (auto& [object, entry] : entries_) {
     entry.adopter = kNoNode;
@@ -349,6 +359,8 @@ void Directory::handle_view(const Membership& view, Instant now) {
 
 void Directory::handle_link_down(NodeId node) {
   deletions_.handle_link_down(node);
+  newer_.erase(node);
+  awaited_.insert(node);
   for (auto& [object, entry] : entries_) {
     if (entry.adopter == node) entry.adopter = kNoNode;
     const auto it = entry.holders.find(node);
@@ -362,6 +374,7 @@ void Directory::handle_link_down(NodeId node) {
 void Directory::handle_node_dead(NodeId node, Instant now) {
   const bool last_word = unheard_.erase(node) > 0 && unheard_.empty();
   live_.erase(node);
+  awaited_.erase(node);
   draining_.erase(node);
   remove_node(node, now);
   if (last_word) service_all(now);

@@ -23,11 +23,6 @@
 
 namespace hoplite {
 
-struct DirectoryStats {
-  std::uint64_t grants = 0, regrants = 0, pushes = 0, losses = 0;
-  std::uint64_t moves = 0;  // edges moved because they were silent or slow
-};
-
 class Directory {
  public:
   explicit Directory(const EngineConfig& config) : config_(config), deletions_(config) {}
@@ -43,7 +38,7 @@ class Directory {
   void handle_resync_done(NodeId from, Instant now);
   void handle_draining(NodeId node, bool draining, Instant now);
   void handle_view(const Membership& view, Instant now);
-  void handle_newer_view(Epoch epoch) { newest_ = std::max(newest_, epoch); }  // others have it
+  void handle_newer_view(NodeId from, Epoch epoch) { newer_[from] = epoch; }  // that one has it
   void handle_link_down(NodeId node);
   void handle_node_dead(NodeId node, Instant now);
   void handle_timeout(Instant now);
@@ -58,7 +53,8 @@ class Directory {
     return entries_.size() + deletions_.under_way_count();
   }
   [[nodiscard]] bool is_recovering() const { return !unheard_.empty(); }
-  [[nodiscard]] bool is_up_to_date() const { return unheard_.empty() && newest_ <= epoch_; }
+  [[nodiscard]] bool is_up_to_date() const { return unheard_.empty() && newer_.empty(); }
+  [[nodiscard]] bool awaits(NodeId member) const { return awaited_.contains(member); }
   [[nodiscard]] bool is_deleted(const ObjectId& object) const {
     return !entries_.contains(object) && deletions_.contains(object);
   }
@@ -137,12 +133,14 @@ class Directory {
 
   EngineConfig config_;
   Deletions deletions_;
-  Epoch epoch_, newest_;  // our view's, and the newest that we have heard of
+  Epoch epoch_;
+  std::map<NodeId, Epoch> newer_;  // views that members have and we have not
   std::map<ObjectId, Entry> entries_;
   std::set<std::pair<Instant, ObjectId>> timers_;
   std::set<NodeId> live_;
   std::set<NodeId> draining_;
   std::set<NodeId> unheard_;  // members that have not finished telling us what they have
+  std::set<NodeId> awaited_;  // these, and those whose link was lost since
   std::deque<Parcel> parcels_;
   DirectoryStats stats_;
 };

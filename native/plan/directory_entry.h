@@ -78,4 +78,9 @@ struct DirectoryEntry {
   std::optional<Instant> deadline;
 };
 
+struct DirectoryStats {
+  std::uint64_t grants = 0, regrants = 0, pushes = 0, losses = 0;
+  std::uint64_t moves = 0;  // edges moved because they were silent or slow
+};
+
 }  // namespace hoplite

@@ -186,6 +186,46 @@ TEST_F(DirectoryShard, AnswersAGetOfAnObjectThatExistsAndNobodyClaimsAfterTheGra
   EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
 }
 
+// A member can say anything of a view that never comes.
+TEST_F(DirectoryShard, ConcludesAgainOnceTheMemberIsGoneThatSpokeOfANewerView) {
+  directory_.handle_newer_view(kC, Epoch{1ULL << 40});
+  claim(kB, {.wants = true, .exists = true, .incarnation = 0});
+  elapse(10_s);
+  expect_silence();
+  change_view({kHome, kA, kB, kD});
+  for (const NodeId node : {kA, kD}) done(node);
+  claim(kB, {.wants = true, .exists = true, .incarnation = 0});
+  done(kB);
+  elapse(10_s);
+  EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
+}
+
+// Later grants would have begun anew at 0, and no receiver takes a grant that is not newer.
+TEST_F(DirectoryShard, TakesNoLeaseFromAClaimThatItHasNotGiven) {
+  claim(kC, {.lease = ~0U, .sender = kA});
+  has(kA);
+  wants(kB);
+  EXPECT_EQ(only<Grant>(kB).lease, LeaseId{1});
+  change_view({kHome, kA, kB, kC, kD});
+  claim(kC, {.lease = ~0U, .sender = kA});
+  claim(kD, {.lease = 7, .sender = kA});
+  for (const NodeId node : {kA, kB, kC, kD}) done(node);
+  has(kA);
+  wants(kB);
+  EXPECT_EQ(only<Grant>(kB).lease, LeaseId{8}) << "an older home had given the seventh";
+}
+
+TEST_F(DirectoryShard, AwaitsWhatAMemberHasOncePerViewAndLink) {
+  EXPECT_FALSE(directory_.awaits(kA));
+  directory_.handle_link_down(kA);
+  EXPECT_TRUE(directory_.awaits(kA));
+  EXPECT_FALSE(directory_.awaits(kB));
+  done(kA);
+  EXPECT_FALSE(directory_.awaits(kA));
+  change_view({kHome, kA, kB});
+  EXPECT_TRUE(directory_.awaits(kA) && directory_.awaits(kB));
+}
+
 TEST_F(DirectoryShard, WaitsForEverForAnObjectThatNobodyKnowsToExist) {
   claim(kB, {.wants = true, .incarnation = 0});
   elapse(1000_s);

@@ -287,6 +287,7 @@ void Engine::State::on(const Command&, const SetViewCommand& view) {
   if (!directory_.is_recovering()) reduces_.handle_recovered(view_);
   drop_branches();
   asked_again_.clear();
+  resyncs_.clear();
   resync(std::nullopt, {.draining = draining_});
   // Our own claims first: who receives from us would pass for an orphan, and wait for ever.
   while (!loop_.empty()) {

@@ -24,7 +24,7 @@ void Engine::State::on(const MessageIn& event) {
       return;
     }
     ++stats_.messages_parked;
-    directory_.handle_newer_view(epoch);
+    directory_.handle_newer_view(event.from, epoch);
     parked_.park(event);
     return;
   }
@@ -59,6 +59,7 @@ void Engine::State::part_from(NodeId node) {
   links_.erase(node);
   parked_.forget(node);
   asked_again_.erase(node);
+  resyncs_.erase(node);
   rails_.handle_link_down(node);
   for (const ObjectId& served : sender_.handle_link_down(node)) note_use(served);
   for (const Sender::Sent& sent : sender_.take_unsent(node)) let_go(sent);
@@ -154,6 +155,9 @@ void Engine::State::on(NodeId from, const Message&, const ReduceReport& report) 
 }
 
 void Engine::State::on(NodeId from, const Message&, const ResyncDone& done) {
+  // It has said all already: then it may have begun to drain, and nothing else.
+  const bool is_awaited = directory_.awaits(from);
+  if (!is_awaited && !done.draining) return;
   const bool recovering = directory_.is_recovering();
   view_.handle_draining(from, done.draining);
   directory_.handle_draining(from, done.draining, now_);
@@ -161,14 +165,14 @@ void Engine::State::on(NodeId from, const Message&, const ResyncDone& done) {
   // ResyncWanted │ the first ResyncDone comes. It must not end the recovery, because its claims are
   // missing. Test: ParkedEngine.DoesNotTakeTheEndOfWhatItDroppedForTheEndOfTheAnswer.
   if (done.is_asked) asked_again_.erase(from);
-  if (asked_again_.contains(from)) return;
+  if (asked_again_.contains(from) || !is_awaited) return;
   directory_.handle_resync_done(from, now_);
   if (recovering && !directory_.is_recovering()) reduces_.handle_recovered(view_);
 }
 
 // All that was said to the peer in this view was lost there, as if its link had been down.
 void Engine::State::on(NodeId from, const Message&, const ResyncWanted&) {
-  if (!links_.contains(from)) return;
+  if (!links_.contains(from) || ++resyncs_[from] > kResyncsMax) return;
   directory_.handle_link_down(from);
   if (asked_again_.contains(from)) send(from, ResyncWanted{});  // lost there as well
   resync(from, {.draining = draining_, .is_asked = true});

@@ -108,6 +108,31 @@ TEST_F(Lies, OnlyAnOwnerLosesAMember) {
   EXPECT_TRUE(deeds<ReplyToClient>().empty());
 }
 
+// All objects were said again for each of so many small messages, in one turn.
+TEST_F(Lies, EverythingIsSaidAgainAFewTimesHoweverOftenAMemberAsks) {
+  const ObjectId id = Nodes(3).object_at(2);
+  ask(PutCommand{id, Incarnation{1}, floats_meta(100'000), {}});
+  ask(WroteCommand{id, Incarnation{1}, 100'000, false});
+  deeds<SendMessage>();
+  for (std::size_t i = 0; i < 10 * kResyncsMax; ++i) hear(kLiar, ResyncWanted{});
+  EXPECT_EQ(said<Claim>().size(), kResyncsMax);
+}
+
+// All objects of the shard were looked at for each of them.
+TEST_F(Lies, AMemberThatHasBegunToDrainDoesNotTakeItBack) {
+  const ObjectId id = Nodes(3).object_at(0);
+  hear(kLiar, ResyncDone{true});
+  hear(kLiar, ResyncDone{false});
+  Claim has;
+  has.object = id;
+  has.incarnation = Incarnation{1};
+  has.meta = meta();
+  has.pinned = true;
+  has.stripes = {{StripeIndex{0}, StripeState::kComplete, {}, {}, 0}};
+  hear(kLiar, has);
+  EXPECT_EQ(said<PullStart>().size() + said<Adopt>().size(), 1U) << "another one is to keep it";
+}
+
 class LiesToASpillingNode : public OneEngine {
  protected:
   LiesToASpillingNode() : OneEngine(3, kHome, WhenFull::kSpill) {}

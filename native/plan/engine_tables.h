@@ -121,6 +121,7 @@ struct EngineTables {
   std::set<NodeId> links_;  // peers whose link is up
   std::deque<Message> loop_;
   Parked parked_;
+  std::map<NodeId, std::size_t> resyncs_;  // how often each has asked for everything in this view
   std::set<NodeId> asked_again_;  // peers that have not ended their answer to a ResyncWanted
   std::deque<Action> actions_;
   std::optional<Carried> carried_;       // for this turn
