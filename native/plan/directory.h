@@ -109,10 +109,12 @@ class Directory {
              Instant now);
   [[nodiscard]] static bool is_untouched(const Entry& entry);
   [[nodiscard]] static bool is_below_slow(const Entry& entry, NodeId node, std::size_t stripe);
-  [[nodiscard]] std::map<NodeId, std::uint32_t> edges_by_sender(const Entry& entry,
-                                                                Instant now) const;
+  using SenderEdges = std::map<NodeId, std::uint32_t>;  // how many each node feeds
+  [[nodiscard]] bool counts(const Entry& entry, NodeId receiver, Instant now) const;
+  [[nodiscard]] SenderEdges edges_by_sender(const Entry& entry, Instant now) const;
   [[nodiscard]] std::vector<SenderCandidate> find_candidates(const Entry& entry, NodeId receiver,
-                                                             std::size_t stripe, Instant now) const;
+                                                             std::size_t stripe,
+                                                             const SenderEdges& edges) const;
   [[nodiscard]] std::optional<std::uint32_t> depth_of(const Entry& entry, NodeId node,
                                                       NodeId receiver, std::size_t stripe) const;
   // repair (directory_repair.cc): edges that are silent or slow

@@ -193,7 +193,7 @@ bool Directory::move_edge(const ObjectId& object, Entry& entry, NodeId node, std
                           Capacity capacity, Instant now) {
   Edge& edge = entry.holders.at(node).stripes[stripe];
   if (now < edge.course.rests_until) return false;
-  auto candidates = find_candidates(entry, node, stripe, now);
+  auto candidates = find_candidates(entry, node, stripe, edges_by_sender(entry, now));
   std::erase_if(candidates, [&](const SenderCandidate& candidate) {
     const Edge& its = entry.holders.at(candidate.node).stripes[stripe];
     const bool behind = its.state == StripeState::kReceiving &&

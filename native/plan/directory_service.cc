@@ -220,21 +220,31 @@ void Directory::grant_stripes(const ObjectId& object, Entry& entry, Instant now)
   const bool is_first = is_untouched(entry);
   if (is_first && grant_whole_plan(object, entry, now)) return;
   if (is_first) entry.interiors_until = now + beginning_of(entry.meta);
+  SenderEdges edges;
   for (auto& [node, holder] : entry.holders) {
     if (!holder.wants) continue;
+    const auto before = entry.last_lease;
     join_as_interior(object, entry, node, now);
+    if (edges.empty() || entry.last_lease > before) edges = edges_by_sender(entry, now);
     for (std::size_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
       const Edge& edge = holder.stripes[stripe];
       const bool idle = edge.state == StripeState::kIdle ||
                         (edge.state == StripeState::kReceiving && edge.orphan);
       if (!idle) continue;
-      const auto sender = choose_sender(find_candidates(entry, node, stripe, now), room_of(entry));
+      const auto sender =
+          choose_sender(find_candidates(entry, node, stripe, edges), room_of(entry));
       if (!sender) continue;
       if (*sender == edge.failed && now < edge.not_before) {
         wake_at(entry, edge.not_before);
         continue;
       }
+      const bool did_count = counts(entry, node, now);
       grant(object, entry, node, stripe, *sender, now);
+      if (did_count) {
+        ++edges[*sender];
+      } else {
+        edges = edges_by_sender(entry, now);
+      }
     }
   }
 }
@@ -336,10 +346,14 @@ void Directory::grant(const ObjectId& object, Entry& entry, NodeId node, std::si
 }
 
 // What slow and mute nodes receive takes next to no upload.
-std::map<NodeId, std::uint32_t> Directory::edges_by_sender(const Entry& entry, Instant now) const {
-  std::map<NodeId, std::uint32_t> edges;
+bool Directory::counts(const Entry& entry, NodeId receiver, Instant now) const {
+  return !entry.holders.at(receiver).leaf_only && !is_mute(entry, receiver, now);
+}
+
+Directory::SenderEdges Directory::edges_by_sender(const Entry& entry, Instant now) const {
+  SenderEdges edges;
   for (const auto& [node, holder] : entry.holders) {
-    if (holder.leaf_only || is_mute(entry, node, now)) continue;
+    if (!counts(entry, node, now)) continue;
     for (const Edge& edge : holder.stripes) {
       if (edge.state == StripeState::kReceiving && !edge.orphan) ++edges[edge.sender];
     }
@@ -348,8 +362,8 @@ std::map<NodeId, std::uint32_t> Directory::edges_by_sender(const Entry& entry, I
 }
 
 std::vector<SenderCandidate> Directory::find_candidates(const Entry& entry, NodeId receiver,
-                                                        std::size_t stripe, Instant now) const {
-  auto edges = edges_by_sender(entry, now);
+                                                        std::size_t stripe,
+                                                        const SenderEdges& edges) const {
   const Edge& wanted = entry.holders.at(receiver).stripes[stripe];
   std::vector<SenderCandidate> candidates;
   for (const auto& [node, holder] : entry.holders) {
@@ -358,6 +372,7 @@ std::vector<SenderCandidate> Directory::find_candidates(const Entry& entry, Node
     const auto depth = depth_of(entry, node, receiver, stripe);
     if (!depth) continue;
     const bool receives = edge.state == StripeState::kReceiving;
+    const auto of_node = edges.find(node);
     candidates.push_back({.node = node,
                           .complete = edge.state == StripeState::kComplete,
                           .origin = holder.pinned,
@@ -368,7 +383,7 @@ std::vector<SenderCandidate> Directory::find_candidates(const Entry& entry, Node
                                            ? edge.state == StripeState::kRoot
                                            : holder.slot % entry.stripe_count == stripe,
                           .depth = *depth,
-                          .edges = edges[node]});
+                          .edges = of_node == edges.end() ? 0 : of_node->second});
   }
   return candidates;
 }
