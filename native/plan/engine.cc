@@ -383,12 +383,15 @@ void Engine::State::check_invariants() const {
     add(retired.extent);
   }
   for (const auto& [target, folding] : folds_) {
+    const ReduceOwn& own = folding.accumulator.own();
+    const auto result = objects_.find(target);
+    HOPLITE_CHECK(result != objects_.end() && result->second.target_epoch == own.target_epoch);
     for (const Extent& range : folding.workspace.ranges()) add(range);
     for (const auto& [index, member] : folding.accumulator.members()) {
       const bool is_awaited = folding.news.contains(index) || folding.here.contains(index) ||
                               folding.waiting.contains(index) ||
                               folding.asked.contains({member.source.object, index});
-      for (const StripeIndex stripe : folding.accumulator.own().owned) {
+      for (const StripeIndex stripe : own.owned) {
         HOPLITE_CHECK(is_awaited || member.pulled.contains(stripe) ||
                       !folding.accumulator.first_lacking(index, stripe));
       }

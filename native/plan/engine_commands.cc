@@ -28,6 +28,7 @@ void Engine::State::on(const Command& command, const PutCommand& put) {
     return reply(waiter, Error{Code::kDuplicateObject,
                                "object " + name + " exists already; objects are immutable"});
   }
+  end_fold(put.object);  // of the result of a reduce, which this replaces
   end_put(put.object, object, "put again by a later attempt");
   object.incarnation = put.incarnation;
   object.target_epoch = TargetEpoch{0};

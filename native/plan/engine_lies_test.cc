@@ -89,6 +89,24 @@ TEST_F(Lies, AGrantCutsNothingThatIsFoldedHere) {
   EXPECT_EQ(deeds<Fold>().size(), meta().block_count() / 2);
 }
 
+// Blocks of the result were folded behind the range of the put, and into stripes that it has not.
+TEST_F(Lies, APutUnderTheNameOfAResultEndsItsFold) {
+  ReduceOwn own = plan();
+  own.sealed = true;
+  hear(kHome, own);
+  PutCommand put{id_, Incarnation{2}, floats_meta(70'000), {}};
+  ask(put);
+  deeds<Fold>();
+  hear(kLiar, Located{source_, Incarnation{1}, meta(), kLiar});
+  for (const OpenReceive& opened : deeds<OpenReceive>()) {
+    for (std::uint32_t block = 1; block < meta().block_count(); block += 2) {
+      engine_.handle_io(BlockLanded{kLiar, opened.transfer, BlockIndex{block}}, now_);
+      engine_.check_invariants();
+    }
+  }
+  EXPECT_TRUE(deeds<Fold>().empty());
+}
+
 // The node ended itself: no branch has that name.
 TEST_F(Lies, ASourceIsNoBranchBecauseAClientSaysSo) {
   plan_here(true);
