@@ -309,6 +309,7 @@ void ReduceTree::handle_delete(const ObjectId& target) {
 // Every transition of a running reduce, in order.
 void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& view) {
   if (!plan.wanted || plan.has_ended() || recovering_ || !is_ours(plan)) return;
+  if (plan.is_raised) publish(target, plan);
   if (plan.source_count - plan.lost.size() < plan.count) {
     std::string why = "needs " + std::to_string(plan.count) + " of " +
                       std::to_string(plan.source_count) + " sources, and only " +
@@ -328,6 +329,7 @@ void ReduceTree::advance(const ObjectId& target, Plan& plan, const Membership& v
     return;  // the share is folded where that source is
   }
   choose_owners(target, plan, view);
+  if (plan.is_raised) publish(target, plan);
   place_located(target, plan, view);
   tell_owners(target, plan);
   if (plan.members.size() < plan.count || plan.folded.size() < plan.owners.size()) return;
@@ -402,16 +404,17 @@ void ReduceTree::choose_owners(const ObjectId& target, Plan& plan, const Members
   }
 }
 
-// An owner of an earlier epoch that owns nothing now hears so.
+// However many members are lost at once, one epoch follows, and is published by `advance`.
 void ReduceTree::raise_epoch(const ObjectId& target, Plan& plan) {
-  for (const auto& [node, members] : plan.told) {
+  if (plan.is_raised) return;
+  for (const auto& [node, members] : plan.told) {  // who owns nothing any more hears so
     const bool stays = std::ranges::find(plan.owners, node) != plan.owners.end();
     if (!stays) parcels_.push_back({node, Drop{target, Incarnation{1}, false}});
   }
   plan.target_epoch = TargetEpoch{plan.target_epoch.value + 1};
   plan.told.clear();
   plan.folded.clear();
-  publish(target, plan);
+  plan.is_raised = true;
 }
 
 // The next arrivals, in the place of those that are missing or were lost.
@@ -434,8 +437,7 @@ void ReduceTree::locate_members(const ObjectId& target, Plan& plan) {
 }
 
 // When the last one is here: those that their caller has found need not be asked for. Before, the
-// answers take no time that anybody waits for, and come together. Returns whether the reduce goes
-// on.
+// answers take no time that anybody waits for, and come together. Returns whether it goes on.
 bool ReduceTree::take_in_found(const ObjectId& target, Plan& plan, const Membership& view) {
   const auto is_found = [&](const auto& asked) {
     return plan.source_meta && view.is_live(asked.second.front().holder);
@@ -513,6 +515,7 @@ void ReduceTree::end(const ObjectId& target, Plan& plan, Code code, std::string 
 
 // Tells the directory, which tells every holder and waiter; the caller and the owners hear it here.
 void ReduceTree::publish(const ObjectId& target, Plan& plan) {
+  plan.is_raised = false;
   plan.state.target = target;
   plan.state.target_epoch = plan.target_epoch;
   plan.state.caller = plan.caller;

@@ -34,8 +34,7 @@ class ReduceTree {
   void handle_want(NodeId from, const ReduceWant& want, const Membership& view);
   void handle_report(NodeId from, const ReduceReport& report, const Membership& view);
   void handle_located(const Located& located, const Membership& view);
-  // An owner has folded a sixteenth of all members that are located. Owners whose source still
-  // isn't there give their stripes up, if they are few.
+  // A sixteenth of all located members is folded: a few owners without a source give up stripes.
   void handle_begun(const ObjectId& target, const Membership& view);
   void handle_source_lost(const ObjectId& source, const Membership& view);
   void handle_node_dead(NodeId node, bool is_certain, const Membership& view);
@@ -87,6 +86,7 @@ class ReduceTree {
     bool is_callers = false;             // planned by its caller's node, and small
     bool is_unary = false;               // large, and in one branch below its only owner
     bool is_cut_off = false;             // one was lost on its way: no more branches
+    bool is_raised = false;              // its epoch is new, and is not published yet
     std::vector<NodeId> owners;          // by stripe; empty: not planned
     std::map<NodeId, std::size_t> told;  // how many of `inputs` each owner knows, in this epoch
     std::set<StripeIndex> folded;
