@@ -133,11 +133,15 @@ std::optional<NodeId> choose_sender(std::span<const SenderCandidate> candidates,
   return best->node;
 }
 
-bool is_slow(std::uint64_t rate, std::vector<std::uint64_t> others) {
-  if (others.empty()) return false;
-  const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
-  std::nth_element(others.begin(), middle, others.end());
-  return rate * 10 < *middle * 6;
+std::optional<std::uint64_t> median_of(std::vector<std::uint64_t> rates) {
+  if (rates.empty()) return std::nullopt;
+  const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2);
+  std::nth_element(rates.begin(), middle, rates.end());
+  return *middle;
+}
+
+bool is_slow(std::uint64_t rate, std::optional<std::uint64_t> median_of_others) {
+  return median_of_others && rate * 10 < *median_of_others * 6;
 }
 
 }  // namespace hoplite

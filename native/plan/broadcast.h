@@ -87,8 +87,11 @@ struct SenderRoom {
 std::optional<NodeId> choose_sender(std::span<const SenderCandidate> candidates,
                                     const SenderRoom& room);
 
-// True when `rate` is under 0.6 of the median of `others`; false where there are none. Rates, not
+// The upper one of two in the middle; nothing where there are none. Cost: O(rates).
+std::optional<std::uint64_t> median_of(std::vector<std::uint64_t> rates);
+
+// True when `rate` is under 0.6 of the median of the others; false where there are none. Rates, not
 // bytes: a newcomer has few bytes and is not slow.
-bool is_slow(std::uint64_t rate, std::vector<std::uint64_t> others);
+bool is_slow(std::uint64_t rate, std::optional<std::uint64_t> median_of_others);
 
 }  // namespace hoplite

@@ -249,11 +249,11 @@ TEST(IsBeginning, IsAnEighthOfAStripeThatIsNotShort) {
 }
 
 TEST(IsSlow, ComparesRatesWithTheMedianOfOthers) {
-  EXPECT_FALSE(is_slow(0, {}));
-  EXPECT_TRUE(is_slow(59, {100}));
-  EXPECT_FALSE(is_slow(60, {100}));
-  EXPECT_FALSE(is_slow(30, {10, 20, 1000})) << "one fast one is no measure";
-  EXPECT_TRUE(is_slow(30, {100, 10, 100}));
+  EXPECT_FALSE(is_slow(0, median_of({})));
+  EXPECT_TRUE(is_slow(59, median_of({100})));
+  EXPECT_FALSE(is_slow(60, median_of({100})));
+  EXPECT_FALSE(is_slow(30, median_of({10, 20, 1000}))) << "one fast one is no measure";
+  EXPECT_TRUE(is_slow(30, median_of({100, 10, 100})));
 }
 
 }  // namespace

@@ -1,9 +1,8 @@
 // One shard of the object directory: for each object whose home is this node, who holds what, how
-// far, who waits, and who may send to whom. Soft state: all of it is rebuilt from the members'
-// claims after a change of view, during which the shard grants on what it knows and never says that
-// something is lost (design decision 3). Queries are subscriptions: they may come before the
-// object. Invariants: per stripe the edges form a forest rooted at complete or producing holders.
-// SPDX-License-Identifier: Apache-2.0
+// far, who waits, and who may send to whom. Soft state, rebuilt from the members' claims after a
+// change of view; until then the shard grants on what it knows and never says that something is
+// lost (design decision 3). Queries may come before the object. Invariants: per stripe the edges
+// form a forest rooted at complete or producing holders. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -90,7 +89,7 @@ class Directory {
   [[nodiscard]] SenderRoom room_of(const Entry& entry) const;
   [[nodiscard]] std::optional<std::string> why_lost(const Entry& entry) const;
   void answer_lost(const ObjectId& object, Entry& entry);
-  // keeping (directory_keeping.cc): orphans, and what draining nodes hand over
+  // keeping (directory_keeping.cc)
   [[nodiscard]] static bool is_orphaned(const Entry& entry);
   [[nodiscard]] bool is_kept(const Entry& entry) const;
   [[nodiscard]] static NodeId owner_of(const Entry& entry);
@@ -109,7 +108,6 @@ class Directory {
              Instant now);
   [[nodiscard]] static bool is_untouched(const Entry& entry);
   [[nodiscard]] static bool is_below_slow(const Entry& entry, NodeId node, std::size_t stripe);
-  using SenderEdges = std::map<NodeId, std::uint32_t>;  // how many each node feeds
   [[nodiscard]] bool counts(const Entry& entry, NodeId receiver, Instant now) const;
   [[nodiscard]] SenderEdges edges_by_sender(const Entry& entry, Instant now) const;
   [[nodiscard]] std::vector<SenderCandidate> find_candidates(const Entry& entry, NodeId receiver,
@@ -123,8 +121,10 @@ class Directory {
   bool move_edge(const ObjectId& object, Entry& entry, NodeId node, std::size_t stripe,
                  Capacity capacity, Instant now);
   void make_leaf(const ObjectId& object, Entry& entry, NodeId node, Instant now);
+  [[nodiscard]] bool feeds(const Entry& entry, NodeId node, std::size_t stripe) const;
   [[nodiscard]] std::vector<std::uint64_t> rates_beside(const Entry& entry, NodeId node,
-                                                        std::size_t stripe, Instant now) const;
+                                                        std::optional<std::size_t> stripe,
+                                                        Instant since) const;
   [[nodiscard]] Duration period_of(const Entry& entry, Instant now) const;
   [[nodiscard]] bool is_mute(const Entry& entry, NodeId node, Instant now) const;
   [[nodiscard]] bool is_sound(const Entry& entry, NodeId node, std::size_t stripe,

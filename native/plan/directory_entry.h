@@ -78,6 +78,8 @@ struct DirectoryEntry {
   std::optional<Instant> deadline;
 };
 
+using SenderEdges = std::map<NodeId, std::uint32_t>;  // how many each node feeds
+
 struct DirectoryStats {
   std::uint64_t grants = 0, regrants = 0, pushes = 0, losses = 0;
   std::uint64_t moves = 0;  // edges moved because they were silent or slow

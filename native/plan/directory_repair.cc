@@ -50,6 +50,15 @@ void start_period(DirectoryEntry::Holder& holder, Instant now) {
   }
 }
 
+struct Others {  // what the edges beside one make
+  std::optional<std::uint64_t> median;
+  bool move = false;
+
+  explicit Others(const std::vector<std::uint64_t>& rates)
+      : median(median_of(rates)),
+        move(std::any_of(rates.begin(), rates.end(), [](auto rate) { return rate > 0; })) {}
+};
+
 }  // namespace
 
 void Directory::handle_progress(NodeId from, const Progress& progress, Instant now) {
@@ -89,6 +98,8 @@ bool Directory::judge(const ObjectId& object, Entry& entry, NodeId node, Instant
   const Duration elapsed = now - holder.marked;
   if (elapsed * 4 < period_of(entry, now) * 3) return false;  // reports come a little early as well
   const Instant began = std::exchange(holder.marked, now);
+  const Instant since{now.ns - 2 * period_of(entry, now).ns};
+  const Others all(rates_beside(entry, node, std::nullopt, since));
   std::vector<std::pair<std::size_t, Capacity>> stuck;
   std::size_t judged = 0;
   std::size_t slow = 0;
@@ -103,15 +114,14 @@ bool Directory::judge(const ObjectId& object, Entry& entry, NodeId node, Instant
     course.rate_bytes_per_s = std::uint64_t{gained} * entry.meta.block_bytes * 1'000'000 /
                               static_cast<std::uint64_t>(elapsed.ns / 1000 + 1);
     const bool fed = has_more(entry, edge, stripe);
-    const auto others = rates_beside(entry, node, stripe, now);
-    const bool others_move =
-        std::any_of(others.begin(), others.end(), [](auto r) { return r > 0; });
-    const bool is_slower = fed && is_slow(course.rate_bytes_per_s, others);
+    const Others others =
+        feeds(entry, node, stripe) ? Others(rates_beside(entry, node, stripe, since)) : all;
+    const bool is_slower = fed && is_slow(course.rate_bytes_per_s, others.median);
     course.silent = gained == 0 ? static_cast<std::uint8_t>(course.silent + 1) : std::uint8_t{0};
     course.slow = is_slower ? static_cast<std::uint8_t>(course.slow + 1) : std::uint8_t{0};
     if (is_slower) ++slow;
     const bool is_silent = course.silent >= kSilentPeriods &&
-                           ((fed && others_move) || is_mute(entry, edge.sender, now));
+                           ((fed && others.move) || is_mute(entry, edge.sender, now));
     if (is_silent || course.slow >= kSlowPeriods) {
       stuck.emplace_back(stripe, is_silent ? Capacity::kMayOverflow : Capacity::kMustHave);
     }
@@ -124,18 +134,27 @@ bool Directory::judge(const ObjectId& object, Entry& entry, NodeId node, Instant
   return holder.slow == kSlowPeriods && !holder.leaf_only;
 }
 
-// What the other edges made in their last period, but for those that get their bytes through this
-// one and are held up with it.
+// Does any other node get its bytes of the stripe through this one?
+bool Directory::feeds(const Entry& entry, NodeId node, std::size_t stripe) const {
+  return std::any_of(entry.holders.begin(), entry.holders.end(), [&](const auto& each) {
+    const auto& [other, holder] = each;
+    return other != node && stripe < holder.stripes.size() && receives(holder.stripes[stripe]) &&
+           !depth_of(entry, other, node, stripe);
+  });
+}
+
+// What the other edges made in their last period, but for those of the stripe that get their bytes
+// through this one and are held up with it.
 std::vector<std::uint64_t> Directory::rates_beside(const Entry& entry, NodeId node,
-                                                   std::size_t stripe, Instant now) const {
-  const Duration recent = period_of(entry, now) * 2;
+                                                   std::optional<std::size_t> stripe,
+                                                   Instant since) const {
   std::vector<std::uint64_t> rates;
   for (const auto& [other, holder] : entry.holders) {
     if (other == node) continue;
     for (std::size_t i = 0; i < holder.stripes.size(); ++i) {
       const Edge& edge = holder.stripes[i];
-      if (!receives(edge) || now - edge.course.judged > recent) continue;
-      if (i == stripe && !depth_of(entry, other, node, stripe)) continue;
+      if (!receives(edge) || edge.course.judged < since) continue;
+      if (i == stripe && !depth_of(entry, other, node, i)) continue;
       rates.push_back(edge.course.rate_bytes_per_s);
     }
   }

@@ -350,7 +350,7 @@ bool Directory::counts(const Entry& entry, NodeId receiver, Instant now) const {
   return !entry.holders.at(receiver).leaf_only && !is_mute(entry, receiver, now);
 }
 
-Directory::SenderEdges Directory::edges_by_sender(const Entry& entry, Instant now) const {
+SenderEdges Directory::edges_by_sender(const Entry& entry, Instant now) const {
   SenderEdges edges;
   for (const auto& [node, holder] : entry.holders) {
     if (!counts(entry, node, now)) continue;

@@ -112,5 +112,18 @@ TEST_F(ReduceBranchesTest, AReporterThatOwnsNothingHearsSo) {
   EXPECT_EQ(dropped_, std::set{kX});
 }
 
+// Each holder and the caller were told of each, with the list of all before.
+TEST_F(ReduceBranchesTest, OneEpochFollowsHoweverManyMembersAreLostAtOnce) {
+  config_.reduce_degree = kReduceSourcesMax;  // no branches
+  tree_ = ReduceTree(config_);
+  tree_.handle_view(view_);
+  tree_.handle_recovered(view_);
+  tree_.handle_want(kCaller, want_, view_);
+  look();
+  ASSERT_EQ(own_[kX].target_epoch, TargetEpoch{1});
+  report_from(kX, {.lost = {0, 1}});
+  EXPECT_EQ(state_.target_epoch, TargetEpoch{2});
+}
+
 }  // namespace
 }  // namespace hoplite

@@ -403,20 +403,6 @@ TEST_F(ReduceTreeTest, ReplacesALostMemberByTheNextConfirmedUnderANewEpoch) {
   EXPECT_EQ(answer().lost, Indices{0});
 }
 
-// Each holder and the caller were told of each, with the list of all before.
-TEST_F(ReduceTreeTest, BeginsOneNewEpochHoweverManyMembersAreLostAtOnce) {
-  want(3, 2);
-  confirm(0);
-  confirm(1);
-  locate(0);
-  locate(1);
-  const TargetEpoch before = own_[kX].target_epoch;
-  answers_.clear();
-  report(kX, {.lost = {0, 1}});
-  ASSERT_FALSE(answers_.empty());
-  EXPECT_LE(answers_.back().target_epoch, TargetEpoch{before.value + 1});
-}
-
 TEST_F(ReduceTreeTest, LeavesTheEpochAloneWhenASpareIsLost) {
   want(3, 2);
   for (const std::uint32_t index : {0U, 1U, 2U}) confirm(index);
