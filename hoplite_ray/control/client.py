@@ -25,6 +25,7 @@ from hoplite_ray.errors import ControlError, UnauthenticatedError
 
 CALL_TIMEOUT_S = 5.0  # a view change is two round trips and one write to the GCS: milliseconds
 _VOTE_S = 2.0  # a voter only writes down its answer; two rounds of it fit into CALL_TIMEOUT_S
+_CONFIRM_S = 1.0  # a voter asks within the time that it has for its vote
 KEEPALIVE_MS = 1000  # what a service has to put up with
 _REPLY_S = 1.0  # for the answer to travel after the node has used all the time that it was given
 _SIGNED_MAX = 3  # times of one call: its node may begin its next life in between
@@ -88,6 +89,13 @@ class ControlClient:
         """Say that this life of the node is over, as `reporter` has seen."""
         request = pb.DeathReport(node_id=key[0], incarnation=key[1], reporter=reporter)
         return await self._view(address, "ReportDeath", request)
+
+    async def confirms(self, teller: Member, key: NodeKey) -> bool:
+        """Ask `teller` itself whether it says that this life of a node is over."""
+        request = pb.ConfirmRequest(node_id=key[0], incarnation=key[1])
+        told = await self._unary(teller.control, "Confirm", request, timeout_s=_CONFIRM_S)
+        reply = cast(pb.Confirmation, told)
+        return reply.confirmed and (reply.node_id, reply.incarnation) == teller.key
 
     async def vote(self, voter: Member, request: VoteRequest) -> Vote:
         """Ask for the vote of this life of the node.

@@ -60,6 +60,24 @@ class DeathReport(_message.Message):
     reporter: int
     def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., reporter: _Optional[int] = ...) -> None: ...
 
+class ConfirmRequest(_message.Message):
+    __slots__ = ("node_id", "incarnation")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    incarnation: int
+    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class Confirmation(_message.Message):
+    __slots__ = ("node_id", "incarnation", "confirmed")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    incarnation: int
+    confirmed: bool
+    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., confirmed: _Optional[bool] = ...) -> None: ...
+
 class Ballot(_message.Message):
     __slots__ = ("round", "node_id")
     ROUND_FIELD_NUMBER: _ClassVar[int]

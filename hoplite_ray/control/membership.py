@@ -194,23 +194,43 @@ class Membership:
         return await self._calls.join(proposer.control, joiner, passed_on=True)
 
     async def dismiss(self, key: NodeKey) -> View:
-        """Let that member go."""
+        """Let that member go.
+
+        Raises:  ControlError if the member itself does not say that it leaves.
+        """
         proposer = self._proposer()
         if proposer.key not in (self.own.key, key):
             raise ControlError(f"{self.own} is not the oldest; ask {proposer}")
+        if self.view.has(key) and not await self._is_said_by(key, key[0]):
+            raise ControlError(
+                f"node {key[0]:x}/{key[1]} does not say that it leaves; "
+                "a node leaves by its own word"
+            )
         return await self._change(lambda view: view.without(key))
 
     async def hear_of_death(self, key: NodeKey, *, reporter: int) -> View:
-        """Take note that the member `reporter` has seen that life of a node end."""
+        """Take note that the member `reporter` has seen that life of a node end.
+
+        Raises:  ControlError if the reporter itself does not say so.
+        """
         if key == self.own.key:
             raise ControlError(f"{self.own} is alive")
+        if self._may_report(key, reporter) and not await self._is_said_by(key, reporter):
+            raise ControlError(
+                f"node {reporter:x} does not say that node {key[0]:x}/{key[1]} is dead; "
+                "a member reports only what it has seen itself"
+            )
         self._note_report(key, reporter)
         if self._proposer() == self.own:
             await self._examine(key, reporter)
             return await self._change(lambda view: view.without(*self._dead))
         return self.view
 
-    def vote(self, request: VoteRequest) -> Vote:
+    def confirms(self, key: NodeKey) -> bool:
+        """Tell whether this node says that that life of a node is over."""
+        return self._leaving if key == self.own.key else key in self._dead
+
+    async def vote(self, request: VoteRequest) -> Vote:
         """Say whether the candidate's view may follow `request.base`.
 
         A promise is given to any candidate who is no younger than whom this node takes for the
@@ -234,7 +254,10 @@ class Membership:
         if request.proposal is None and candidate != self.own:
             older = base.members[: base.members.index(candidate)]
             for member in older:
-                self._note_report(member.key, candidate.node_id)
+                if await self._is_said_by(member.key, candidate.node_id):
+                    self._note_report(member.key, candidate.node_id)
+            if base != self.view:  # it has changed meanwhile
+                return Vote(newer=self.view)
             if self._proposer() in older:
                 if self._is_unconfirmed(self.own.key, candidate.node_id):
                     self.mark_dead(candidate.key)  # it will never follow us again
@@ -264,11 +287,32 @@ class Membership:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def _may_report(self, key: NodeKey, reporter: int) -> bool:
+        """Tell whether both are members; else it is of a view that we had, or will hear of."""
+        ids = [member.node_id for member in self.view.members]
+        return self.view.has(key) and reporter in ids and reporter not in (key[0], self.own.node_id)
+
+    async def _is_said_by(self, key: NodeKey, teller: int) -> bool:
+        """Ask the member `teller` itself whether that life of a node is over.
+
+        The cluster's secret proves that a caller is a member, and not which: any member could
+        name others as those that report a death. What is said already is not asked again.
+        """
+        if teller in self._reports.get(key, {}):
+            return True
+        member = next((each for each in self.view.members if each.node_id == teller), None)
+        if member is None:
+            return False
+        try:
+            return await self._calls.confirms(member, key)
+        except ControlError as error:
+            _logger.info("%s does not confirm that node %x/%d is over: %s", member, *key, error)
+            return False
+
     def _note_report(self, key: NodeKey, reporter: int) -> None:
         """Weigh what the member `reporter` says; what it said before counts from then on."""
-        ids = [member.node_id for member in self.view.members]
-        if not self.view.has(key) or reporter not in ids or reporter in (key[0], self.own.node_id):
-            return  # of an earlier view, or of a later one that we will hear of
+        if not self._may_report(key, reporter):
+            return
         now_s = asyncio.get_running_loop().time()
         reporters = self._reports.setdefault(key, {})
         if reporter not in reporters:

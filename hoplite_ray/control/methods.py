@@ -28,6 +28,7 @@ METHODS: dict[str, Method] = {
     "Leave": Method(pb.LeaveRequest, pb.View),
     "WatchView": Method(pb.WatchRequest, pb.View, streams=True),
     "ReportDeath": Method(pb.DeathReport, pb.View),
+    "Confirm": Method(pb.ConfirmRequest, pb.Confirmation),
     "Vote": Method(pb.VoteRequest, pb.VoteReply),
     "Stats": Method(pb.StatsRequest, pb.StatsReply),
     "Describe": Method(pb.DescribeRequest, pb.Description),

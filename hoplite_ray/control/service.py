@@ -153,12 +153,18 @@ class ControlService:
         view = await self._joined.hear_of_death(_key(request), reporter=request.reporter)
         return view.to_proto()
 
+    async def _Confirm(self, request: pb.ConfirmRequest) -> pb.Confirmation:
+        membership = self._joining or self._joined
+        node_id, incarnation = membership.own.key
+        confirmed = membership.confirms(_key(request))
+        return pb.Confirmation(node_id=node_id, incarnation=incarnation, confirmed=confirmed)
+
     async def _Vote(self, request: pb.VoteRequest) -> pb.VoteReply:
         membership = self._joining or self._joined
         own = membership.own.key
         if own != _key(request):
             return Vote().to_proto(own)
-        return membership.vote(VoteRequest.from_proto(request)).to_proto(own)
+        return (await membership.vote(VoteRequest.from_proto(request))).to_proto(own)
 
     async def _WatchView(self, request: pb.WatchRequest) -> AsyncIterator[pb.View]:
         async for view in self._joined.views(request.known_epoch):
@@ -230,7 +236,10 @@ class _UnprovenError(ControlError):
         self.answer = () if challenge is None else ((CHALLENGE_KEY, challenge),)
 
 
-def _key(request: pb.LeaveRequest | pb.DeathReport | pb.VoteRequest | pb.DrainRequest) -> NodeKey:
+_Keyed = pb.LeaveRequest | pb.DeathReport | pb.ConfirmRequest | pb.VoteRequest | pb.DrainRequest
+
+
+def _key(request: _Keyed) -> NodeKey:
     return (request.node_id, request.incarnation)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from hoplite_ray.control.client import AnotherLifeError, ControlClient, NoQuorumError
@@ -83,7 +83,11 @@ class VotedViews:
     """Views on which their members vote; this node as the candidate."""
 
     def __init__(
-        self, own: Member, *, calls: ControlClient, vote: Callable[[VoteRequest], Vote]
+        self,
+        own: Member,
+        *,
+        calls: ControlClient,
+        vote: Callable[[VoteRequest], Awaitable[Vote]],
     ) -> None:
         self._own = own
         self._calls = calls
@@ -134,7 +138,7 @@ class VotedViews:
                  NoQuorumError if not even enough for a quorum have answered.
         """
         votes = _Votes(request.base)
-        votes.add(self._own, self._vote(request))
+        votes.add(self._own, await self._vote(request))
         others = [member for member in request.base.members if member != self._own]
         asked = {asyncio.create_task(self._calls.vote(m, request)): m for m in others}
         pending = set(asked)

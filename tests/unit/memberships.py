@@ -294,11 +294,17 @@ class Calls:
             address, "report_death", lambda node: node.hear_of_death(key, reporter=reporter)
         )
 
+    async def confirms(self, teller: Member, key: NodeKey) -> bool:
+        async def confirms(node: Membership) -> bool:
+            return node.own == teller and node.confirms(key)
+
+        return await self._call(teller.control, "confirms", confirms)
+
     async def vote(self, voter: Member, request: VoteRequest) -> Vote:
         async def vote(node: Membership) -> Vote:
             if node.own.key != voter.key:
                 raise AnotherLifeError(f"{node.own} is here")
-            return node.vote(request)
+            return await node.vote(request)
 
         return await self._call(voter.control, "vote", vote)
 

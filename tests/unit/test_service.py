@@ -210,7 +210,7 @@ def test_a_node_in_a_minority_says_so(alone: Node) -> None:
         assert (await alone.calls.describe(alone.address)).shortage == ""
         membership.mark_dead(others[0].key)
         with pytest.raises(NoQuorumError, match="only 1 of the 3 members of view 3"):
-            await alone.calls.leave(alone.address, others[1].key)
+            await alone.calls.join(alone.address, Member(10, 1, control, (control,)))
         assert "only 1 of the 3" in (await alone.calls.describe(alone.address)).shortage
         assert (await alone.calls.stats(alone.address))["has_quorum"] == 0
         assert [await alone.check(""), await alone.check(PLACEMENT)] == [SERVING, NOT_SERVING]

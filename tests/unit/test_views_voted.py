@@ -14,7 +14,7 @@ from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.view import Member, View
 from hoplite_ray.control.voting import Ballot, VoteRequest
 from hoplite_ray.errors import ControlError
-from tests.unit.memberships import Network, Scenario, play
+from tests.unit.memberships import Calls, Network, Scenario, play
 
 
 async def together(net: Network, count: int) -> list[Membership]:
@@ -233,16 +233,34 @@ def test_a_node_that_nobody_hears_is_removed_and_knows_why() -> None:
 def test_the_word_of_one_member_is_not_enough() -> None:
     async def scenario(net: Network) -> None:
         a, b, c, d = await together(net, 4)
-        said = (c.own.key, b.own.node_id)
+        b.mark_dead(c.own.key)
         for _ in range(3):  # also not when it says so again
-            assert await a.hear_of_death(said[0], reporter=said[1]) == a.view
+            assert await a.hear_of_death(c.own.key, reporter=b.own.node_id) == a.view
         assert a.view.epoch == 4
         assert await a.hear_of_death(c.own.key, reporter=77) == a.view  # no member
         assert await a.hear_of_death(c.own.key, reporter=3) == a.view  # itself
+        d.mark_dead(c.own.key)
         await a.hear_of_death(c.own.key, reporter=d.own.node_id)
         await net.agree(a, b, d)
         await c.told_dead.wait()
         assert await a.hear_of_death(c.own.key, reporter=2) == a.view  # late: nothing to do
+
+    play(scenario)
+
+
+def test_a_member_reports_no_death_in_the_name_of_others() -> None:
+    async def scenario(net: Network) -> None:
+        a, b, c, d, e = await together(net, 5)
+        liar = Calls(net, e.own.node_id)
+        for named in (b, d):
+            with pytest.raises(ControlError, match=f"node {named.own.node_id} does not say that"):
+                await liar.report_death(a.own.control, c.own.key, reporter=named.own.node_id)
+        for candidate in (b, c):  # who votes for a view of its own takes the older ones for dead
+            vote = await liar.vote(d.own, VoteRequest(a.view, Ballot(100, candidate.own.node_id)))
+            assert "for it node 1/1 at node1:1 is alive" in vote.why
+        with pytest.raises(ControlError, match="does not say that it leaves"):
+            await liar.leave(a.own.control, c.own.key)
+        assert {each.view.epoch for each in (a, b, c, d, e)} == {5}
 
     play(scenario)
 
@@ -297,21 +315,21 @@ def test_a_voter_keeps_its_word() -> None:
         base = a.view
         proposal, other = View(4, base.members[:2]), View(4, base.members[:1])
         low, high = Ballot(100, 1), Ballot(101, 1)
-        assert c.vote(VoteRequest(base, high)).granted
-        assert not c.vote(VoteRequest(base, low)).granted
-        assert not c.vote(VoteRequest(base, low, other)).granted
-        assert c.vote(VoteRequest(base, high, proposal)).accepted == (high, proposal)
-        assert c.vote(VoteRequest(base, Ballot(102, 1))).accepted == (high, proposal)
-        assert c.vote(VoteRequest(View(2, base.members[:2]), high)).newer == base
+        assert (await c.vote(VoteRequest(base, high))).granted
+        assert not (await c.vote(VoteRequest(base, low))).granted
+        assert not (await c.vote(VoteRequest(base, low, other))).granted
+        assert (await c.vote(VoteRequest(base, high, proposal))).accepted == (high, proposal)
+        assert (await c.vote(VoteRequest(base, Ballot(102, 1)))).accepted == (high, proposal)
+        assert (await c.vote(VoteRequest(View(2, base.members[:2]), high))).newer == base
         with pytest.raises(ControlError, match="has no vote"):
-            c.vote(VoteRequest(View(9, base.members[:2]), high))
+            await c.vote(VoteRequest(View(9, base.members[:2]), high))
         with pytest.raises(ControlError, match="has no vote"):
-            c.vote(VoteRequest(base, Ballot(1, 77)))
+            await c.vote(VoteRequest(base, Ballot(1, 77)))
         net.committed.clear()  # or the network would object before the voter does
         with pytest.raises(ControlError, match="two clusters"):
-            c.vote(VoteRequest(View(3, base.members[::-1]), high))
+            await c.vote(VoteRequest(View(3, base.members[::-1]), high))
         net.committed.clear()
-        refused = c.vote(VoteRequest(base, Ballot(103, 2)))
+        refused = await c.vote(VoteRequest(base, Ballot(103, 2)))
         assert not refused.granted
         assert "for it node 1/1 at node1:1 is alive, and the oldest" in refused.why
 
@@ -323,7 +341,7 @@ def test_the_first_view_of_a_cluster_is_its_founders_own() -> None:
         a = await net.start(1)
         stranger = Member(9, 1, "node9:1", ("rail9:1",))
         with pytest.raises(ControlError, match="has no vote"):
-            a.vote(VoteRequest(View(5, (stranger,)), Ballot(1, 9)))
+            await a.vote(VoteRequest(View(5, (stranger,)), Ballot(1, 9)))
         assert a.view.epoch == 1
 
     play(scenario)
