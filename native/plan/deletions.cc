@@ -21,13 +21,24 @@ void Deletions::begin(NodeId from, const Delete& request, Incarnation upto, bool
   if (from == kNoNode) {
     orphans_.note(request.object, upto, now);
   } else {
-    deletion.requests.emplace(from, request.upto);
+    note_request(deletion, from, request.upto);
   }
   for (const auto& [node, is_stale] : awaited) {
     deletion.awaited.insert_or_assign(node, is_stale);
     drop(node, request.object, deletion.upto);
   }
   if (deletion.awaited.empty()) end(it, now);
+}
+
+// Of one node the newest attempt, whose answer ends the node's requests for older ones as well; and
+// attempt 0, whatever there is, apart.
+void Deletions::note_request(Deletion& deletion, NodeId from, Incarnation upto) {
+  auto& requests = deletion.requests;
+  const auto dated = requests.lower_bound({from, Incarnation{1}});
+  const bool is_one = upto.value > 0 && dated != requests.end() && dated->first == from;
+  if (is_one && upto <= dated->second) return;
+  if (is_one) requests.erase(dated);
+  requests.emplace(from, upto);
 }
 
 void Deletions::answer(NodeId to, const Delete& request) {

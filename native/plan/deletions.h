@@ -60,12 +60,13 @@ class Deletions {
     Incarnation upto;
     bool is_undated = false;  // what the awaited members have is meant, whatever its attempt
     Awaited awaited;
-    std::set<std::pair<NodeId, Incarnation>> requests;  // to be answered
+    std::set<std::pair<NodeId, Incarnation>> requests;  // to be answered; two of a node at most
     Instant until;
     std::list<ObjectId>::iterator place;
   };
   using UnderWay = std::map<ObjectId, Deletion>;
 
+  static void note_request(Deletion& deletion, NodeId from, Incarnation upto);
   UnderWay::iterator open(const ObjectId& object, Incarnation upto, Instant now);
   void end(UnderWay::iterator it, Instant now);
   void stop_awaiting(NodeId node, bool only_stale, Instant now);

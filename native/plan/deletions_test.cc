@@ -57,5 +57,18 @@ TEST(Deletions, AwaitsAMemberAnewThatClaimsWhatWasDeletedBefore) {
   deletions.check_invariants();
 }
 
+TEST(Deletions, KeepsTwoRequestsOfANodeHoweverManyItMakes) {
+  Deletions deletions(EngineConfig{});
+  for (std::uint32_t attempt = 0; attempt < 100; ++attempt) {
+    deletions.begin(kA, {object(1), Incarnation{attempt}}, Incarnation{attempt}, true,
+                    {{kB, false}}, kStart);
+  }
+  EXPECT_TRUE(answered(deletions, kA).empty());
+  Claim nothing;
+  nothing.object = object(1);
+  EXPECT_FALSE(deletions.admit(kB, nothing, false, kStart));
+  EXPECT_EQ(answered(deletions, kA).size(), 2U) << "of the newest attempt, and of all there are";
+}
+
 }  // namespace
 }  // namespace hoplite
