@@ -15,6 +15,7 @@ from tests.house import (
     dead_files,
     exports,
     faults,
+    growth,
     layers,
     parties,
     purity,
@@ -45,6 +46,14 @@ PARTIES = {
     "native/plan/engine_lies_test.cc": "TEST_F(Lies, ChangeNothing) {\n",
     "docs/security.md": "## What each party sends, and what it gets\n"
     + f"\n{parties.HEAD}\n|---|---|---|\n| lies | nothing | `Lies.ChangeNothing` |\n" * 5,
+}
+
+GROWN = "class Parked {\n  std::deque<Message> kept_;\n};\n"
+GROWTH = {
+    "native/plan/parked.h": GROWN,
+    "native/plan/parked_test.cc": "TEST(Parked, DropsTheOldest) {\n",
+    "docs/growth.md": f"{growth.BOUNDED}\n|---|---|---|---|\n"
+    "| `plan/parked.h` `kept_` | messages | 64 | `Parked.DropsTheOldest` |\n",
 }
 
 
@@ -280,6 +289,27 @@ CASES: list[tuple[Checker, Files, Files]] = [
         readme.decisions,
         {"docs/design.md": "**1. One.**\n", "native/a.h": "// Design decisions 1 and 3.\n"},
         {"docs/design.md": "**1. One.**\n", "native/a.h": "// Design decision 1.\n"},
+    ),
+    (
+        growth.table,
+        {
+            **GROWTH,
+            "native/plan/parked.h": f"{GROWN}struct A {{\n  std::map<int, int> more = {{}};\n}};\n",
+        },
+        {
+            **GROWTH,
+            "native/plan/parked.h": f"{GROWN}struct A {{\n  std::map<int, int> more();\n}};\n",
+        },
+    ),
+    (growth.table, {**GROWTH, "native/plan/parked.h": "class Parked {};\n"}, GROWTH),
+    (growth.table, {**GROWTH, "native/plan/parked_test.cc": ""}, GROWTH),
+    (
+        growth.table,
+        {
+            **GROWTH,
+            "docs/growth.md": GROWTH["docs/growth.md"].replace("`Parked.DropsTheOldest`", "?"),
+        },
+        GROWTH,
     ),
     (
         budgets.recorded,

@@ -14,6 +14,7 @@ from tests.house import (
     dead_files,
     exports,
     faults,
+    growth,
     layers,
     parties,
     purity,
@@ -52,6 +53,7 @@ CHECKERS: dict[str, Checker] = {
     "design decisions": readme.decisions,
     "table of faults": faults.table,
     "tables of parties": parties.table,
+    "table of what grows": growth.table,
     "budgets of the tests": budgets.recorded,
 }
 
