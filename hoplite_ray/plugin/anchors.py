@@ -11,17 +11,16 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
-
-import ray
 
 from hoplite_ray.errors import GetTimeoutError, HopliteError
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.plugin.sharing import deadline_in
 from hoplite_ray.plugin.start import NodePlace
+from hoplite_ray.plugin.stewards import answered
 
 _ANCHORS_PER_CALL = 32
 _ANCHORS_LOW = 8
@@ -31,7 +30,6 @@ _ENDS = b"-"
 _USED_AT = _ENDS_AT + 1
 _USED = b"u"
 _NO_MARK = b" "
-_TRIES = 3  # of a call under which the steward leaves: it does if a call takes 10 s to reach it
 _TAKE_S = 60.0  # the first call starts the steward's process, which takes seconds on a busy machine
 _LOOK_S = 0.1  # between looks whether more wait than the last call has brought anchors for
 
@@ -128,12 +126,12 @@ class AnchorSupply:
         self,
         place: NodePlace,
         steward: Callable[[], Any],
-        steward_elsewhere: Callable[[], Any] | None = None,
+        elsewhere: Callable[[], Iterable[Callable[[], Any]]] = lambda: (),
     ) -> None:
-        """`steward_elsewhere`: of another Ray node, for one that Ray drains and puts nothing on."""
+        """`elsewhere`: the stewards of other Ray nodes, for a node on which Ray places none."""
         self._place = place
         self._steward = steward
-        self._steward_elsewhere = steward_elsewhere
+        self._elsewhere = elsewhere
         self._connection = seams.connection()
         self._ready: queue.SimpleQueue[tuple[int | None, Ref] | Exception] = queue.SimpleQueue()
         self._refilling = threading.Lock()
@@ -181,22 +179,13 @@ class AnchorSupply:
 
         A node that Ray drains has no steward if the last one had left before: none can begin.
         """
-        for tries_left in reversed(range(_TRIES)):
-            try:
-                return self._answer(self._steward(), _ANCHORS_PER_CALL)
-            except ray.exceptions.ActorUnschedulableError:
-                if self._steward_elsewhere is None:
-                    raise
-                # One: an array that has it is an orphan in the eyes of a later steward here.
-                return None, self._answer(self._steward_elsewhere(), 1)[1]
-            except ray.exceptions.ActorDiedError:
-                if not tries_left:
-                    raise
-        raise AssertionError("unreachable")
+        return answered(self._steward, self._elsewhere, self._answer)
 
-    def _answer(self, steward: Any, count: int) -> tuple[int, list[Ref]]:
+    def _answer(self, steward: Any, is_here: bool) -> tuple[int | None, list[Ref]]:
+        # Elsewhere one: an array that has it is an orphan in the eyes of a later steward here.
+        count = _ANCHORS_PER_CALL if is_here else 1
         life, anchors = seams.answer_to(lambda: steward.anchors.remote(count), self._connection)
-        return life, anchors
+        return life if is_here else None, anchors
 
 
 def _late(limit_s: float, timeout_s: float | None) -> HopliteError:

@@ -10,7 +10,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,11 @@ from hoplite_ray.plugin.journal import Journal
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.sharing import SharedCall, deadline_in, left_s
 from hoplite_ray.plugin.start import NodePlace, RunningNode, ensure_node, node_name
-from hoplite_ray.plugin.stewards import guest_name, steward_of
+from hoplite_ray.plugin.stewards import answered, guest_name, steward_of
 from hoplite_ray.store import Store
 
 _PUTS_KNOWN_MAX = 16_384  # each takes some 200 bytes
+_BEGIN_S = 60.0  # of a steward's start, which takes seconds on a busy machine
 TRIES = 3  # of an operation whose node dies under it; each waits for a new life of the node
 
 
@@ -75,7 +76,7 @@ class Attachment:
         if seams.is_driver():
             _ = self._reaper  # which hears of a ray.shutdown
         if self._node.is_new:
-            _ = self.steward  # which tells Ray's metrics of the node from now on
+            self.begin_steward(None)  # which tells Ray's metrics of the node from now on
 
     @property
     def store(self) -> Store:
@@ -105,7 +106,7 @@ class Attachment:
     def steward_by(self, deadline: float | None) -> Any:
         """Return `steward`, if there is one by `deadline`.
 
-        Raises: GetTimeoutError otherwise.
+        Raises: GetTimeoutError otherwise; ActorUnschedulableError if Ray places none here.
         """
         life, steward = self._steward
         if life and StewardLife.used(self.place, timeout_s=0.0) == life:
@@ -120,17 +121,34 @@ class Attachment:
                 self._steward = life or 0, steward_of(self.place)
         return self._steward[1]
 
+    def begin_steward(self, deadline: float | None) -> None:
+        """Start the steward of this Ray node unless it runs; without effect if Ray drains the node.
+
+        Raises: GetTimeoutError if it has not begun by `deadline`.
+        """
+        with suppress(ray.exceptions.ActorUnschedulableError):
+            self.steward_by(deadline)
+
     def steward_for_call(self) -> tuple[Any, str]:
         """The steward for a reduce or gather of this process, and this process's name there.
 
         It is another Ray node's if Ray drains this one and its own has left: none can begin here.
+        Waits until a steward that was not there answers, at most for a minute: Ray gives a call to
+        a steward that it can't place no second chance.
 
         Raises: HopliteError if Ray places nothing on any other node either.
         """
-        has_own = StewardLife.used(self.place) != 0
-        if has_own or not seams.is_draining(self.place.ray_node_id):
+        if StewardLife.used(self.place) != 0:
             return self.steward, self.journal.process
-        return self._steward_elsewhere(), guest_name(seams.this_worker(), self.place.ray_node_id)
+
+        def placed(steward: Any, is_here: bool) -> tuple[Any, bool]:
+            with suppress(TimeoutError):  # a busy machine; the call waits there
+                seams.answer_to(lambda: steward.anchors.remote(0), self.connection, _BEGIN_S)
+            return steward, is_here
+
+        steward, is_here = answered(lambda: self.steward, self._stewards_elsewhere, placed)
+        guest = guest_name(seams.this_worker(), self.place.ray_node_id)
+        return steward, self.journal.process if is_here else guest
 
     def watch_answer(self, answer: seams.Ref, steward: Any) -> None:
         """Tell `steward` when no reference to `answer` is left."""
@@ -139,31 +157,31 @@ class Attachment:
 
     @cached_property
     def anchors(self) -> AnchorSupply:
-        return AnchorSupply(self.place, lambda: self.steward, self._steward_elsewhere)
+        return AnchorSupply(self.place, lambda: self.steward, self._stewards_elsewhere)
 
-    def _steward_elsewhere(self) -> Any:
-        """The steward of another Ray node, started unless it runs.
+    def _stewards_elsewhere(self) -> list[Callable[[], Any]]:
+        """For each other Ray node that is not drained now: what starts its steward unless it runs.
 
-        Raises: HopliteError if Ray places nothing on any other node.
+        What it raises: as `steward_of`.
         """
+
+        def begin(ray_node_id: str) -> Any:
+            with seams.staying(self.connection):
+                return steward_of(NodePlace(ray_node_id, Path(node_name(ray_node_id))))
+
         with seams.staying(self.connection):
-            for other in seams.placeable_nodes():
-                if other != self.place.ray_node_id:
-                    return steward_of(NodePlace(other, Path(node_name(other))))
-        raise HopliteError(
-            "Ray drains this Ray node, and no other node takes a steward for what is made here: "
-            "add a Ray node, or run the task again when there is one"
-        )
+            nodes = seams.placeable_nodes()
+        return [partial(begin, each) for each in nodes if each != self.place.ray_node_id]
 
     def reap(self, ref: seams.Ref, deadline: float | None) -> None:
         """Delete the object that this process has put under `ref`, when that has gone.
 
         The steward does if this process dies first. Where it has not begun by `deadline` it reads
-        of the object later.
+        of the object later. A node that Ray drains may have none.
         """
         self._reaper.watch(ref)
         with suppress(GetTimeoutError):
-            self.steward_by(deadline)
+            self.begin_steward(deadline)
 
     @cached_property
     def _reaper(self) -> Reaper:

@@ -171,7 +171,7 @@ async def _attached(deadline: float | None) -> Attachment:
 
     def attached() -> Attachment:
         here = attachment(deadline)
-        here.steward_by(deadline)
+        here.begin_steward(deadline)
         return here
 
     return await in_thread(deadline, attached)

@@ -186,7 +186,7 @@ class Roster:
     def owned(self, object_id: bytes) -> None:
         """Write down that this process is about to make the object."""
         self._here.journal.owned(object_id, 0)
-        _ = self._here.steward  # which orphans it if this process dies
+        self._here.begin_steward(None)  # which orphans it if this process dies
 
     def released(self, object_id: bytes) -> None:
         """Write down that the object, which this process has made, is gone."""

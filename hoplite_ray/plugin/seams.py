@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
@@ -67,15 +69,18 @@ def staying(joined: bytes | None) -> Iterator[None]:
         yield
 
 
-def answer_to(ask: Callable[[], Ref], joined: bytes | None) -> Any:
+def answer_to(ask: Callable[[], Ref], joined: bytes | None, timeout_s: float = math.inf) -> Any:
     """The value of the ref that `ask` returns; for threads of our own, as `staying` is.
 
     Raises: HopliteError once this process has left the Ray of that connection, which would leave
-            the ref without an answer; what the ref's task raises.
+            the ref without an answer; TimeoutError after `timeout_s`; what the ref's task raises.
     """
     with staying(joined):
         answer = ask().future()
+    deadline = time.monotonic() + timeout_s
     while not wait([answer], timeout=_LOOK_S).done:
+        if time.monotonic() > deadline:
+            raise TimeoutError
         with staying(joined):
             pass
     return answer.result()

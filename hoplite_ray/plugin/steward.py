@@ -74,7 +74,11 @@ class Steward:
             threading.Thread(target=run, name=f"hoplite-{name}", daemon=True).start()
 
     async def anchors(self, count: int) -> tuple[int, list[Ref]]:
-        """This life, and `count` new anchors for arrays that the caller will make."""
+        """This life, and `count` new anchors for arrays that the caller will make.
+
+        This life stays for seconds more, for a caller of another Ray node too, which can't mark it.
+        """
+        await asyncio.to_thread(StewardLife.used, self._here.place)
         return self._life.number, [self._anchor() for _ in range(count)]
 
     async def hold(self, anchors: list[bytes]) -> list[Ref]:

@@ -8,26 +8,41 @@ interpreter of its own stays: hoplite_ray may be nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
+from ray.exceptions import ActorDiedError, ActorUnschedulableError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import hoplite_ray
+from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.start import NodePlace, node_name
+
+T = TypeVar("T")
 
 _NAMESPACE = "hoplite_ray"
 _CALLS_AT_ONCE = 10_000  # pending reduces of one Ray node
 _INTERPRETERS = {"conda", "container", "image_uri", "py_executable"}
+_TRIES = 3  # of a call under which the steward leaves: it does if a call takes 10 s to reach it
 _PACKAGES = str(Path(hoplite_ray.__file__).parents[1])  # the directory that holds hoplite_ray
 
 
 def steward_of(place: NodePlace) -> Any:
-    """The handle of a Ray node's steward, which is started unless it runs."""
+    """The handle of a Ray node's steward, which is started unless it runs.
+
+    A drain that begins meanwhile may still keep it from its place: the first answer tells.
+    Raises: ActorUnschedulableError if none runs, and Ray drains the node.
+    """
+    if seams.is_draining(place.ray_node_id):
+        try:
+            return steward_on(place.ray_node_id)
+        except ValueError as error:
+            raise ActorUnschedulableError(f"Ray drains Ray node {place.ray_node_id}") from error
     environment = ray.get_runtime_context().runtime_env
     is_apart = _INTERPRETERS.isdisjoint(environment)
     return seams.create_actor(
@@ -40,6 +55,35 @@ def steward_of(place: NodePlace) -> Any:
         name=place.directory.name,
         get_if_exists=True,
         scheduling_strategy=NodeAffinitySchedulingStrategy(place.ray_node_id, soft=False),
+    )
+
+
+def answered(
+    here: Callable[[], Any],
+    elsewhere: Callable[[], Iterable[Callable[[], Any]]],
+    ask: Callable[[Any, bool], T],
+) -> T:
+    """What `ask` returns for the steward of this Ray node, or for another if Ray places none here.
+
+    `ask` is given a steward, and whether it is this node's. If the steward leaves under the
+    question, its next life is asked.
+    Raises: HopliteError if Ray places no steward on any node; what `ask` raises.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            return ask(here(), True)
+        except ActorUnschedulableError:
+            break
+        except ActorDiedError:
+            if not tries_left:
+                raise
+    for _ in range(_TRIES):
+        for other in elsewhere():
+            with suppress(ActorUnschedulableError, ActorDiedError):  # the next node may do
+                return ask(other(), False)
+    raise HopliteError(
+        "Ray drains this Ray node, and no other node takes a steward for what is made here: "
+        "add a Ray node, or run the task again when there is one"
     )
 
 

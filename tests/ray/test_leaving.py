@@ -23,7 +23,7 @@ from hoplite_ray.control.client import ControlClient
 from hoplite_ray.plugin import leaving, seams
 from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.attachment import attachment
-from hoplite_ray.plugin.start import NodePlace, running_node
+from hoplite_ray.plugin.start import NodePlace, node_name, running_node
 from hoplite_ray.plugin.stewards import steward_on
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 from tests.ray.rounds import Rounds, Worker, drain, living, stats_at
@@ -68,6 +68,12 @@ def guests() -> int:
         with suppress(ValueError):  # it has no steward
             found += ray.get(steward_on(ray_node_id).__ray_call__.remote(count))
     return found
+
+
+def stewards_begun(ray_node_id: str) -> int:
+    """How many stewards of that node Ray was ever asked for."""
+    actors = ray._private.state.actors()
+    return sum(each["Name"] == node_name(ray_node_id) for each in actors.values())
 
 
 def leaves_soon(ray_node_id: str) -> None:
@@ -164,6 +170,9 @@ def test_arrays_and_reduces_are_made_on_a_draining_node_whose_steward_has_left(
         ray.get(worker.forget.remote())
         assert eventually(lambda: StewardLife.of(place) == 0, within_s=60)
         drain(cluster.cluster.address, ray_node_id, "PREEMPTION", deadline_s=120)
+        begun = stewards_begun(ray_node_id)
+        ray.get(worker.put.remote(2.0), timeout=60)
+        assert stewards_begun(ray_node_id) == begun  # Ray would place none there
         array = ray.get(worker.array.remote(2.0), timeout=60)
         assert hop.get(array, timeout_s=60).sum() == 2 * LARGE
         (total,) = ray.get(worker.reduced.remote(), timeout=60)
