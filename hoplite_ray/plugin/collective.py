@@ -4,6 +4,8 @@ The members of a group derive the ids of an operation's objects alike, so that n
 these are: each puts what it gives under its own id, gets what others give, and fills the caller's
 tensors in place. Who makes an object deletes it, once those who need it have acknowledged it. An
 acknowledgement is deleted by its reader. What a process has made is in its journal until then.
+
+The import of this module makes the backend known to Ray in this process.
 """
 
 from __future__ import annotations
@@ -46,11 +48,6 @@ _OPS: dict[ReduceOp, refs.ReduceOp] = {
 }
 _MEET_S = 30.0  # as Ray's gloo_timeout, which Ray hands to its Gloo backend only
 _TIMEOUT_S = 1800.0  # as torch's process groups, which Ray's Gloo backend leaves at their default
-
-
-def register() -> None:
-    """Make the backend known to Ray in this process."""
-    register_collective_backend(BACKEND, Collective)
 
 
 class Collective(BaseGroup):
@@ -289,3 +286,6 @@ def _copy(target: Any, value: Any, what: str) -> None:
             "dtype and shape"
         )
     target[...] = value
+
+
+register_collective_backend(BACKEND, Collective)

@@ -9,6 +9,7 @@ transport before ray.init. The backend joins when ray.util.collective has been i
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -79,9 +80,7 @@ def _wait_for_first_use(table: Any) -> None:
 
 
 def _register_backend(table: Any) -> None:
-    from hoplite_ray.plugin import collective
-
-    collective.register()
+    importlib.import_module("hoplite_ray.plugin.collective")  # maybe under way: it imports `table`
 
 
 def _expand_first(worker: Any) -> None:

@@ -112,6 +112,29 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (layers.wordings, {"native/wire/a.cc": "throw 1;\n"}, {"native/node/a.cc": "throw 1;\n"}),
     (
+        layers.circles,
+        {
+            "hoplite_ray/a.py": "from hoplite_ray import b\n",
+            "hoplite_ray/b.py": "try:\n    from hoplite_ray.a import x\nfinally:\n    pass\n",
+        },
+        {
+            "hoplite_ray/__init__.py": "from hoplite_ray.a import x\n",
+            "hoplite_ray/a.py": "from hoplite_ray import b\n",
+            "hoplite_ray/b.py": "def f():\n    from hoplite_ray.a import x\n",
+        },
+    ),
+    (
+        layers.circles,
+        {
+            "hoplite_ray/a.py": "import hoplite_ray.serve.b\n",
+            "serve_integration/b.py": "from hoplite_ray.a import x\n",
+        },
+        {
+            "hoplite_ray/a.py": "if TYPE_CHECKING:\n    import hoplite_ray.serve.b\n",
+            "serve_integration/b.py": "from hoplite_ray.a import x\n",
+        },
+    ),
+    (
         layers.imports,
         {"hoplite_ray/store.py": "def f():\n    import ray.util\n"},
         {"hoplite_ray/plugin/seams.py": "import ray\n"},

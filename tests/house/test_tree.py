@@ -33,6 +33,7 @@ CHECKERS: dict[str, Checker] = {
     "own header first": layers.own_header_first,
     "banned constructs": layers.wordings,
     "layers of the imports": layers.imports,
+    "no circle of imports": layers.circles,
     "file sizes": sizes.files,
     "line lengths": sizes.lines,
     "function lengths": sizes.functions,

@@ -41,6 +41,10 @@ class Tree:
     def package(self) -> list[str]:
         return self.matching(r"hoplite_ray/.*\.py")
 
+    @property
+    def shipped(self) -> list[str]:
+        return self.matching(r"(hoplite_ray|serve_integration)/.*\.py")
+
 
 @cache
 def repository() -> Tree:

@@ -28,3 +28,13 @@ def test_importing_it_needs_neither_ray_nor_numpy_nor_the_native_core() -> None:
         "sys.exit(str(found) if found else 0)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_backend_of_rays_collectives_may_be_imported_before_them() -> None:
+    """Its first import is of ray.util.collective, whose import in turn has it join."""
+    program = (
+        "import hoplite_ray.plugin.collective as ours\n"
+        "from ray.util.collective.backend_registry import BackendRegistry\n"
+        "assert BackendRegistry().get(ours.BACKEND) is ours.Collective"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
