@@ -64,6 +64,25 @@ async def met(members: Managers, name: str = "w", **how: Any) -> list[worlds.Wor
     return await asyncio.gather(*joins)
 
 
+class Meeting:
+    """Members that meet at a table, in world w."""
+
+    def __init__(self, members: Managers) -> None:
+        self.members = members
+        self.table = Table()
+
+    def join(self, index: int, **how: Any) -> asyncio.Task[worlds.World]:
+        """Have this member begin to join: with its index as rank, in a world of them all."""
+        how = {"rank": index, "size": len(self.members), "timeout_s": JOIN_S, **how}
+        return asyncio.create_task(self.members[index].join("w", rendezvous=self.table, **how))
+
+
+@contextlib.asynccontextmanager
+async def meeting(count: int) -> AsyncIterator[Meeting]:
+    async with managers(count) as members:
+        yield Meeting(members)
+
+
 async def seated(leader: worlds.WorldManager, rank: int) -> None:
     """Return when this rank has come to rank 0, which waits for others."""
     place = leader._meet.place  # type: ignore[union-attr]
@@ -119,42 +138,35 @@ async def test_who_has_not_come_is_named_at_the_limit() -> None:
 
 @in_a_loop
 async def test_two_of_one_rank_and_another_size_are_refused_and_named() -> None:
-    table = Table()
-    async with managers(4) as (zero, one, double, other):
-        how = {"rendezvous": table, "timeout_s": JOIN_S}
-        leads = asyncio.create_task(zero.join("w", rank=0, size=3, **how))
-        first = asyncio.create_task(one.join("w", rank=1, size=3, **how))
+    async with meeting(4) as at:
+        leads, first = at.join(0, size=3), at.join(1, size=3)
         with pytest.raises(worlds.WorldError, match=r"of 3 members, and rank 2 says 5"):
-            await other.join("w", rank=2, size=5, **how)
-        await seated(zero, 1)
+            await at.join(2, size=5)
+        await seated(at.members[0], 1)
         with pytest.raises(worlds.WorldError, match="rank 1 is taken"):
-            await double.join("w", rank=1, size=3, **how)
-        third = await other.join("w", rank=2, size=3, **how)
+            await at.join(3, rank=1, size=3)
+        third = await at.join(2, size=3)
         assert {(await leads).state, (await first).state, third.state} == {worlds.State.READY}
 
 
 @in_a_loop
 async def test_a_rank_0_that_comes_after_another_one_ends_its_join() -> None:
-    table = Table()
-    async with managers(3) as (old, new, other):
-        how = {"size": 2, "rendezvous": table, "timeout_s": JOIN_S}
-        before = asyncio.create_task(old.join("w", rank=0, **how))
-        await table.next_record()
-        after = asyncio.create_task(new.join("w", rank=0, **how))
+    async with meeting(3) as at:
+        before = at.join(0, size=2)
+        await at.table.next_record()
+        after = at.join(1, rank=0, size=2)
         with pytest.raises(worlds.StaleEpochError, match="another rank 0"):
             await before
-        assert (await other.join("w", rank=1, **how)).epoch == (await after).epoch == 2
+        assert (await at.join(2, rank=1, size=2)).epoch == (await after).epoch == 2
 
 
 @in_a_loop
 async def test_a_table_that_has_forgotten_is_told_again() -> None:
-    table = Table()
-    async with managers(2) as members:
-        how = {"size": 2, "rendezvous": table, "timeout_s": JOIN_S}
-        leads = asyncio.create_task(members[0].join("w", rank=0, **how))
-        await table.next_record()
-        table.values.clear()
-        await members[1].join("w", rank=1, **how)
+    async with meeting(2) as at:
+        leads = at.join(0)
+        await at.table.next_record()
+        at.table.values.clear()
+        await at.join(1)
         await leads
 
 
@@ -191,19 +203,17 @@ async def test_events_of_a_world_begin_with_who_has_left() -> None:
 
 @in_a_loop
 async def test_another_rank_0_takes_the_place_of_one_that_is_frozen() -> None:
-    table = Table()
     with contextlib.ExitStack() as silent:  # its kernel answers, and nobody else
         frozen = [silent.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(8)]
         addresses = tuple(each.getsockname() for each in frozen)
         leader = Member(0, "frozen", addresses, "another machine", NO_GPU)
         elsewhere = Member(0, "frozen", addresses, machine_id(), NO_GPU)
         for each in (leader, elsewhere):
-            table.values["w"] = Record("w", 1, "life", b"token", each).encode()
-            async with managers(2) as members:
-                how = {"size": 2, "rendezvous": table, "timeout_s": JOIN_S}
-                follows = asyncio.create_task(members[1].join("w", rank=1, **how))
+            async with meeting(2) as at:
+                at.table.values["w"] = Record("w", 1, "life", b"token", each).encode()
+                follows = at.join(1)
                 await asyncio.sleep(0.1)
-                await asyncio.gather(follows, members[0].join("w", rank=0, **how))
+                await asyncio.gather(follows, at.join(0))
 
 
 @in_a_loop
@@ -231,15 +241,12 @@ async def dial(record: Record, sock: socket.socket, **hello: Any) -> dict[str, A
 
 @in_a_loop
 async def test_members_of_an_old_life_and_strangers_are_refused() -> None:
-    table = Table()
-    async with managers(2) as members:
-        joined = await met(members, rendezvous=table)
-        old = Record.parsed(table.values["w"])
+    async with meeting(2) as at:
+        joined = await asyncio.gather(at.join(0), at.join(1))
+        old = Record.parsed(at.table.values["w"])
         await asyncio.gather(*(world.leave() for world in joined))
-        leads = asyncio.create_task(
-            members[0].join("w", rank=0, size=2, rendezvous=table, timeout_s=JOIN_S)
-        )
-        new = await table.next_record()
+        leads = at.join(0)
+        new = await at.table.next_record()
         zombie = Record("w", old.epoch, old.life, old.token, new.leader)
         stranger = Record("w", new.epoch, new.life, b"guessed", new.leader)
         for record, hello, reason in (
@@ -253,7 +260,7 @@ async def test_members_of_an_old_life_and_strangers_are_refused() -> None:
             with socket.socket() as sock, pytest.raises(RefusedError) as refused:
                 await dial(record, sock, **hello)
             assert refused.value.reason == reason
-        await members[1].join("w", rank=1, size=2, rendezvous=table, timeout_s=JOIN_S)
+        await at.join(1)
         await leads
 
 
@@ -277,13 +284,11 @@ async def guess(record: Record, kind: str) -> str:
 @in_a_loop
 async def test_a_stranger_at_the_socket_nearby_is_refused_and_gets_no_memory() -> None:
     """Every user of the machine reaches it: its name has no owner."""
-    table = Table()
-    async with managers(2) as members:
-        how = {"size": 2, "rendezvous": table, "timeout_s": JOIN_S}
-        leads = asyncio.create_task(members[0].join("w", rank=0, **how))
-        record = await table.next_record()
+    async with meeting(2) as at:
+        leads = at.join(0)
+        record = await at.table.next_record()
         assert [await guess(record, kind) for kind in ("join", "edge", "watch")] == ["proof"] * 3
-        await asyncio.gather(leads, members[1].join("w", rank=1, **how))
+        await asyncio.gather(leads, at.join(1))
         assert await guess(record, "memory") == "proof"
 
 
@@ -292,20 +297,17 @@ async def test_a_stranger_at_the_socket_nearby_is_refused_and_gets_no_memory() -
 async def test_a_member_that_dies_while_all_meet_ends_that_attempt_only(
     hears_the_table: bool,
 ) -> None:
-    table = Table()
-    async with managers(3) as members:
-        how = {"size": 3, "rendezvous": table, "timeout_s": JOIN_S}
-        leads = asyncio.create_task(members[0].join("w", rank=0, **how))
-        first = await table.next_record()
-        follows = asyncio.create_task(members[1].join("w", rank=1, **how))
+    async with meeting(3) as at:
+        leads = at.join(0)
+        first = await at.table.next_record()
+        follows = at.join(1)
         doomed = Member(2, "doomed", (("127.0.0.1", 1),), "another machine", NO_GPU)
         with socket.socket() as sock, socket.socket() as watch:
             await dial(first, watch, kind="watch", rank=2)
             await dial(first, sock, kind="join", rank=2, size=3, epoch=6, who=doomed.fields())
             if hears_the_table:
                 assert (await hear(sock))["epoch"] == 7  # one more than it has seen
-        late = asyncio.create_task(members[2].join("w", rank=2, **how))
-        joined = await asyncio.gather(leads, follows, late)
+        joined = await asyncio.gather(leads, follows, at.join(2))
         assert {world.state for world in joined} == {worlds.State.READY}
         assert len({world.epoch for world in joined}) == 1
 
@@ -316,16 +318,13 @@ async def test_a_member_that_dies_while_all_meet_ends_that_attempt_only(
 )
 @in_a_loop
 async def test_hostile_bytes_end_their_connection_and_nothing_else(said: bytes) -> None:
-    table = Table()
-    async with managers(2) as members:
-        leads = asyncio.create_task(
-            members[0].join("w", rank=0, size=2, rendezvous=table, timeout_s=JOIN_S)
-        )
-        door = (await table.next_record()).leader.addresses[0]
+    async with meeting(2) as at:
+        leads = at.join(0)
+        door = (await at.table.next_record()).leader.addresses[0]
         for _ in range(20):
             with socket.create_connection(door) as sock:
                 sock.sendall(said)
-        await members[1].join("w", rank=1, size=2, rendezvous=table, timeout_s=JOIN_S)
+        await at.join(1)
         await leads
 
 
@@ -352,15 +351,13 @@ async def test_an_address_says_what_it_has_and_refuses_nonsense() -> None:
 
 @in_a_loop
 async def test_a_transport_that_cannot_be_had_is_refused_with_its_reason() -> None:
-    table = Table()
-    async with managers(2) as members:
-        how = {"size": 2, "rendezvous": table, "timeout_s": JOIN_S}
+    async with meeting(2) as at:
         with pytest.raises(InvalidArgumentError, match="transport='carrier pigeon'"):
-            await members[0].join("w", rank=0, transport="carrier pigeon", **how)
-        leads = asyncio.create_task(members[0].join("w", rank=0, transport="tcp", **how))
+            await at.join(0, transport="carrier pigeon")
+        leads = at.join(0, transport="tcp")
         with pytest.raises(worlds.WorldError, match="takes tcp only"):
-            await members[1].join("w", rank=1, transport="shared_memory", **how)
-        await members[1].join("w", rank=1, **{**how, "transport": "tcp"})
+            await at.join(1, transport="shared_memory")
+        await at.join(1, transport="tcp")
         await leads
 
 
