@@ -84,7 +84,9 @@ TEST_F(Lies, AGrantCutsNothingThatIsFoldedHere) {
   hear(kHome, plan());
   Grant other = grant(1, meta());
   other.target_epoch = TargetEpoch{1};
+  deeds<OpenReceive>();
   hear(kHome, other);
+  EXPECT_TRUE(deeds<OpenReceive>().empty()) << "stripe 0 of 1 lies where both of 2 are folded";
   ask(WroteCommand{source_, Incarnation{1}, meta().size_bytes, false});
   EXPECT_EQ(deeds<Fold>().size(), meta().block_count() / 2);
 }
