@@ -120,6 +120,10 @@ void Engine::State::delete_everywhere(const ObjectId& id, Incarnation upto) {
     here = Incarnation{1};
     if (it != objects_.end()) here = std::max(here, it->second.incarnation);
   }
+  const auto question = locates_.find(id);
+  const bool is_later = it != objects_.end() && it->second.incarnation > here;
+  const bool ends_question = question != locates_.end() && !is_later &&
+                             (upto.value == 0 || question->second.incarnation <= upto);
   (upto.value == 0 ? undated_ : deletes_).note(id, here, now_);
   send(view_.home_of(id), Delete{id, upto});
   if (it != objects_.end() && it->second.is_wanted() && it->second.incarnation <= here) {
@@ -128,7 +132,7 @@ void Engine::State::delete_everywhere(const ObjectId& id, Incarnation upto) {
   drop_object(id, here, true);
   forget_if_empty(id);
   // The home may end the deletion, and forget it, before it hears the question.
-  if (upto.value == 0 && locates_.contains(id)) note_arrival(id, nullptr);
+  if (ends_question) note_arrival(id, nullptr);
 }
 
 void Engine::State::on(const Command& command, const ReduceCommand& reduce) {

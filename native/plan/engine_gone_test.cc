@@ -46,15 +46,32 @@ TEST_F(Gone, ServesAgainWhatItIsGrantedAgain) {
 // this node: Delete, Locate -> home, which remembers few deletions │ home: Deleted │ home: the
 // Locate is of an object that it has not heard of, and waits. The caller must not wait as well.
 TEST_F(Gone, EndsAReduceThatWaitsForASourceThatIsDeletedHere) {
+  const std::pair<Incarnation, Incarnation> deleted[] = {{Incarnation{0}, Incarnation{0}},
+                                                         {Incarnation{0}, Incarnation{1}},
+                                                         {Incarnation{3}, Incarnation{0}},
+                                                         {Incarnation{3}, Incarnation{3}}};
+  std::uint8_t number = 8;
+  for (const auto& [wanted, upto] : deleted) {
+    const ObjectId target = Nodes(3).object_at(1, number++);
+    const ObjectId source = Nodes(3).object_at(1, number++);
+    ask(ReduceCommand{target, ReduceOp::kSum, 1, 1});
+    ask(ReduceSourceCommand{target, ReduceSource{0, source, wanted, false}, false});
+    said<ReduceWant>();
+    ask(DeleteCommand{source, upto});
+    const auto wants = said<ReduceWant>();
+    ASSERT_EQ(wants.size(), 1U) << wanted.value << " up to " << upto.value;
+    ASSERT_EQ(wants[0].confirmed.size(), 1U);
+    EXPECT_TRUE(wants[0].confirmed[0].failed);
+  }
+}
+
+TEST_F(Gone, WaitsForALaterAttemptOfASourceThanTheOneThatIsDeletedHere) {
   const ObjectId target = Nodes(3).object_at(1, 8), source = Nodes(3).object_at(1, 9);
   ask(ReduceCommand{target, ReduceOp::kSum, 1, 1});
-  ask(ReduceSourceCommand{target, ReduceSource{0, source, {}, false}, false});
+  ask(ReduceSourceCommand{target, ReduceSource{0, source, Incarnation{2}, false}, false});
   said<ReduceWant>();
-  ask(DeleteCommand{source, Incarnation{0}});
-  const auto wants = said<ReduceWant>();
-  ASSERT_EQ(wants.size(), 1U);
-  ASSERT_EQ(wants[0].confirmed.size(), 1U);
-  EXPECT_TRUE(wants[0].confirmed[0].failed);
+  ask(DeleteCommand{source, Incarnation{1}});
+  EXPECT_TRUE(said<ReduceWant>().empty());
 }
 
 TEST_F(Gone, EndsAReduceThatWaitsForASourceThatItsHomeSaysIsDeleted) {
