@@ -70,15 +70,21 @@ void Folding::stop_waiting(const Accumulator::Member& member) {
   waiting_at.erase({member.sender, member.source.index});
 }
 
-// What is here of it has changed: folds go on, also those that still ask who has it.
+// What is here of it has changed: those folds go on that are of it, read it here, or ask who has
+// it. Cost: O(folds + members that are folded from here).
 void Engine::State::note_here(const ObjectId& source) {
   for (auto& [target, folding] : folds_) {
-    dirty_folds_.insert(target);
     const auto& members = folding.accumulator.members();
+    bool is_meant = target == source ||
+                    std::any_of(folding.here.begin(), folding.here.end(), [&](std::uint32_t index) {
+                      return members.at(index).source.object == source;
+                    });
     auto asked = folding.asked.lower_bound({source, 0});
     for (; asked != folding.asked.end() && asked->first == source; ++asked) {
+      is_meant = true;
       if (members.contains(asked->second)) folding.news.insert(asked->second);
     }
+    if (is_meant) dirty_folds_.insert(target);
   }
 }
 

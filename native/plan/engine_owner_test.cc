@@ -133,6 +133,21 @@ TEST_F(Owner, LooksAtAMemberWhenThereIsNewsOfIt) {
   EXPECT_LE(engine_.stats().members_looked_at - before, 5 * kMany);
 }
 
+TEST_F(Owner, LooksAtNoMemberWhenAnotherObjectIsWritten) {
+  ask(PutCommand{source_, Incarnation{1}, floats_meta(meta().size_bytes), {}});
+  ask(WroteCommand{source_, Incarnation{1}, 8192, false});
+  const std::uint64_t before = engine_.stats().members_looked_at;
+  const ObjectId other = Nodes(3).object_at(2, 12);
+  ask(PutCommand{other, Incarnation{1}, floats_meta(meta().size_bytes), {}});
+  for (std::uint64_t bytes = 0; bytes < meta().size_bytes; bytes += 8192) {
+    ask(WroteCommand{other, Incarnation{1}, bytes, false});
+  }
+  ask(WroteCommand{other, Incarnation{1}, meta().size_bytes, false});
+  EXPECT_EQ(engine_.stats().members_looked_at, before);
+  ask(WroteCommand{source_, Incarnation{1}, 16'384, false});
+  EXPECT_GT(engine_.stats().members_looked_at, before);
+}
+
 // A local source of 1 GiB was queued by some hundred events, in front of every reply.
 TEST_F(Owner, QueuesNoMoreFoldsThanATurnOrTwoWorkOff) {
   constexpr std::uint64_t kBytes = 96'000;
