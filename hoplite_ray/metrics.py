@@ -109,6 +109,22 @@ PANELS: dict[str, tuple[Metric, ...]] = {
         Metric("client_refusals", "counter", "ops", "of clients of other users"),
         Metric("client_frames_bad", "counter", "ops", "from clients, not of this protocol"),
     ),
+    "Memory of the node": (
+        Metric("memory_bytes", "gauge", "bytes", "anonymous memory of its process, not the arena"),
+        Metric("parked_bytes", "gauge", "bytes", "of messages kept for a newer view"),
+        Metric("link_layout_bytes", "gauge", "bytes", "of layouts that links remember"),
+        Metric("link_bytes_queued", "gauge", "bytes", "to nodes that are slow to take them"),
+        Metric("client_bytes_queued", "gauge", "bytes", "to clients that are slow to take them"),
+    ),
+    "Tables of the node": (
+        Metric("parked_messages", "gauge", "short", "of other nodes, kept for a newer view"),
+        Metric("deletions_open", "gauge", "short", "asked for and not ended"),
+        Metric("deletions_remembered", "gauge", "short", "so as to refuse what comes late"),
+        Metric("objects_recent", "gauge", "short", "evicted or orphaned within a minute"),
+        Metric("questions", "gauge", "short", "where an object is, not answered"),
+        Metric("reduces", "gauge", "short", "planned, folded or remembered"),
+        Metric("actions", "gauge", "short", "decided and not done"),
+    ),
     "Reactor": (
         Metric("turns", "counter", "ops", "of the thread that does all of a node's work"),
         Metric("turns_over_10ms", "counter", "ops", "of them, longer than they should be"),

@@ -165,6 +165,35 @@ _STATUS_RIGHT = frozenset({"LIFE", "ARENA", "USED", "PINNED", "ORPHANED", "OBJEC
 _SIZES = ("arena_bytes", "arena_bytes_used", "arena_bytes_pinned", "arena_bytes_orphaned")
 
 
+# Of a node's own memory: the heading and the counter of each column.
+_OWN = {
+    "MEMORY": "memory_bytes",
+    "PARKED": "parked_bytes",
+    "LAYOUTS": "link_layout_bytes",
+    "TO NODES": "link_bytes_queued",
+    "TO CLIENTS": "client_bytes_queued",
+    "DELETIONS": "deletions_remembered",
+    "OPEN": "deletions_open",
+    "RECENT": "objects_recent",
+    "QUESTIONS": "questions",
+    "REDUCES": "reduces",
+    "ACTIONS": "actions",
+}
+
+
+def _own_memory(seen: Survey) -> str:
+    """The table of what each node's process needs beside the arena; bytes, then counts."""
+    rows = []
+    for node in seen.nodes:
+        told = node.counters
+        cells = [
+            "-" if name not in told else size(told[name]) if "bytes" in name else str(told[name])
+            for name in _OWN.values()
+        ]
+        rows.append([f"{node.node_id:x}" if node.node_id else "?", *cells])
+    return columns(("NODE", *_OWN), rows, right=frozenset(_OWN))
+
+
 def _status_text(cluster: Cluster, seen: Survey) -> str:
     rows = []
     for node in seen.nodes:
@@ -183,6 +212,7 @@ def _status_text(cluster: Cluster, seen: Survey) -> str:
     lines = [
         f"{cluster.name}: view {seen.view.epoch}, {answering} of {len(seen.nodes)} nodes answer",
         columns((*_STATUS, "WAITERS"), rows, right=_STATUS_RIGHT),
+        _own_memory(seen),
     ]
     lines += [f"{node.state}: {node}: {node.why}" for node in seen.nodes if node.why]
     return "\n".join(lines)

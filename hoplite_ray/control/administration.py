@@ -25,6 +25,7 @@ _PROBE_TIMEOUT_MAX_S = 30.0
 _DRAIN_TIMEOUT_MAX_S = 86400.0
 _DRAIN_LOOK_S = 0.02  # between looks at counters that the node publishes every 10 ms
 _CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+_STATUS = Path("/proc/self/status")
 
 
 class Administered(Protocol):
@@ -71,8 +72,8 @@ class Administration:
         self.is_draining = False
 
     def counters(self) -> dict[str, int]:
-        """Return the counters of the native node."""
-        return self._native.stats()
+        """Return the counters of the native node, and the memory of this process."""
+        return {**self._native.stats(), "memory_bytes": _anonymous_bytes(_STATUS.read_text())}
 
     def describe(self, own: Member) -> pb.Description:
         """Say who this is and what runs here."""
@@ -180,6 +181,11 @@ def release() -> str:
         return importlib.metadata.version("hoplite_ray")
     except importlib.metadata.PackageNotFoundError:
         return "of a source tree"
+
+
+def _anonymous_bytes(status: str) -> int:
+    """The memory of a process without its files and its shared memory, such as the arena."""
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
 
 
 def _check_limit(limit: int) -> None:

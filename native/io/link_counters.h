@@ -14,6 +14,9 @@ struct LinkCounters {
   std::uint64_t links_up = 0, links_down = 0, rails_lost = 0, peers_dead = 0;
   // Of peers_dead; and those that were heard again.
   std::uint64_t peers_unreachable = 0, peers_frozen = 0, peers_suspected = 0;
+  // Sizes of now, summed over the connections: layouts that both ends remember; what waits for the
+  // kernel, blocks of the arena included.
+  std::uint64_t layout_bytes = 0, bytes_queued = 0;
 };
 
 }  // namespace hoplite

@@ -380,6 +380,15 @@ std::vector<IoEvent> Links::take_events() {
   return batch;
 }
 
+LinkCounters Links::counters() const {
+  LinkCounters counters = *counters_;
+  for (const auto& [token, connection] : connections_) {
+    counters.layout_bytes += connection.wire.layout_bytes();
+    counters.bytes_queued += connection.wire.queued_bytes();
+  }
+  return counters;
+}
+
 // ---- lives ----
 
 void Links::look_up(NodeId node, Link& link) {

@@ -55,7 +55,7 @@ class Links {
   [[nodiscard]] bool has_events() const { return !events_.empty(); }
   // A LinkDown is among the events: what was decided before is void, do it before taking them.
   [[nodiscard]] bool has_lost_link() const { return has_lost_link_; }
-  [[nodiscard]] const LinkCounters& counters() const { return *counters_; }
+  [[nodiscard]] LinkCounters counters() const;  // cost: O(connections)
   [[nodiscard]] const std::string& last_refusal() const { return refusals_.last(); }
 
  private:

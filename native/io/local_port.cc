@@ -127,6 +127,12 @@ LocalPort::~LocalPort() {
   if (listener_.is_open()) ::unlink(path_.c_str());
 }
 
+LocalCounters LocalPort::counters() const {
+  LocalCounters counters = counters_;
+  for (const auto& [token, client] : clients_) counters.bytes_queued += client.queued_bytes;
+  return counters;
+}
+
 std::uint32_t LocalPort::process_of(ClientId client) const {
   const auto found = clients_.find(client.value);
   return found == clients_.end() ? 0 : found->second.process;

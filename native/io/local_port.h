@@ -36,6 +36,7 @@ struct LocalLimits {
 struct LocalCounters {
   std::uint64_t clients = 0, clients_lost = 0, clients_refused = 0, frames_bad = 0;
   std::uint64_t commands = 0, replies = 0;
+  std::uint64_t bytes_queued = 0;  // of replies, now
 };
 
 class LocalPort {
@@ -59,8 +60,8 @@ class LocalPort {
   // Moves up to `count_max` commands out, in order per client, one of each client in turn.
   [[nodiscard]] std::vector<Command> take_commands(std::size_t count_max);
   [[nodiscard]] bool has_commands() const { return !turns_.empty(); }  // to be taken now
-  [[nodiscard]] const LocalCounters& counters() const { return counters_; }
-  [[nodiscard]] std::uint32_t process_of(ClientId client) const;  // 0: it has gone
+  [[nodiscard]] LocalCounters counters() const;                        // cost: O(clients)
+  [[nodiscard]] std::uint32_t process_of(ClientId client) const;       // 0: it has gone
 
  private:
   enum class State : std::uint8_t {

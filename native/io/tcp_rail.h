@@ -63,6 +63,9 @@ class RailConnection {
     return stream_.has_unsent() || (stream_.is_open() && (!frames_.empty() || !blocks_.empty()));
   }
   [[nodiscard]] std::uint64_t queued_bytes() const { return queued_bytes_; }
+  [[nodiscard]] std::uint64_t layout_bytes() const {  // that both ends remember
+    return layouts_said_.bytes() + layouts_heard_.bytes();
+  }
 
   // ---- out ----
   void queue_frame(Bytes frame, std::optional<QueuedPush> push = {});  // header, body and payload

@@ -5,13 +5,36 @@
 #include <utility>
 
 namespace hoplite {
+namespace {
 
-std::map<std::string, std::uint64_t> by_name(const NodeStats& stats) {
+using Named = std::map<std::string, std::uint64_t>;
+
+// The arena's size, and what the node's own tables and queues hold now.
+Named sizes_by_name(const NodeStats& stats) {
+  const EngineStats& e = stats.engine;
+  return {
+      {"arena_bytes", stats.arena_bytes},
+      {"parked_messages", e.parked_messages},
+      {"parked_bytes", e.parked_bytes},
+      {"deletions_open", e.deletions_open},
+      {"deletions_remembered", e.deletions_remembered},
+      {"objects_recent", e.objects_recent},
+      {"questions", e.questions},
+      {"reduces", e.reduces},
+      {"actions", e.actions},
+      {"link_layout_bytes", stats.links.layout_bytes},
+      {"link_bytes_queued", stats.links.bytes_queued},
+      {"client_bytes_queued", stats.clients.bytes_queued},
+  };
+}
+
+}  // namespace
+
+Named by_name(const NodeStats& stats) {
   const EngineStats& e = stats.engine;
   const LinkCounters& l = stats.links;
   const LocalCounters& c = stats.clients;
-  return {
-      {"arena_bytes", stats.arena_bytes},
+  Named named{
       {"arena_bytes_used", e.arena_bytes_used},
       {"arena_bytes_pinned", e.arena_bytes_pinned},
       {"arena_bytes_orphaned", e.arena_bytes_orphaned},
@@ -74,6 +97,8 @@ std::map<std::string, std::uint64_t> by_name(const NodeStats& stats) {
       {"longest_turn_us", stats.turns.longest_turn_us},
       {"turns_over_10ms", stats.turns.turns_over_10ms},
   };
+  named.merge(sizes_by_name(stats));
+  return named;
 }
 
 void Completion::publish(const NodeStats& stats) {

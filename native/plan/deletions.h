@@ -51,6 +51,7 @@ class Deletions {
   [[nodiscard]] bool contains(const ObjectId& object) const;
   [[nodiscard]] bool covers(const Delete& request) const;  // begun with it, or before
   [[nodiscard]] std::size_t under_way_count() const { return under_way_.size(); }
+  [[nodiscard]] std::size_t ended_count() const { return ended_.size() + orphans_.size(); }
   [[nodiscard]] std::optional<Parcel> poll_parcel();
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
   void check_invariants() const;

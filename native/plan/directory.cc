@@ -449,6 +449,10 @@ std::optional<Instant> Directory::poll_timeout() const {
   return earliest ? std::min(*earliest, entry) : entry;
 }
 
+std::size_t Directory::entry_count() const {
+  return entries_.size() + deletions_.under_way_count();
+}
+
 void Directory::send(NodeId to, PeerMessage body, bool with_payload) {
   parcels_.push_back({to, std::move(body), with_payload});
 }

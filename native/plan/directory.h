@@ -48,9 +48,8 @@ class Directory {
   [[nodiscard]] std::optional<Parcel> poll_parcel();
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
 
-  [[nodiscard]] std::size_t entry_count() const {
-    return entries_.size() + deletions_.under_way_count();
-  }
+  [[nodiscard]] std::size_t entry_count() const;  // and deletions under way
+  [[nodiscard]] const Deletions& deletions() const { return deletions_; }
   [[nodiscard]] bool is_recovering() const { return !unheard_.empty(); }
   [[nodiscard]] bool is_up_to_date() const { return unheard_.empty() && newer_.empty(); }
   [[nodiscard]] bool awaits(NodeId member) const { return awaited_.contains(member); }

@@ -345,6 +345,17 @@ EngineStats Engine::State::stats() const {
   stats.reduces_branched = reduces_.stats().branched;
   stats.reduce_branches = reduces_.stats().branches;
   stats.reduce_degree = reduces_.stats().degree;
+  stats.parked_messages = parked_.size();
+  stats.parked_bytes = parked_.bytes();
+  const Deletions& shard = directory_.deletions();
+  stats.deletions_open =
+      deletes_.size() + undated_.size() + held_deletes_.size() + shard.under_way_count();
+  stats.deletions_remembered = tombstones_.size() + shard.ended_count();
+  stats.objects_recent = gone_.size() + orphans_.size();
+  stats.questions = locates_.size();
+  stats.reduces =
+      reduces_.plan_count() + calls_.size() + folds_.size() + committed_.size() + failed_.size();
+  stats.actions = actions_.size();
   return stats;
 }
 

@@ -28,6 +28,14 @@ struct EngineStats {
   // Of them, those whose tree had more than one level; its branches; members per node of the last.
   std::uint64_t reduces_branched = 0, reduce_branches = 0, reduce_degree = 0;
   std::uint64_t messages_parked = 0, messages_stale = 0;
+  // Sizes of the tables that peers and clients make grow (docs/growth.md).
+  std::uint64_t parked_messages = 0, parked_bytes = 0;
+  std::uint64_t deletions_open = 0;        // asked for here, or under way in this shard
+  std::uint64_t deletions_remembered = 0;  // by this node and by its shard
+  std::uint64_t objects_recent = 0;        // whose bytes went, or whose owners died, lately
+  std::uint64_t questions = 0;             // to homes, and not answered yet
+  std::uint64_t reduces = 0;               // planned, called, folded or remembered here
+  std::uint64_t actions = 0;               // decided and not done yet
 };
 
 class Engine {

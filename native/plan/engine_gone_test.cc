@@ -122,6 +122,15 @@ TEST_F(Gone, HoldsDeletionsBackBeyondItsBoundUntilOthersAreAnswered) {
   EXPECT_EQ(said<Delete>().size(), kDeletesMaxHere) << "all but the answered one";
 }
 
+TEST_F(Gone, CountsDeletionsThatAreOpenAndThoseThatItRemembers) {
+  const std::uint64_t remembered = engine_.stats().deletions_remembered;
+  ask(DeleteCommand{id_, Incarnation{1}});
+  EXPECT_EQ(engine_.stats().deletions_open, 1U);
+  EXPECT_EQ(engine_.stats().deletions_remembered, remembered + 1);
+  hear(NodeId{2}, Deleted{id_, Incarnation{1}});
+  EXPECT_EQ(engine_.stats().deletions_open, 0U);
+}
+
 TEST_F(Gone, AnswersEveryDropByAClaimOfWhatIsLeft) {
   const ObjectId id = Nodes(3).object_at(1, 9);
   said<Claim>();

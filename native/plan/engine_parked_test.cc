@@ -68,6 +68,14 @@ TEST_F(ParkedEngine, DoesNotTakeTheEndOfWhatItDroppedForTheEndOfTheAnswer) {
   engine_.check_invariants();
 }
 
+TEST_F(ParkedEngine, CountsWhatItKeepsForANewerView) {
+  hear_in(Epoch{2}, claim_of(object(0)));
+  EXPECT_EQ(engine_.stats().parked_messages, 1U);
+  EXPECT_GT(engine_.stats().parked_bytes, sizeof(Claim));
+  view(Epoch{2});
+  EXPECT_EQ(engine_.stats().parked_messages + engine_.stats().parked_bytes, 0U);
+}
+
 TEST_F(ParkedEngine, TakesWhatAPeerSaysOverANewLinkForAllThatItHas) {
   for (std::uint8_t i = 0; i < kObjects; ++i) hear_in(Epoch{2}, claim_of(object(i)));
   view(Epoch{2});

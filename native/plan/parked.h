@@ -30,6 +30,7 @@ class Parked {
   void forget(NodeId peer);
 
   [[nodiscard]] std::size_t size() const { return kept_.size(); }
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
   void check_invariants() const;
 
  private:

@@ -27,6 +27,7 @@ class Layouts {
   [[nodiscard]] const std::string* find(std::uint32_t number) const;
   // After it was written, or read, whole. Does nothing for a short one.
   void add(const std::string& layout);
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
  private:
   std::deque<std::string> kept_;  // the oldest first; a deque moves no element

@@ -84,8 +84,33 @@ def test_status_for_people(lasting: Nodes) -> None:
     said = hoplite_ray("status", *UNHURRIED, *at(first)).out.splitlines()
     assert said[0].endswith("view 2, 2 of 2 nodes answer")
     assert said[1].split()[:5] == ["NODE", "LIFE", "CONTROL", "STATE", "ARENA"]
-    assert [line.split()[0] for line in said[2:]] == [f"{n.node_id:x}" for n in (first, second)]
+    ids = [f"{n.node_id:x}" for n in (first, second)]
+    assert [line.split()[0] for line in said[2:]] == [*ids, "NODE", *ids]
     assert "16.0 MiB" in said[2]
+    assert said[4].split()[:2] == ["NODE", "MEMORY"]
+
+
+def test_status_tells_what_a_node_needs_beside_its_arena(lasting: Nodes) -> None:
+    first, _ = lasting.processes
+
+    def told() -> dict[str, int]:
+        [node] = [
+            node
+            for node in hoplite_ray("status", "--json", *UNHURRIED, *at(first)).told["nodes"]
+            if node["pid"] == first.process.pid
+        ]
+        return {name: value for name, value in node.items() if isinstance(value, int)}
+
+    before = told()
+    object_id = lasting.put(0, numbers(12 * MIB))
+    full = told()
+    assert full["arena_bytes_used"] - before["arena_bytes_used"] == 12 * MIB
+    assert 4 * MIB < before["memory_bytes"]
+    assert full["memory_bytes"] - before["memory_bytes"] < 6 * MIB
+    lasting[0].delete(object_id, timeout_s=30.0)
+    after = told()
+    assert after["deletions_remembered"] > before["deletions_remembered"]
+    assert {"parked_bytes", "link_layout_bytes", "link_bytes_queued"} <= after.keys()
 
 
 def test_a_node_is_found_by_its_control_address(lasting: Nodes, tmp_path: Path) -> None:

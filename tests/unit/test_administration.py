@@ -1,8 +1,9 @@
-"""What is said of a drain, by counters that are always those of some milliseconds ago."""
+"""What a node says of itself: its memory; a drain, by counters of some milliseconds ago."""
 
 from __future__ import annotations
 
 import asyncio
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.administration import Administration
 from hoplite_ray.control.client import ControlClient
 
+SOME = 64 << 20  # bytes: far more than anything else here takes
 Counted = tuple[int, int, int]  # turns, whether it drains, what it alone holds
 
 
@@ -37,18 +39,36 @@ class Native:
         raise AssertionError
 
 
+def administration(native: Native) -> Administration:
+    return Administration(
+        native,
+        directory=Path("/nowhere"),
+        arena_bytes=1,
+        options={},
+        calls=ControlClient(b"s" * 16),
+    )
+
+
 def drained(native: Native, timeout_s: float) -> pb.DrainReply:
     async def drain() -> pb.DrainReply:
-        administration = Administration(
-            native,
-            directory=Path("/nowhere"),
-            arena_bytes=1,
-            options={},
-            calls=ControlClient(b"s" * 16),
-        )
-        return await administration.drain(timeout_s)
+        return await administration(native).drain(timeout_s)
 
     return asyncio.run(drain())
+
+
+def test_a_nodes_memory_is_its_heap_and_not_its_arena() -> None:
+    async def counters() -> dict[str, int]:
+        return administration(Native((7, 1, 0))).counters()
+
+    before = asyncio.run(counters())
+    assert before["turns"] == 7
+    shared = mmap.mmap(-1, SOME)  # as an arena is
+    shared.write(b"x" * SOME)
+    with_arena = asyncio.run(counters())["memory_bytes"]
+    heap = b"y" * SOME
+    with_heap = asyncio.run(counters())["memory_bytes"]
+    assert with_arena - before["memory_bytes"] < SOME / 2 < with_heap - with_arena
+    assert len(heap) == len(shared)
 
 
 def test_a_drain_ends_by_what_was_counted_after_it_was_asked_for() -> None:
