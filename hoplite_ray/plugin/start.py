@@ -218,7 +218,7 @@ def _agree(values: seams.KeyValues, asked: Config, origins: Mapping[str, str]) -
 
 def _refuse_unlike(first: dict[str, Any]) -> None:
     """Nodes of two wire versions can't talk; in one view each would end lives of the other."""
-    wire = first.get("wire", _native.WIRE_VERSION)  # releases before it was kept have this one
+    wire = first.get("wire", 1)  # that of the releases that do not keep it
     if wire != _native.WIRE_VERSION:
         raise WireVersionMismatchError(
             f"this process has wire version {_native.WIRE_VERSION}, but this cluster's nodes run "

@@ -12,7 +12,7 @@
 namespace hoplite {
 
 // Wire. One version; HELLO refuses any other.
-inline constexpr std::uint16_t kWireVersion = 1;
+inline constexpr std::uint16_t kWireVersion = 2;
 
 // Objects up to this size travel inside control frames and are copied out, never mapped (design
 // decision 18; one page-table operation costs more than copying 64 KiB).

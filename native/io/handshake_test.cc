@@ -146,10 +146,12 @@ TEST(Handshake, OnlyTheSmallerIdDialsAndOnlyTheOneThatIsMeant) {
 TEST(Handshake, AnotherWireVersionIsNamed) {
   Hello hello = hello_to_listener();
   hello.from = kDialler.node;
-  hello.wire_version = kWireVersion + 1;
+  hello.wire_version = 1;
   auto handled = Handshake(kListener).handle_frame(LinkFrame{hello});
   ASSERT_FALSE(handled);
   EXPECT_EQ(handled.error().code, Code::kWrongVersion);
+  EXPECT_NE(handled.error().text.find("it speaks wire version 1, we 2"), std::string::npos)
+      << handled.error().text;
 }
 
 TEST(Handshake, EveryStateTakesOneKindOfFrameOnly) {

@@ -146,14 +146,17 @@ TEST_F(HostilePeer, AWrongProofIsRefusedWithItsReason) {
   EXPECT_NE(links_.last_refusal().find("another cluster's secret"), std::string::npos);
 }
 
-TEST_F(HostilePeer, AnotherWireVersionIsRefusedWithItsReason) {
+TEST_F(HostilePeer, AnEarlierWireVersionIsRefusedAndBothAreNamed) {
   const UniqueFd fd = knock();
   Bytes bytes;
   encode(LinkFrame{hello_for(NodeId{2})}, bytes);
-  bytes[4] ^= std::byte{2};  // of every frame: magic, then version
+  bytes[4] = static_cast<std::byte>(kWireVersion - 1);  // of every frame: magic, then version
   say(fd, bytes);
   EXPECT_TRUE(is_closed(fd));
   EXPECT_EQ(links_.counters().versions_refused, 1U);
+  EXPECT_NE(links_.last_refusal().find("the peer speaks wire version 1, this node 2"),
+            std::string::npos)
+      << links_.last_refusal();
 }
 
 TEST_F(HostilePeer, AFloodOfSilentConnectionsHasALimit) {

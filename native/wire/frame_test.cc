@@ -261,7 +261,7 @@ TEST(Frame, HeadersThatLieAreRefused) {
   };
   EXPECT_EQ(code_with(0, 0x48), Code::kOk);
   EXPECT_EQ(code_with(0, 0x49), Code::kBadFrame);   // magic
-  EXPECT_EQ(code_with(4, 2), Code::kWrongVersion);  // version
+  EXPECT_EQ(code_with(4, 1), Code::kWrongVersion);  // version
   EXPECT_EQ(code_with(6, 0), Code::kBadFrame);      // type
   EXPECT_EQ(code_with(6, 31), Code::kBadFrame);     // type
   EXPECT_EQ(code_with(6, 56), Code::kBadFrame);     // type
@@ -269,6 +269,17 @@ TEST(Frame, HeadersThatLieAreRefused) {
   EXPECT_EQ(code_with(11, 1), Code::kBadFrame);     // 16 MiB of body
   EXPECT_EQ(code_with(12, 1), Code::kBadFrame);     // a payload where none may be
   EXPECT_EQ(code_with(6, 16), Code::kBadFrame);     // a block with a body of 4 bytes
+}
+
+TEST(Frame, AnEarlierVersionIsRefusedAndBothAreNamed) {
+  ByteVector bytes;
+  encode(message_of(Credit{1}), 0, bytes);
+  bytes[4] = std::byte{1};
+  auto header = decode_header(bytes);
+  ASSERT_FALSE(header);
+  EXPECT_EQ(header.error().code, Code::kWrongVersion);
+  EXPECT_EQ(header.error().text,
+            "the peer speaks wire version 1, this node 2; start both from the same release");
 }
 
 TEST(Frame, LengthsAreBoundedByType) {

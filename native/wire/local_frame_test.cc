@@ -160,7 +160,7 @@ TEST(LocalFrame, HeadersThatLieAreRefused) {
     return header ? Code::kOk : header.error().code;
   };
   EXPECT_EQ(code_with(3, 'F'), Code::kBadFrame);    // the magic of the other kind of socket
-  EXPECT_EQ(code_with(4, 9), Code::kWrongVersion);  // version
+  EXPECT_EQ(code_with(4, 1), Code::kWrongVersion);  // version
   EXPECT_EQ(code_with(6, 3), Code::kBadFrame);      // type
   EXPECT_EQ(code_with(6, 25), Code::kBadFrame);     // type
   EXPECT_EQ(code_with(7, 1), Code::kBadFrame);      // flags

@@ -131,7 +131,7 @@ STRANGE = {
     "a web browser": b"GET / HTTP/1.1\r\nHost: node\r\n\r\n" + bytes(40),
     "a frame of 4 GiB": frame(HELLO, size=0xFFFFFFFF),
     "a body of 16 MiB": frame(CLAIM, size=16 * MIB),
-    "another wire version": frame(HELLO, bytes(69), version=2),
+    "another wire version": frame(HELLO, bytes(69), version=1),
     "an unknown type": frame(250),
     "a message before the handshake": frame(CREDIT, struct.pack("<I", 1)),
     "a block before the handshake": frame(BLOCK, bytes(48)),

@@ -9,6 +9,7 @@ import socket
 import struct
 from contextlib import suppress
 
+from hoplite_ray._native import WIRE_VERSION
 from hoplite_ray.launch import NodeProcess
 from tests.process.nodes import WAIT_S, Nodes
 
@@ -21,7 +22,7 @@ def frame(
     kind: int,
     body: bytes = b"",
     *,
-    version: int = 1,
+    version: int = WIRE_VERSION,
     size: int | None = None,
     payload: bytes = b"",
     epoch: int = 0,
@@ -35,7 +36,8 @@ def frame(
 
 def local(kind: int, body: bytes = b"", *, request: int = 0, payload: int = 0) -> bytes:
     """A frame between a client and its node."""
-    return struct.pack("<IHBBQII", 0x4C504F48, 1, kind, 0, request, len(body), payload) + body
+    fields = (0x4C504F48, WIRE_VERSION, kind, 0, request, len(body), payload)
+    return struct.pack("<IHBBQII", *fields) + body
 
 
 class Peer:
@@ -58,7 +60,10 @@ class Peer:
         life = as_node.incarnation if as_node else 1
         identity = struct.pack("<QIQI", self.node_id, life, self.to, node.incarnation)
         place = struct.pack("<BBI", kind, 0, attempt)
-        self.hello = frame(HELLO, struct.pack("<HQ", 1, 0) + identity + place + os.urandom(16))
+        self.hello = frame(
+            HELLO,
+            struct.pack("<HQ", WIRE_VERSION, 0) + identity + place + os.urandom(16),
+        )
 
     def mac(self, label: bytes, *said: bytes) -> bytes:
         """A proof over what was said."""
@@ -89,7 +94,7 @@ def attach(nodes: Nodes, rank: int, *, silent: bool = False) -> socket.socket:
     client.settimeout(WAIT_S)
     client.connect(nodes.processes[rank].socket)
     if not silent:
-        client.sendall(local(ATTACH, struct.pack("<HQ", 1, os.getpid())))
+        client.sendall(local(ATTACH, struct.pack("<HQ", WIRE_VERSION, os.getpid())))
         hear(client, 24 + 28)
     return client
 

@@ -143,7 +143,7 @@ def report(node_id: int, **changes: object) -> NodeReport:
     """A node that is well, but for the changes."""
     node = NodeReport(node_id, 1, f"10.0.0.{node_id}:5", (f"10.0.0.{node_id}:7",), state="serving")
     node.counters = {"view_epoch": 3, "arena_bytes": GIB, "arena_bytes_used": 0}
-    node.description = pb.Description(release="1", wire_version=1, python="3.11", pid=1)
+    node.description = pb.Description(release="1", wire_version=2, python="3.11", pid=1)
     node.skew_error_s = 0.001
     for name, value in changes.items():
         setattr(node, name, value)
@@ -179,7 +179,7 @@ def test_clocks(skew_s: float, error_s: float, level: str) -> None:
 
 
 DIFFERENT: dict[str, tuple[Callable[[pb.Description], object], str, str]] = {
-    "releases": (lambda d: setattr(d, "wire_version", 2), "fail", "wire version 2 on 2"),
+    "releases": (lambda d: setattr(d, "wire_version", 1), "fail", "wire version 1 on 2"),
     "Pythons": (lambda d: setattr(d, "python", "3.12"), "warn", "3.11 on 1; 3.12 on 2"),
     "options": (
         lambda d: d.options.update(a=1, trace=1, when_full=2),
