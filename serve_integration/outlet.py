@@ -1,7 +1,9 @@
 """The edges from this replica to all replicas of one stage, and the calls over them.
 
-A call goes to the replica with the fewest of our calls open. If its edge breaks the call goes to
-another one, so a death costs its callers a repetition and no answer; user code runs at least once.
+A call goes to the replica with the fewest of our calls open. A call that its caller gave up counts
+as open until that replica answers another one: a replica that hangs would look idle. If its edge
+breaks the call goes to another one, so a death costs its callers a repetition and no answer; user
+code runs at least once.
 A query over which several replicas have died is given up: it would kill the others, too. Before the
 last of them it is to run alone, and that death counts only if it had begun, or was being unpickled:
 so others that were in its batches are not given up with it.
@@ -15,6 +17,7 @@ import logging
 import random
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -84,6 +87,9 @@ class Outlet:
         self._known: set[str] = set()  # all that Serve has ever told of
         self._keeping: set[asyncio.Task[None]] = set()
         self._edges: dict[str, Edge] = {}
+        self._given_up: Counter[Edge] = (
+            Counter()
+        )  # calls that were cancelled, since its last answer
         self._leaving: dict[str, Edge] = {}  # still used for queries whose other inputs are there
         self._dead: set[str] = set()  # at whose doors nobody listens
         self.is_replaced = False  # who answered last was taken away by Serve, as in an update
@@ -131,7 +137,7 @@ class Outlet:
                 query.alone = alone = deaths >= DEATHS_MAX - 1
                 query.left_s = max(deadline_s - _now(), 0.001)
                 query.sent_s = time.time()
-                return await edge.call(query.told, alone=alone)
+                return await self._answer_of(edge, query, alone=alone)
             except StoredLostError as error:
                 logger.debug("stage %s can't have it by its id: %s", self.stage, error)
                 query = query.by_value()
@@ -145,6 +151,21 @@ class Outlet:
                         "while they held this query"
                     ) from error
 
+    async def _answer_of(self, edge: Edge, query: Query, *, alone: bool) -> Any:
+        """Call over an edge, and note whether its replica answers: an error is an answer too."""
+        try:
+            answer = await edge.call(query.told, alone=alone)
+        except asyncio.CancelledError:
+            self._given_up[edge] += 1
+            raise
+        except EdgeBrokenError:
+            raise
+        except Exception:
+            del self._given_up[edge]
+            raise
+        del self._given_up[edge]
+        return answer
+
     async def close(self) -> None:
         """Leave all edges."""
         discovery.unwatch(self._deployment, self._told)
@@ -154,12 +175,14 @@ class Outlet:
         await asyncio.gather(*self._keeping, return_exceptions=True)
 
     def _chosen(self) -> Edge | None:
-        """Return the edge with the fewest calls open; None: there is no replica."""
+        """Return the edge with the fewest calls open or given up; None: there is no replica."""
         if len(self._edges) == 1:
             return next(iter(self._edges.values()))
-        return min(
-            self._edges.values(), key=lambda edge: (edge.calls_open, random.random()), default=None
-        )
+
+        def load(edge: Edge) -> tuple[int, float]:
+            return edge.calls_open + self._given_up[edge], random.random()
+
+        return min(self._edges.values(), key=load, default=None)
 
     async def _pinned(self, preferred: Sequence[str], deaths: int) -> Edge:
         """Return the edge to the first of these that is not dead: all senders of a query agree.
@@ -194,6 +217,7 @@ class Outlet:
             for replica, known in list(edges.items()):
                 if known is edge:
                     del edges[replica]
+        del self._given_up[edge]
         if edge.has_left and not self._edges:  # Serve's word of it may come later
             self.is_replaced = True
 

@@ -1,4 +1,4 @@
-"""Which replica of a join a sender takes: the one that all senders of the query take."""
+"""Which replica a sender takes: of a join the one that all senders of the query take."""
 
 from __future__ import annotations
 
@@ -11,19 +11,33 @@ import pytest
 
 from hoplite_ray.serve import discovery, metrics, outlet
 from hoplite_ray.serve.outlet import JoinLostError, Outlet
+from hoplite_ray.serve.query import Query
 
 STAGE = ("application", "join")
 PREFERRED = ("first", "second")
+QUERY = Query("query", 1, "", "value", 60.0, {})
 
 
 class Edge:
     """One that stays."""
 
-    calls_broken = 0
+    calls_broken = calls_open = 0
     has_left = False
 
     def __init__(self) -> None:
         self.is_over = asyncio.Event()
+        self.answers = asyncio.Event()
+        self.fails = False
+
+    async def call(self, told: Any, *, alone: bool) -> str:
+        self.calls_open += 1
+        try:
+            await self.answers.wait()
+        finally:
+            self.calls_open -= 1
+        if self.fails:
+            raise ValueError("no")
+        return "an answer"
 
     async def ended(self) -> None:
         await self.is_over.wait()
@@ -85,5 +99,34 @@ def test_a_sender_that_never_knew_the_first_replica_takes_no_other(edges: dict[s
         await until(lambda: not old._leaving)
         assert await old._pinned(PREFERRED, 0) is old._edges["second"], "it knows of the end"
         await asyncio.gather(old.close(), new.close())
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_replica_that_hangs_looks_busy_when_its_callers_have_given_up(
+    edges: dict[str, Edge], fails: bool
+) -> None:
+    """Review, smaller findings: it had the fewest calls open, so each next query went there."""
+
+    async def run() -> None:
+        made = await sender(*PREFERRED)
+        hangs, works = edges["first"], edges["second"]
+        works.answers.set()
+        for given_up in range(1, 4):
+            asked = asyncio.create_task(made._answer_of(hangs, QUERY, alone=False))  # type: ignore[arg-type]
+            await until(lambda: hangs.calls_open == 1)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            assert hangs.calls_open == 0 and made._given_up[hangs] == given_up  # type: ignore[index]
+            assert await made.call(QUERY) == "an answer"
+            assert made._chosen() is works  # type: ignore[comparison-overlap]
+        hangs.answers.set()
+        hangs.fails = fails  # an error is an answer as well
+        asked = asyncio.create_task(made._answer_of(hangs, QUERY, alone=False))  # type: ignore[arg-type]
+        await asyncio.gather(asked, return_exceptions=True)
+        works.calls_open = 1
+        assert made._chosen() is hangs, "it answers again"  # type: ignore[comparison-overlap]
+        await made.close()
 
     asyncio.run(run())
