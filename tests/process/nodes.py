@@ -76,17 +76,24 @@ class Nodes:
 
     def wait_for(self, rank: int, condition: Callable[[NodeStats], bool]) -> NodeStats:
         """Ask a node for its counters until `condition` holds; the test's limit ends it else."""
+        counters = self.counters(rank, lambda each: condition(NodeStats.from_counters(each)))
+        return NodeStats.from_counters(counters)
+
+    def counters(
+        self, rank: int, condition: Callable[[dict[str, int]], bool] = lambda _: True
+    ) -> dict[str, int]:
+        """As `wait_for`, of all counters that a node publishes."""
         node = self.processes[rank]
 
-        async def poll(calls: ControlClient) -> NodeStats:
+        async def poll(calls: ControlClient) -> dict[str, int]:
             while True:
                 try:
-                    stats = NodeStats.from_counters(await calls.stats(node.control))
-                except UnreachableError:  # on busy cores a handshake may take over a second
+                    counters = await calls.stats(node.control)
+                except UnreachableError:  # on busy cores a connection may take seconds
                     assert node.process.poll() is None
                     continue
-                if condition(stats):
-                    return stats
+                if condition(counters):
+                    return counters
 
         return self.call(rank, poll)
 

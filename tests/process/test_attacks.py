@@ -46,7 +46,7 @@ def pair() -> Iterator[Nodes]:
 def serves(nodes: Nodes) -> None:
     array = numbers(MIB)
     np.testing.assert_array_equal(nodes.get(1, nodes.put(0, array)), array)
-    nodes.call(0, lambda calls: calls.stats(nodes.processes[0].control))
+    nodes.stats(0)
 
 
 def dial(nodes: Nodes) -> socket.socket:

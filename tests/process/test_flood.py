@@ -77,7 +77,7 @@ def test_ten_thousand_silent_connections_leave_room_for_work(
             while not is_closed(each):
                 continue  # its half of the greeting
     serves(nodes)
-    nodes.call(0, lambda calls: calls.stats(node.control))
+    nodes.stats(0)
 
 
 class Flood:
@@ -133,5 +133,4 @@ def test_a_node_that_joins_finds_a_place_among_the_strangers_of_one_address(
             joined = nodes.add(listen=["127.0.0.9:0"])
         np.testing.assert_array_equal(joined.get(object_id, timeout_s=WAIT_S), array)
         assert strangers.come > TAKEN_MAX["data"]
-    counters = nodes.call(flooded, lambda calls: calls.stats(nodes.processes[flooded].control))
-    assert counters["link_connections_refused"] > 0
+    assert nodes.counters(flooded)["link_connections_refused"] > 0

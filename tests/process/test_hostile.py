@@ -10,14 +10,13 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hoplite_ray.control.client import ControlClient
 from hoplite_ray.launch import NodeProcess
 from hoplite_ray.store import Store, new_id
 from tests.process.nodes import MIB, WAIT_S, Nodes, numbers
@@ -64,24 +63,9 @@ def descriptors(node: NodeProcess) -> int:
     return max(counts)
 
 
-def counters(nodes: Nodes, rank: int) -> dict[str, int]:
-    """All that a node publishes."""
-    return nodes.call(rank, lambda calls: calls.stats(nodes.processes[rank].control))
-
-
-def until(nodes: Nodes, rank: int, holds: Callable[[dict[str, int]], bool]) -> None:
-    """Return once it holds of a node's counters; the test's limit ends it else."""
-
-    async def poll(calls: ControlClient) -> None:
-        while not holds(await calls.stats(nodes.processes[rank].control)):
-            continue
-
-    nodes.call(rank, poll)
-
-
 def counted(nodes: Nodes, rank: int, name: str, least: int) -> None:
     """Return once a counter is that high."""
-    until(nodes, rank, lambda now: now[name] >= least)
+    nodes.counters(rank, lambda now: now[name] >= least)
 
 
 def serves(nodes: Nodes) -> None:
@@ -142,7 +126,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("what", STRANGE)
 def test_strange_bytes_cost_their_connection(pair: Nodes, what: str) -> None:
-    before = counters(pair, 0)
+    before = pair.counters(0)
     with dial(pair, 0) as stranger:
         stranger.sendall(STRANGE[what])
         assert is_closed(stranger)
@@ -160,7 +144,7 @@ def test_half_a_hello_and_silence_is_closed_in_time(pair: Nodes, size: int) -> N
 
 
 def test_wrong_secret_gets_no_further_and_is_said(pair: Nodes) -> None:
-    before = counters(pair, 0)["link_handshakes_refused"]
+    before = pair.counters(0)["link_handshakes_refused"]
     peer = Peer(pair, 0)
     with peer.socket as stranger:
         stranger.sendall(peer.hello)
@@ -187,7 +171,7 @@ def test_proof_of_another_connection_does_not_fit(pair: Nodes) -> None:
 
 def test_member_that_goes_mad_costs_its_link_and_not_the_node(pair: Nodes) -> None:
     small, large = sorted((0, 1), key=lambda rank: pair.processes[rank].node_id)
-    before = counters(pair, large)["link_frames_bad"]
+    before = pair.counters(large)["link_frames_bad"]
     madness = random.Random(3).randbytes(4096)
     for attempt in range(10, 100, 10):  # lives of the link that the real member has yet to come to
         control = Peer(pair, large, as_node=pair.processes[small], attempt=attempt)
@@ -197,7 +181,7 @@ def test_member_that_goes_mad_costs_its_link_and_not_the_node(pair: Nodes) -> No
             control.meet(and_then=madness)
             while not is_closed(control.socket):
                 continue  # what the node still says to its member
-        if counters(pair, large)["link_frames_bad"] > before:
+        if pair.counters(large)["link_frames_bad"] > before:
             break  # else the real member was quicker
     counted(pair, large, "link_frames_bad", before + 1)
     serves(pair)  # over the link's next life, which the real member has dialled
@@ -235,7 +219,7 @@ ILL_SPOKEN = {
 
 @pytest.mark.parametrize("what", ILL_MANNERED)
 def test_strangers_on_the_local_socket_are_closed(pair: Nodes, what: str) -> None:
-    before = counters(pair, 0)["client_frames_bad"]
+    before = pair.counters(0)["client_frames_bad"]
     with attach(pair, 0, silent=True) as client:
         client.sendall(ILL_MANNERED[what])
         assert is_closed(client)
@@ -244,7 +228,7 @@ def test_strangers_on_the_local_socket_are_closed(pair: Nodes, what: str) -> Non
 
 @pytest.mark.parametrize("what", ILL_SPOKEN)
 def test_clients_that_say_what_is_no_command_are_closed(pair: Nodes, what: str) -> None:
-    before = counters(pair, 0)
+    before = pair.counters(0)
     with attach(pair, 0) as client:
         client.sendall(ILL_SPOKEN[what])
         assert is_closed(client)
@@ -290,14 +274,14 @@ def test_commands_that_make_no_sense_are_answered_and_harm_nobody(pair: Nodes) -
 def test_client_that_never_reads_is_not_listened_to(pair: Nodes) -> None:
     array = numbers(60_000)
     known = pair.put(0, array)
-    before = counters(pair, 0)
+    before = pair.counters(0)
     with attach(pair, 0) as client:
         client.settimeout(0.5)
         with pytest.raises(TimeoutError):  # the node has stopped reading: its buffer fills
             for request in range(1, 1 << 20):
                 client.sendall(local(GET, known + b"\1", request=request))
         serves(pair)
-        after = counters(pair, 0)
+        after = pair.counters(0)
         assert after["client_replies"] - before["client_replies"] < 10_000
     counted(pair, 0, "client_losses", before["client_losses"] + 1)
     pair[0].delete(known, timeout_s=WAIT_S)
@@ -305,9 +289,9 @@ def test_client_that_never_reads_is_not_listened_to(pair: Nodes) -> None:
 
 def test_a_client_that_is_cut_off_keeps_what_it_looks_at(pair: Nodes) -> None:
     array = numbers(MIB)
-    until(pair, 0, lambda now: now["arena_bytes_used"] < MIB)  # what others had is gone
+    pair.counters(0, lambda now: now["arena_bytes_used"] < MIB)  # what others had is gone
     known = pair.put(0, array)
-    before = counters(pair, 0)
+    before = pair.counters(0)
     with attach(pair, 0) as client:
         client.sendall(local(GET, known + b"\1", request=1))
         assert answer(client)[:2] == (FETCHED, 1)
@@ -316,8 +300,8 @@ def test_a_client_that_is_cut_off_keeps_what_it_looks_at(pair: Nodes) -> None:
         counted(pair, 0, "client_losses", before["client_losses"] + 1)
         pair[0].delete(known, timeout_s=WAIT_S)
         known = pair.put(0, array[:100])
-        assert counters(pair, 0)["arena_bytes_used"] >= MIB
-    until(pair, 0, lambda now: now["arena_bytes_used"] < MIB)
+        assert pair.counters(0)["arena_bytes_used"] >= MIB
+    pair.counters(0, lambda now: now["arena_bytes_used"] < MIB)
     pair[0].delete(known, timeout_s=WAIT_S)
 
 
@@ -326,7 +310,7 @@ def test_clients_that_die_at_any_byte_leave_nothing(pair: Nodes) -> None:
     for size in range(len(whole) + 1):
         with attach(pair, 0, silent=True) as client:
             client.sendall(whole[:size])
-    until(pair, 0, lambda now: now["waiters"] == 0 and now["clients"] == 1)
+    pair.counters(0, lambda now: now["waiters"] == 0 and now["clients"] == 1)
 
 
 AS_NOBODY = """
@@ -349,7 +333,7 @@ def test_other_users_are_refused(pair: Nodes) -> None:
     assert node.directory.stat().st_mode & 0o077 == 0
     if os.geteuid() != 0:
         return  # only root can try the rest
-    before = counters(pair, 0)["client_refusals"]
+    before = pair.counters(0)["client_refusals"]
     program = [sys.executable, "-c", AS_NOBODY, node.socket]
 
     def attempt() -> str:
@@ -373,7 +357,7 @@ def test_node_without_descriptors_sends_newcomers_away(pair: Nodes) -> None:
     before = resource.prlimit(node, resource.RLIMIT_NOFILE)
     numbers_open = {int(each.name) for each in Path(f"/proc/{node}/fd").iterdir()}
     free = next(n for n in range(1 << 16) if n not in numbers_open)
-    refused = counters(pair, 0)["client_refusals"]
+    refused = pair.counters(0)["client_refusals"]
     try:
         resource.prlimit(node, resource.RLIMIT_NOFILE, (free, before[1]))
         with ExitStack() as let_in:  # by descriptors that were given back since we looked

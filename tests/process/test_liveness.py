@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import numpy as np
 from holding import held, reactor_of, stopped, threads_of
 
-from hoplite_ray.control.client import ControlClient
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 from tests.process.test_failures import SLOW, is_under_way
 
@@ -16,25 +14,11 @@ QUICK = {"liveness_suspect_ms": 300, "liveness_dead_ms": 600}
 PATIENT = {"liveness_suspect_ms": 300, "liveness_dead_ms": 3_600_000}
 
 
-def wait_for(
-    nodes: Nodes, rank: int, condition: Callable[[dict[str, int]], bool]
-) -> dict[str, int]:
-    """Ask a node for all of its counters until `condition` holds."""
-
-    async def poll(calls: ControlClient) -> dict[str, int]:
-        while True:
-            counters = await calls.stats(nodes.processes[rank].control)
-            if condition(counters):
-                return counters
-
-    return nodes.call(rank, poll)
-
-
 def are_watched(nodes: Nodes, *ranks: int) -> None:
     """Return once each of these nodes has its three connections to each other node."""
     others = len(nodes.processes) - 1
     for rank in ranks:
-        wait_for(nodes, rank, lambda counters: counters["link_handshakes"] >= 3 * others)
+        nodes.counters(rank, lambda counters: counters["link_handshakes"] >= 3 * others)
 
 
 def pid_of(nodes: Nodes, rank: int) -> int:
@@ -47,7 +31,7 @@ def test_a_killed_node_is_dead_at_once(cluster: MakeNodes) -> None:
     are_watched(nodes, 0, 1)
     nodes.kill(2)
     for rank in (0, 1):
-        counters = wait_for(nodes, rank, lambda counters: counters["peers_dead"] == 1)
+        counters = nodes.counters(rank, lambda counters: counters["peers_dead"] == 1)
         assert counters["peers_frozen"] == counters["peers_unreachable"] == 0
     log = (nodes.processes[0].directory / "node.log").read_text()
     dead = f"node {nodes[2].node_id:x} of incarnation 1 is dead: "
@@ -60,7 +44,7 @@ def test_a_node_that_leaves_is_not_dead(cluster: MakeNodes) -> None:
     are_watched(nodes, 0, 1)
     nodes.processes[2].stop()
     nodes.view(0, size=2)
-    assert wait_for(nodes, 0, lambda counters: counters["members"] == 2)["peers_dead"] == 0
+    assert nodes.counters(0, lambda counters: counters["members"] == 2)["peers_dead"] == 0
 
 
 def test_a_node_that_is_stopped_for_a_while_loses_nothing(cluster: MakeNodes) -> None:
@@ -69,12 +53,12 @@ def test_a_node_that_is_stopped_for_a_while_loses_nothing(cluster: MakeNodes) ->
     array = numbers(16 * MIB)
     pending = nodes[0].begin_get(nodes.put(1, array))
     is_under_way(nodes, 0)
-    before = wait_for(nodes, 0, lambda counters: True)["peers_suspected"]  # on busy cores
+    before = nodes.counters(0, lambda counters: True)["peers_suspected"]  # on busy cores
     with stopped(pid_of(nodes, 1)):
-        wait_for(nodes, 0, lambda counters: counters["peers_suspected"] > before)
+        nodes.counters(0, lambda counters: counters["peers_suspected"] > before)
     np.testing.assert_array_equal(pending.result(WAIT_S).value, array)
     for rank in (0, 1):
-        counters = wait_for(nodes, rank, lambda counters: True)
+        counters = nodes.counters(rank, lambda counters: True)
         assert counters["peers_dead"] == counters["links_down"] == 0
 
 
@@ -86,7 +70,7 @@ def test_a_node_that_is_stopped_for_long_is_dead_and_joins_again(cluster: MakeNo
     with stopped(pid_of(nodes, 2)):
         nodes.view(0, size=2)
         # The view may have come before a node's own verdict, or before that was published.
-        while not any(wait_for(nodes, rank, lambda _: True)["peers_frozen"] for rank in (0, 1)):
+        while not any(nodes.counters(rank, lambda _: True)["peers_frozen"] for rank in (0, 1)):
             continue
     view = nodes.view(0, size=3)
     lives = {member.node_id: member.incarnation for member in view.members}
@@ -103,9 +87,9 @@ def test_a_busy_node_lives_where_a_stopped_one_dies(cluster: MakeNodes) -> None:
     pending = nodes[0].begin_get(nodes.put(1, array))
     is_under_way(nodes, 0)
     with held(reactor_of(pid_of(nodes, 1))), stopped(pid_of(nodes, 2)):
-        wait_for(nodes, 0, lambda counters: counters["peers_frozen"] == 1)
+        nodes.counters(0, lambda counters: counters["peers_frozen"] == 1)
     np.testing.assert_array_equal(pending.result(WAIT_S).value, array)
-    assert wait_for(nodes, 0, lambda counters: True)["peers_dead"] == 1
+    assert nodes.counters(0, lambda counters: True)["peers_dead"] == 1
 
 
 def test_lives_leave_no_thread_and_no_descriptor(cluster: MakeNodes) -> None:

@@ -70,8 +70,8 @@ def test_thousands_of_small_objects_at_once_end_no_link(cluster: MakeNodes) -> N
     nodes.meet()
     for object_id, array in list(zip(ids, arrays, strict=True))[::100]:
         np.testing.assert_array_equal(nodes.get(2, object_id), array)
-    for rank, node in enumerate(nodes.processes):
-        counters = nodes.call(rank, lambda calls, at=node.control: calls.stats(at))
+    for rank in range(len(nodes.processes)):
+        counters = nodes.counters(rank)
         assert counters["links_down"] == counters["peers_dead"] == 0
 
 

@@ -38,14 +38,12 @@ PATIENT = {"liveness_dead_ms": 60_000, "liveness_cut_ms": 60_000}
 
 
 def counter(nodes: Nodes, rank: int, name: str) -> int:
-    control = nodes.processes[rank].control
-    return nodes.call(rank, lambda calls: calls.stats(control))[name]
+    return nodes.counters(rank)[name]
 
 
 def counted(nodes: Nodes, rank: int, name: str, least: int) -> None:
     """Return once a counter is that high; the test's limit ends it else."""
-    while counter(nodes, rank, name) < least:
-        continue
+    nodes.counters(rank, lambda now: now[name] >= least)
 
 
 def serves(nodes: Nodes) -> None:

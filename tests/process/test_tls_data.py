@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hoplite_ray.control.client import ControlClient
 from hoplite_ray.errors import NodeLostError, ObjectLostError
 from hoplite_ray.launch import NodeProcess
 from hoplite_ray.store import new_id
@@ -107,13 +106,7 @@ def exchange(nodes: Nodes, marker: bytes) -> None:
 
 def counted(nodes: Nodes, rank: int, name: str, least: int = 1) -> None:
     """Return once a counter of a node is that high."""
-    control = nodes.processes[rank].control
-
-    async def poll(calls: ControlClient) -> None:
-        while (await calls.stats(control))[name] < least:
-            continue
-
-    nodes.call(rank, poll)
+    nodes.counters(rank, lambda now: now[name] >= least)
 
 
 def log(node: NodeProcess) -> str:
