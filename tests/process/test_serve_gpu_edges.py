@@ -13,7 +13,23 @@ import pytest
 
 from hoplite_ray.serve.edges import Edge, EdgeBrokenError
 from tests.process.fake_gpu import fake, numbers, ready, stand_in_for_cupy
-from tests.process.world_crew import Crew, Here
+from tests.process.world_crew import Crew, Here, Member
+
+pytestmark = pytest.mark.timeout(240)  # of three steps, each with a limit of its own
+
+
+async def is_here(here: Here) -> None:
+    """A play: nothing, for what takes this module takes Ray Serve: 5 s of CPU."""
+
+
+def ready_to_serve(gpus: Crew) -> list[Member]:
+    """Two members of world w. What they import counts for no play."""
+    ready(gpus, 2, "w")
+    for member in gpus.members:
+        member.tell(is_here)
+    for member in gpus.members:
+        member.answer()
+    return gpus.members
 
 
 class Ours:
@@ -75,8 +91,7 @@ async def launches(here: Here) -> int:
 
 
 def test_arrays_in_values_go_from_gpu_to_gpu(gpus: Crew) -> None:
-    ready(gpus, 2, "w")
-    asking, answering = gpus.members
+    asking, answering = ready_to_serve(gpus)
     asking.tell(asks, 0, 2, "w", -1)
     answering.tell(answers, 1, 2, "w", -1)
     assert asking.answer() == 12
@@ -87,8 +102,7 @@ def test_arrays_in_values_go_from_gpu_to_gpu(gpus: Crew) -> None:
 
 @pytest.mark.parametrize("dies_at", [0, 5])
 def test_a_death_amid_arrays_fails_the_calls_that_are_open(gpus: Crew, dies_at: int) -> None:
-    ready(gpus, 2, "w")
-    asking, answering = gpus.members
+    asking, answering = ready_to_serve(gpus)
     asking.tell(asks, 0, 2, "w", dies_at)
     answering.tell(answers, 1, 2, "w", dies_at)
     assert asking.answer() < 12
@@ -118,8 +132,7 @@ async def asks_once(here: Here, rank: int, size: int) -> str:
 
 
 def test_what_cannot_be_received_ends_the_edge_for_both(gpus: Crew) -> None:
-    ready(gpus, 2, "w")
-    asking, answering = gpus.members
+    asking, answering = ready_to_serve(gpus)
     asking.tell(asks_once, 0, 2)
     answering.tell(answers_without_cupy, 1, 2)
     assert "what came by it can't be had: ModuleNotFoundError" in asking.answer()
