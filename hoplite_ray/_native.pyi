@@ -197,6 +197,40 @@ class Client:
 
 WORLD_MEMORY_BYTES: int = 4202496
 
+class TlsSession:
+    """
+    TLS over one connection; once it is open an edge or a watch may take it over.
+    """
+
+    def receive(self, fd: int, size_bytes: int) -> bytes:
+        """
+        Greet as far as that goes, and return at most so many bytes; none: nothing now.
+        """
+
+    def send(self, fd: int, data: bytes) -> int:
+        """Return how many bytes were taken; some of them may be unsent."""
+
+    def flush(self, fd: int) -> None:
+        """Send what is unsent, as far as that goes."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the greeting is over."""
+
+    @property
+    def has_unsent(self) -> bool: ...
+
+    @property
+    def binding(self) -> bytes:
+        """32 bytes that both ends of this session have, and no other session."""
+
+class TlsContext:
+    """What sessions of TLS begin with: the texts of PEM."""
+
+    def __init__(self, certificate: str, key: str, authority: str) -> None: ...
+
+    def begin(self, *, dials: bool) -> TlsSession: ...
+
 class Received:
     """What a member sent; a writable buffer."""
 
@@ -281,9 +315,9 @@ class WorldEdges:
     def receive_new(self, rank: int, key: int, operation: int) -> WorldOperation:
         """Receive what comes, into memory of its own."""
 
-    def add_edge(self, rank: int, watch: int, fd: int, *, memory: int = -1, is_first: bool = False) -> None:
+    def add_edge(self, rank: int, watch: int, fd: int, *, memory: int = -1, is_first: bool = False, tls: TlsSession | None = None) -> None:
         """
-        Take over a connection to a member, and memory that both share, if there is any.
+        Take over a connection to a member, with its TLS, and memory that both share, if there is any.
         """
 
     def add_fake_edge(self, rank: int, wire: FakeWire, *, is_first: bool) -> None:
@@ -326,7 +360,7 @@ class WorldPort:
 
     def __init__(self, *, suspect_s: float, dead_s: float, cut_s: float) -> None: ...
 
-    def watch(self, fd: int) -> int:
+    def watch(self, fd: int, *, tls: TlsSession | None = None) -> int:
         """Take over a connection whose other end is watched as well; its number."""
 
     def forget(self, watch: int) -> None:

@@ -20,6 +20,7 @@
 #include "bindings/lifetime.h"
 #include "bindings/worlds_handles.h"
 #include "bindings/worlds_nccl.h"
+#include "bindings/worlds_tls.h"
 #include "world/fake_pipe.h"
 #include "world/progress.h"
 #include "world/ring_pipe.h"
@@ -96,9 +97,10 @@ nb::object receive_new(const PyWorld& self, std::uint32_t rank, std::uint64_t ke
 }
 
 void add_edge(const PyWorld& self, std::uint32_t rank, std::uint64_t watch, int fd, int memory,
-              bool is_first) {
+              bool is_first, PyTlsSession* tls) {
   UniqueFd socket(fd);
   UniqueFd shared(memory);
+  std::unique_ptr<TlsSession> session = released(tls);
   auto added = [&]() -> Result<void> {
     const WithoutGil released;
     std::unique_ptr<Pipe> pipe;
@@ -109,7 +111,7 @@ void add_edge(const PyWorld& self, std::uint32_t rank, std::uint64_t watch, int 
       pipe = std::move(*ring);
     } else {
       if (auto prepared = SocketPipe::prepare(socket.value()); !prepared) return prepared.error();
-      pipe = std::make_unique<SocketPipe>(std::move(socket));
+      pipe = std::make_unique<SocketPipe>(Stream(std::move(socket), std::move(session)));
     }
     if (auto edge = self.world->add_edge(Rank{rank}, std::move(pipe)); !edge) return edge;
     self.progress->depend(self.world, Rank{rank}, WatchId{watch});
@@ -197,8 +199,13 @@ void bind_port(nb::module_& m) {
       .def(nb::init<double, double, double>(), nb::kw_only(), "suspect_s"_a, "dead_s"_a, "cut_s"_a)
       .def(
           "watch",
-          [](PyPort& self, int fd) { return unwrap(self.progress->watch(UniqueFd(fd))).value; },
-          "fd"_a, "Take over a connection whose other end is watched as well; its number.")
+          [](PyPort& self, int fd, PyTlsSession* tls) {
+            UniqueFd connection(fd);
+            Stream stream(std::move(connection), released(tls));
+            return unwrap(self.progress->watch(std::move(stream))).value;
+          },
+          "fd"_a, nb::kw_only(), "tls"_a.none() = nb::none(),
+          "Take over a connection whose other end is watched as well; its number.")
       .def(
           "forget",
           [](PyPort& self, std::uint64_t watch) { self.progress->forget(WatchId{watch}); },
@@ -246,8 +253,9 @@ void bind_edges(nb::module_& m) {
   bind_transfers(edges);
   edges
       .def("add_edge", &add_edge, "rank"_a, "watch"_a, "fd"_a, nb::kw_only(), "memory"_a = -1,
-           "is_first"_a = false,
-           "Take over a connection to a member, and memory that both share, if there is any.")
+           "is_first"_a = false, "tls"_a.none() = nb::none(),
+           "Take over a connection to a member, with its TLS, and memory that both share, if there "
+           "is any.")
       .def("add_fake_edge", &add_fake_edge, "rank"_a, "wire"_a, nb::kw_only(), "is_first"_a,
            "Reach a member of this process by a wire whose faults are decided elsewhere.")
       .def(
@@ -345,6 +353,7 @@ void bind_operations(nb::module_& m) {
 
 void bind_worlds(nb::module_& m) {
   m.attr("WORLD_MEMORY_BYTES") = kRingsBytes;
+  bind_tls(m);
   bind_operations(m);
   bind_fake(m);
   bind_edges(m);

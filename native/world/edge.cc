@@ -20,6 +20,7 @@ iovec part_of(std::span<const std::byte> bytes) {
 Result<void> Edge::write() {
   auto written = write_frames();
   pipe_->flush();
+  is_blocked_ = is_blocked_ || pipe_->has_unsent();
   return written;
 }
 
@@ -87,7 +88,8 @@ Result<void> Edge::read(Reading reading) {
   return {};
 }
 
-void Edge::finish() {
+void Edge::finish(Finishing when) {
+  if (when == Finishing::kWhenSent && pipe_->has_unsent()) return;
   if (!std::exchange(is_finished_, true)) pipe_->finish();
 }
 

@@ -37,7 +37,9 @@ class Edge {
   [[nodiscard]] Result<void> read(Reading reading);
   // Throws away what comes, after our last word. Returns whether the peer has ended as well.
   [[nodiscard]] bool drain();
-  void finish();  // nothing more will be written; idempotent
+  // Nothing more will be written; idempotent. kWhenSent does nothing while bytes are unsent.
+  enum class Finishing : std::uint8_t { kWhenSent, kAtOnce };
+  void finish(Finishing when);
 
   [[nodiscard]] bool is_blocked() const { return is_blocked_; }  // bytes to write, and no room
   [[nodiscard]] bool has_more() const { return has_more_; }      // the turn was full

@@ -68,8 +68,9 @@ class Nccl : public testing::Test {
       ports_[rank] = std::move(*Progress::start({}));
       worlds_[rank] = *ports_[rank]->open_world("w", 1, Rank{static_cast<std::uint32_t>(rank)}, 2);
       ASSERT_TRUE(SocketPipe::prepare(ends[rank]));
-      ASSERT_TRUE(worlds_[rank]->add_edge(Rank{static_cast<std::uint32_t>(1 - rank)},
-                                          std::make_unique<SocketPipe>(UniqueFd(ends[rank]))));
+      ASSERT_TRUE(
+          worlds_[rank]->add_edge(Rank{static_cast<std::uint32_t>(1 - rank)},
+                                  std::make_unique<SocketPipe>(Stream(UniqueFd(ends[rank])))));
       bonds_[rank] = std::make_shared<NcclBond>(library_, threads_[rank].queue(), worlds_[rank],
                                                 NcclPlace{id, static_cast<int>(rank), 2, 0});
       joined_[rank] = bonds_[rank]->join();

@@ -24,6 +24,9 @@ class Pipe {
   [[nodiscard]] virtual Result<std::size_t> write(std::span<iovec> parts) = 0;
   // Nothing more is written for now: a peer that sleeps for more than that gets to know.
   virtual void flush() {}
+  // True if write() has taken bytes that are still here: flush() goes on with them, and the poller
+  // is to wait for room.
+  [[nodiscard]] virtual bool has_unsent() const { return false; }
   // How many bytes came; 0: none now. The end is an error: kPeerLost if the peer's process or its
   // end is gone, kSystem if the network has cut it off.
   [[nodiscard]] virtual Result<std::size_t> read(std::span<iovec> parts) = 0;
@@ -40,7 +43,7 @@ class Pipe {
   [[nodiscard]] virtual Interest interest_of(Interest awaited) const = 0;
   // The poller has found it readable.
   virtual void handle_ready() = 0;
-  // Nothing more will be written.
+  // Nothing more will be written; what is unsent is dropped.
   virtual void finish() = 0;
   // Once read() has found the end: whether the peer had taken all that was written.
   [[nodiscard]] virtual bool took_all() const = 0;

@@ -29,12 +29,6 @@ namespace {
 using Data = std::vector<std::byte>;
 using Ends = std::pair<std::unique_ptr<Pipe>, std::unique_ptr<Pipe>>;
 
-std::pair<UniqueFd, UniqueFd> unix_sockets() {
-  std::array<int, 2> ends{};
-  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
 UniqueFd memory(std::uint64_t size, int seals) {
   UniqueFd fd(::memfd_create("world", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   EXPECT_EQ(::ftruncate(fd.value(), static_cast<off_t>(size)), 0);
@@ -44,11 +38,11 @@ UniqueFd memory(std::uint64_t size, int seals) {
 
 constexpr int kSealed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-Ends by_sockets(std::pair<UniqueFd, UniqueFd> sockets) {
-  EXPECT_TRUE(SocketPipe::prepare(sockets.first.value()));
-  EXPECT_TRUE(SocketPipe::prepare(sockets.second.value()));
-  return {std::make_unique<SocketPipe>(std::move(sockets.first)),
-          std::make_unique<SocketPipe>(std::move(sockets.second))};
+Ends by(Streams streams) {
+  EXPECT_TRUE(SocketPipe::prepare(streams.first.fd()));
+  EXPECT_TRUE(SocketPipe::prepare(streams.second.fd()));
+  return {std::make_unique<SocketPipe>(std::move(streams.first)),
+          std::make_unique<SocketPipe>(std::move(streams.second))};
 }
 
 std::pair<std::unique_ptr<RingPipe>, std::unique_ptr<RingPipe>> rings() {
@@ -70,8 +64,9 @@ class Pipes : public testing::TestWithParam<Transport> {};
 
 INSTANTIATE_TEST_SUITE_P(
     All, Pipes,
-    testing::Values(Transport{"tcp", [] { return by_sockets(tcp_sockets()); }},
-                    Transport{"unix", [] { return by_sockets(unix_sockets()); }},
+    testing::Values(Transport{"tcp", [] { return by(plain(tcp_sockets())); }},
+                    Transport{"unix", [] { return by(plain(unix_sockets())); }},
+                    Transport{"tls", [] { return by(secured(tcp_sockets())); }},
                     Transport{"shared_memory",
                               [] {
                                 auto [first, second] = rings();
@@ -120,6 +115,7 @@ TEST_P(Pipes, BytesArriveInOrderHoweverTheyAreCut) {
   while (got.size() < sent.size()) {
     const std::size_t size = std::min<std::size_t>(sent.size() - written, prng.below(300'000));
     written += write(*first, std::span(sent).subspan(written, size));
+    first->flush();
     Data part(prng.below(300'000) + 1);
     iovec into{part.data(), part.size()};
     const auto came = second->read({&into, 1});
@@ -137,10 +133,11 @@ TEST_P(Pipes, WhoSleepsIsWokenByBytesAndByRoom) {
   std::thread writer([&] {
     auto poller = Poller::open();
     ASSERT_TRUE(poller && poller->add(first.fd(), 1, Interest::kNone));
-    for (std::size_t written = 0; written < sent.size();) {
+    for (std::size_t written = 0; written < sent.size() || first.has_unsent();) {
       const std::size_t size = write(first, std::span(sent).subspan(written));
       written += size;
       if (size == 0) sleep_for(*poller, first, Interest::kWrite);
+      first.flush();
     }
   });
   auto poller = Poller::open();
@@ -172,6 +169,101 @@ TEST_P(Pipes, AnEndThatGoesIsSeenAfterWhatItSent) {
   const auto after = second->read({&into, 1});
   ASSERT_FALSE(after);
   EXPECT_EQ(after.error().code, Code::kPeerLost);
+}
+
+// Two ends of TLS, and what a stranger between them sees and does.
+class OverTls : public testing::Test {
+ protected:
+  OverTls() {
+    Sockets here = unix_sockets();
+    Sockets there = unix_sockets();
+    wire_ = {std::move(here.second), std::move(there.second)};
+    Ends ends = by(secured({std::move(here.first), std::move(there.first)}, [this] {
+      pass(overheard(wire_.first), wire_.second);
+      pass(overheard(wire_.second), wire_.first);
+    }));
+    first_ = std::move(ends.first);
+    second_ = std::move(ends.second);
+  }
+  // What has come from an end so far.
+  static Data overheard(const UniqueFd& from) {
+    Data bytes(100'000);
+    const ssize_t got = ::recv(from.value(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    bytes.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    return bytes;
+  }
+  static void pass(std::span<const std::byte> bytes, const UniqueFd& to) {
+    EXPECT_EQ(::send(to.value(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  Result<std::size_t> read() {
+    iovec into{got_.data(), got_.size()};
+    return second_->read({&into, 1});
+  }
+  Sockets wire_;
+  std::unique_ptr<Pipe> first_, second_;
+  Data got_ = Data(2000);
+};
+
+TEST_F(OverTls, NothingThatIsWrittenCanBeOverheard) {
+  const Data sent(1000, std::byte{'s'});
+  ASSERT_EQ(write(*first_, sent), sent.size());
+  const Data heard = overheard(wire_.first);
+  ASSERT_GT(heard.size(), sent.size());
+  EXPECT_TRUE(std::ranges::search(heard, Data(8, std::byte{'s'})).empty());
+  pass(heard, wire_.second);
+  const auto came = read();
+  ASSERT_TRUE(came) << came.error().text;
+  EXPECT_TRUE(*came == sent.size() && std::ranges::equal(sent, std::span(got_).first(*came)));
+}
+
+TEST_F(OverTls, ARecordThatIsCutOffIsAnEndAndBringsNothing) {
+  const Data sent = pattern(1000);
+  ASSERT_EQ(write(*first_, sent), sent.size());
+  const Data heard = overheard(wire_.first);
+  pass(std::span(heard).first(heard.size() - 1), wire_.second);
+  auto came = read();
+  ASSERT_TRUE(came);
+  EXPECT_EQ(*came, 32U);  // the record before it: write() has two parts
+  wire_.second.reset();
+  came = read();
+  ASSERT_FALSE(came);
+  EXPECT_EQ(came.error().code, Code::kPeerLost);
+}
+
+TEST_F(OverTls, WhatAStrangerChangesOrRepeatsIsRefused) {
+  const Data sent = pattern(1000);
+  ASSERT_EQ(write(*first_, sent), sent.size());
+  Data heard = overheard(wire_.first);
+  pass(heard, wire_.second);
+  ASSERT_EQ(*read(), sent.size());
+  pass(heard, wire_.second);
+  const auto came = read();
+  ASSERT_FALSE(came);
+  EXPECT_EQ(came.error().code, Code::kBadFrame);
+  EXPECT_FALSE(second_->took_all());
+}
+
+TEST_F(OverTls, WhatIsReadInPartIsThereAlreadyAndSaysSo) {
+  ASSERT_EQ(write(*first_, pattern(1000)), 1000U);
+  pass(overheard(wire_.first), wire_.second);
+  got_.resize(400);
+  EXPECT_FALSE(second_->await(Interest::kRead, 1));
+  ASSERT_EQ(*read(), 400U);
+  EXPECT_TRUE(second_->await(Interest::kRead, 1));  // the kernel has nothing more
+  EXPECT_FALSE(second_->await(Interest::kNone, 1));
+}
+
+TEST_F(OverTls, APartOfARecordInHandIsCountedBeforeSleep) {
+  ASSERT_EQ(write(*first_, pattern(16'000)), 16'000U);
+  const Data heard = overheard(wire_.first);
+  pass(std::span(heard).first(heard.size() - 100), wire_.second);
+  ASSERT_EQ(*read(), 32U);  // and the session holds all but 100 bytes of the next record
+  EXPECT_FALSE(second_->await(Interest::kRead, 16'000 - 32));
+  pass(std::span(heard).last(100), wire_.second);
+  auto poller = Poller::open();
+  ASSERT_TRUE(poller && poller->add(second_->fd(), 1, Interest::kRead));
+  EXPECT_EQ(poller->wait(5_s).size(), 1U);
 }
 
 TEST(RingPipe, MemoryThatCouldShrinkIsRefused) {

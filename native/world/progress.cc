@@ -122,13 +122,13 @@ Result<std::shared_ptr<World>> Progress::open_world(std::string name, std::uint6
 
 // ---- watches ----
 
-Result<WatchId> Progress::watch(UniqueFd connection) {
-  const int flags = ::fcntl(connection.value(), F_GETFL);
-  if (flags < 0 || ::fcntl(connection.value(), F_SETFL, flags | O_NONBLOCK) != 0) {
+Result<WatchId> Progress::watch(Stream connection) {
+  const int flags = ::fcntl(connection.fd(), F_GETFL);
+  if (flags < 0 || ::fcntl(connection.fd(), F_SETFL, flags | O_NONBLOCK) != 0) {
     return system_error("fcntl of a watch");
   }
-  if (is_tcp(connection.value())) {
-    if (auto set = set_liveness_options(connection.value(), cut_); !set) return set.error();
+  if (is_tcp(connection.fd())) {
+    if (auto set = set_liveness_options(connection.fd(), cut_); !set) return set.error();
   }
   WatchId watch;
   {
@@ -138,7 +138,7 @@ Result<WatchId> Progress::watch(UniqueFd connection) {
   }
   const Lock lock(liveness_mutex_);
   if (liveness_ == nullptr) return Error{Code::kCancelled, "the manager of worlds was closed"};
-  liveness_->watch(NodeId{watch.value}, kOnlyLife, kOnlyRail, Stream(std::move(connection)));
+  liveness_->watch(NodeId{watch.value}, kOnlyLife, kOnlyRail, std::move(connection));
   return watch;
 }
 

@@ -20,6 +20,7 @@
 #include "base/result.h"
 #include "io/liveness.h"
 #include "io/poller.h"
+#include "io/stream.h"
 #include "world/completions.h"
 #include "world/operation.h"
 
@@ -56,8 +57,9 @@ class Progress {
 
   [[nodiscard]] Result<std::shared_ptr<World>> open_world(std::string name, std::uint64_t epoch,
                                                           Rank rank, std::uint32_t size);
-  // Takes over a connection of which the other end says the same.
-  [[nodiscard]] Result<WatchId> watch(UniqueFd connection);
+  // Takes over a connection of which the other end says the same. REQUIRES: a session of TLS that
+  // it has is open.
+  [[nodiscard]] Result<WatchId> watch(Stream connection);
   void forget(WatchId watch);  // says Goodbye; to be called of each, also when it has ended
   // From now on the end of the watch breaks the world; at once, if a death has ended it already.
   void depend(const std::shared_ptr<World>& world, Rank peer, WatchId watch);

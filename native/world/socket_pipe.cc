@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
+#include <utility>
 
+#include "base/check.h"
 #include "base/units.h"
 #include "io/system_error.h"
 
@@ -21,12 +24,8 @@ constexpr std::size_t kReadAheadBytes = 64_KiB;
 // for each segment (docs/design.md).
 constexpr std::uint64_t kEnoughBytesMax = 64_KiB;
 
-bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
-
-Error end_of_socket(const char* call) {
-  const bool is_closed = errno == ECONNRESET || errno == EPIPE;
-  return system_error(call, is_closed ? Code::kPeerLost : Code::kSystem);
-}
+// What a session of TLS may have in hand of a record that has not come whole. No poller counts it.
+constexpr std::uint64_t kRecordBytesMax = 17_KiB;
 
 }  // namespace
 
@@ -38,41 +37,54 @@ Result<void> SocketPipe::prepare(int fd) {
   return {};
 }
 
+SocketPipe::SocketPipe(Stream stream) : stream_(std::move(stream)) {
+  HOPLITE_CHECK(stream_.is_open());
+}
+
 Result<std::size_t> SocketPipe::write(std::span<iovec> parts) {
-  msghdr message{};
-  message.msg_iov = parts.data();
-  message.msg_iovlen = parts.size();
-  const ssize_t sent = ::sendmsg(socket_.value(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent >= 0) return static_cast<std::size_t>(sent);
-  if (would_block()) return std::size_t{0};
-  has_failed_ = true;
-  return end_of_socket("sendmsg");
+  if (auto flushed = stream_.flush(); !flushed) return ended(flushed.error());
+  if (stream_.has_unsent()) return std::size_t{0};
+  auto taken = stream_.send(parts);
+  if (!taken) return ended(taken.error());
+  return taken;
+}
+
+void SocketPipe::flush() {
+  if (auto flushed = stream_.flush(); !flushed) {
+    [[maybe_unused]] const Error read_says = ended(flushed.error());
+  }
 }
 
 Result<std::size_t> SocketPipe::read(std::span<iovec> parts) {
-  msghdr message{};
-  message.msg_iov = parts.data();
-  message.msg_iovlen = parts.size();
-  const ssize_t got = ::recvmsg(socket_.value(), &message, MSG_DONTWAIT);
-  if (got > 0) return static_cast<std::size_t>(got);
-  if (got == 0) return Error{Code::kPeerLost, "the connection was closed"};
-  if (would_block()) return std::size_t{0};
-  has_failed_ = true;
-  return end_of_socket("recvmsg");
+  auto got = stream_.receive(parts, ReadAhead::kNone);
+  if (!got) return ended(got.error());
+  return got;
+}
+
+// The network has cut the connection off, except when the peer's kernel has closed or reset it.
+Error SocketPipe::ended(Error error) {
+  const std::optional<int> number = stream_.end();
+  has_failed_ = has_failed_ || number != 0;
+  const bool is_cut = number.value_or(0) != 0 && *number != ECONNRESET && *number != EPIPE;
+  if (is_cut) error.code = Code::kSystem;
+  return error;
 }
 
 std::size_t SocketPipe::read_ahead_bytes() const { return kReadAheadBytes; }
 
 bool SocketPipe::await(Interest interest, std::uint64_t enough) {
   const bool reads = interest == Interest::kRead || interest == Interest::kBoth;
-  const int wanted = reads ? static_cast<int>(std::min(enough, kEnoughBytesMax)) : 1;
+  if (reads && stream_.has_unread()) return true;  // no poller tells of it
+  const std::uint64_t in_hand_max = stream_.tls() == nullptr ? 0 : kRecordBytesMax;
+  const std::uint64_t to_come = std::min(enough, kEnoughBytesMax);
+  const int wanted = reads && to_come > in_hand_max ? static_cast<int>(to_come - in_hand_max) : 1;
   if (wanted != wakes_at_bytes_ &&
-      ::setsockopt(socket_.value(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) {
+      ::setsockopt(fd(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) {
     wakes_at_bytes_ = wanted;
   }
   return false;
 }
 
-void SocketPipe::finish() { ::shutdown(socket_.value(), SHUT_WR); }
+void SocketPipe::finish() { ::shutdown(fd(), SHUT_WR); }
 
 }  // namespace hoplite::worlds

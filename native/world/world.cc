@@ -332,7 +332,7 @@ bool World::arm(Edge& edge, bool may_rest) {
 // Our Goodbye is written, and the peer's closing its half is the answer: a connection that is
 // closed before may be reset, and what it still carries is lost with it.
 bool World::await_answer(Edge& edge, bool has_ended) {
-  edge.finish();
+  edge.finish(Edge::Finishing::kWhenSent);
   if (!has_ended) return arm(edge, false);
   retire(edge);
   if (!edge.pipe().took_all()) hear_end(edge, {Code::kPeerLost, ""});
@@ -343,7 +343,7 @@ bool World::await_answer(Edge& edge, bool has_ended) {
 // After the world's end: what is still to be written, and nothing to be read.
 bool World::see_off(Edge& edge) {
   const auto written = edge.write();
-  if (edge.rules().is_over()) edge.finish();
+  if (edge.rules().is_over()) edge.finish(Edge::Finishing::kWhenSent);
   if (written && !edge.drain()) return arm(edge, false);
   retire(edge);
   return false;
@@ -402,7 +402,7 @@ void World::hear_end(Edge& edge, const Error& error) {
 
 void World::hear_goodbye(Edge& edge) {
   if (!edge.is_retired) {
-    edge.finish();
+    edge.finish(Edge::Finishing::kAtOnce);
     retire(edge);
     progress_.say({.kind = WorldEvent::Kind::kPeerLeft,
                    .world = number_,
@@ -496,7 +496,7 @@ void World::close() {
       [[maybe_unused]] const bool is_more = see_off(*edge);  // unread bytes would make it a reset
       retire(*edge);
     }
-    edge->finish();  // a forked child may hold the descriptor that we close
+    edge->finish(Edge::Finishing::kAtOnce);  // a forked child may hold the descriptor
   }
   edges_.clear();
   for (const auto& companion : std::exchange(companions_, {})) {

@@ -42,16 +42,11 @@ Content content_of(const Data& data, std::uint64_t key = 0) {
   return content;
 }
 
-std::pair<UniqueFd, UniqueFd> sockets() {
-  std::array<int, 2> ends{};
-  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+std::unique_ptr<Pipe> pipe_of(Stream stream) {
+  EXPECT_TRUE(SocketPipe::prepare(stream.fd()));
+  return std::make_unique<SocketPipe>(std::move(stream));
 }
-
-std::unique_ptr<Pipe> pipe_of(UniqueFd fd) {
-  EXPECT_TRUE(SocketPipe::prepare(fd.value()));
-  return std::make_unique<SocketPipe>(std::move(fd));
-}
+std::unique_ptr<Pipe> pipe_of(UniqueFd fd) { return pipe_of(Stream(std::move(fd))); }
 
 // One process: a port, and its side of a world.
 struct Member {
@@ -64,25 +59,31 @@ struct Member {
   std::shared_ptr<World> world;
 };
 
-class Worlds : public testing::Test {
+enum class DataTls : std::uint8_t { kOff, kOn };
+
+// Each test is run without TLS and with it.
+class Worlds : public testing::TestWithParam<DataTls> {
  protected:
   // A world of so many members, by sockets, each pair of which watches one another.
-  void meet(std::uint32_t size, std::pair<UniqueFd, UniqueFd> (*connect)() = sockets) {
+  void meet(std::uint32_t size, Sockets (*connect)() = unix_sockets) {
     members_ = std::vector<Member>(size);
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       members_[rank].world = *members_[rank].port->open_world("w", 1, Rank{rank}, size);
     }
     for (std::uint32_t a = 0; a < size; ++a) {
       for (std::uint32_t b = a + 1; b < size; ++b) {
-        auto data = connect();
-        auto watch = sockets();
+        Streams data = streams(connect());
+        Streams watch = streams(unix_sockets());
         join(a, b, std::move(data.first), std::move(watch.first));
         join(b, a, std::move(data.second), std::move(watch.second));
       }
     }
   }
 
-  void join(std::uint32_t at, std::uint32_t peer, UniqueFd data, UniqueFd watch) {
+  static Streams streams(Sockets sockets) {
+    return GetParam() == DataTls::kOn ? secured(std::move(sockets)) : plain(std::move(sockets));
+  }
+  void join(std::uint32_t at, std::uint32_t peer, Stream data, Stream watch) {
     Member& member = members_[at];
     const auto watched = member.port->watch(std::move(watch));
     ASSERT_TRUE(watched);
@@ -116,7 +117,12 @@ class Worlds : public testing::Test {
   std::vector<Member> members_;
 };
 
-TEST_F(Worlds, MessagesOfAllSizesArriveWhoeverComesFirst) {
+INSTANTIATE_TEST_SUITE_P(WithoutAndWithTls, Worlds, testing::Values(DataTls::kOff, DataTls::kOn),
+                         [](const auto& each) {
+                           return each.param == DataTls::kOn ? "Tls" : "Plain";
+                         });
+
+TEST_P(Worlds, MessagesOfAllSizesArriveWhoeverComesFirst) {
   meet(2);
   for (const std::size_t size : {0UL, 1UL, 4096UL, 300'000UL, 20'000'000UL}) {
     for (const bool is_early : {false, true}) {
@@ -133,7 +139,7 @@ TEST_F(Worlds, MessagesOfAllSizesArriveWhoeverComesFirst) {
   }
 }
 
-TEST_F(Worlds, ManyThreadsSendAndReceiveAtOnce) {
+TEST_P(Worlds, ManyThreadsSendAndReceiveAtOnce) {
   meet(3);
   std::vector<std::thread> threads;
   for (std::uint32_t a = 0; a < 3; ++a) {
@@ -157,7 +163,7 @@ TEST_F(Worlds, ManyThreadsSendAndReceiveAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(Worlds, AMismatchEndsThisWorldForAll) {
+TEST_P(Worlds, AMismatchEndsThisWorldForAll) {
   meet(3);
   const auto sending = send(0, 1, pattern(10, 1));
   EXPECT_EQ(state_of(0, sending), State::kDone);
@@ -171,7 +177,7 @@ TEST_F(Worlds, AMismatchEndsThisWorldForAll) {
   }
 }
 
-TEST_F(Worlds, AnAbortEndsWhatIsPendingEverywhere) {
+TEST_P(Worlds, AnAbortEndsWhatIsPendingEverywhere) {
   meet(3);
   Data got(10);
   const auto pending = receive(2, 0, got);
@@ -185,7 +191,7 @@ TEST_F(Worlds, AnAbortEndsWhatIsPendingEverywhere) {
   }
 }
 
-TEST_F(Worlds, AnIdleMemberHearsOfTheEndWithoutAsking) {
+TEST_P(Worlds, AnIdleMemberHearsOfTheEndWithoutAsking) {
   meet(2);
   members_[0].world->abort(Cause::kAborted, "enough");
   pollfd events{members_[1].port->events_fd(), POLLIN, 0};
@@ -196,7 +202,7 @@ TEST_F(Worlds, AnIdleMemberHearsOfTheEndWithoutAsking) {
   EXPECT_EQ(told.front().rank, Rank{0});
 }
 
-TEST_F(Worlds, WhoLeavesIsMissedOnlyWhenItIsNeeded) {
+TEST_P(Worlds, WhoLeavesIsMissedOnlyWhenItIsNeeded) {
   meet(3);
   const Data data = pattern(100, 1);
   EXPECT_EQ(state_of(0, send(0, 1, data)), State::kDone);
@@ -212,7 +218,7 @@ TEST_F(Worlds, WhoLeavesIsMissedOnlyWhenItIsNeeded) {
   EXPECT_EQ(members_[1].world->end()->rank, Rank{0});
 }
 
-TEST_F(Worlds, MembersThatLeaveAtTheSameTimeDieForNobody) {
+TEST_P(Worlds, MembersThatLeaveAtTheSameTimeDieForNobody) {
   for (int round = 0; round < 100; ++round) {
     meet(3, tcp_sockets);
     std::vector<OperationHandle> leaving(3);
@@ -231,7 +237,7 @@ TEST_F(Worlds, MembersThatLeaveAtTheSameTimeDieForNobody) {
 }
 
 // The receiver gives credit back while the sender's last bytes are still in its kernel.
-TEST_F(Worlds, WhatWasSentBeforeLeavingArrives) {
+TEST_P(Worlds, WhatWasSentBeforeLeavingArrives) {
   const Data data = pattern(80'000, 5);
   for (int round = 0; round < 20; ++round) {
     meet(2, tcp_sockets);
@@ -248,7 +254,7 @@ TEST_F(Worlds, WhatWasSentBeforeLeavingArrives) {
   }
 }
 
-TEST_F(Worlds, AReceiveThatIsPendingWhenAllLeaveHasEnded) {
+TEST_P(Worlds, AReceiveThatIsPendingWhenAllLeaveHasEnded) {
   meet(2);
   Data got(10);
   const auto receiving = receive(0, 1, got);
@@ -259,7 +265,7 @@ TEST_F(Worlds, AReceiveThatIsPendingWhenAllLeaveHasEnded) {
   EXPECT_FALSE(members_[0].world->cancel(*receiving));
 }
 
-TEST_F(Worlds, LeavingIsNotDoneWhenNobodyTookWhatWasSent) {
+TEST_P(Worlds, LeavingIsNotDoneWhenNobodyTookWhatWasSent) {
   meet(2, tcp_sockets);
   auto data = tcp_sockets();
   auto alone = *members_[0].port->open_world("alone", 1, Rank{0}, 2);
@@ -273,7 +279,7 @@ TEST_F(Worlds, LeavingIsNotDoneWhenNobodyTookWhatWasSent) {
   EXPECT_EQ(alone->end()->cause, Cause::kPeerDied);
 }
 
-TEST_F(Worlds, WhoHasLeftMayDieAfterwards) {
+TEST_P(Worlds, WhoHasLeftMayDieAfterwards) {
   meet(2);
   const auto first = members_[0].world->leave();
   const auto second = members_[1].world->leave();
@@ -283,7 +289,7 @@ TEST_F(Worlds, WhoHasLeftMayDieAfterwards) {
   EXPECT_FALSE(members_[1].world->end());
 }
 
-TEST_F(Worlds, ASendThatIsTakenBackMakesWayForTheNextOne) {
+TEST_P(Worlds, ASendThatIsTakenBackMakesWayForTheNextOne) {
   meet(2);
   const Data filling = pattern(EdgeLimits{}.window_bytes - 40'000, 1);
   const Data large = pattern(100'000, 2);
@@ -296,7 +302,7 @@ TEST_F(Worlds, ASendThatIsTakenBackMakesWayForTheNextOne) {
   EXPECT_EQ(state_of(0, behind), State::kDone);
 }
 
-TEST_F(Worlds, OneThatWasTakenBackSaysWhetherAnyOfItHadMoved) {
+TEST_P(Worlds, OneThatWasTakenBackSaysWhetherAnyOfItHadMoved) {
   meet(2);
   const Data large = pattern(EdgeLimits{}.window_bytes + 100'000, 1);
   const auto first = send(0, 1, large);
@@ -312,7 +318,7 @@ TEST_F(Worlds, OneThatWasTakenBackSaysWhetherAnyOfItHadMoved) {
   EXPECT_EQ(got, large);
 }
 
-TEST_F(Worlds, AWorldThatIsClosedWithoutLeavingIsBrokenForTheOthers) {
+TEST_P(Worlds, AWorldThatIsClosedWithoutLeavingIsBrokenForTheOthers) {
   meet(2);
   Data got(10);
   const auto pending = receive(0, 1, got);
@@ -322,7 +328,7 @@ TEST_F(Worlds, AWorldThatIsClosedWithoutLeavingIsBrokenForTheOthers) {
   EXPECT_EQ(state_of(0, send(0, 1, got)), State::kBroken);
 }
 
-TEST_F(Worlds, ACancelledReceiveGivesItsMessageToTheNextOne) {
+TEST_P(Worlds, ACancelledReceiveGivesItsMessageToTheNextOne) {
   meet(2);
   const Data data = pattern(20'000'000, 3);
   Data first(data.size());
@@ -339,7 +345,7 @@ TEST_F(Worlds, ACancelledReceiveGivesItsMessageToTheNextOne) {
   EXPECT_EQ(state_of(0, sending), State::kDone);
 }
 
-TEST_F(Worlds, AnEventLoopHearsOfWhatHasEnded) {
+TEST_P(Worlds, AnEventLoopHearsOfWhatHasEnded) {
   meet(2);
   auto doorbell = Doorbell::open();
   ASSERT_TRUE(doorbell);
@@ -356,25 +362,25 @@ TEST_F(Worlds, AnEventLoopHearsOfWhatHasEnded) {
   EXPECT_FALSE(members_[1].world->notify(*receiving, completions, 43));
 }
 
-TEST_F(Worlds, RanksThatAreNotThereAreTheCallersMistake) {
+TEST_P(Worlds, RanksThatAreNotThereAreTheCallersMistake) {
   meet(2);
   Data got(1);
   for (const std::uint32_t rank : {0U, 2U}) {
     EXPECT_FALSE(members_[0].world->send(Rank{rank}, content_of(got), got));
   }
-  EXPECT_FALSE(members_[0].world->add_edge(Rank{1}, pipe_of(sockets().first)));
+  EXPECT_FALSE(members_[0].world->add_edge(Rank{1}, pipe_of(unix_sockets().first)));
 }
 
 // One member, and the other ends of its connections in the test's hands.
 class Watched : public testing::Test {
  protected:
   Watched() {
-    auto data = sockets();
-    auto watch = sockets();
+    auto data = unix_sockets();
+    auto watch = unix_sockets();
     data_ = std::move(data.second);
     watch_ = std::move(watch.second);
     self_.world = *self_.port->open_world("w", 1, Rank{0}, 2);
-    number_ = *self_.port->watch(std::move(watch.first));
+    number_ = *self_.port->watch(Stream(std::move(watch.first)));
     EXPECT_TRUE(self_.world->add_edge(Rank{1}, pipe_of(std::move(data.first))));
     self_.port->depend(self_.world, Rank{1}, number_);
     auto receiving = self_.world->receive(Rank{1}, {MatchKey{0}, 0, "uint8", got_});
@@ -409,7 +415,7 @@ TEST_F(Watched, AWatchThatHasEndedBreaksWhatDependsOnItLater) {
   watch_.reset();
   EXPECT_EQ(end().cause, Cause::kPeerDied);
   auto later = *self_.port->open_world("later", 1, Rank{0}, 2);
-  auto data = sockets();
+  auto data = unix_sockets();
   ASSERT_TRUE(later->add_edge(Rank{1}, pipe_of(std::move(data.first))));
   self_.port->depend(later, Rank{1}, number_);
   ASSERT_TRUE(later->end());
@@ -419,7 +425,7 @@ TEST_F(Watched, AWatchThatHasEndedBreaksWhatDependsOnItLater) {
 // A forked child has a copy of each descriptor, and closes none of them.
 TEST(Closing, TheEndOfAClosedOneReachesAPeerThatReadsLateWhoeverHoldsItsDescriptors) {
   Member self;
-  auto data = sockets();
+  auto data = unix_sockets();
   const UniqueFd of_child(::dup(data.first.value()));
   self.world = *self.port->open_world("w", 1, Rank{0}, 2);
   ASSERT_TRUE(self.world->add_edge(Rank{1}, pipe_of(std::move(data.first))));
