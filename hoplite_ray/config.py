@@ -65,8 +65,9 @@ class Config:
                         session under Ray.
     when_full:          what a put does for which the arena has no room: "wait" (the default) until
                         there is some, "fail" at once, or "spill" other objects to disk.
-    data_tls:           "on": what nodes send each other is encrypted, by TLS with the certificates
-                        of Ray's own TLS settings, which all nodes then need; "off" (the default).
+    data_tls:           "on": what nodes, members of worlds and replicas send to other machines is
+                        encrypted, by TLS with the certificates of Ray's own TLS settings, which all
+                        of them then need; "off" (the default).
     rails:              under Ray, 1 to 8 networks in which each node has an address to send blocks
                         from and to, as "10.1.0.0/16, 10.2.0.0/16"; None: Ray's own address of it.
     """

@@ -15,9 +15,9 @@ import contextlib
 import contextvars
 import hmac
 import itertools
-import json
 import logging
 import secrets
+import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
@@ -30,8 +30,17 @@ from hoplite_ray.serve import gpu_arrays, metrics
 from hoplite_ray.serve.failures import failure, said, unsendable
 from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.serve.handles import Lender, borrowed
-from hoplite_ray.serve.managers import manager, node_address
+from hoplite_ray.serve.managers import manager, node_address, secrecy
 from hoplite_ray.worlds import Cause, World
+from hoplite_ray.worlds.introductions import (
+    STRANGERS_MAX,
+    Acceptor,
+    RefusedError,
+    connected,
+    field,
+    hear,
+    say,
+)
 from hoplite_ray.worlds.waiting import Waits, Wanted, run_async
 
 logger = logging.getLogger("hoplite_ray.serve")
@@ -42,15 +51,13 @@ Begun = Callable[[bool], asyncio.Event]
 # Called as soon as a call has come; what it returns is awaited in a task of its own.
 Handler = Callable[[Any, Begun], Awaitable[Any]]
 
-VERSION = 1  # of hellos, frames and what `Query.told` has; raised when any of them changes
+VERSION = 2  # of hellos, frames and what `Query.told` has; raised when any of them changes
 
 _JOIN_S, _LEAVE_S = 10.0, 1.0
 _TOGETHER = 64  # messages in one frame at most; more wait for the next
 _TOGETHER_BYTES = 1 << 20  # and so many bytes, or one message
 _ALLOC_BYTES_MIN = 64 << 10  # below it `World.alloc` gives ordinary memory
-_LINE_BYTES_MAX = 16 << 10
 _QUEUED_BYTES_MAX = 64 << 20  # that wait to be sent; above it `call` waits
-_STRANGERS_MAX = 64  # at a door at once that have not shown its token
 
 _CALL, _REPLY, _FAILURE, _TAKEN_BACK, _BEGUN, _CALL_ALONE = range(6)
 _CALLS = (_CALL, _CALL_ALONE)
@@ -471,110 +478,86 @@ class Door:
         self._what = what
         self._reading = asyncio.Lock()
         self._token = secrets.token_hex(16)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._strangers = 0
 
     async def open(self) -> dict[str, Any]:
-        """Listen; returns what `open_edge` needs, as JSON has it."""
+        """Listen; returns what `open_edge` needs, as JSON has it.
+
+        Raises:  ControlError if it must be encrypted, and the certificates are of no use.
+        """
+        tls = await asyncio.to_thread(secrecy.context)
         address = node_address()
-        server = await asyncio.start_server(self._knocked, address, 0, limit=_LINE_BYTES_MAX)
-        self._listening = server
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listening = socket.create_server((address, 0), family=family, backlog=STRANGERS_MAX)
+        self._acceptor = Acceptor(listening, self._knocked, lambda: tls)
         return {
             "address": address,
-            "port": server.sockets[0].getsockname()[1],
+            "port": listening.getsockname()[1],
             "token": self._token,
             "version": VERSION,
         }
 
     async def close(self) -> None:
         """Stop listening and leave all worlds."""
-        self._listening.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*(edge.close() for edge in list(self.edges)))
+        edges = list(self.edges)
+        await self._acceptor.close()
+        await asyncio.gather(*(edge.close() for edge in edges))
 
-    async def _knocked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    async def _knocked(self, sock: socket.socket) -> Coroutine[Any, Any, None] | None:
+        try:
+            hello = await hear(sock)
+            token = str(hello.get("token")).encode(errors="replace")
+            if not hmac.compare_digest(token, self._token.encode()):
+                return None
+            check_version(hello, "a caller")
+        except RefusedError as error:
+            logger.debug("nobody came in by the door: %s", error)
+            return None
+        except OtherVersionError as error:
+            logger.warning("an edge by the door has failed: %s", said(error))
+            return None
+        return self._let_in(sock, str(hello.get("world")))
+
+    async def _let_in(self, sock: socket.socket, name: str) -> None:
         edge = None
         try:
-            if (world := await self._let_in(reader, writer)) is not None:
-                edge = Edge(world, self._handler, self._what, self._reading)
-                self.edges.add(edge)
-                writer.close()
-                await edge.ended()
-                await edge.close()
-        except asyncio.CancelledError:  # by `close`; asyncio's server would tell a traceback of it
-            pass
-        except (WorldError, OSError, ValueError, LookupError, TypeError, TimeoutError) as error:
+            async with asyncio.timeout(_JOIN_S):
+                way = Doorway(sock, is_upstream=False)
+                world = await manager().join(
+                    name, rank=1, size=2, rendezvous=way, timeout_s=_JOIN_S
+                )
+            edge = Edge(world, self._handler, self._what, self._reading)
+            self.edges.add(edge)
+            sock.close()
+            await edge.ended()
+            await edge.close()
+        except (WorldError, OSError, ValueError, LookupError, TypeError) as error:
             logger.debug("nobody came in by the door: %s", error)
         except Exception as error:  # a traceback for each would fill the log
             logger.warning("an edge by the door has failed: %s", said(error))
         finally:
-            writer.close()
-            self._tasks.discard(task)
             if edge is not None:
                 self.edges.discard(edge)
-
-    async def _let_in(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> World | None:
-        if self._strangers >= _STRANGERS_MAX:
-            return None
-        async with asyncio.timeout(_JOIN_S):
-            self._strangers += 1
-            try:
-                hello = _parsed(await reader.readline())
-            finally:
-                self._strangers -= 1
-            if not hmac.compare_digest(str(hello["token"]), self._token):
-                return None
-            check_version(hello, "a caller")
-            return await manager().join(
-                str(hello["world"]),
-                rank=1,
-                size=2,
-                rendezvous=Doorway(writer, reader),
-                timeout_s=_JOIN_S,
-            )
 
 
 class Doorway:
     """The rendezvous of one edge's world: upstream sets by a connection, downstream gets by it."""
 
-    def __init__(
-        self, writer: asyncio.StreamWriter, reader: asyncio.StreamReader | None = None
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, sock: socket.socket, *, is_upstream: bool) -> None:
+        self._sock = sock
+        self._is_upstream = is_upstream
         self._values: dict[str, bytes] = {}
 
     async def set(self, key: str, value: bytes) -> None:
         """Send a value to the other end."""
         self._values[key] = value
-        if self._writer.is_closing():  # uvloop's would raise RuntimeError
-            raise ConnectionResetError("the door was closed")
-        self._writer.write(json.dumps([key, value.hex()]).encode() + b"\n")
-        await self._writer.drain()
+        await say(self._sock, key=key, value=value.hex())
 
     async def get(self, key: str) -> bytes | None:
         """Return the value; downstream once it has come."""
-        while key not in self._values and self._reader is not None:
-            line = await self._reader.readline()
-            if not line:
-                return None
-            name, value = _parsed(line)
-            self._values[str(name)] = bytes.fromhex(str(value))
+        while key not in self._values and not self._is_upstream:
+            frame = await hear(self._sock)
+            self._values[field(frame, "key", str)] = bytes.fromhex(field(frame, "value", str))
         return self._values.get(key)
-
-
-def _parsed(line: bytes) -> Any:
-    """Return the JSON of a line. Raises ValueError for what is none."""
-    try:
-        return json.loads(line)
-    except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
 
 
 async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str) -> Edge:
@@ -585,14 +568,10 @@ async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str
     Raises:  OSError, TimeoutError or WorldError if it can't be; OtherVersionError.
     """
     check_version(door, "the replica")
+    tls = await asyncio.to_thread(secrecy.context)
     async with asyncio.timeout(_JOIN_S):
-        _, writer = await asyncio.open_connection(door["address"], door["port"])
-        try:
-            hello = {"token": door["token"], "world": name, "version": VERSION}
-            writer.write(json.dumps(hello).encode() + b"\n")
-            world = await manager().join(
-                name, rank=0, size=2, rendezvous=Doorway(writer), timeout_s=_JOIN_S
-            )
-        finally:
-            writer.close()
+        with await connected(door["address"], door["port"], tls) as sock:
+            await say(sock, token=door["token"], world=name, version=VERSION)
+            way = Doorway(sock, is_upstream=True)
+            world = await manager().join(name, rank=0, size=2, rendezvous=way, timeout_s=_JOIN_S)
     return Edge(world, handler, what)

@@ -7,7 +7,9 @@ import threading
 import ray
 
 from hoplite_ray.worlds import WorldManager
+from hoplite_ray.worlds.secrecy import Secrecy
 
+secrecy = Secrecy()  # of all connections between this replica and others
 _making = threading.Lock()
 _made: WorldManager | None = None
 

@@ -28,7 +28,7 @@ from hoplite_ray.serve.failures import said
 from hoplite_ray.serve.handoff import StoredLostError
 from hoplite_ray.serve.query import Merged, Query
 from hoplite_ray.serve.seams import begin_routing
-from hoplite_ray.worlds.secrecy import REMEDY, needs_encryption
+from hoplite_ray.worlds.introductions import RefusedError
 
 logger = logging.getLogger("hoplite_ray.serve")
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
@@ -59,17 +59,9 @@ class PoisonousQueryError(Exception):
 
 
 async def outlets_of(handles: Mapping[str, Any], edges: str, what: str) -> dict[str, Outlet]:
-    """Return an ingress's outlets by stage; none where Serve's own handles carry its queries.
-
-    Raises:  WorldError if what they send must be encrypted.
-    """
+    """Return an ingress's outlets by stage; none where Serve's own handles carry its queries."""
     if edges != "worlds":
         return {}
-    if await asyncio.to_thread(needs_encryption):
-        raise WorldError(
-            'data_tls is on, and edges between replicas are not encrypted: give edges="serve", '
-            f"whose calls and objects Ray's own TLS covers, or {REMEDY}"
-        )
     return {name: Outlet(handle, what) for name, handle in handles.items()}
 
 
@@ -251,17 +243,23 @@ class Outlet:
                 await self._keep_one(replica, door, gone)
                 is_told = False
             except (OSError, TimeoutError, WorldError) as error:
+                if isinstance(error, RefusedError) and error.reason == "tls":
+                    self._warn(replica, error, is_told=is_told)
+                    is_told = True
                 logger.debug("no edge to %s: %s", replica, error)
                 if isinstance(error, ConnectionRefusedError):  # nobody listens: it is dead
                     self._dead.add(replica)
                     self._tell_change()
                 await asyncio.sleep(_AGAIN_S)
             except Exception as error:  # as of no file descriptors: they may come back
-                level = logging.DEBUG if is_told else logging.WARNING
-                where = f"replica {replica} of stage {self.stage}"
-                _serve_logger.log(level, "there is no edge to %s now: %s", where, said(error))
+                self._warn(replica, error, is_told=is_told)
                 is_told = True
                 await asyncio.sleep(_UNEXPECTED_S)
+
+    def _warn(self, replica: str, error: Exception, *, is_told: bool) -> None:
+        level = logging.DEBUG if is_told else logging.WARNING
+        where = f"replica {replica} of stage {self.stage}"
+        _serve_logger.log(level, "there is no edge to %s now: %s", where, said(error))
 
     async def _keep_one(self, replica: str, door: dict[str, Any], gone: asyncio.Event) -> None:
         """Open an edge to a replica; return when it has ended."""

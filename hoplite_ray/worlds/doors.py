@@ -9,9 +9,16 @@ import os
 import socket
 from collections.abc import AsyncGenerator
 
-from hoplite_ray._native import WORLD_MEMORY_BYTES
+from hoplite_ray._native import WORLD_MEMORY_BYTES, TlsContext
 from hoplite_ray.errors import InvalidArgumentError, WorldError
-from hoplite_ray.worlds.introductions import STRANGERS_MAX, Acceptor, Answer, RefusedError
+from hoplite_ray.worlds.introductions import (
+    STRANGERS_MAX,
+    Acceptor,
+    Answer,
+    RefusedError,
+    Tls,
+    connected,
+)
 from hoplite_ray.worlds.members import Member, own_addresses
 
 _CONNECT_S = 1.0  # to one of a member's addresses
@@ -22,8 +29,10 @@ _SEALS = 0x1 | 0x2 | 0x4  # sealing, shrinking and growing are over
 class Doors:
     """The listening sockets of one manager: where it was told to, or where its members meet."""
 
-    def __init__(self, uuid: str, listen: str | None, answer: Answer) -> None:
+    def __init__(self, uuid: str, listen: str | None, answer: Answer, tls: Tls) -> None:
+        """Answer connections; those to an address begin with what `tls` returns."""
         self._answer = answer
+        self._tls = tls
         self._is_told = listen is not None
         self._acceptors: list[Acceptor] = []
         self.addresses: tuple[tuple[str, int], ...] = ()
@@ -32,7 +41,7 @@ class Doors:
         near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         near.bind(near_name(uuid))
         near.listen(STRANGERS_MAX)
-        self._acceptors.append(Acceptor(near, answer))
+        self._acceptors.append(Acceptor(near, answer, lambda: None))
 
     def open_at(self, name: str) -> None:
         """Listen at that address of this machine, at any port, unless the user named another.
@@ -50,7 +59,12 @@ class Doors:
         if tcp.family == socket.AF_INET:
             names = [each for each in names if ":" not in each]
         self.addresses += tuple((each, port) for each in names)
-        self._acceptors.append(Acceptor(tcp, self._answer))
+        self._acceptors.append(Acceptor(tcp, self._answer, self._tls))
+
+    @property
+    def refusal(self) -> str:
+        """Which connection could not begin with TLS, and why; empty while all could."""
+        return next((each.refusal for each in self._acceptors if each.refusal), "")
 
     async def close(self) -> None:
         """Stop listening."""
@@ -107,7 +121,9 @@ async def near(member: Member) -> socket.socket:
     return sock
 
 
-async def far(member: Member, *, is_near: bool) -> AsyncGenerator[socket.socket, None]:
+async def far(
+    member: Member, tls: TlsContext | None, *, is_near: bool
+) -> AsyncGenerator[socket.socket, None]:
     """Connect to one address of a process after another, while none of them is the right one.
 
     Addresses of a loopback are this machine's, and tried first if the process is.
@@ -118,18 +134,11 @@ async def far(member: Member, *, is_near: bool) -> AsyncGenerator[socket.socket,
     for is_loopback, name, port in sorted(addresses, key=lambda each: each[0], reverse=is_near):
         if is_loopback and not is_near:
             continue
-        sock = socket.socket(socket.AF_INET6 if ":" in name else socket.AF_INET)
-        sock.setblocking(False)
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             async with asyncio.timeout(_CONNECT_S):
-                await asyncio.get_running_loop().sock_connect(sock, (name, port))
+                sock = await connected(name, port, tls)
         except (OSError, TimeoutError):
-            sock.close()
             continue
-        except BaseException:
-            sock.close()
-            raise
         yield sock
 
 

@@ -29,7 +29,7 @@ _PAUSE_MIN_S, _PAUSE_MAX_S = 0.001, 0.1
 _NAMED_MAX = 20  # of the ranks that are missing
 _LOOK_S = 0.5  # how often a waiting rank 0 looks whether another one has come after it
 _TAKEN_S = 2.0  # a rank's dead process may hold it so long, while its memory is given back
-_FINAL = {"size", "transport", "nonsense", "failed"}  # refused once, refused for ever
+_FINAL = {"size", "transport", "nonsense", "failed", "tls"}  # refused once, refused for ever
 
 
 @dataclass(slots=True)
@@ -65,9 +65,10 @@ async def join(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life:
                 taken_since_s = taken_since_s or time.monotonic()
             has_patience = taken_since_s is None or time.monotonic() < taken_since_s + _TAKEN_S
             if error.reason in _FINAL or (error.reason == "taken" and not has_patience):
+                remedy = "; give all members the same name and size, and each its own rank"
                 raise WorldError(
                     f"world {plan.name!r} was not joined as rank {plan.rank} of {plan.size}: "
-                    f"{error}; give all members the same name and size, and each its own rank"
+                    f"{error}{'' if error.reason == 'tls' else remedy}"
                 ) from error
             plan.obstacle = f"it was refused: {error}"
         except OSError as error:  # also a TimeoutError, of a handshake
@@ -87,7 +88,7 @@ async def _lead(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life:
     try:
         await rendezvous.set(plan.name, record.encode())
         while gathering.missing():  # again if one goes while the last one comes
-            await _first(gathering.full(), _superseded(plan, rendezvous, record, gathering))
+            await _first(gathering.full(), _superseded(place, plan, rendezvous, record, gathering))
         epoch = max(record.epoch, *(seen + 1 for seen in gathering.epochs_seen.values()), 1)
         place.open(life, epoch, gathering.members)
         gathering.tell(epoch)
@@ -104,12 +105,13 @@ async def _lead(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life:
 
 
 async def _superseded(
-    plan: Plan, rendezvous: Rendezvous, record: Record, gathering: Gathering
+    place: Place, plan: Plan, rendezvous: Rendezvous, record: Record, gathering: Gathering
 ) -> None:
     """Raise StaleEpochError when another rank 0 has published a life after ours."""
     while True:
         missing = ", ".join(map(str, gathering.missing()[:_NAMED_MAX]))
-        plan.obstacle = f"rank {missing} has not come" if missing else "members were lost"
+        trouble = getattr(rendezvous, "trouble", "") or place.trouble
+        plan.obstacle = f"rank {missing} has not come{trouble}" if missing else "members were lost"
         await asyncio.sleep(_LOOK_S)
         found = await rendezvous.get(plan.name)
         if not found:  # it has forgotten, as an actor that was restarted

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hoplite_ray._native import WorldEdges, WorldPort
-from hoplite_ray.worlds.introductions import RefusedError, field, hear, say
+from hoplite_ray.worlds.introductions import RefusedError, field, hear, say, tls_of
 from hoplite_ray.worlds.members import Ability, Member, Record
 
 
@@ -37,7 +37,14 @@ class Wire:
     def become_edge(self, edges: WorldEdges, rank: int) -> None:
         """Give it to the native core."""
         memory, self.memory = self.memory, -1
-        edges.add_edge(rank, self.watch, self.sock.detach(), memory=memory, is_first=self.is_first)
+        edges.add_edge(
+            rank,
+            self.watch,
+            self.sock.detach(),
+            memory=memory,
+            is_first=self.is_first,
+            tls=tls_of(self.sock),
+        )
 
 
 class Life:
@@ -54,6 +61,7 @@ class Life:
         self.is_open = asyncio.Event()
         self.exits = contextlib.ExitStack()
         self.abilities: dict[int, Ability] = {}  # of all, once it is open
+        self.machines: set[str] = set()  # likewise
         self._edges: WorldEdges | None = None
         self.others: dict[int, Member] = {}
         self._missing: set[int] = set()
@@ -72,6 +80,7 @@ class Life:
         """All members are known: edges may come."""
         self.epoch = epoch
         self.abilities = {rank: member.ability for rank, member in members.items()}
+        self.machines = {member.machine for member in members.values()}
         self.others = {rank: member for rank, member in members.items() if rank != self.rank}
         self._missing = {rank for rank in self.others if rank > 0}
         self._edges = port.open_world(self.name, epoch, self.rank, len(members))

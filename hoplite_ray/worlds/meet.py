@@ -30,7 +30,7 @@ from hoplite_ray.worlds.rendezvous import (
     parsed_address,
     rays,
 )
-from hoplite_ray.worlds.secrecy import needs_encryption
+from hoplite_ray.worlds.secrecy import Secrecy
 
 T = TypeVar("T")
 
@@ -47,8 +47,8 @@ class Meet:
         """Raises WorldError, or what the native core raises, if it can't be."""
         self._tell = tell
         self._lives: dict[int, Life] = {}
-        self._boards = Boards()
-        self._knows_secrecy = False
+        self._boards = Boards(lambda: self.place.tls)
+        self._secrecy = Secrecy()
         self._joins: set[asyncio.Task[Any]] = set()
         started: Future[None] = Future()
         self.ended: Future[None] = Future()
@@ -108,16 +108,17 @@ class Meet:
             exits.callback(self._joins.discard, task)
             try:
                 async with asyncio.timeout(timeout_s):
+                    await self._heed_secrecy(plan)
                     rendezvous = await self._rendezvous(plan, meet_at, own)
                     for each in own:
                         exits.callback(each.close)
-                    await self._heed_secrecy(plan)
                     await self._open_door(plan, meet_at)
                     life = await join(self.place, plan, rendezvous)
                     with contextlib.ExitStack() as unless:
                         unless.callback(life.close)
                         plan.obstacle = "NCCL has not brought all together"
-                        gpu = await connect(life, plan.device)
+                        is_secret = self.place.tls is not None
+                        gpu = await connect(life, plan.device, is_secret=is_secret)
                         unless.pop_all()
             except TimeoutError:
                 raise WorldTimeoutError(
@@ -146,18 +147,16 @@ class Meet:
             return meet_at
         address = parsed_address(meet_at)
         if plan.rank > 0:
-            return DistantBoard(address)
+            return DistantBoard(address, self.place.tls)
         board = self._boards.use(address)
         own.append(board)
         return board
 
     async def _heed_secrecy(self, plan: Plan) -> None:
-        """Ask once in this manager's time whether its edges must be encrypted."""
-        if not self._knows_secrecy:
-            plan.obstacle = "Ray does not say whether data_tls is on"
-            asked = begin(needs_encryption, "hoplite-data-tls")
-            self.place.needs_encryption = await asyncio.wrap_future(asked)
-            self._knows_secrecy = True
+        """Read for each join what edges are encrypted with, if they are."""
+        plan.obstacle = "Ray does not say whether data_tls is on"
+        asked = begin(self._secrecy.context, "hoplite-data-tls")
+        self.place.tls = await asyncio.wrap_future(asked)
 
     async def _open_door(self, plan: Plan, meet_at: Rendezvous | str | None) -> None:
         """Listen at the address by which the members that meet there reach this process."""

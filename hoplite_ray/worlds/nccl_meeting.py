@@ -17,15 +17,20 @@ _ID, _VERDICT = 24, 32  # operations, after those of nccl_transfers
 _KEY = 1 << 62
 _ID_BYTES = 128
 _TEXT_BYTES_MAX = 4096
+_IN_CLEAR = "data_tls is on, and between machines NCCL's own connections are not encrypted"
 
 
-async def connect(life: Life, device: int) -> Gpu:
+async def connect(life: Life, device: int, *, is_secret: bool) -> Gpu:
     """Make the communicators of a life that has begun, or say why there are none.
+
+    is_secret:  what leaves a machine must be encrypted, which NCCL does not do.
 
     Raises:  WorldError if a member needs them, or if one dies meanwhile.
     """
     abilities = life.abilities
     lacks = _what_lacks(abilities)
+    if not lacks and is_secret and len(life.machines) > 1:
+        lacks = _IN_CLEAR
     gpu = Gpu(lacks, device)
     is_needed = any(each.is_needed for each in abilities.values())
     if not lacks:

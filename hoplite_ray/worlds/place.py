@@ -15,7 +15,7 @@ import uuid
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
-from hoplite_ray._native import WorldPort
+from hoplite_ray._native import TlsContext, WorldPort
 from hoplite_ray.errors import WorldError
 from hoplite_ray.worlds.doors import Doors, far, give_memory, near, take_memory
 from hoplite_ray.worlds.introductions import (
@@ -25,12 +25,12 @@ from hoplite_ray.worlds.introductions import (
     hear,
     introduce,
     say,
+    taken,
     welcome,
 )
 from hoplite_ray.worlds.life import Gathering, Life, Wire
 from hoplite_ray.worlds.loans import Borrower, Lender, Loans
 from hoplite_ray.worlds.members import Ability, Member, machine_id
-from hoplite_ray.worlds.secrecy import REMEDY
 from hoplite_ray.worlds.watches import Watch, Watches
 
 _WATCHES_TRIED_MAX = 3
@@ -44,12 +44,17 @@ class Place:
         self.uuid = uuid.uuid4().hex
         self.machine = machine_id()
         self.watches = Watches(port)
-        self.needs_encryption = False  # True if no edge may be a plain connection
+        self.tls: TlsContext | None = None  # what connections to other machines begin with
         self.lives: dict[str, Life] = {}
         loop = asyncio.get_running_loop()
         self.lender, self.borrower = Lender(loop), Borrower(loop)
         self._open: dict[str, Life] = {}
-        self._doors = Doors(self.uuid, listen, self._answer)
+        self._doors = Doors(self.uuid, listen, self._answer, lambda: self.tls)
+
+    @property
+    def trouble(self) -> str:
+        """Of the last connection that could not begin with TLS, in words."""
+        return f" ({self._doors.refusal})" if self._doors.refusal else ""
 
     def open_door(self, address: str) -> None:
         """Be reached at an address of this machine, unless the user named another.
@@ -80,7 +85,7 @@ class Place:
         async def dial(rank: int) -> socket.socket:
             with await near(life.others[rank]) as sock:
                 await self._introduce(sock, life, "memory", to=peers[rank])
-                return _taken(sock)
+                return taken(sock)
 
         return Loans(self.lender, self.borrower, life.edges.number, peers, dial)
 
@@ -101,7 +106,7 @@ class Place:
         Raises:  RefusedError for its reason; ConnectionError if it is not there.
         """
         refused: RefusedError | None = None
-        addresses = far(member, is_near=member.machine == self.machine)
+        addresses = far(member, self.tls, is_near=member.machine == self.machine)
         async with contextlib.aclosing(addresses):
             async for sock in addresses:
                 with sock:
@@ -114,9 +119,10 @@ class Place:
                         continue
                     yield sock, answer
                     return
-        raise refused or ConnectionRefusedError(
-            f"rank {member.rank} does not answer at any of {list(member.addresses)}"
-        )
+        where = f"rank {member.rank} at any of {list(member.addresses)}"
+        if refused is not None and refused.reason == "tls":
+            raise RefusedError("tls", f"no TLS with {where}: {refused}")
+        raise refused or ConnectionRefusedError(f"no answer of {where}")
 
     @contextlib.asynccontextmanager
     async def wired(
@@ -157,22 +163,14 @@ class Place:
                     await self._introduce(sock, life, kind, memory=True, **hello)
                     number = await asyncio.shield(watch.number)
                     memory = give_memory(sock)
-                    return Wire(_taken(sock), number, memory, is_first=True)
+                    return Wire(taken(sock), number, memory, is_first=True)
         else:
-            is_far = member.machine != self.machine
-            why = "it is on another machine" if is_far else "this member takes tcp only"
-            self._refuse_far(life, member, why)
+            self._refuse_far(life, member, "it is on another machine")
         async with self.dialled(life, member, kind, memory=False, **hello) as (sock, _):
             number = await asyncio.shield(watch.number)
-            return Wire(_taken(sock), number, -1, is_first=True)
+            return Wire(taken(sock), number, -1, is_first=True)
 
     def _refuse_far(self, life: Life, member: Member, why: str) -> None:
-        if self.needs_encryption:
-            raise WorldError(
-                f"rank {member.rank} of {life} can't be reached by shared memory: {why}; data_tls "
-                "is on, and an edge by TCP is not encrypted: have all members on one machine, "
-                f'with transport="auto", or {REMEDY}'
-            )
         if life.transport == "shared_memory":
             raise WorldError(
                 f"rank {member.rank} of {life} can't be reached by shared memory: {why}; use "
@@ -184,9 +182,9 @@ class Place:
             with contextlib.suppress(OSError):
                 with await near(member) as sock:
                     await self._introduce(sock, life, "watch", watch=name, to=member.uuid)
-                    return _taken(sock)
+                    return taken(sock)
         async with self.dialled(life, member, "watch", watch=name, to=member.uuid) as (sock, _):
-            return _taken(sock)
+            return taken(sock)
 
     async def _introduce(
         self, sock: socket.socket, life: Life, kind: str, **fields: Any
@@ -260,12 +258,6 @@ class Place:
         self, life: Life, rank: int, hello: dict[str, Any], sock: socket.socket
     ) -> Wire:
         life.check_transport(rank, _transport(hello))
-        if self.needs_encryption and _transport(hello) == "tcp":
-            raise RefusedError(
-                "transport",
-                f"data_tls is on at rank {life.rank}, and an edge by TCP is not encrypted: have "
-                f"all members on one machine, or {REMEDY}",
-            )
         watch = await self.watches.take(
             field(hello, "uuid", str),
             field(hello, "watch", str),
@@ -274,14 +266,7 @@ class Place:
         life.exits.callback(self.watches.release, watch)
         await say(sock, ok=True)
         memory = await take_memory(sock) if field(hello, "memory", bool) else -1
-        return Wire(_taken(sock), watch.number.result(), memory, is_first=False)
-
-
-def _taken(sock: socket.socket) -> socket.socket:
-    """Return the connection as one of its own: who has opened it closes nothing any more."""
-    own = socket.socket(fileno=sock.detach())
-    own.setblocking(False)  # a new object takes the limit that is Python's default
-    return own
+        return Wire(taken(sock), watch.number.result(), memory, is_first=False)
 
 
 def _transport(hello: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from hoplite_ray._native import TlsContext
 from hoplite_ray.errors import InvalidArgumentError, WorldError, WrongTypeError
 from hoplite_ray.worlds.introductions import (
     FRAME_BYTES_MAX,
@@ -22,6 +23,8 @@ from hoplite_ray.worlds.introductions import (
     STRANGERS_MAX,
     Acceptor,
     RefusedError,
+    Tls,
+    connected,
     field,
     hear,
     say,
@@ -80,12 +83,17 @@ class Elsewhere:
 class Board:
     """The table of an address, kept by rank 0 and read over TCP. Of one event loop."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, tls: Tls) -> None:
         """Raises OSError if the address can't be listened at."""
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.values: dict[str, bytes] = {}
         sock = socket.create_server(address, family=family, backlog=STRANGERS_MAX)
-        self._acceptor = Acceptor(sock, self._answer)
+        self._acceptor = Acceptor(sock, self._answer, tls)
+
+    @property
+    def refusal(self) -> str:
+        """Which connection could not begin with TLS, and why; empty while all could."""
+        return self._acceptor.refusal
 
     async def close(self) -> None:
         """Stop listening."""
@@ -99,7 +107,8 @@ class Board:
 class Boards:
     """The boards of a manager, each as long as somebody uses it."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Tls) -> None:
+        self._tls = tls
         self._boards: dict[Address, Board] = {}
         self._uses: Counter[Address] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
@@ -118,7 +127,7 @@ class Boards:
         if board is None:
             name, port = address
             try:
-                board = self._boards[address] = Board(address)
+                board = self._boards[address] = Board(address, self._tls)
             except OSError as error:
                 text = f"rank 0 can't listen at tcp://{name}:{port}: {error}"
                 if error.errno == errno.EADDRINUSE:  # a rank 0 that dies has it for a while
@@ -157,6 +166,12 @@ class OwnBoard:
         """Return the value, or None while there is none."""
         return self._boards.board(self._address).values.get(key)
 
+    @property
+    def trouble(self) -> str:
+        """Of the last connection that could not begin with TLS, in words."""
+        refusal = self._boards.board(self._address).refusal
+        return f" ({refusal})" if refusal else ""
+
     def close(self) -> None:
         """End this use of the address."""
         self._boards.release(self._address)
@@ -165,8 +180,9 @@ class OwnBoard:
 class DistantBoard:
     """A rendezvous that rank 0 keeps, in another process."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, tls: TlsContext | None) -> None:
         self._address = address
+        self._tls = tls
         self.trouble = ""  # of the last get, in words
 
     async def set(self, key: str, value: bytes) -> None:
@@ -174,19 +190,21 @@ class DistantBoard:
         raise WorldError("only rank 0 sets what an address is asked for")
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value; None also while nobody listens there."""
-        loop = asyncio.get_running_loop()
-        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
+        """Return the value; None also while nobody listens there.
+
+        Raises:  RefusedError if the listener has no TLS of use.
+        """
         try:
             async with asyncio.timeout(HANDSHAKE_S):
-                with socket.socket(family, socket.SOCK_STREAM) as sock:
-                    sock.setblocking(False)
-                    await loop.sock_connect(sock, self._address)
+                with await connected(*self._address, self._tls) as sock:
                     await say(sock, get=key)
                     value = (await hear(sock, 2 * FRAME_BYTES_MAX)).get("value")
                     self.trouble = ""
                     return bytes.fromhex(value) if isinstance(value, str) else None
         except (OSError, RefusedError, ValueError) as error:
+            if isinstance(error, RefusedError) and error.reason == "tls":
+                name, port = self._address
+                raise RefusedError("tls", f"tcp://{name}:{port}: {error}") from error
             name, port = self._address
             self.trouble = f" (tcp://{name}:{port}: {error or type(error).__name__})"
             return None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hoplite_ray._native import WorldPort
-from hoplite_ray.worlds.introductions import HANDSHAKE_S, RefusedError
+from hoplite_ray.worlds.introductions import HANDSHAKE_S, RefusedError, tls_of
 
 _UNUSED_S = 5 * HANDSHAKE_S  # the edge for which a watch was made comes long before
 
@@ -65,7 +65,7 @@ class Watches:
             if watch.number.cancelled():
                 sock.close()
             else:
-                watch.number.set_result(self._port.watch(sock.detach()))
+                watch.number.set_result(self._port.watch(sock.detach(), tls=tls_of(sock)))
         except Exception as error:
             watch.is_over = True
             if not watch.number.done():
@@ -75,7 +75,7 @@ class Watches:
     def accept(self, peer: str, name: str, sock: socket.socket) -> None:
         """Take a watch that a process has dialled, proven; an edge uses it."""
         watch = self._add(peer, name)
-        watch.number.set_result(self._port.watch(sock.detach()))
+        watch.number.set_result(self._port.watch(sock.detach(), tls=tls_of(sock)))
         self._has_come.set()
         self._has_come = asyncio.Event()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 import types
@@ -15,7 +16,8 @@ from hoplite_ray.serve import discovery
 from hoplite_ray.serve.edges import Door
 from hoplite_ray.serve.outlet import NoReplicaError, Outlet
 from hoplite_ray.serve.query import Query
-from tests.process.world_crew import Crew, Here
+from tests.certificates import Authority
+from tests.process.world_crew import Here, Member
 
 
 def say(path: Path, *doors: dict[str, Any]) -> None:
@@ -42,8 +44,11 @@ async def answers(here: Here, path: Path) -> None:
     await asyncio.gather(second.close(), *closing)
 
 
-async def asks(here: Here, first: dict[str, Any], second: dict[str, Any]) -> tuple[str, str]:
-    """A play: ask, twice, the one that leaves; Serve says later that it went and another came."""
+async def asks(here: Here, first: dict[str, Any], second: dict[str, Any]) -> tuple[str, str, str]:
+    """A play: ask, twice, the one that leaves; Serve says later that it went and another came.
+
+    Returns the answer, what the one is told that does not wait, and how the last edge goes.
+    """
     stage = ("application", "stage")
     handle = types.SimpleNamespace(app_name=stage[0], deployment_name=stage[1], is_initialized=True)
     outlet = Outlet(handle, "an answer")
@@ -59,18 +64,32 @@ async def asks(here: Here, first: dict[str, Any], second: dict[str, Any]) -> tup
     discovery.tell(stage, {"second": second})
     answer = await patient
     assert not outlet.is_replaced and outlet.replicas == ["second"]
+    [transport] = outlet._edges["second"].world.transports.values()
     await outlet.close()
-    return answer, str(refused.value)
+    return answer, str(refused.value), transport
 
 
+@pytest.mark.parametrize("transport", ["shared_memory", "tls"])
 def test_who_leaves_is_replaced_though_serve_has_not_said_so_yet(
-    crew: Crew, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:
-    stage, caller = crew.muster(2)
+    if transport == "tls":
+        settings = Authority(tmp_path / "ours").certify("replica")
+        settings |= {"HOPLITE_RAY_DATA_TLS": "on", "HOPLITE_RAY_WORLD_TRANSPORT": "tcp"}
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+    stage, caller = Member(), Member()
+    with contextlib.ExitStack() as ends:
+        ends.callback(stage.kill)
+        ends.callback(caller.kill)
+        meet(stage, caller, tmp_path, transport)
+
+
+def meet(stage: Member, caller: Member, tmp_path: Path, transport: str) -> None:
     path = tmp_path / "doors"
     stage.tell(answers, path)
     while not path.exists():  # the test's limit ends it else
         time.sleep(0.01)
     caller.tell(asks, *json.loads(path.read_text()))
-    assert caller.answer() == ("second", "stage stage has no replica now")
+    assert caller.answer() == ("second", "stage stage has no replica now", transport)
     stage.answer()

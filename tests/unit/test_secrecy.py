@@ -1,20 +1,23 @@
-"""Where data_tls is on, and what that forbids to edges of stages."""
+"""Where data_tls is on, and what that forbids to NCCL."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import ray
 
+from hoplite_ray._native import WorldPort
 from hoplite_ray.config import Config
 from hoplite_ray.errors import WorldError
 from hoplite_ray.plugin import flag, seams
-from hoplite_ray.serve.outlet import outlets_of
-from hoplite_ray.worlds import secrecy
+from hoplite_ray.worlds import nccl_meeting, secrecy
+from hoplite_ray.worlds.life import Life
+from hoplite_ray.worlds.members import Ability, Member, Record
+from hoplite_ray.worlds.nccl_meeting import connect
 
 VARIABLE = "HOPLITE_RAY_DATA_TLS"
 STORED = {
@@ -46,12 +49,37 @@ def test_what_rays_cluster_has_counts(
     assert not secrecy.needs_encryption()
 
 
-def test_an_ingress_with_edges_is_refused_where_data_must_be_encrypted(
+def life(*machines: str, is_needed: bool) -> Life:
+    """A life whose members have NCCL, each on its machine."""
+    ability = Ability(23007, "", is_needed=is_needed)
+    addresses = (("127.0.0.1", 1),)
+    members = {
+        rank: Member(rank, str(rank), addresses, machine, ability)
+        for rank, machine in enumerate(machines)
+    }
+    made = Life(Record("w", 1, "life", b"token", members[0]), 0, "auto")
+    port = SimpleNamespace(open_world=lambda *_: SimpleNamespace(close=lambda: None))
+    made.open(cast(WorldPort, port), 1, members)
+    return made
+
+
+def test_between_machines_nccl_is_refused_where_data_must_be_encrypted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(VARIABLE, "on")
-    with pytest.raises(WorldError, match="edges between replicas are not encrypted: give"):
-        asyncio.run(outlets_of({}, "worlds", "a query"))
-    assert asyncio.run(outlets_of({}, "serve", "a query")) == {}
-    monkeypatch.delenv(VARIABLE)
-    assert asyncio.run(outlets_of({}, "worlds", "a query")) == {}
+    said = "between machines NCCL's own connections are not encrypted"
+    gpu = asyncio.run(connect(life("here", "there", is_needed=False), 0, is_secret=True))
+    assert said in gpu.lacks
+    with pytest.raises(WorldError, match=said):
+        asyncio.run(connect(life("here", "there", is_needed=True), 0, is_secret=True))
+
+    async def opened(*_: Any) -> str:
+        return "it was opened"
+
+    async def verdict(_: Life, failure: str, number: int) -> str:
+        return failure
+
+    monkeypatch.setattr(nccl_meeting, "_open", opened)
+    monkeypatch.setattr(nccl_meeting, "_verdict", verdict)
+    for machines, is_secret in ((("here", "here"), True), (("here", "there"), False)):
+        gpu = asyncio.run(connect(life(*machines, is_needed=False), 0, is_secret=is_secret))
+        assert gpu.lacks == "it was opened"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import struct
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ import pytest
 
 from hoplite_ray.serve import edges, managers
 from hoplite_ray.serve.edges import Door
+from hoplite_ray.worlds.secrecy import Secrecy
+from tests.certificates import Authority
 
 LISTENS = "0A"  # as /proc/net/tcp has it
 
@@ -20,10 +25,12 @@ async def no_handler(request: Any, begun: Any) -> None:
     raise AssertionError("nobody calls")
 
 
-def knock(line: bytes) -> tuple[bytes, list[dict[str, Any]]]:
-    """Say a line at a door, `TOKEN` in it being the door's; returns what it answers, and what the
-    loop was told of.
-    """
+def framed(body: bytes) -> bytes:
+    return struct.pack("<I", len(body)) + body
+
+
+def knock(said: Callable[[str], bytes]) -> tuple[bytes, list[dict[str, Any]]]:
+    """Say bytes at a door, of its token; returns what it answers, and what the loop was told of."""
     told: list[dict[str, Any]] = []
 
     async def run() -> bytes:
@@ -31,29 +38,56 @@ def knock(line: bytes) -> tuple[bytes, list[dict[str, Any]]]:
         door = Door(no_handler, "an answer")
         where = await door.open()
         reader, writer = await asyncio.open_connection(where["address"], where["port"])
-        writer.write(line.replace(b"TOKEN", where["token"].encode()) + b"\n")
-        answer = await asyncio.wait_for(reader.read(), 30)
+        writer.write(said(where["token"]))
+        writer.write_eof()
+        answer = b""
+        with suppress(ConnectionResetError):  # of bytes that were not read
+            answer = await asyncio.wait_for(reader.read(), 30)
         writer.close()
-        while door._tasks:
-            await asyncio.wait(door._tasks)
         await door.close()
         return answer
 
     return asyncio.run(run()), told
 
 
+def hello(token: str, version: int | None = edges.VERSION) -> bytes:
+    return framed(json.dumps({"token": token, "world": "a>b", "version": version}).encode())
+
+
 @pytest.mark.parametrize(
-    "line",
-    [b"[" * 16_000, b"{" * 20_000, b"\xff", b"", b"7", b"[]", b"{}", b'{"token": "\xc3\xa9"}'],
-    ids=["deep", "long", "no text", "nothing", "number", "list", "no token", "another token"],
+    "said",
+    [
+        framed(b"[" * 16_000),
+        b"{" * 20_000,
+        framed(b"\xff"),
+        b"",
+        framed(b"7"),
+        framed(b"[]"),
+        framed(b"{}"),
+        framed('{"token": "é"}'.encode()),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    ],
+    ids=["deep", "long", "no text", "none", "number", "list", "no token", "another token", "TLS"],
 )
 def test_a_stranger_hears_nothing_and_has_no_traceback_printed(
-    line: bytes, caplog: pytest.LogCaptureFixture
+    said: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Case review_17."""
     with caplog.at_level("INFO"):
-        assert knock(line) == (b"", [])
+        assert knock(lambda _: said) == (b"", [])
     assert not caplog.records
+
+
+def test_with_data_tls_a_stranger_without_a_certificate_is_not_listened_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    certified = Authority(tmp_path / "ours").certify("replica")
+    for name, value in {**certified, "HOPLITE_RAY_DATA_TLS": "on"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(edges, "secrecy", Secrecy())
+    monkeypatch.setattr(edges, "hear", None)
+    answer, told = knock(hello)
+    assert answer.startswith(b"\x15\x03") and not told  # an alert: it speaks TLS
 
 
 def test_an_unexpected_failure_behind_the_door_is_one_line(
@@ -63,7 +97,6 @@ def test_an_unexpected_failure_behind_the_door_is_one_line(
         raise AssertionError("it is broken")
 
     monkeypatch.setattr(edges, "manager", no_manager)
-    hello = json.dumps({"token": "TOKEN", "world": "a>b", "version": edges.VERSION}).encode()
     with caplog.at_level("WARNING", logger="hoplite_ray.serve"):
         assert knock(hello) == (b"", [])
     assert caplog.messages == ["an edge by the door has failed: AssertionError: it is broken"]
@@ -74,9 +107,8 @@ def test_replicas_of_two_versions_say_so_and_open_no_edge(
     version: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     why = f"has version {version} of edges, and this process {edges.VERSION}: an update"
-    hello = json.dumps({"token": "TOKEN", "world": "a>b", "version": version}).encode()
     with caplog.at_level("WARNING", logger="hoplite_ray.serve"):
-        assert knock(hello) == (b"", [])
+        assert knock(lambda token: hello(token, version)) == (b"", [])
     (told,) = caplog.messages
     assert f"a caller {why}" in told
     door = {"address": "127.0.0.1", "port": 1, "token": "", "version": version}
