@@ -4,14 +4,18 @@
 
 Two nodes over loopback, without TLS and with it, taking turns: an object is put on one and got on
 the other. Told are the goodput, and what 10 Gbit/s would take of a core on either side; both count
-the node's whole process, which a transfer of one object keeps busy with one thread.
+the node's whole process, which a transfer of one object keeps busy with one thread. Then two
+members of a world, whose edge goes by TCP over loopback: the goodput of arrays, each of which is
+acknowledged, and the round trip of a small one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
+import socket
 import statistics
 import subprocess
 import tempfile
@@ -22,12 +26,15 @@ from typing import NamedTuple
 import numpy as np
 from meters import cpu_s, machine
 
-from hoplite_ray import Store, new_id
+from hoplite_ray import Store, WorldError, new_id
 from hoplite_ray.launch import NodeProcess
+from hoplite_ray.worlds import World, WorldManager
 
 MIB = 1 << 20
 TIMEOUT_S = 60.0
 TEN_GIGABIT = 10e9 / 8
+ARRAY_BYTES = 4 * MIB  # of an edge's
+SMALL_BYTES = 1000
 CERTIFY = (
     "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=node "
     "-addext subjectAltName=IP:127.0.0.1"
@@ -70,6 +77,70 @@ class Pair:
         return sender_s, receiver_s
 
 
+class Edge:
+    """A world of this process and another one, which sends back a small array for each."""
+
+    def __init__(self, stack: ExitStack, data_tls: str) -> None:
+        os.environ["HOPLITE_RAY_DATA_TLS"] = data_tls
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        other = multiprocessing.get_context("spawn").Process(target=answer, args=(address,))
+        other.start()
+        stack.callback(other.join)
+        manager = stack.enter_context(WorldManager())
+        self._world = joined(manager, 0, address)
+        self._array = np.random.default_rng(0).integers(0, 256, ARRAY_BYTES, np.uint8)
+        self._small = self._array[:SMALL_BYTES].copy()
+
+    def seconds(self, count: int, *, is_small: bool) -> float:
+        """Send so many arrays, each once the one before is acknowledged."""
+        array = self._small if is_small else self._array
+        began_s = time.perf_counter()
+        for _ in range(count):
+            self._world.blocking.send(array, dst=1)
+            self._world.blocking.recv(self._small, src=1)
+        return time.perf_counter() - began_s
+
+
+def joined(manager: WorldManager, rank: int, address: str) -> World:
+    how = {"size": 2, "rendezvous": address, "transport": "tcp", "timeout_s": TIMEOUT_S}
+    return manager.blocking.join("edge", rank=rank, **how)
+
+
+def answer(address: str) -> None:
+    """The other process of an edge, until that ends."""
+    small = np.zeros(SMALL_BYTES, np.uint8)
+    with WorldManager() as manager:
+        world = joined(manager, 1, address).blocking
+        try:
+            while True:
+                world.recv(src=0)
+                world.send(small, dst=0)
+        except WorldError:  # its peer has closed
+            pass
+
+
+def measured_edges(count: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Edges of both kinds in turns: figures by `data_tls`."""
+    with ExitStack() as stack:
+        edges = {data_tls: Edge(stack, data_tls) for data_tls in ("off", "on")}
+        large: dict[str, list[float]] = {data_tls: [] for data_tls in edges}
+        small: dict[str, list[float]] = {data_tls: [] for data_tls in edges}
+        for turn in range(rounds + 1):
+            for data_tls, edge in edges.items():
+                figures = [edge.seconds(count, is_small=is_small) for is_small in (False, True)]
+                if turn > 0:
+                    large[data_tls].append(figures[0])
+                    small[data_tls].append(figures[1])
+    return {
+        f"edge_{name}": {
+            "gb_per_s": round(count * ARRAY_BYTES / statistics.median(large[name]) / 1e9, 2),
+            "round_trip_us": round(statistics.median(small[name]) / count * 1e6, 1),
+        }
+        for name in edges
+    }
+
+
 def certify(folder: str) -> dict[str, str]:
     """Ray's settings for nodes on this machine, whose certificate is its own authority."""
     key, certificate = f"{folder}/key", f"{folder}/certificate"
@@ -96,10 +167,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size-mib", type=int, default=1024, help="of each object")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--arrays", type=int, default=200, help="of each size, over an edge")
     parser.add_argument("--toy", action="store_true", help="a size that proves only that it runs")
     asked = parser.parse_args()
     if asked.toy:
-        asked.size_mib, asked.rounds = 16, 1
+        asked.size_mib, asked.rounds, asked.arrays = 16, 1, 2
     size_bytes = asked.size_mib * MIB
     array = np.random.default_rng(0).integers(0, 256, size_bytes, np.uint8)
     with ExitStack() as stack:
@@ -111,7 +183,8 @@ def main() -> None:
                 cost = pair.transfer(array)
                 if turn > 0:
                     runs[data_tls].append(cost)
-    figures = {f"data_tls_{name}": told(costs, size_bytes) for name, costs in runs.items()}
+        figures = {f"data_tls_{name}": told(costs, size_bytes) for name, costs in runs.items()}
+        figures |= measured_edges(asked.arrays, asked.rounds)
     for name, each in figures.items():
         print(f"{name:12s}", "  ".join(f"{key} {value}" for key, value in each.items()))
     print(json.dumps({**machine(), "size_bytes": size_bytes, "rounds": asked.rounds, **figures}))
