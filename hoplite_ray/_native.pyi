@@ -197,9 +197,9 @@ class Client:
 
 WORLD_MEMORY_BYTES: int = 4202496
 
-class TlsSession:
+class TlsEnd:
     """
-    TLS over one connection; once it is open an edge or a watch may take it over.
+    One end of TLS over a connection; once it is open an edge or a watch may take it over.
     """
 
     def receive(self, fd: int, size_bytes: int) -> bytes:
@@ -229,7 +229,7 @@ class TlsContext:
 
     def __init__(self, certificate: str, key: str, authority: str) -> None: ...
 
-    def begin(self, *, dials: bool) -> TlsSession: ...
+    def begin(self, *, dials: bool) -> TlsEnd: ...
 
 class Received:
     """What a member sent; a writable buffer."""
@@ -315,7 +315,7 @@ class WorldEdges:
     def receive_new(self, rank: int, key: int, operation: int) -> WorldOperation:
         """Receive what comes, into memory of its own."""
 
-    def add_edge(self, rank: int, watch: int, fd: int, *, memory: int = -1, is_first: bool = False, tls: TlsSession | None = None) -> None:
+    def add_edge(self, rank: int, watch: int, fd: int, *, memory: int = -1, is_first: bool = False, tls: TlsEnd | None = None) -> None:
         """
         Take over a connection to a member, with its TLS, and memory that both share, if there is any.
         """
@@ -360,7 +360,7 @@ class WorldPort:
 
     def __init__(self, *, suspect_s: float, dead_s: float, cut_s: float) -> None: ...
 
-    def watch(self, fd: int, *, tls: TlsSession | None = None) -> int:
+    def watch(self, fd: int, *, tls: TlsEnd | None = None) -> int:
         """Take over a connection whose other end is watched as well; its number."""
 
     def forget(self, watch: int) -> None:

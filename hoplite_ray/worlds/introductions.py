@@ -20,7 +20,7 @@ import struct
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from hoplite_ray._native import TlsContext, TlsSession
+from hoplite_ray._native import TlsContext, TlsEnd
 from hoplite_ray.errors import HopliteError, PeerLostError, WorldError
 
 FRAME_BYTES_MAX = 64 << 10
@@ -53,11 +53,11 @@ class RefusedError(WorldError):
 class TlsSocket(socket.socket):
     """A connection whose bytes go by TLS: `say` and `hear` go by its session, nothing else may."""
 
-    def __init__(self, sock: socket.socket, session: TlsSession) -> None:
+    def __init__(self, sock: socket.socket, tls: TlsEnd) -> None:
         """Take a connection over."""
         super().__init__(fileno=sock.detach())
         self.setblocking(False)  # a new object takes the limit that is Python's default
-        self.tls = session
+        self.tls = tls
 
 
 def taken(sock: socket.socket) -> socket.socket:
@@ -69,7 +69,7 @@ def taken(sock: socket.socket) -> socket.socket:
     return own
 
 
-def tls_of(sock: socket.socket) -> TlsSession | None:
+def tls_of(sock: socket.socket) -> TlsEnd | None:
     """Return what goes with a connection's descriptor to the native core."""
     return sock.tls if isinstance(sock, TlsSocket) else None
 

@@ -97,7 +97,7 @@ nb::object receive_new(const PyWorld& self, std::uint32_t rank, std::uint64_t ke
 }
 
 void add_edge(const PyWorld& self, std::uint32_t rank, std::uint64_t watch, int fd, int memory,
-              bool is_first, PyTlsSession* tls) {
+              bool is_first, PyTlsEnd* tls) {
   UniqueFd socket(fd);
   UniqueFd shared(memory);
   std::unique_ptr<TlsSession> session = released(tls);
@@ -199,7 +199,7 @@ void bind_port(nb::module_& m) {
       .def(nb::init<double, double, double>(), nb::kw_only(), "suspect_s"_a, "dead_s"_a, "cut_s"_a)
       .def(
           "watch",
-          [](PyPort& self, int fd, PyTlsSession* tls) {
+          [](PyPort& self, int fd, PyTlsEnd* tls) {
             UniqueFd connection(fd);
             Stream stream(std::move(connection), released(tls));
             return unwrap(self.progress->watch(std::move(stream))).value;

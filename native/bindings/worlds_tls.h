@@ -19,9 +19,9 @@ namespace hoplite::worlds {
 
 using namespace nb::literals;
 
-class PyTlsSession : public Handle {
+class PyTlsEnd : public Handle {
  public:
-  explicit PyTlsSession(std::unique_ptr<TlsSession> begun) : session_(std::move(begun)) {}
+  explicit PyTlsEnd(std::unique_ptr<TlsSession> begun) : session_(std::move(begun)) {}
 
   nb::bytes receive(int fd, std::size_t size_bytes) {
     Bytes into(size_bytes);
@@ -68,28 +68,28 @@ struct PyTlsContext : Handle {
   PyTlsContext(std::string certificate, std::string key, std::string authority)
       : context(unwrap(
             TlsContext::open({std::move(certificate), std::move(key), std::move(authority)}))) {}
-  PyTlsSession begin(bool dials) {
-    return PyTlsSession(
-        context.begin(dials ? TlsSession::Side::kDials : TlsSession::Side::kListens));
+  PyTlsEnd begin(bool dials) {
+    return PyTlsEnd(context.begin(dials ? TlsSession::Side::kDials : TlsSession::Side::kListens));
   }
 };
 
-inline std::unique_ptr<TlsSession> released(PyTlsSession* session) {
+inline std::unique_ptr<TlsSession> released(PyTlsEnd* session) {
   return session == nullptr ? nullptr : session->release();
 }
 
 inline void bind_tls(nb::module_& m) {
-  nb::class_<PyTlsSession>(m, "TlsSession",
-                           "TLS over one connection; once it is open an edge or a watch may take "
-                           "it over.")
-      .def("receive", &PyTlsSession::receive, "fd"_a, "size_bytes"_a,
+  nb::class_<PyTlsEnd>(
+      m, "TlsEnd",
+      "One end of TLS over a connection; once it is open an edge or a watch may take "
+      "it over.")
+      .def("receive", &PyTlsEnd::receive, "fd"_a, "size_bytes"_a,
            "Greet as far as that goes, and return at most so many bytes; none: nothing now.")
-      .def("send", &PyTlsSession::send, "fd"_a, "data"_a,
+      .def("send", &PyTlsEnd::send, "fd"_a, "data"_a,
            "Return how many bytes were taken; some of them may be unsent.")
-      .def("flush", &PyTlsSession::flush, "fd"_a, "Send what is unsent, as far as that goes.")
-      .def_prop_ro("is_open", &PyTlsSession::is_open, "Whether the greeting is over.")
-      .def_prop_ro("has_unsent", &PyTlsSession::has_unsent)
-      .def_prop_ro("binding", &PyTlsSession::binding,
+      .def("flush", &PyTlsEnd::flush, "fd"_a, "Send what is unsent, as far as that goes.")
+      .def_prop_ro("is_open", &PyTlsEnd::is_open, "Whether the greeting is over.")
+      .def_prop_ro("has_unsent", &PyTlsEnd::has_unsent)
+      .def_prop_ro("binding", &PyTlsEnd::binding,
                    "32 bytes that both ends of this session have, and no other session.");
   nb::class_<PyTlsContext>(m, "TlsContext", "What sessions of TLS begin with: the texts of PEM.")
       .def(nb::init<std::string, std::string, std::string>(), "certificate"_a, "key"_a,
