@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/attachment.h"
 
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
 #include <utility>
 #include <variant>
 
@@ -18,28 +11,43 @@
 namespace hoplite {
 namespace {
 
-bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+// What ends or gives back what was begun is never refused. A seal is not: its range is private
+// then.
+Outbox::Room room_for(const CommandBody& body) {
+  const bool is_due = std::holds_alternative<CancelCommand>(body) ||
+                      std::holds_alternative<ReleaseCommand>(body) ||
+                      std::holds_alternative<WroteCommand>(body);
+  return is_due ? Outbox::Room::kAlways : Outbox::Room::kBounded;
+}
+
+// Of others the node has to hear: a deletion is wanted though its caller waits no longer.
+bool is_withdrawable(const CommandBody& body) {
+  return std::holds_alternative<GetCommand>(body) || std::holds_alternative<PutCommand>(body);
+}
 
 }  // namespace
 
-Result<std::shared_ptr<Attachment>> Attachment::open(const std::string& socket_path) {
+Result<std::shared_ptr<Attachment>> Attachment::open(const std::string& socket_path,
+                                                     std::uint64_t unread_bytes_max) {
   auto opened = attach_to(socket_path);
   if (!opened) return opened.error();
   auto attachment =
       std::make_shared<Attachment>(std::move(opened->socket), std::move(opened->writable),
-                                   std::move(opened->readonly), opened->attached);
-  if (!attachment->waiter_.wake.is_open() || !attachment->watcher_.wake.is_open()) {
+                                   std::move(opened->readonly), opened->attached, unread_bytes_max);
+  if (!attachment->waiter_.wake.is_open() || !attachment->watcher_.wake.is_open() ||
+      !attachment->outbox_.is_open()) {
     return system_error("eventfd");
   }
   return attachment;
 }
 
 Attachment::Attachment(UniqueFd socket, UniqueFd writable, UniqueFd readonly,
-                       const Attached& attached)
+                       const Attached& attached, std::uint64_t unread_bytes_max)
     : socket_(std::move(socket)),
       writable_(std::move(writable)),
       readonly_(std::move(readonly)),
-      attached_(attached) {
+      attached_(attached),
+      outbox_(socket_.value(), unread_bytes_max, [this] { read_beside(); }) {
   guard_against_fork(this);
 }
 
@@ -63,7 +71,7 @@ bool Attachment::is_alive() {
   if (is_forked_) return false;
   {
     std::unique_lock guard(mutex_);
-    if (!end_ && !waiter_.is_taken) lead(guard, waiter_, POLLIN, Duration{0});
+    if (!end_ && !waiter_.is_taken) lead(guard, waiter_, Duration{0});
     if (end_) return false;
   }
   release_orphans();
@@ -83,8 +91,13 @@ Result<std::shared_ptr<Request>> Attachment::ask(ObjectId object, CommandBody bo
     request = add(object, incarnation, size_bytes, std::move(pin));
   }
   release_orphans();
-  if (auto sent = send({ClientId{0}, request->id(), std::move(body)}); !sent) return sent.error();
-  cancel_if_closed({&request, 1});
+  const bool may_be_withdrawn = is_withdrawable(body);
+  auto sent = send({ClientId{0}, request->id(), std::move(body)});
+  if (!sent) {
+    refuse({&request, 1}, sent.error());
+    return sent.error();
+  }
+  note_sent({&request, 1}, may_be_withdrawn ? *sent : 0);
   return request;
 }
 
@@ -94,28 +107,48 @@ Result<std::vector<std::shared_ptr<Request>>> Attachment::ask_gets(
   std::vector<std::shared_ptr<Request>> requests;
   requests.reserve(objects.size());
   Bytes commands;
+  std::vector<std::size_t> ends;
   {
     const std::lock_guard guard(mutex_);
     for (const ObjectId& object : objects) {
       requests.push_back(add(object));
       encode(Command{ClientId{0}, requests.back()->id(), GetCommand{object, exist}}, commands);
+      ends.push_back(commands.size());
     }
   }
   release_orphans();
-  if (auto sent = send(commands, {}); !sent) return sent.error();
-  cancel_if_closed(requests);
+  if (objects.empty()) return requests;
+  auto sent = send({commands, ends, {}, Outbox::Room::kBounded});
+  if (!sent) {
+    refuse(requests, sent.error());
+    return sent.error();
+  }
+  note_sent(requests, *sent);
   return requests;
 }
 
-// A close() in another thread may have cancelled them before they were sent.
-void Attachment::cancel_if_closed(std::span<const std::shared_ptr<Request>> sent) {
+void Attachment::note_sent(std::span<const std::shared_ptr<Request>> sent, std::uint64_t number) {
   {
     const std::lock_guard guard(mutex_);
-    if (!end_) return;
+    if (!end_) {
+      for (const std::shared_ptr<Request>& request : sent) {
+        request->unsent_ = number == 0 ? 0 : number++;
+      }
+      return;
+    }
   }
+  // A close() in another thread may have cancelled them before they were sent.
   for (const std::shared_ptr<Request>& request : sent) {
     [[maybe_unused]] const auto told =
         send({ClientId{0}, request->id(), CancelCommand{request->object()}});
+  }
+}
+
+// The node never hears of them.
+void Attachment::refuse(std::span<const std::shared_ptr<Request>> unsent, const Error& why) {
+  const std::lock_guard guard(mutex_);
+  for (const std::shared_ptr<Request>& request : unsent) {
+    if (pending_.erase(request->id_) > 0) finish(*request, why, {});
   }
 }
 
@@ -131,47 +164,32 @@ std::shared_ptr<Request> Attachment::add(ObjectId object, Incarnation incarnatio
 
 Result<void> Attachment::tell(RequestId request, CommandBody body) {
   if (auto usable = check(); !usable) return usable.error();
-  return send({ClientId{0}, request, std::move(body)});
+  if (auto sent = send({ClientId{0}, request, std::move(body)}); !sent) return sent.error();
+  return {};
 }
 
-Result<void> Attachment::send(const Command& command) {
+Result<std::uint64_t> Attachment::send(const Command& command) {
   Bytes head;
   encode(command, head);
+  const std::size_t end = head.size();
   const auto* put = std::get_if<PutCommand>(&command.body);
-  if (put == nullptr) return send(head, {});
-  return send(head, {const_cast<std::byte*>(put->payload.data()), put->payload.size()});
+  const auto payload = put == nullptr ? std::span<const std::byte>{} : std::span(put->payload);
+  return send({head, {&end, 1}, payload, room_for(command.body)});
 }
 
-Result<void> Attachment::send(std::span<std::byte> head, std::span<std::byte> payload) {
-  std::array<iovec, 2> parts{iovec{head.data(), head.size()},
-                             iovec{payload.data(), payload.size()}};
-  std::size_t left = head.size() + payload.size();
-  const std::lock_guard guard(sending_);  // a frame goes out whole before the next one
-  while (left > 0) {
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = parts.size();
-    const ssize_t sent = ::sendmsg(socket_.value(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) {
-      if (!would_block()) {
-        const Error why = system_error("sending to the node", Code::kNodeLost);
-        const std::lock_guard table(mutex_);
-        die(why);
-        return why;
-      }
-      if (auto writable = wait_until_writable(); !writable) return writable.error();
-      continue;
-    }
-    left -= static_cast<std::size_t>(sent);
-    auto skip = static_cast<std::size_t>(sent);
-    for (iovec& part : parts) {
-      const std::size_t here = std::min(skip, part.iov_len);
-      part.iov_base = static_cast<std::byte*>(part.iov_base) + here;
-      part.iov_len -= here;
-      skip -= here;
-    }
+Result<std::uint64_t> Attachment::send(const Outbox::Frames& frames) {
+  auto sent = outbox_.send(frames);
+  if (sent) return sent;
+  if (sent.error().code == Code::kStoreFull) {
+    return Error{Code::kStoreFull,
+                 "node " + std::to_string(attached_.node.value) +
+                     " does not read: " + sent.error().text +
+                     " of this process wait for it already, because it is stopped or starved; "
+                     "wait for what is begun before you begin more, and run `hoplite-ray doctor`"};
   }
-  return {};
+  const std::lock_guard guard(mutex_);
+  lose(sent.error());
+  return sent;
 }
 
 void Attachment::close() {
@@ -180,7 +198,9 @@ void Attachment::close() {
   {
     const std::lock_guard guard(mutex_);
     if (end_) return;
-    for (const auto& [id, request] : pending_) pending.emplace_back(id, request->object());
+    for (const auto& [id, request] : pending_) {
+      if (!outbox_.withdraw(request->unsent_)) pending.emplace_back(id, request->object());
+    }
     die({Code::kNodeLost, "the client was closed"});  // before an answer to a cancel can come in
   }
   for (const auto& [id, object] : pending) {
@@ -220,11 +240,13 @@ void Attachment::forget(Request& request) { take_back(request); }
 
 void Attachment::take_back(Request& request) {
   if (is_forked_) return;
+  bool is_asked = true;
   {
     const std::lock_guard guard(mutex_);
     using Range = Request::Range;
     if (pending_.erase(request.id_) > 0) {
-      cancelled_.emplace(request.id_, request.object_);
+      is_asked = !outbox_.withdraw(request.unsent_);
+      if (is_asked) cancelled_.emplace(request.id_, request.object_);
       finish(request, Error{Code::kCancelled, "the request was cancelled"}, {});
       wake(waiter_);
     } else if (request.range_ == Range::kReserved) {
@@ -235,6 +257,7 @@ void Attachment::take_back(Request& request) {
     }
     progress_.notify_all();
   }
+  if (!is_asked) return;
   [[maybe_unused]] const auto told =
       tell(request.id_, CancelCommand{request.object_});  // fails if the node died
 }
@@ -303,6 +326,7 @@ void Attachment::after_fork_in_child() {
   is_forked_ = true;
   waiter_.wake.reset();
   watcher_.wake.reset();
+  outbox_.after_fork_in_child();
   writable_.reset();
   readonly_.reset();
   // Without views in the child the node must notice the parent's death, which needs the last copy

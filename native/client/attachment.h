@@ -1,12 +1,12 @@
 // What all requests, views and the Client of one attachment share: the Unix socket to the node, the
-// arena's two descriptors, and the table of pending requests. One mutex guards the table, another
-// orders what is sent. Reading is by leader and followers: of the threads that wait for a request,
-// one sits in poll(2), reads, hands out the answers, and passes the seat on when its own is there.
-// next_finished() waits for many requests; it reads only while nobody waits for a single one, whose
-// thread would otherwise get its answer by a second wake-up. Lives as long as the last request or
-// view that points to it; the socket closes with it. After a fork the child's copy is dead: it
-// never sends and never locks. Pins that were alive at the fork are not released one by one any
-// more, but with the last copy of the socket. SPDX-License-Identifier: Apache-2.0
+// arena's two descriptors, and the table of pending requests, which one mutex guards. What is sent
+// goes through an outbox: no call waits for the node. Reading is by leader and followers: of the
+// threads that wait for a request, one sits in poll(2), reads, hands out the answers, and passes
+// the seat on when its own is there. next_finished() waits for many requests; it reads only while
+// no thread waits for a single one and would get its answer by a second wake-up. Lives as long as
+// the last request or view that points to it; the socket closes with it. After a fork the child's
+// copy is dead: it never sends and never locks. Pins that were alive at the fork are released with
+// the last copy of the socket. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <atomic>
@@ -25,6 +25,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "client/outbox.h"
 #include "client/request.h"
 #include "io/brief_look.h"
 #include "io/unique_fd.h"
@@ -34,8 +35,10 @@ namespace hoplite {
 
 class Attachment : public std::enable_shared_from_this<Attachment> {
  public:
-  [[nodiscard]] static Result<std::shared_ptr<Attachment>> open(const std::string& socket_path);
-  Attachment(UniqueFd socket, UniqueFd writable, UniqueFd readonly, const Attached& attached);
+  [[nodiscard]] static Result<std::shared_ptr<Attachment>> open(
+      const std::string& socket_path, std::uint64_t unread_bytes_max = kUnreadCommandsBytesMax);
+  Attachment(UniqueFd socket, UniqueFd writable, UniqueFd readonly, const Attached& attached,
+             std::uint64_t unread_bytes_max);
   ~Attachment();
 
   [[nodiscard]] const Attached& attached() const { return attached_; }
@@ -98,29 +101,30 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // Waits with others until `is_over` (asked under mutex_, after each answer), or for `timeout`.
   template <typename IsOver>
   bool wait_until(const IsOver& is_over, Duration timeout);
-  [[nodiscard]] Result<void> send(const Command& command);
-  [[nodiscard]] Result<void> send(std::span<std::byte> head, std::span<std::byte> payload);
-  [[nodiscard]] Result<void> wait_until_writable();
-  // Waits on `seat` for one of `events` (of poll(2)), then hands out whatever answers have come.
+  [[nodiscard]] Result<std::uint64_t> send(const Command& command);  // its number in the outbox
+  [[nodiscard]] Result<std::uint64_t> send(const Outbox::Frames& frames);
+  // Waits on `seat`, then hands out whatever answers have come.
   // REQUIRES: `guard` holds mutex_, which is let go of meanwhile; the seat is free.
-  void lead(std::unique_lock<std::mutex>& guard, Seat& seat, short events, Duration timeout);
+  void lead(std::unique_lock<std::mutex>& guard, Seat& seat, Duration timeout);
+  void read_beside();  // by the outbox's thread
   static void wake(const Seat& seat);
   [[nodiscard]] Result<void> read();
   [[nodiscard]] Result<void> parse();
-  void cancel_if_closed(std::span<const std::shared_ptr<Request>> sent);
+  // The first is sent as `number`; they may be withdrawn unless it is 0.
+  void note_sent(std::span<const std::shared_ptr<Request>> sent, std::uint64_t number);
+  void refuse(std::span<const std::shared_ptr<Request>> unsent, const Error& why);
   void take_back(Request& request);
   void hand_out(LocalReply arrived, Bytes payload);
   void finish(Request& request, Reply reply, Bytes payload);
   void announce(const Request& request);
-  void die(const Error& why);
-  void release_orphans();  // REQUIRES: no mutex is held
+  void die(const Error& why);   // nothing can be asked any more
+  void lose(const Error& why);  // the node is gone
+  void release_orphans();       // REQUIRES: no mutex is held
 
   UniqueFd socket_;
   UniqueFd writable_;
   UniqueFd readonly_;
   Attached attached_;
-  std::mutex sending_;  // before mutex_, where both are held
-
   std::mutex mutex_;
   std::condition_variable progress_;
   Seat waiter_;           // of one who waits for a request of its own
@@ -140,6 +144,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   std::atomic<bool> is_forked_{false};
   std::atomic<std::uint64_t> pins_{0};
   std::atomic<std::uint64_t> fork_count_{0};
+  Outbox outbox_;  // the last: its thread uses all of these
 };
 
 }  // namespace hoplite

@@ -18,8 +18,6 @@ namespace hoplite {
 namespace {
 
 constexpr std::size_t kReadBytes = 128_KiB;  // one inline reply, or some thousand small ones
-// A sender that finds the socket full looks this often whether it may be the one who reads.
-constexpr Duration kFullSocketPoll = 20_ms;
 
 using SteadyClock = std::chrono::steady_clock;
 
@@ -57,7 +55,7 @@ bool Attachment::wait_until(const IsOver& is_over, Duration timeout) {
     for (Duration left = timeout; !(is_done = is_over()); left = until(deadline)) {
       if (left.ns == 0 && !std::exchange(is_first, false)) break;
       if (!waiter_.is_taken) {
-        lead(guard, waiter_, POLLIN, left);
+        lead(guard, waiter_, left);
       } else {
         progress_.wait_for(guard, std::chrono::nanoseconds(left.ns));
       }
@@ -110,7 +108,7 @@ Result<std::optional<RequestId>> Attachment::next_finished(Duration timeout) {
     for (Duration left = timeout; finished_.empty(); left = until(deadline)) {
       if (end_) return *end_;
       if (!waiter_.is_taken && !watcher_.is_taken) {
-        lead(guard, watcher_, POLLIN, left);
+        lead(guard, watcher_, left);
       } else {
         progress_.wait_for(guard, std::chrono::nanoseconds(left.ns));
       }
@@ -125,14 +123,14 @@ Result<std::optional<RequestId>> Attachment::next_finished(Duration timeout) {
   return id;
 }
 
-void Attachment::lead(std::unique_lock<std::mutex>& guard, Seat& seat, short events,
-                      Duration timeout) {
+void Attachment::lead(std::unique_lock<std::mutex>& guard, Seat& seat, Duration timeout) {
   seat.is_taken = true;
+  outbox_.push();  // its thread may not have started
   guard.unlock();
-  std::array<pollfd, 2> awaited{pollfd{socket_.value(), events, 0},
+  std::array<pollfd, 2> awaited{pollfd{socket_.value(), POLLIN, 0},
                                 pollfd{seat.wake.value(), POLLIN, 0}};
   const auto is_there = [&] { return ::poll(awaited.data(), awaited.size(), 0) != 0; };
-  const bool is_for_one = &seat == &waiter_ && events == POLLIN && timeout.ns > 0;
+  const bool is_for_one = &seat == &waiter_ && timeout.ns > 0;
   if (!is_for_one || !brief_look_.finds(is_there)) {
     ::poll(awaited.data(), awaited.size(), poll_ms(timeout));
   }
@@ -140,27 +138,25 @@ void Attachment::lead(std::unique_lock<std::mutex>& guard, Seat& seat, short eve
   if (awaited[1].revents != 0) ::eventfd_read(seat.wake.value(), &count);
   guard.lock();
   seat.is_taken = false;
-  const bool is_readable = (awaited[0].revents & ~POLLOUT) != 0;
+  const bool is_readable = awaited[0].revents != 0;
   // Whoever waits for one answer has come meanwhile and reads it without a detour.
   if (&seat == &watcher_ && waiter_.is_taken) return;
   if (is_readable && !end_) {
-    if (auto taken = read(); !taken) die(taken.error());
+    if (auto taken = read(); !taken) lose(taken.error());
   }
   progress_.notify_all();  // those who are served, and one who reads next
 }
 
-// The node stops listening to a client that leaves its answers unread, so a sender reads meanwhile.
-Result<void> Attachment::wait_until_writable() {
-  std::unique_lock guard(mutex_);
-  if (end_) return *end_;
-  if (!waiter_.is_taken) {
-    lead(guard, waiter_, POLLIN | POLLOUT, kFullSocketPoll);
-    return {};
+// Both seats may be taken by threads whose answers come in here, or whose turn it is no more.
+void Attachment::read_beside() {
+  {
+    const std::lock_guard guard(mutex_);
+    if (auto taken = read(); !taken) lose(taken.error());
+    wake(waiter_);
+    wake(watcher_);
+    progress_.notify_all();
   }
-  guard.unlock();
-  pollfd socket{socket_.value(), POLLOUT, 0};
-  ::poll(&socket, 1, poll_ms(kFullSocketPoll));
-  return {};
+  release_orphans();
 }
 
 // ---- reading; all REQUIRE that mutex_ is held ----
@@ -246,6 +242,11 @@ void Attachment::die(const Error& why) {
   wake(waiter_);
   wake(watcher_);
   progress_.notify_all();
+}
+
+void Attachment::lose(const Error& why) {
+  die(why);
+  outbox_.end();
 }
 
 void Attachment::release_orphans() {

@@ -26,8 +26,9 @@ Client::Client(std::shared_ptr<Attachment> attachment) : attachment_(std::move(a
 
 Client::~Client() { close(); }
 
-Result<std::unique_ptr<Client>> Client::attach(const std::string& socket_path) {
-  auto attachment = Attachment::open(socket_path);
+Result<std::unique_ptr<Client>> Client::attach(const std::string& socket_path,
+                                               std::uint64_t unread_bytes_max) {
+  auto attachment = Attachment::open(socket_path, unread_bytes_max);
   if (!attachment) return attachment.error();
   return std::unique_ptr<Client>(new Client(std::move(*attachment)));
 }

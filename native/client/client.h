@@ -1,10 +1,11 @@
 // The store's part in a worker or driver process: attach to the process's own node, put, get,
 // delete, reduce. Owns the Unix socket and both descriptors of the node's arena. It has no thread
-// but for the time of a large write: whoever waits for a Request reads the socket for everybody
-// (leader and followers, attachment.h), so a small get costs one wake-up. Every method may be
-// called from any thread, none takes the GIL, and only wait() and write() can take long. When the
-// node dies every pending request ends with kNodeLost; views stay valid. In a forked child every
-// call answers kInvalidArgument ("unusable after fork"). Design decisions 6 and 18.
+// but for the time of a large write, and one from when the node does not read: whoever waits for a
+// Request reads the socket for everybody (leader and followers, attachment.h), so a small get costs
+// one wake-up. Every method may be called from any thread, none takes the GIL, none waits for the
+// node but the waits with a timeout, and beside these only write() can take long. When the node
+// dies every pending request ends with kNodeLost; views stay valid. In a forked child every call
+// answers kInvalidArgument ("unusable after fork"). Design decisions 6 and 18.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "client/outbox.h"
 #include "client/range_writer.h"
 #include "client/request.h"
 #include "client/unsealed.h"
@@ -31,7 +33,9 @@ using StopAsked = std::function<bool()>;
 class Client {
  public:
   // kNodeLost when nobody listens there; kUnauthenticated when the node is another user's.
-  [[nodiscard]] static Result<std::unique_ptr<Client>> attach(const std::string& socket_path);
+  // A command is refused with kStoreFull while so many bytes of others wait for the node to read.
+  [[nodiscard]] static Result<std::unique_ptr<Client>> attach(
+      const std::string& socket_path, std::uint64_t unread_bytes_max = kUnreadCommandsBytesMax);
   ~Client();  // as close()
 
   // A small object (up to kInlineBytesMax) is copied and sent at once; the request ends with Done.

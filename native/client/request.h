@@ -64,7 +64,8 @@ class Request {
   bool is_finished_ = false;  // guarded by the attachment, like all below
   bool is_watched_ = false;   // next_finished() tells of it
   bool is_taken_ = false;
-  bool is_seal_ = false;  // of a mapped range: its pin is here from the beginning
+  std::uint64_t unsent_ = 0;  // its number in the outbox, if it may be withdrawn from there
+  bool is_seal_ = false;      // of a mapped range: its pin is here from the beginning
   Range range_ = Range::kNone;
   Answer answer_;
 };

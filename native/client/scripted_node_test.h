@@ -53,6 +53,7 @@ class ScriptedNode {
     thread_ = std::thread([this] { run(); });
   }
   ~ScriptedNode() {
+    resume();
     is_stopping_ = true;
     poller_.wake();
     thread_.join();
@@ -60,6 +61,18 @@ class ScriptedNode {
   void script(Script script) {
     const std::lock_guard guard(mutex_);
     script_ = std::move(script);
+  }
+  // Reads and answers nothing until resume(), as a process that is stopped.
+  void pause() {
+    std::unique_lock guard(mutex_);
+    is_to_pause_ = true;
+    poller_.wake();
+    news_.wait(guard, [&] { return is_paused_; });
+  }
+  void resume() {
+    const std::lock_guard guard(mutex_);
+    is_to_pause_ = false;
+    news_.notify_all();
   }
   template <typename T>
   std::vector<Command> heard() {
@@ -87,7 +100,9 @@ class ScriptedNode {
   void run() {
     while (!is_stopping_) {
       const auto patience = port_.has_commands() ? std::optional(Duration{0}) : std::nullopt;
-      for (const Ready& ready : poller_.wait(patience)) port_.handle_ready(ready);
+      const auto events = poller_.wait(patience);
+      pause_if_asked();
+      for (const Ready& ready : events) port_.handle_ready(ready);
       for (const Command& command : port_.take_commands(1000)) {
         const std::lock_guard guard(mutex_);
         heard_.push_back(command);
@@ -98,6 +113,13 @@ class ScriptedNode {
       port_.flush();
     }
   }
+  void pause_if_asked() {
+    std::unique_lock guard(mutex_);
+    is_paused_ = is_to_pause_;
+    if (is_paused_) news_.notify_all();
+    news_.wait(guard, [&] { return !is_to_pause_; });
+    is_paused_ = false;
+  }
   Poller poller_;
   Arena arena_;
   LocalPort port_;
@@ -105,6 +127,8 @@ class ScriptedNode {
   std::condition_variable news_;
   Script script_;
   std::vector<Command> heard_;
+  bool is_to_pause_ = false;
+  bool is_paused_ = false;
   std::atomic<bool> is_stopping_{false};
   std::thread thread_;
 };

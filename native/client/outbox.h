@@ -1,0 +1,85 @@
+// Frames on their way to the node, in order. The socket gets at once what it takes; the rest waits
+// here, and a thread of the outbox writes it when the socket can take it. So no caller ever waits
+// for a node that does not read: one that is stopped, swapped out or in a long turn. Owns the
+// frames that wait and the thread, which starts with the first of them; not the socket. Any thread.
+// A forked child neither sends nor locks. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "io/unique_fd.h"
+#include "plan/messages.h"
+
+namespace hoplite {
+
+// 16,000 small puts begun at once; a node that reads takes them in a second.
+inline constexpr std::uint64_t kUnreadCommandsBytesMax = 1_GiB;
+
+class Outbox {
+ public:
+  enum class Room : std::uint8_t {
+    kBounded,  // kStoreFull beyond the bound
+    kAlways,   // ends or gives back what was begun, so there is at most one for each of that
+  };
+
+  struct Frames {
+    std::span<const std::byte> head;     // of each, one after the other
+    std::span<const std::size_t> ends;   // each one's in `head`
+    std::span<const std::byte> payload;  // belongs to the last
+    Room room;
+  };
+
+  // `read` is called by the thread, without a lock, while frames wait and something has come: a
+  // node does not listen to a client that leaves its answers unread.
+  Outbox(int socket, std::uint64_t waiting_bytes_max, std::function<void()> read);
+  ~Outbox();
+  Outbox(const Outbox&) = delete;
+  Outbox& operator=(const Outbox&) = delete;
+  [[nodiscard]] bool is_open() const { return wake_.is_open(); }
+
+  // Returns the number of the first; the others' follow it. With an error none is sent: kStoreFull,
+  // or kNodeLost.
+  [[nodiscard]] Result<std::uint64_t> send(const Frames& frames);
+  // Returns true if the frame is not sent, and never will be.
+  [[nodiscard]] bool withdraw(std::uint64_t number);
+  void push();  // what the socket takes now
+  void end();   // the node is gone: nothing waits any more
+  void after_fork_in_child();
+
+ private:
+  struct Frame {
+    Bytes bytes;
+    std::size_t sent = 0;
+  };
+  // REQUIRES of all four: mutex_ is held.
+  [[nodiscard]] Result<void> push_waiting();
+  void keep_rest(std::uint64_t number, const Frames& frames, std::size_t sent);
+  void drop(std::map<std::uint64_t, Frame>::iterator frame);
+  void start();
+
+  void run();
+  void wake() const;
+
+  int socket_;
+  std::uint64_t waiting_bytes_max_;
+  std::function<void()> read_;
+  UniqueFd wake_;
+  std::mutex mutex_;  // the last to be taken, and held for no wait
+  std::uint64_t next_number_ = 1;
+  std::map<std::uint64_t, Frame> waiting_;  // only the first one may be sent in part
+  std::uint64_t waiting_bytes_ = 0;
+  std::atomic<bool> is_leaving_{false};
+  std::unique_ptr<std::thread> thread_;
+};
+
+}  // namespace hoplite
