@@ -132,7 +132,7 @@ def _put(value: Any, message: Message) -> Any:
 
     try:
         framed([message], empty)
-        kept = hoplite_ray.array(made[0])  # which seals it
+        kept = hoplite_ray.array(made[0], timeout_s=limit_s)  # which seals it
     except Exception as error:  # as of a full disk, or options that the cluster does not have
         _no_store_until_s = time.monotonic() + _AGAIN_S
         level = logging.DEBUG if _is_told else logging.WARNING

@@ -54,6 +54,7 @@ def put(value: Any, *, timeout_s: float | None = None) -> Ref:
     deadline = deadline_of(timeout_s)
     if isinstance(value, Array):
         need_ray()
+        value._seal(deadline)  # before Ray's pickling does, which has no limit
         return ray.put(value)
     encoded = encoded_of(value)
     here = attachment(deadline)
@@ -94,9 +95,9 @@ def array(value: Any, *, timeout_s: float | None = None) -> Array:
     executes again makes the same objects again.
     Raises: as `put`.
     """
-    deadline_of(timeout_s)
+    deadline = deadline_of(timeout_s)
     if isinstance(value, Array):
-        value._seal()
+        value._seal(deadline)
         return value
     return arrays.make(encoded_of(value), timeout_s=timeout_s)
 

@@ -203,7 +203,7 @@ class Array(Operators):
 
     def begin(self, deadline: float | None = None) -> PendingValue:
         """Start to fetch, by `deadline`; the result's `result(timeout_s)` takes the value."""
-        self._seal()
+        self._seal(deadline)
         spare = None if self._spare is None else Encoded(self._layout, [memoryview(self._spare)])
         return PendingValue(self._object_id, self._incarnation, deadline=deadline, spare=spare)
 
@@ -235,11 +235,11 @@ class Array(Operators):
                 "indexing, or the whole with hoplite_ray.get"
             )
 
-    def _seal(self) -> None:
-        """End the writing of an `empty`; the object is then as any other."""
+    def _seal(self, deadline: float | None = None) -> None:
+        """End the writing of an `empty`, by `deadline`; the object is then as any other."""
         writing = self._writing
         if writing is not None:
-            writing.seal()
+            writing.seal(deadline)
             self._writing = None
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -50,9 +50,9 @@ _AT_ONCE = 0.0  # a deadline that has passed: nothing waits on the event loop
 
 async def put_async(value: Any, *, timeout_s: float | None = None) -> Ref:
     """`put`, awaited."""
-    if isinstance(value, Array):
-        return await asyncio.to_thread(put, value, timeout_s=timeout_s)
     deadline = deadline_of(timeout_s)
+    if isinstance(value, Array):
+        return await in_thread(deadline, put, value, timeout_s=left_s(deadline))
     encoded = await in_thread(deadline, encoded_of, value)
     here = await _attached(deadline)
     with owned(here, encoded.layout, _AT_ONCE) as (ref, incarnation):
@@ -64,7 +64,7 @@ async def array_async(value: Any, *, timeout_s: float | None = None) -> Array:
     """`array`, awaited."""
     deadline = deadline_of(timeout_s)
     if isinstance(value, Array):
-        await asyncio.to_thread(value._seal)
+        await in_thread(deadline, value._seal, deadline)
         return value
     encoded = await in_thread(deadline, encoded_of, value)
     here = await _attached(deadline)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import TIMEOUT_MAX
 from typing import Any
 
 from hoplite_ray.codec import encode
 from hoplite_ray.dtypes import Kind
-from hoplite_ray.errors import HopliteError, NodeLostError
+from hoplite_ray.errors import GetTimeoutError, HopliteError, NodeLostError
 from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.attachment import Attachment
 from hoplite_ray.plugin.sharing import deadline_in, left_s
@@ -40,25 +42,45 @@ class Writable:
         self.layout = self._unsealed.layout
         self.value = self._unsealed.value  # always this one array: sealing makes it read-only
 
-    def seal(self) -> None:
-        """End the writing: numpy then refuses to write through `value`.
+    def seal(self, deadline: float | None = None) -> None:
+        """End the writing, by `deadline`: numpy then refuses to write through `value`.
 
         Views that were taken of `value` before, and tensors, can still be written: that changes
         pages of this process alone.
-        Raises: HopliteError if this process has left the Ray session in which it was made.
+        Raises: HopliteError if this process has left the Ray session in which it was made;
+                GetTimeoutError at `deadline`: what is not sealed by then may be sealed again.
         """
-        with self._sealing:
+        object_id, incarnation = self._name
+        with self._alone_by(deadline):
             if self._unsealed is None:
                 return
-            object_id, incarnation = self._name
             if seams.connection() != self._here.connection:
                 raise HopliteError(
                     f"object {short_name(object_id)} can't be sealed: the Ray session that it was "
                     "made in was shut down; put a copy of it, array.copy(), after ray.init()"
                 )
             try:
-                self._unsealed.seal()
+                self._unsealed.seal(left_s(deadline))
             except NodeLostError:  # this process still has the memory: put it into the next life
                 encoded = encode(self.value)
-                self._here.put(object_id, encoded, incarnation=incarnation, timeout_s=None)
+                self._here.put(
+                    object_id, encoded, incarnation=incarnation, timeout_s=left_s(deadline)
+                )
             self._unsealed = None
+
+    @contextmanager
+    def _alone_by(self, deadline: float | None) -> Iterator[None]:
+        """No other thread seals in the body.
+
+        Raises: GetTimeoutError if one still does at `deadline`.
+        """
+        limit_s = left_s(deadline)
+        if not self._sealing.acquire(timeout=-1 if limit_s is None else min(limit_s, TIMEOUT_MAX)):
+            raise GetTimeoutError(
+                f"object {short_name(self._name[0])} is being sealed by another thread, which its "
+                "node has not answered; raise timeout_s"
+            )
+        try:
+            yield
+        finally:
+            self._sealing.release()

@@ -56,7 +56,12 @@ def test_the_first_one_may_take_as_long_as_a_store_takes_to_start(
         return np.empty(size_bytes, dtype)
 
     kept = SimpleNamespace(nbytes=LARGE.nbytes, _object_id=b"id")
-    monkeypatch.setattr(handoff, "hoplite_ray", SimpleNamespace(empty=empty, array=lambda _: kept))
+
+    def array(value: Any, *, timeout_s: float) -> Any:
+        assert timeout_s == limits_s[-1], "a seal has a limit, too"
+        return kept
+
+    monkeypatch.setattr(handoff, "hoplite_ray", SimpleNamespace(empty=empty, array=array))
     monkeypatch.setattr(metrics, "count", lambda *_, **__: None)
     monkeypatch.setattr(handoff, "_no_store_until_s", 0.0)
     monkeypatch.setattr(handoff, "_has_put", False)
