@@ -11,8 +11,9 @@ import os
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from hoplite_ray.errors import GetTimeoutError, HopliteError
@@ -133,7 +134,8 @@ class AnchorSupply:
         self._steward = steward
         self._elsewhere = elsewhere
         self._connection = seams.connection()
-        self._ready: queue.SimpleQueue[tuple[int | None, Ref] | Exception] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[tuple[int | None, Ref]] = queue.SimpleQueue()
+        self._failures: deque[Exception] = deque(maxlen=1)  # of the last call, if no taker has it
         self._refilling = threading.Lock()
 
     def take(self, timeout_s: float | None = None) -> Ref:
@@ -145,19 +147,20 @@ class AnchorSupply:
         deadline = time.monotonic() + limit_s
         while True:
             if self._ready.qsize() < _ANCHORS_LOW and self._refilling.acquire(blocking=False):
+                self._failures.clear()  # an earlier call's says nothing of this one
                 threading.Thread(target=self._refill, name="hoplite-anchors", daemon=True).start()
             left_s = deadline - time.monotonic()
             try:
-                taken = self._ready.get(timeout=min(_LOOK_S, max(0.0, left_s)))
+                life, anchor = self._ready.get(timeout=min(_LOOK_S, max(0.0, left_s)))
             except queue.Empty:
+                with suppress(IndexError):
+                    failure = self._failures.popleft()
+                    raise HopliteError(
+                        f"the steward of this Ray node does not answer: {failure}"
+                    ) from failure
                 if left_s > 0:
                     continue  # others may have taken all that the last call brought
                 raise _late(limit_s, timeout_s) from None
-            if isinstance(taken, Exception):
-                raise HopliteError(
-                    f"the steward of this Ray node does not answer: {taken}"
-                ) from taken
-            life, anchor = taken
             used = StewardLife.used(self._place, max(0.0, deadline - time.monotonic()))
             if life == used or life is None:
                 return anchor
@@ -170,7 +173,7 @@ class AnchorSupply:
             for anchor in anchors:
                 self._ready.put((life, anchor))
         except Exception as error:
-            self._ready.put(error)  # one taker is told; the next one asks again
+            self._failures.append(error)  # one taker that waits hears it; the next one asks again
         finally:
             self._refilling.release()
 

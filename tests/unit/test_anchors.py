@@ -96,6 +96,25 @@ def test_who_waits_while_a_call_fails_is_served_by_the_next(
     assert "the steward of this Ray node does not answer: no" in told
 
 
+def test_a_call_that_failed_while_no_taker_waited_fails_no_later_taker(
+    supply: tuple[AnchorSupply, StewardLife], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some, life = supply
+    names, calls = count(), count(1)
+
+    def answer() -> tuple[int, list[int]]:
+        if next(calls) == 2:
+            raise OSError("no")
+        return life.number, [next(names) for _ in range(anchors._ANCHORS_PER_CALL)]
+
+    monkeypatch.setattr(some, "_asked", answer)
+    for _ in range(3 * anchors._ANCHORS_PER_CALL):
+        some.take()
+        with some._refilling:
+            pass  # the call that this has begun has ended
+    assert next(calls) > 4, "calls have succeeded after the one that failed"
+
+
 def test_a_limit_of_the_callers_own_ends_the_wait(
     supply: tuple[AnchorSupply, StewardLife], monkeypatch: pytest.MonkeyPatch
 ) -> None:
