@@ -6,6 +6,7 @@ import os
 import stat
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from hoplite_ray.cli.finding import Finding, Level
@@ -170,6 +171,13 @@ def _clock(node: NodeReport) -> Iterator[Finding]:
     yield Finding("warn", "clock", cause, "set the clocks of both machines by NTP")
 
 
+def _journal_bytes(directory: Path) -> Iterator[int]:
+    """The size of each journal there; they are renamed and removed meanwhile."""
+    for each in directory.glob("[!.]*"):
+        with suppress(FileNotFoundError):
+            yield each.stat().st_size
+
+
 def _directory(place: Place) -> Iterator[Finding]:
     about = f"directory {place.directory}"
     wrong = []
@@ -183,7 +191,7 @@ def _directory(place: Place) -> Iterator[Finding]:
             wrong.append((file, f"{file} has mode {mode}, owner {status.st_uid}", f"{allowed:o}"))
     for file, cause, allowed_text in wrong:
         yield Finding("fail", about, cause, f"chmod {allowed_text} {file}, as its owner")
-    journals = [each.stat().st_size for each in (place.directory / "journal").glob("*")]
+    journals = list(_journal_bytes(place.directory / "journal"))
     if sum(journals) > _JOURNAL_BYTES_GOOD:
         cause = f"{len(journals)} journals have {size(sum(journals))}"
         yield Finding("warn", about, cause, "end the processes that put and keep so many objects")

@@ -251,6 +251,14 @@ def test_directories_of_dead_raylets(tmp_path: Path) -> None:
     assert found(findings, f"directory {runs.directory}").level == "fail"
 
 
+def test_a_journal_that_goes_while_it_is_looked_at(tmp_path: Path) -> None:
+    """The steward renames and removes them: of one that is gone there is a name, and no size."""
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal/1-a").symlink_to(tmp_path / "gone")
+    findings = list(members._directory(Place(tmp_path, {"control": ""}, is_running=True)))
+    assert [each.level for each in findings] == ["ok"]
+
+
 def test_journals_that_have_grown(tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
     with open(tmp_path / "journal/1-a", "wb") as file:
