@@ -65,14 +65,25 @@ def options(asked: argparse.Namespace) -> int:
             "line: hoplite_ray.node --help"
         )
     told = find(asked, timeout_s=asked.timeout_s).ray
-    found = options_of(told, Config.from_environment())
+    here, wrong = _asked_here()
+    found = options_of(told, here)
     first = told["first"]
     if asked.json:
         rows = [asdict(each) for each in found]
-        sys.stdout.write(json.dumps({"options": rows, "job": first["job"]}) + "\n")
+        sys.stdout.write(json.dumps({"options": rows, "job": first["job"], "wrong": wrong}) + "\n")
     else:
         sys.stdout.write(_text(found, told["address"], first))
-    return 1 if any(each.here is not None for each in found) else 0
+        if wrong is not None:
+            sys.stdout.write(f"{wrong}: until then a job from this shell is refused\n")
+    return 1 if wrong is not None or any(each.here is not None for each in found) else 0
+
+
+def _asked_here() -> tuple[Config, str | None]:
+    """What this shell asks for; or nothing, and which of its variables is wrong."""
+    try:
+        return Config.from_environment(), None
+    except ValueError as error:
+        return Config(), str(error)
 
 
 def _text(found: list[Option], address: str, first: Mapping[str, Any]) -> str:

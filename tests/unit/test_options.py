@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import fields
 from typing import Any
 
@@ -65,6 +66,23 @@ def test_a_variable_that_has_a_job_refused_is_named(
     assert "to change one: restart the Ray cluster" in told
     is_named = "HOPLITE_RAY_WHEN_FULL=fail is set here: a job from this shell is refused" in told
     assert is_named == (status == 1)
+
+
+def test_a_wrong_variable_is_named_below_the_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOPLITE_RAY_ARENA_BYTES", "abc")
+    cluster = Cluster("Ray cluster", b"", (), ray=TOLD)
+    monkeypatch.setattr(options, "find", lambda asked, timeout_s: cluster)
+    asked = argparse.Namespace(directory=[], control=None, json=False, timeout_s=1.0)
+    assert options.options(asked) == 1
+    *table, last = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("arena_bytes ") for line in table)
+    assert last.startswith("HOPLITE_RAY_ARENA_BYTES='abc' is no integer; ")
+    assert last.endswith(": until then a job from this shell is refused")
+    asked.json = True
+    assert options.options(asked) == 1
+    assert "HOPLITE_RAY_ARENA_BYTES='abc'" in json.loads(capsys.readouterr().out)["wrong"]
 
 
 def test_nodes_without_ray_have_no_options_of_a_cluster() -> None:
