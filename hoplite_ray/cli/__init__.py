@@ -73,9 +73,21 @@ def _parser() -> argparse.ArgumentParser:
 def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
     add: Callable[..., Any] = parser.add_argument
     where: Callable[..., Any] = parser.add_mutually_exclusive_group().add_argument
-    where("--directory", type=Path, action="append", default=[], help="of a node; may be repeated")
-    where("--address", help="of a Ray cluster; default: RAY_ADDRESS, or the one that runs here")
-    where("--control", help="ADDRESS:PORT of a node's control service; with --secret-file")
+    where(
+        "--directory",
+        type=_directory,
+        action="append",
+        default=[],
+        help="of a node; may be repeated",
+    )
+    where(
+        "--address",
+        type=_name,
+        help="of a Ray cluster; default: RAY_ADDRESS, or the one that runs here",
+    )
+    where(
+        "--control", type=_name, help="ADDRESS:PORT of a node's control service; with --secret-file"
+    )
     add("--secret-file", type=Path, help="the cluster's secret, for --control")
     if name == "web":
         add("--port", type=_port, default=0, help="of this machine's loopback; default: a free one")
@@ -83,7 +95,10 @@ def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
         add("--json", action="store_true", help="one JSON document on standard output")
     if name == "drain":
         add(
-            "node", metavar="NODE", help="its id, or the first digits of it, or its control address"
+            "node",
+            metavar="NODE",
+            type=_name,
+            help="its id, or the first digits of it, or its control address",
         )
         add("--timeout-s", type=_seconds, default=60.0, help="how long to wait; default: 60")
     else:
@@ -115,6 +130,16 @@ def _port(text: str) -> int:
         if 0 <= (value := int(text)) <= 65535:
             return value
     raise argparse.ArgumentTypeError(f"{text} is not from 0 to 65535")
+
+
+def _directory(text: str) -> Path:
+    return Path(_name(text))
+
+
+def _name(text: str) -> str:
+    if text.strip():
+        return text
+    raise argparse.ArgumentTypeError("it is empty, and names nothing: is a variable not set?")
 
 
 def _digits(text: str) -> str:

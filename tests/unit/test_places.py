@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hoplite_ray.cli import places
+from hoplite_ray.cli import main, places
 from hoplite_ray.cli.places import NoClusterError
 from hoplite_ray.errors import ControlError
 
@@ -61,3 +61,24 @@ def test_what_was_told_may_be_long(python: Callable[[str], None], tmp_path: Path
     (tmp_path / "told").write_text(json.dumps(told))
     python(f"echo imported; cat {tmp_path}/told; echo")
     assert places._ask_ray(None, timeout_s=60.0) == told
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["drain", ""],
+        ["drain", " "],
+        ["status", "--address", ""],
+        ["status", "--control", "", "--secret-file", "secret"],
+        ["doctor", "--directory", ""],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_word_names_nothing(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a shell's variable that is not set: `hoplite-ray drain "$NODE"`."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "it is empty, and names nothing: is a variable not set?" in capsys.readouterr().err
