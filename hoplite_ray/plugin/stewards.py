@@ -26,7 +26,9 @@ from hoplite_ray.plugin.start import NodePlace, node_name
 T = TypeVar("T")
 
 _NAMESPACE = "hoplite_ray"
-_CALLS_AT_ONCE = 10_000  # pending reduces of one Ray node
+# No limit, which Ray writes as its greatest int32. A pending reduce ends by take_bare, abandon or
+# by another reduce: if these waited for places, it might keep its own for ever.
+_CALLS_AT_ONCE = 2**31 - 1
 _INTERPRETERS = {"conda", "container", "image_uri", "py_executable"}
 _TRIES = 3  # of a call under which the steward leaves: it does if a call takes 10 s to reach it
 _PACKAGES = str(Path(hoplite_ray.__file__).parents[1])  # the directory that holds hoplite_ray

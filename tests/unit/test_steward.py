@@ -1,12 +1,14 @@
-"""The steward's thread that finds what the dead have left, without Ray."""
+"""The steward without Ray: how it is started, and its thread that finds what the dead have left."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from hoplite_ray.plugin import steward
+from hoplite_ray.plugin import steward, stewards
 
 
 class End(BaseException):
@@ -29,3 +31,18 @@ def test_the_thread_goes_on_after_any_error(
         "orphans are left for later: does not fit",
         "orphans are left for later: too many",
     ]
+
+
+def test_no_call_waits_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case t9_slots: where pending reduces hold all places, take_bare can not end them."""
+    asked: list[dict[str, Any]] = []
+
+    def create_actor(*actor: Any, **options: Any) -> None:
+        asked.append(options)
+
+    context = SimpleNamespace(runtime_env={})
+    monkeypatch.setattr(stewards.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(stewards.seams, "create_actor", create_actor)
+    place: Any = SimpleNamespace(directory=Path("node-1"), ray_node_id="ab" * 28)
+    stewards.steward_of(place)
+    assert [each["max_concurrency"] for each in asked] == [2**31 - 1], "Ray has no greater number"
