@@ -26,12 +26,14 @@ from hoplite_ray.serve.frames import Message, framed, unframed
 logger = logging.getLogger("hoplite_ray.serve")
 
 _BYTES_MIN = 256 << 10  # smaller ones cost less on each edge
-_SHARE = 0.5  # of what a query has left, for the store to be there; a first one starts its node
+_SHARE = 0.5  # of what a query has left, for the store; a first one starts its node
 _START_S = 30.0  # for what the first one needs: a node, its steward and room
 _ROOM_S = 1.0  # for the store to have room, or the value goes over the edges
 _AGAIN_S = 10.0  # after the store could not be had
+_TELLING_S = 0.1  # a get that had less time, of a query that is nearly late, tells nothing of it
 
 _no_store_until_s = 0.0
+_no_get_until_s = 0.0
 _has_put = False  # this process, so that its store is there
 _is_told = False  # True if the log has why there is no store
 _attaching: asyncio.Task[Store] | None = None
@@ -109,16 +111,37 @@ def _hear_refusal(attaching: asyncio.Task[Store]) -> None:
 async def taken(value: Any, timeout_s: float) -> Any:
     """Return the value that was sent, from the store if it is there.
 
+    The store may take a share of the time; the sender needs the rest. A node that does not answer
+    takes it from one query, and from those beside it: later ones are refused at once for a while.
+
     Raises:  StoredLostError; the sender has it and sends it anew.
     """
     if not isinstance(value, Stored):
         return value
+    began_s = time.monotonic()
+    if began_s < _no_get_until_s:
+        raise StoredLostError("the store here has not answered in time, and is asked again later")
+    share_s = _SHARE * timeout_s
     try:
-        store = await asyncio.wait_for(asyncio.shield(_attaching_here()), _SHARE * timeout_s)
-        frame = await store.get_async(value.object_id, exists=True, timeout_s=timeout_s)
+        store = await asyncio.wait_for(asyncio.shield(_attaching_here()), share_s)
+        left_s = max(0.0, began_s + share_s - time.monotonic())
+        frame = await store.get_async(value.object_id, exists=True, timeout_s=left_s)
+    except TimeoutError as error:
+        why = str(error) or "there is no store here yet"
+        _refuse_gets(share_s, why)
+        raise StoredLostError(why) from None
     except Exception as error:  # whatever refuses, the sender has the value
-        raise StoredLostError(str(error) or "there is no store here yet") from None
+        raise StoredLostError(str(error)) from None
     return unframed(frame)[0].value()
+
+
+def _refuse_gets(waited_s: float, why: str) -> None:
+    global _no_get_until_s
+    now_s = time.monotonic()
+    if waited_s < _TELLING_S or now_s < _no_get_until_s:
+        return
+    _no_get_until_s = now_s + _AGAIN_S
+    logger.warning("large values come over the edges for %s s: %s", _AGAIN_S, why)
 
 
 def _put(value: Any, message: Message) -> Any:

@@ -19,6 +19,11 @@ from hoplite_ray.serve.handoff import Stored, StoredLostError
 LARGE = np.zeros(1 << 20, np.uint8)
 
 
+@pytest.fixture(autouse=True)
+def no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handoff, "_no_get_until_s", 0.0)
+
+
 def test_a_store_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     is_there = threading.Event()
     puts: list[Any] = []
@@ -110,6 +115,37 @@ def test_a_node_that_starts_again_stops_no_loop_and_takes_one_thread(
 
     asyncio.run(run())
     assert len(threads) == 1 and threads[0] != threading.get_ident()
+
+
+def test_a_store_that_does_not_answer_costs_a_share_of_one_query(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Case u5_handoff: a node that is stopped, not dead."""
+    limits_s: list[float] = []
+
+    class Stopped:
+        async def get_async(self, object_id: bytes, *, exists: bool, timeout_s: float) -> Any:
+            limits_s.append(timeout_s)
+            raise GetTimeoutError("its node does not answer")
+
+    monkeypatch.setattr(handoff, "attachment", lambda: SimpleNamespace(store=Stopped()))
+
+    async def take(timeout_s: float, why: str) -> None:
+        with pytest.raises(StoredLostError, match=why):
+            await handoff.taken(Stored(b"id"), timeout_s)
+
+    with caplog.at_level("WARNING", logger="hoplite_ray.serve"):
+        asyncio.run(take(0.001, "."))
+        assert not caplog.records, "a query that is nearly late tells nothing of the store"
+        limits_s.clear()
+        asyncio.run(take(600.0, "does not answer"))
+        assert len(limits_s) == 1 and limits_s[0] <= 300.0, "the sender needs the rest"
+        asyncio.run(take(600.0, "asked again later"))
+        assert len(limits_s) == 1
+        monkeypatch.setattr(handoff, "_no_get_until_s", 0.0)
+        asyncio.run(take(600.0, "does not answer"))
+        assert len(limits_s) == 2
+    assert len(caplog.records) == 2 and "does not answer" in caplog.text
 
 
 def test_a_store_that_refuses_by_any_error_costs_no_query(
