@@ -21,11 +21,13 @@ from hoplite_ray.refs import checked_id, checked_timeout, short_name
 T = TypeVar("T")
 
 _STEP_S = 0.1  # Python handles signals between two waits, so Ctrl-C is answered within this
+# A client can't tell a node that does not answer from one that has nothing to say yet.
+SILENT_HINT = "its node does not answer (hoplite-ray doctor looks at it)"
 FULL_HINT = (
-    "its node has found no room by then; delete objects, drop received arrays, or raise "
+    f"there is no room yet, or {SILENT_HINT}; delete objects, drop received arrays, or raise "
     "arena_bytes or timeout_s"
 )
-_SEAL_HINT = "its node does not answer; raise timeout_s"
+SEAL_HINT = f"{SILENT_HINT}; raise timeout_s"
 _LISTEN_S = 3600.0  # closing the client ends the wait at once; this is only not for ever
 
 
@@ -263,7 +265,7 @@ class PendingPut(Pending[None]):
         super().result(timeout_s)
         if self._is_large:
             self._client.write(self._request, self._data)  # a Ctrl-C takes the put back
-            self._hint = _SEAL_HINT
+            self._hint = SEAL_HINT
             super().result(timeout_s)
 
     async def result_async(self, timeout_s: float | None = None) -> None:
@@ -279,7 +281,7 @@ class PendingPut(Pending[None]):
             self._request.cancel()  # the thread stops at its next part, and gives the range back
             written.add_done_callback(lambda task: task.cancelled() or task.exception())
             raise
-        self._hint = _SEAL_HINT
+        self._hint = SEAL_HINT
         await super().result_async(timeout_s)
 
 
@@ -301,7 +303,10 @@ class PendingReduce(Pending[Reduction]):
             listener,
             request,
             what=f"reduce into object {short_name(target)}",
-            hint="too few of its sources are there yet; raise timeout_s or lower count",
+            hint=(
+                f"too few of its sources are there yet, or {SILENT_HINT}; "
+                "raise timeout_s or lower count"
+            ),
             decode=lambda members: Reduction(target, tuple(members)),
         )
         self._client = client

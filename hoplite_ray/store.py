@@ -18,7 +18,16 @@ from hoplite_ray.collectives import Collectives
 from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import HopliteError, NodeLostError, UnusableAfterForkError
 from hoplite_ray.launch import NodeProcess
-from hoplite_ray.pending import FULL_HINT, Listener, Pending, PendingPut, Received, detach
+from hoplite_ray.pending import (
+    FULL_HINT,
+    SEAL_HINT,
+    SILENT_HINT,
+    Listener,
+    Pending,
+    PendingPut,
+    Received,
+    detach,
+)
 from hoplite_ray.refs import OBJECT_ID_BYTES, Layout, checked_id, checked_incarnation, short_name
 from hoplite_ray.unsealed import Unsealed
 
@@ -212,7 +221,8 @@ class Store(Collectives):
             self._listener,
             request,
             what=f"get of object {short_name(object_id)}",
-            hint="nobody has put it yet, or its bytes are still coming; raise timeout_s",
+            hint="nobody has put it yet, its bytes are still coming, or "
+            f"{SILENT_HINT}; raise timeout_s",
             decode=_received,
             fetched=object_id,
         )
@@ -268,7 +278,8 @@ class Store(Collectives):
             self._listener,
             request,
             what=what,
-            hint="the node that keeps its directory entry does not answer; raise timeout_s",
+            hint="the node that keeps its directory entry does not answer, or "
+            f"{SILENT_HINT}; raise timeout_s",
             decode=lambda nothing: None,
         )
 
@@ -345,7 +356,7 @@ class _Range:
             self._store._listener,
             self._sealing,
             what=f"seal of object {short_name(self._object_id)}",
-            hint="this process's node does not answer; raise timeout_s",
+            hint=SEAL_HINT,
             decode=lambda nothing: None,
         )
 

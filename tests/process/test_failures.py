@@ -11,9 +11,15 @@ import numpy as np
 import pytest
 
 from hoplite_ray.control.client import ControlClient
-from hoplite_ray.errors import HopliteError, NodeLostError, ObjectLostError, StoreFullError
+from hoplite_ray.errors import (
+    GetTimeoutError,
+    HopliteError,
+    NodeLostError,
+    ObjectLostError,
+    StoreFullError,
+)
 from hoplite_ray.store import Store, new_id
-from tests.process.command import go_on, stop
+from tests.process.command import go_on, stop, stopped
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 
 # Small blocks, one at a time: 64 MiB take thousands of round trips. A test that was slower still
@@ -305,3 +311,23 @@ def test_two_clients_of_one_node_see_each_others_objects(cluster: MakeNodes) -> 
     object_id = nodes.put(0, array)
     with Store.attach(nodes.processes[0].socket) as other:
         np.testing.assert_array_equal(other.get(object_id, timeout_s=WAIT_S), array)
+
+
+def test_a_limit_that_ends_before_a_node_answers_says_so(cluster: MakeNodes) -> None:
+    """Case t2b: a put said that its stopped node had no room, a get that nobody had put it."""
+    nodes = cluster(1)
+    store, object_id = nodes[0], nodes.put(0, numbers(8))
+    unsealed = store.empty(new_id(), MIB)
+    with stopped(nodes.processes[0]):
+        for late in (
+            lambda: store.put(new_id(), numbers(8), timeout_s=0.01),
+            lambda: store.put(new_id(), numbers(MIB), timeout_s=0.01),
+            lambda: store.empty(new_id(), MIB, timeout_s=0.01),
+            lambda: unsealed.seal(timeout_s=0.01),
+            lambda: store.get(object_id, timeout_s=0.01),
+            lambda: store.gather([object_id], timeout_s=0.01),
+            lambda: store.delete(object_id, timeout_s=0.01),
+            lambda: store.reduce(new_id(), [object_id], timeout_s=0.01),
+        ):
+            with pytest.raises(GetTimeoutError, match="its node does not answer"):
+                late()
