@@ -110,23 +110,23 @@ def test_a_replica_that_hangs_looks_busy_when_its_callers_have_given_up(
     """Review, smaller findings: it had the fewest calls open, so each next query went there."""
 
     async def run() -> None:
-        made = await sender(*PREFERRED)
+        made: Any = await sender(*PREFERRED)
         hangs, works = edges["first"], edges["second"]
         works.answers.set()
         for given_up in range(1, 4):
-            asked = asyncio.create_task(made._answer_of(hangs, QUERY, alone=False))  # type: ignore[arg-type]
+            asked = asyncio.create_task(made._answer_of(hangs, QUERY, alone=False))
             await until(lambda: hangs.calls_open == 1)
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
-            assert hangs.calls_open == 0 and made._given_up[hangs] == given_up  # type: ignore[index]
+            assert hangs.calls_open == 0 and made._given_up[hangs] == given_up
             assert await made.call(QUERY) == "an answer"
-            assert made._chosen() is works  # type: ignore[comparison-overlap]
+            assert made._chosen() is works
         hangs.answers.set()
         hangs.fails = fails  # an error is an answer as well
-        asked = asyncio.create_task(made._answer_of(hangs, QUERY, alone=False))  # type: ignore[arg-type]
+        asked = asyncio.create_task(made._answer_of(hangs, QUERY, alone=False))
         await asyncio.gather(asked, return_exceptions=True)
         works.calls_open = 1
-        assert made._chosen() is hangs, "it answers again"  # type: ignore[comparison-overlap]
+        assert made._chosen() is hangs, "it answers again"
         await made.close()
 
     asyncio.run(run())
