@@ -1,5 +1,8 @@
-// Every bound of the product, with its unit, its reason and its relation to the others. What tests
-// need small is a field of EngineConfig (plan/messages.h) and only its default stands here.
+// Every bound of the product, with its unit, its reason and its relation to the others. What bounds
+// a queue, a table or a share of a turn is a field of EngineConfig or TurnLimits, which the
+// simulator draws small, and only its default stands here. What decides whether a frame is refused
+// is the same at all nodes, and no field: sizes of frames and layouts, kNeedlessBlocksMax,
+// kPartsMax, kStripesMax, kReduceSourcesMax, kViewMembersMax, kRailsMax.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -25,9 +25,6 @@ constexpr std::uint64_t kFirstLinkToken = 1ULL << 63;
 
 constexpr Duration kLongTurn = 10_ms;
 constexpr Duration kPublishEvery = 10_ms;
-// Half of a turn's bytes may come in and half go out or be folded, so that neither starves the
-// other.
-constexpr std::uint64_t kBytesPerHalfTurn = kBytesPerTurnMax / 2;
 // Of blocks, whatever folds have used up.
 constexpr std::uint64_t kFlushBytesMin = kControlFrameBytesMax;
 
@@ -148,13 +145,13 @@ void Node::run() noexcept {
     const auto waiting = std::exchange(waiting_, Waiting::kAsleep);
     const auto ready = parts_.poller->wait(patience(), waiting);  // the turn's only wait
     const Instant now = read_clock();  // the only clock that decisions see
-    Budget incoming{kBytesPerHalfTurn};
+    Budget incoming{config_.turn.bytes_max / 2};
     hear(ready, incoming, now);
     parts_.links->handle_timeout(now);
     // What was decided for a link's last life is void; it must not go out on the next one.
     if (parts_.links->has_lost_link()) perform_all(now);
     decide(now);
-    Budget outgoing{kBytesPerHalfTurn};
+    Budget outgoing{config_.turn.bytes_max / 2};
     perform_some(outgoing, now);
     outgoing.bytes = std::max(outgoing.bytes, kFlushBytesMin);
     parts_.links->flush(outgoing, now);
@@ -189,11 +186,11 @@ void Node::hear(std::span<const Ready> ready, Budget& blocks, Instant now) {
 }
 
 void Node::decide(Instant now) {
-  for (const Command& command : commands_.take(kCommandsPerTurnMax)) {
+  for (const Command& command : commands_.take(config_.turn.commands_max)) {
     object_trace_.hear(command, 0, now);
     engine_.handle_command(command, now);
   }
-  for (const Command& command : parts_.port->take_commands(kCommandsPerTurnMax)) {
+  for (const Command& command : parts_.port->take_commands(config_.turn.commands_max)) {
     object_trace_.hear(command, parts_.port->process_of(command.client), now);
     engine_.handle_command(command, now);
   }
@@ -211,8 +208,9 @@ void Node::decide(Instant now) {
 }
 
 void Node::perform_some(Budget& budget, Instant now) {
-  Budget payloads{kBytesPerHalfTurn};  // no more is queued than may leave
-  for (std::size_t i = 0; i < kActionsPerTurnMax && budget.bytes > 0 && payloads.bytes > 0; ++i) {
+  const TurnLimits& turn = config_.turn;
+  Budget payloads{turn.bytes_max / 2};  // no more is queued than may leave
+  for (std::size_t i = 0; i < turn.actions_max && budget.bytes > 0 && payloads.bytes > 0; ++i) {
     auto action = engine_.poll_action();
     has_actions_left_ = action.has_value();
     if (!action) return;

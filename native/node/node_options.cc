@@ -135,15 +135,7 @@ Result<NodeConfig> configure(const NodeOptions& options) {
   if (!options.overrides.contains("inline_bytes_max")) {
     config.engine.inline_bytes_max = inline_bytes_for(config.engine.link_bytes_per_s);
   }
-  if (config.engine.block_bytes_min > config.engine.block_bytes_max) {
-    return invalid(
-        "block_bytes_min=" + std::to_string(config.engine.block_bytes_min) +
-        " is more than block_bytes_max=" + std::to_string(config.engine.block_bytes_max));
-  }
-  if (config.engine.block_bytes_min % kPartAlignBytes != 0) {
-    return invalid("block_bytes_min=" + std::to_string(config.engine.block_bytes_min) +
-                   " is no multiple of " + std::to_string(kPartAlignBytes));
-  }
+  if (const auto fault = fault_of(config.engine)) return invalid(*fault);
   if (config.limits.liveness.suspect > config.limits.liveness.dead) {
     return invalid("liveness_suspect_ms=" + ms_text(config.limits.liveness.suspect) +
                    " is more than liveness_dead_ms=" + ms_text(config.limits.liveness.dead));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/turn_limits.h"
 #include "io/link_limits.h"
 #include "io/tls.h"
 #include "plan/messages.h"
@@ -31,6 +32,7 @@ struct NodeOptions {
 struct NodeConfig {
   EngineConfig engine;
   LinkLimits limits;
+  TurnLimits turn;
   std::int64_t moments_max = 16'384;  // that ObjectTrace keeps: 2 MB
   std::int64_t trace = 0;             // 1: it prints them as well
   std::int64_t data_tls = 0;          // 1: connections between nodes are encrypted

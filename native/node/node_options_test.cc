@@ -68,7 +68,7 @@ TEST(NodeOptions, WhatIsWrongIsNamed) {
       {[](NodeOptions& o) { o.overrides["broadcast_stripes"] = 65; }, "0 to 64"},
       {[](NodeOptions& o) { o.overrides["link_down_max_ms"] = -1; }, "link_down_max_ms"},
       {[](NodeOptions& o) { o.overrides = {{"block_bytes_min", 128}, {"block_bytes_max", 64}}; },
-       "is more than"},
+       "block_bytes_min=128: must be 1 to 64"},
       {[](NodeOptions& o) { o.overrides["block_bytes_min"] = 100; }, "multiple of 64"},
       {[](NodeOptions& o) { o.overrides["liveness_cut_ms"] = 249; }, "250 to"},
       {[](NodeOptions& o) { o.overrides["liveness_dead_ms"] = 299; }, "300 to"},

@@ -201,7 +201,7 @@ void Directory::push_small(const ObjectId& object, Entry& entry, Instant now) {
     wake_at(entry, edge.not_before);
   }
   stats_.pushes += fresh.size() + again.size();
-  std::vector<std::vector<NodeId>> lists(std::min(fresh.size(), kForwardListMax));
+  std::vector<std::vector<NodeId>> lists(std::min(fresh.size(), config_.forward_list_max));
   for (std::size_t i = 0; i < fresh.size(); ++i) lists[i % lists.size()].push_back(fresh[i]);
   for (const NodeId node : again) lists.push_back({node});
   for (std::vector<NodeId>& list : lists) {

@@ -47,7 +47,7 @@ EngineTables::EngineTables(const EngineConfig& config, std::uint64_t seed)
       reduces_(config),
       inventory_(config.arena_bytes, config.admission_grace, config.when_full),
       rails_(config.rail_queue_bytes),
-      sender_(config.node),
+      sender_(config.node, config.combined_bytes_max),
       last_transfer_((std::uint64_t{config.incarnation.value} << 40) | (mix64(seed) & 0xffff)
                                                                            << 24),
       tombstones_(config.tombstone_life, config.recent_objects_max),
@@ -57,6 +57,7 @@ EngineTables::EngineTables(const EngineConfig& config, std::uint64_t seed)
       orphans_(config.tombstone_life, config.recent_objects_max),
       parked_(config.parked_messages_max, config.parked_bytes_max) {
   HOPLITE_CHECK(config.node != kNoNode);
+  HOPLITE_CHECK(!fault_of(config));
 }
 
 Engine::State::State(const EngineConfig& config, std::uint64_t seed) : EngineTables(config, seed) {}
@@ -66,7 +67,7 @@ void Engine::State::settle() {
   fold_bytes_left_ = config_.fold_bytes_max - std::min(config_.fold_bytes_max, fold_bytes_queued_);
   more_ = false;
   bool is_settled = false;
-  for (std::size_t step = 0; !is_settled && step < kStepsPerTurnMax; ++step) {
+  for (std::size_t step = 0; !is_settled && step < config_.steps_per_turn_max; ++step) {
     admit();
     if (!loop_.empty()) {
       const Message message = std::move(loop_.front());

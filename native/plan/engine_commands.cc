@@ -183,7 +183,7 @@ void Engine::State::on(const Command&, const ReduceSourceCommand& command) {
   it->second.awaited.emplace(command.source.object, command.source);
   const ObjectId& object = command.source.object;
   const Locate question{object, command.source.incarnation, kNoNode, false,
-                        carried_bytes_max(it->second.want.source_count, config_.carried_bytes_max)};
+                        carried_bytes_max(it->second.want.source_count, config_)};
   if (!locates_.try_emplace(object, question).second) return;
   send(view_.home_of(object), question);
   if (it->second.is_planned) return;

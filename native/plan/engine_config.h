@@ -1,6 +1,10 @@
-// What an engine is made with. Plain data; reached through messages.h.
+// What an engine is made with, and the bounds of its queues, tables and turns: each is a field, so
+// that the simulator can draw it small. Plain data; reached through messages.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <optional>
+#include <string>
 
 #include "plan/types.h"
 
@@ -17,16 +21,24 @@ struct EngineConfig {
   std::uint64_t block_bytes_min = kBlockBytesMin;
   std::uint64_t block_bytes_max = kBlockBytesAimMax;
   std::uint64_t inline_bytes_max = kInlineBytesMax;
-  std::uint64_t carried_bytes_max = kCarriedBytesMax;
-  std::uint16_t broadcast_stripes = 0;  // 0: by size and receivers; 1: Hoplite's chain
-  std::uint16_t reduce_stripes = 0;     // owners per reduce; 0: one per node but the caller's
-  std::uint16_t reduce_degree = 0;      // members per node of its tree; 0: by size and sources
+  std::uint64_t carried_bytes_max = kCarriedBytesMax;                   // of one source
+  std::uint64_t carried_together_bytes_max = kCarriedTogetherBytesMax;  // of a reduce's sources
+  std::size_t forward_list_max = kForwardListMax;  // pushes of one object by its sender
+  std::uint16_t broadcast_stripes = 0;             // 0: by size and receivers; 1: Hoplite's chain
+  std::uint16_t reduce_stripes = 0;  // owners per reduce; 0: one per node but the caller's
+  std::uint16_t reduce_degree = 0;   // members per node of its tree; 0: by size and sources
   std::uint64_t link_bytes_per_s = kLinkBytesPerS;
   WhenFull when_full = WhenFull::kWait;
   std::uint32_t credit_blocks_min = kCreditBlocksMin;
   std::uint64_t credit_bytes = kCreditBytes;
   std::uint64_t rail_queue_bytes = kRailQueueBytes;
-  std::uint64_t fold_bytes_max = kBytesPerTurnMax;       // queued at a time
+  std::uint64_t fold_slots_bytes_max = kFoldSlotsBytesMax;
+  std::uint32_t fold_window_max = kFoldWindowMax;               // blocks of one member under way
+  std::uint64_t fold_bytes_max = kBytesPerTurnMax;              // queued at a time
+  std::uint64_t combined_bytes_max = kCombinedBytesMax;         // folded for one block that is sent
+  std::size_t steps_per_turn_max = kStepsPerTurnMax;            // after one event
+  std::size_t progress_per_window_max = kProgressPerWindowMax;  // objects of which it is said
+  std::uint64_t spill_step_bytes = kSpillStepBytes;
   std::size_t parked_messages_max = kParkedMessagesMax;  // of one peer
   std::uint64_t parked_bytes_max = kParkedBytesMax;      // of all peers
   std::size_t deletes_max = kDeletesMax;                 // under way at once, that a node asks for
@@ -39,5 +51,8 @@ struct EngineConfig {
   Duration admission_grace = kAdmissionGrace;
   Duration tombstone_life = kTombstoneLife;
 };
+
+// Returns which field can't be what it is, and why; nothing if an engine can work with it.
+[[nodiscard]] std::optional<std::string> fault_of(const EngineConfig& config);
 
 }  // namespace hoplite

@@ -26,7 +26,7 @@ std::uint32_t first_in_turn(const Accumulator& accumulator) {
 // The member and those that wait beside it, which are pulled from the same node, that this is to
 // combine with it in the stripe.
 std::vector<std::uint32_t> combined_with(const Folding& folding, std::uint32_t member,
-                                         StripeIndex stripe) {
+                                         StripeIndex stripe, std::uint64_t bytes_max) {
   const Accumulator& accumulator = folding.accumulator;
   const NodeId sender = accumulator.members().at(member).sender;
   std::vector<std::uint32_t> members{member};
@@ -36,7 +36,7 @@ std::vector<std::uint32_t> combined_with(const Folding& folding, std::uint32_t m
   if (folding.singly.contains(sender) || !accumulator.can_combine() || is_branch(member)) {
     return members;
   }
-  const std::size_t most = kCombinedBytesMax / accumulator.own().meta.block_bytes;
+  const std::size_t most = bytes_max / accumulator.own().meta.block_bytes;
   auto beside = folding.waiting_at.lower_bound({sender, 0});
   for (; beside != folding.waiting_at.end() && beside->first == sender; ++beside) {
     const std::uint32_t other = beside->second;
@@ -243,7 +243,8 @@ void Engine::State::pull_member(Folding& folding, std::uint32_t index, const Fol
     if (member.pulled.contains(stripe)) continue;
     const auto from = folding.accumulator.first_lacking(index, stripe);
     if (!from) continue;
-    const std::vector<std::uint32_t> together = combined_with(folding, index, stripe);
+    const std::vector<std::uint32_t> together =
+        combined_with(folding, index, stripe, config_.combined_bytes_max);
     const ReduceSource& first = members.at(together.front()).source;
     PullGoal goal{first.object, first.incarnation, TargetEpoch{0}, own.meta,  own.stripe_count,
                   stripe,       member.sender,     *from,          own.share, {},

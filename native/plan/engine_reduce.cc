@@ -282,7 +282,7 @@ void Engine::State::confirm(const ObjectId& target, const ReduceSource& source) 
   if (!asks) return begin_call(target);
   Locate& question = locates_[source.object];
   question = {source.object, source.incarnation, kNoNode, true,
-              carried_bytes_max(call.want.source_count, config_.carried_bytes_max)};
+              carried_bytes_max(call.want.source_count, config_)};
   send(view_.home_of(source.object), question);
 }
 

@@ -17,9 +17,9 @@ namespace {
 std::uint64_t whole_blocks(std::uint64_t bytes) { return (bytes + 4_KiB - 1) / 4_KiB * 4_KiB; }
 
 // A step is short enough that reads of other objects don't wait for the whole of a large one.
-SpillJob next_step(SpillId spill, const Spilling& spilling) {
+SpillJob next_step(SpillId spill, const Spilling& spilling, std::uint64_t bytes_max) {
   const std::uint64_t left = spilling.file.size_bytes - spilling.done;
-  const std::uint64_t bytes = std::min(left, kSpillStepBytes);
+  const std::uint64_t bytes = std::min(left, bytes_max);
   return {spill, spilling.object, spilling.way,
           Extent{spilling.arena.offset + spilling.done, bytes},
           Extent{spilling.file.offset + spilling.done, bytes}};
@@ -64,7 +64,7 @@ void Engine::State::begin_spill(const Spilling& spilling, LocalObject& object) {
   ++object.pins[ClientId{0}];
   inventory_.mark_needed(spilling.object);
   spills_.under_way.emplace(spill, spilling);
-  actions_.emplace_back(next_step(spill, spilling));
+  actions_.emplace_back(next_step(spill, spilling, config_.spill_step_bytes));
 }
 
 // Asks for a range to read it back into, if it has none.
@@ -104,7 +104,8 @@ void Engine::State::on(const SpillDone& event) {
   const bool is_live = it != objects_.end() && it->second.spilling == event.spill;
   if (!event.error.empty()) ++stats_.spill_errors;
   if (event.error.empty()) {
-    const std::uint64_t step = std::min(spilling.file.size_bytes - spilling.done, kSpillStepBytes);
+    const std::uint64_t step =
+        std::min(spilling.file.size_bytes - spilling.done, config_.spill_step_bytes);
     spilling.done += step;
     const bool is_write = spilling.way == SpillWay::kWrite;
     (is_write ? stats_.spill_bytes_written : stats_.spill_bytes_read) += step;
@@ -112,7 +113,7 @@ void Engine::State::on(const SpillDone& event) {
     if (is_live && !is_write) it->second.written_bytes = spilling.done;
     if (is_live && !is_write) note_here(spilling.object);
     if (is_live && spilling.done < spilling.file.size_bytes) {
-      actions_.emplace_back(next_step(event.spill, spilling));
+      actions_.emplace_back(next_step(event.spill, spilling, config_.spill_step_bytes));
       return;
     }
   }

@@ -253,7 +253,7 @@ void Engine::State::report_progress() {
   if (said.empty()) return;
   progress_due_ = now_ + config_.progress_window;
   auto next = said.upper_bound(progress_after_);
-  for (std::size_t i = std::min(said.size(), kProgressPerWindowMax); i > 0; --i, ++next) {
+  for (std::size_t i = std::min(said.size(), config_.progress_per_window_max); i > 0; --i, ++next) {
     if (next == said.end()) next = said.begin();
     progress_after_ = next->first;
     send(view_.home_of(next->first), std::move(next->second));

@@ -69,7 +69,7 @@ std::uint32_t ReduceTree::degree_for(const Plan& plan, std::uint32_t nodes) cons
   if (config_.reduce_degree > 0) return config_.reduce_degree;
   // Whose links would have to take a copy of a large object from each of several?
   const std::uint64_t size = plan.meta->size_bytes;
-  const bool comes = size <= carried_bytes_max(plan.count, config_.carried_bytes_max);
+  const bool comes = size <= carried_bytes_max(plan.count, config_);
   if (!plan.is_callers || comes) return std::max(nodes, 1U);
   return std::max(choose_degree({.nodes = nodes,
                                  .size_bytes = size,
@@ -195,7 +195,7 @@ bool ReduceTree::is_tree(const Plan& plan) const {
 // Do its sources come with the answers to where they are?
 bool ReduceTree::is_carried(const Plan& plan) const {
   return plan.is_callers && !is_tree(plan) &&
-         plan.meta->size_bytes <= carried_bytes_max(plan.count, config_.carried_bytes_max);
+         plan.meta->size_bytes <= carried_bytes_max(plan.count, config_);
 }
 
 // A small object is one block; up a tree it goes in several, which are ranges of it.

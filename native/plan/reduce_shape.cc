@@ -46,9 +46,9 @@ bool is_unary_shorter(const ReduceCase& reduce) {
   return nodes * (kHopNs + block) < 2 * kHopNs + 2 * nodes * block;
 }
 
-std::uint32_t carried_bytes_max(std::uint32_t sources, std::uint64_t each_max) {
-  const std::uint64_t share = kCarriedTogetherBytesMax / std::max(sources, 1U);
-  return static_cast<std::uint32_t>(std::min(each_max, share));
+std::uint32_t carried_bytes_max(std::uint32_t sources, const EngineConfig& config) {
+  const std::uint64_t share = config.carried_together_bytes_max / std::max(sources, 1U);
+  return static_cast<std::uint32_t>(std::min(config.carried_bytes_max, share));
 }
 
 std::uint32_t tree_depth(std::uint32_t nodes, std::uint32_t degree) {

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "base/limits.h"
+#include "plan/engine_config.h"
 
 namespace hoplite {
 
@@ -26,7 +26,7 @@ struct ReduceCase {
 [[nodiscard]] bool is_unary_shorter(const ReduceCase& reduce);
 
 // Of how many bytes at most each of so many sources comes with the answer to where it is.
-[[nodiscard]] std::uint32_t carried_bytes_max(std::uint32_t sources, std::uint64_t each_max);
+[[nodiscard]] std::uint32_t carried_bytes_max(std::uint32_t sources, const EngineConfig& config);
 
 // Edges between the root and the farthest of so many nodes below it, of which each pulls from at
 // most `degree` others, as even as can be. REQUIRES: degree >= 1.

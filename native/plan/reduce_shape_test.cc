@@ -59,11 +59,15 @@ TEST(ReduceShape, DepthIsThatOfAnEvenTree) {
 }
 
 TEST(ReduceShape, ASourceIsCarriedWhereAllTogetherAreLittle) {
-  EXPECT_EQ(carried_bytes_max(8, 16_KiB), 16_KiB);
-  EXPECT_EQ(carried_bytes_max(64, 16_KiB), 4_KiB);
-  EXPECT_EQ(carried_bytes_max(4096, 16_KiB), 64U);
-  EXPECT_EQ(carried_bytes_max(8, 256), 256U);
-  EXPECT_EQ(carried_bytes_max(0, 16_KiB), 16_KiB);
+  EngineConfig config;
+  EXPECT_EQ(carried_bytes_max(8, config), 16_KiB);
+  EXPECT_EQ(carried_bytes_max(64, config), 4_KiB);
+  EXPECT_EQ(carried_bytes_max(4096, config), 64U);
+  EXPECT_EQ(carried_bytes_max(0, config), 16_KiB);
+  config.carried_bytes_max = 256;
+  EXPECT_EQ(carried_bytes_max(8, config), 256U);
+  config.carried_together_bytes_max = 1_KiB;
+  EXPECT_EQ(carried_bytes_max(8, config), 128U);
 }
 
 }  // namespace

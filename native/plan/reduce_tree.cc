@@ -559,7 +559,7 @@ std::optional<Locate> ReduceTree::poll_locate() {
     if (it == plans_.end() || !it->second.locating.contains(source.object)) continue;
     const Plan& plan = it->second;
     return Locate{source.object, source.incarnation, kNoNode, true,
-                  is_carried(plan) ? carried_bytes_max(plan.count, config_.carried_bytes_max) : 0};
+                  is_carried(plan) ? carried_bytes_max(plan.count, config_) : 0};
   }
   return std::nullopt;
 }

@@ -57,12 +57,13 @@ bool can_combine_blocks(const PullStart& want, const Cut& cut, const ObjectMeta&
     if (run.range.offset % element_bytes(run.dtype) != 0) return false;
     result.parts.push_back({run.dtype, run.range.size_bytes});
   }
-  return fault_of(result) == nullptr && can_combine_all(result.parts, want.op) &&
-         (want.beside.size() + 1) * cut.block_bytes <= kCombinedBytesMax;
+  return fault_of(result) == nullptr && can_combine_all(result.parts, want.op);
 }
 
+}  // namespace
+
 // Is all that it wants combined here, of the same parts, to be had and not about to be void?
-bool can_combine(const PullStart& want, const LocalObjects& objects) {
+bool Sender::can_combine(const PullStart& want, const LocalObjects& objects) const {
   const auto found = objects.find(want.object);
   if (found == objects.end()) return false;
   const ObjectMeta& meta = found->second.meta;
@@ -75,14 +76,14 @@ bool can_combine(const PullStart& want, const LocalObjects& objects) {
            object.meta.size_bytes == meta.size_bytes &&
            object.meta.block_bytes == meta.block_bytes && object.meta.parts == meta.parts;
   };
+  const Cut cut(want, meta);
   return want.target_epoch.value == 0 && can_be(want.object, want.incarnation) &&
+         (want.beside.size() + 1) * cut.block_bytes <= combined_bytes_max_ &&
          std::all_of(
              want.beside.begin(), want.beside.end(),
              [&](const Beside& other) { return can_be(other.object, other.incarnation); }) &&
-         can_combine_blocks(want, Cut(want, meta), meta);
+         can_combine_blocks(want, cut, meta);
 }
-
-}  // namespace
 
 bool Sender::handle_start(NodeId to, TransferId transfer, const PullStart& start,
                           const LocalObjects& objects) {

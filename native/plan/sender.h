@@ -25,7 +25,8 @@ enum class Folds : std::uint8_t { kNow, kLater };  // a turn folds so much and n
 
 class Sender {
  public:
-  explicit Sender(NodeId node) : node_(node) {}
+  Sender(NodeId node, std::uint64_t combined_bytes_max)
+      : node_(node), combined_bytes_max_(combined_bytes_max) {}
 
   // Returns false if what is here can't serve this, or if the peer pulls too much at once: the
   // caller answers PullRefused.
@@ -98,7 +99,10 @@ class Sender {
     return std::pair(edge.turn, key.first.value - node_.value);
   }
 
+  [[nodiscard]] bool can_combine(const PullStart& want, const LocalObjects& objects) const;
+
   NodeId node_;
+  std::uint64_t combined_bytes_max_;  // of the blocks that are folded for one that is sent
   Edges edges_;
   std::map<NodeId, Load> loads_;
   std::uint64_t turns_ = 0;

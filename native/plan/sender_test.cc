@@ -66,7 +66,7 @@ class SenderTest : public ::testing::Test {
   LocalObjects objects_;
   Inventory inventory_{1_MiB, 1_s};
   Rails rails_{64_KiB};
-  Sender sender_{NodeId{1}};
+  Sender sender_{NodeId{1}, kCombinedBytesMax};
   Instant now_{1};
 };
 

@@ -60,13 +60,13 @@ constexpr std::uint32_t kUnaryMembers = 2;
 // while the next ones are on their way; fewer where even two blocks of each would be too much.
 FoldPulls fold_pulls(const ReduceOwn& own, const EngineConfig& config, std::uint64_t bytes_max) {
   const std::uint64_t block_bytes = own.meta.block_bytes;
-  const auto affordable = kFoldSlotsBytesMax / (config.credit_blocks_min * block_bytes);
+  const auto affordable = config.fold_slots_bytes_max / (config.credit_blocks_min * block_bytes);
   FoldPulls pulls;
   const std::uint32_t members = own.is_unary ? kUnaryMembers : own.count;
   pulls.at_once = std::min<std::size_t>(members, std::max<std::uint64_t>(affordable, 2));
   const std::uint64_t windows = own.everywhere ? kFoldWindowsEverywhere : 1;
   const std::uint64_t share = windows * config.credit_bytes / (pulls.at_once * block_bytes);
-  pulls.window = static_cast<std::uint32_t>(std::min<std::uint64_t>(share, kFoldWindowMax));
+  pulls.window = static_cast<std::uint32_t>(std::min<std::uint64_t>(share, config.fold_window_max));
   const auto most = stripe_blocks(own.meta.block_count(), own.stripe_count, StripeIndex{0});
   if (own.stripe_count > 1) pulls.window = std::min(pulls.window, most / kFoldParts);
   const bool one_is_enough =

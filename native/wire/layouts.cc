@@ -28,7 +28,7 @@ void Layouts::add(const std::string& layout) {
   const std::uint32_t number = (first_ + static_cast<std::uint32_t>(kept_.size())) % kNumbers;
   numbers_.emplace(kept_.emplace_back(layout), number);
   bytes_ += layout.size();
-  while (bytes_ > kLayoutTableBytesMax) {
+  while (bytes_ > bytes_max_) {
     bytes_ -= kept_.front().size();
     numbers_.erase(kept_.front());
     kept_.pop_front();

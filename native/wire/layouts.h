@@ -18,6 +18,9 @@ namespace hoplite::wire {
 
 class Layouts {
  public:
+  // REQUIRES: `bytes_max` is that of the other end, and room for the longest layout.
+  explicit Layouts(std::size_t bytes_max = kLayoutTableBytesMax) : bytes_max_(bytes_max) {}
+
   // Shorter ones always travel whole.
   static constexpr std::size_t kBytesMin = 64;
 
@@ -30,6 +33,7 @@ class Layouts {
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
  private:
+  std::size_t bytes_max_;
   std::deque<std::string> kept_;  // the oldest first; a deque moves no element
   std::map<std::string_view, std::uint32_t> numbers_;
   std::uint32_t first_ = 0;  // number of kept_.front()

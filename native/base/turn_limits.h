@@ -1,0 +1,18 @@
+// What a turn of the reactor does at most before it looks at the sockets again. Plain data; node/
+// keeps to it, and the simulator draws it small. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/limits.h"
+
+namespace hoplite {
+
+struct TurnLimits {
+  std::size_t commands_max = kCommandsPerTurnMax;  // of each source of commands
+  std::size_t actions_max = kActionsPerTurnMax;
+  std::uint64_t bytes_max = kBytesPerTurnMax;  // one half comes in, the other goes out or is folded
+};
+
+}  // namespace hoplite
