@@ -256,7 +256,8 @@ void Engine::State::on(NodeId, const Message&, const Push& push) {
   const auto stored = objects_.find(push.object);
   const bool has_it = stored != objects_.end() && stored->second.is_complete() &&
                       stored->second.incarnation == push.incarnation &&
-                      stored->second.target_epoch == push.target_epoch;
+                      stored->second.target_epoch == push.target_epoch &&
+                      stored->second.meta == push.meta;
   if (push.forward.empty() || !has_it) return;
   const std::size_t half = (push.forward.size() + 1) / 2;
   for (const std::size_t first : {std::size_t{0}, half}) {

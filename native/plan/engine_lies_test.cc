@@ -153,6 +153,35 @@ TEST_F(Lies, AMemberThatHasBegunToDrainDoesNotTakeItBack) {
   EXPECT_EQ(said<PullStart>().size() + said<Adopt>().size(), 1U) << "another one is to keep it";
 }
 
+// The node ended itself: no frame of a message carries a large object.
+TEST_F(Lies, APushOfOtherBytesIsNotPassedOn) {
+  ask(PutCommand{id_, Incarnation{1}, floats_meta(100'000), {}});
+  ask(WroteCommand{id_, Incarnation{1}, 100'000, false});
+  deeds<SendMessage>();
+  ObjectMeta small = floats_meta(64);
+  small.block_bytes = 64;
+  const Push push{id_, Incarnation{1}, {}, small, {kHome}};
+  engine_.handle_io(MessageIn{kLiar, Message{Epoch{1}, {}, {}, push}, Bytes(64)}, now_);
+  for (const SendMessage& sent : deeds<SendMessage>()) EXPECT_FALSE(sent.payload);
+}
+
+// Its range was void, but the put went on, and was answered once more.
+TEST_F(Lies, AReduceThatHasTheNameOfAPutEndsIt) {
+  ask(PutCommand{id_, Incarnation{1}, floats_meta(100'000), {}});
+  EXPECT_EQ(deeds<ReplyToClient>().size(), 1U) << "it has a range";
+  ReduceState state;
+  state.target = id_;
+  state.target_epoch = TargetEpoch{2};
+  hear(kHome, state);
+  hear(kHome, Drop{id_, Incarnation{1}, false});
+  EXPECT_TRUE(deeds<ReplyToClient>().empty()) << "its client hears of it when it is done";
+  const RequestId last = ask(WroteCommand{id_, Incarnation{1}, 100'000, false});
+  const auto replies = deeds<ReplyToClient>();
+  ASSERT_EQ(replies.size(), 1U);
+  EXPECT_EQ(replies[0].request, last);
+  EXPECT_EQ(engine_.stats().arena_bytes_used, 0U);
+}
+
 class LiesToASpillingNode : public OneEngine {
  protected:
   LiesToASpillingNode() : OneEngine(3, kHome, WhenFull::kSpill) {}

@@ -236,7 +236,7 @@ void Engine::State::raise_target(const ReduceState& state, LocalObject& object) 
   const bool knows = object.incarnation.value != 0;
   if (!knows || (folds_.contains(state.target) && state.phase == ReducePhase::kRunning)) return;
   end_fold(state.target);  // committed without us
-  void_bytes(state.target, object);
+  end_put(state.target, object, "made by a reduce");
   object.target_epoch = state.target_epoch;
   object.committed = object.pinned = false;
   claim(state.target);
