@@ -29,9 +29,10 @@ using TargetEpoch =
 using BlockIndex = Id<struct BlockTag, std::uint32_t>;     // within an object
 using StripeIndex = Id<struct StripeTag, std::uint16_t>;   // blocks = stripe (mod stripe count)
 using TransferId = Id<struct TransferTag, std::uint64_t>;  // chosen by the receiver; 0: none
-using LeaseId = Id<struct LeaseTag, std::uint32_t>;      // per object, counted by its home; 0: none
-using RailId = Id<struct RailTag, std::uint8_t>;         // index into a member's rails
-using TraceId = Id<struct TraceTag, std::uint64_t>;      // follows one object from put to get
+using LeaseId = Id<struct LeaseTag, std::uint32_t>;  // per object, counted by its home; 0: none
+using RailId = Id<struct RailTag, std::uint8_t>;     // index into a member's rails
+using BlockTicket = Id<struct BlockTicketTag, std::uint64_t>;  // of a block until it has left
+using TraceId = Id<struct TraceTag, std::uint64_t>;            // follows one object from put to get
 using ClientId = Id<struct ClientTag, std::uint64_t>;    // an attached process; 0: the node itself
 using RequestId = Id<struct RequestTag, std::uint64_t>;  // chosen by the client
 

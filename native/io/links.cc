@@ -172,7 +172,7 @@ void Links::send(const SendBlock& action) {
   if (!is_open(*rail)) rail = std::find_if(rails.begin(), rails.end(), is_open);
   HOPLITE_CHECK(rail != rails.end());
   Connection& bulk = connections_.at(rail->bulk);
-  bulk.wire.queue_block(action.rail, action.header, action.extent);
+  bulk.wire.queue_block(action);
   mark_dirty(rail->bulk, bulk);
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <set>
 
 #include "base/check.h"
 #include "io/authority_test.h"
@@ -542,6 +543,42 @@ TEST_P(LinksTest, TwoRailsAreOneLinkAndAMissingRailIsReplacedByTheOther) {
   a.links.send(second);
   ASSERT_TRUE(run({&a, &b}, [&] { return a.count<BlockSent>() == 2; }));
   EXPECT_EQ(a.last<BlockSent>().rail, RailId{7});
+}
+
+// BlockSent names its block by the ticket: those of one rail may leave in another order.
+TEST_P(LinksTest, ABlockOfARailThatOpensLateOvertakesThoseThatWaitOnAnother) {
+  const std::vector<std::string> rails{"127.0.0.1:0", "127.0.0.1:0"};
+  Side a(1, "secret", 1, rails), b(2, "secret", 1, rails);
+  Member half = b.member;
+  half.rails.pop_back();
+  a.links.connect(half, now_);
+  b.links.connect(a.member, now_);
+  ASSERT_TRUE(run({&a, &b}, [&] { return a.count<LinkUp>() == 1 && b.count<LinkUp>() == 1; }));
+  const auto send = [&](std::uint64_t ticket) {
+    SendBlock block = block_to(a, b, static_cast<std::uint32_t>(ticket % 64));
+    block.rail = RailId{1};
+    block.ticket = BlockTicket{ticket};
+    a.links.send(block);
+  };
+  constexpr std::uint64_t kWaiting = 60;  // more than the kernels of both ends take
+  for (std::uint64_t ticket = 1; ticket <= kWaiting; ++ticket) send(ticket);
+  a.links.connect(b.member, now_);  // the other rail is known now
+  const auto step = [&] {           // in which b reads no block
+    pass(1_ms);
+    a.turn(now_);
+    b.turn(now_, 0);
+  };
+  for (int i = 0; i < 5000 && b.links.counters().handshakes < 6; ++i) step();
+  ASSERT_EQ(b.links.counters().handshakes, 6U);
+  ASSERT_LT(a.count<BlockSent>(), kWaiting);
+  send(kWaiting + 1);
+  ASSERT_TRUE(run({&a, &b}, [&] { return a.count<BlockSent>() == kWaiting + 1; }));
+  EXPECT_NE(a.last<BlockSent>().ticket, BlockTicket{kWaiting + 1});
+  std::set<std::uint64_t> tickets;
+  for (const IoEvent& event : a.events) {
+    if (const auto* sent = std::get_if<BlockSent>(&event)) tickets.insert(sent->ticket.value);
+  }
+  EXPECT_EQ(tickets.size(), kWaiting + 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(WithoutAndWithTls, LinksTest,

@@ -45,12 +45,12 @@ void RailConnection::queue_frame(Bytes frame, std::optional<QueuedPush> push) {
   frames_.push_back({std::move(frame), push});
 }
 
-void RailConnection::queue_block(RailId rail, const BlockHeader& header, Extent extent) {
-  HOPLITE_CHECK(header.size_bytes == extent.size_bytes);
-  HOPLITE_CHECK(extent.size_bytes > 0);
-  HOPLITE_CHECK(place_.arena->contains(extent));
-  queued_bytes_ += kBlockFrameBytes + extent.size_bytes;
-  blocks_.push_back({.head = {}, .extent = extent, .header = header, .rail = rail});
+void RailConnection::queue_block(const SendBlock& block) {
+  HOPLITE_CHECK(block.header.size_bytes == block.extent.size_bytes);
+  HOPLITE_CHECK(block.extent.size_bytes > 0);
+  HOPLITE_CHECK(place_.arena->contains(block.extent));
+  queued_bytes_ += kBlockFrameBytes + block.extent.size_bytes;
+  blocks_.push_back({.head = {}, .block = block});
 }
 
 Result<void> RailConnection::send(NodeId to, Budget& budget, std::vector<IoEvent>& events) {
@@ -98,15 +98,15 @@ Result<bool> RailConnection::send_blocks(NodeId to, Budget& budget, std::vector<
   std::size_t count = 0;
   std::uint64_t wanted = 0;
   std::uint64_t skip = block_sent_;
-  for (OutBlock& block : blocks_) {
+  for (OutBlock& out : blocks_) {
     if (wanted >= kBytesPerSend || count + 2 > parts.size()) break;
-    const std::span<std::byte> payload = place_.arena->at(block.extent);
-    if (!block.is_started) {
-      block.header.crc32c = crc32c(payload);
-      block.head = encode(block.header);
-      block.is_started = true;
+    const std::span<std::byte> payload = place_.arena->at(out.block.extent);
+    if (!out.is_started) {
+      out.block.header.crc32c = crc32c(payload);
+      out.head = encode(out.block.header);
+      out.is_started = true;
     }
-    const auto head = std::span<std::byte>(block.head);
+    const auto head = std::span<std::byte>(out.head);
     if (skip < head.size()) parts[count++] = to_iovec(head.subspan(skip));
     parts[count++] = to_iovec(payload.subspan(skip > head.size() ? skip - head.size() : 0));
     wanted += head.size() + payload.size() - skip;
@@ -120,11 +120,11 @@ Result<bool> RailConnection::send_blocks(NodeId to, Budget& budget, std::vector<
   budget.take(sent);
   block_sent_ += sent;
   while (!blocks_.empty()) {
-    const OutBlock& block = blocks_.front();
+    const SendBlock& block = blocks_.front().block;
     const std::uint64_t whole = kBlockFrameBytes + block.extent.size_bytes;
     if (block_sent_ < whole) break;
     block_sent_ -= whole;
-    events.emplace_back(BlockSent{to, block.rail, block.extent.size_bytes});
+    events.emplace_back(BlockSent{to, block.rail, block.extent.size_bytes, block.ticket});
     ++place_.counters->blocks_sent;
     blocks_.pop_front();
   }

@@ -72,8 +72,8 @@ class RailConnection {
   // For what is queued next: each frame leaves, and in this order.
   [[nodiscard]] wire::Layouts& layouts_said() { return layouts_said_; }
   [[nodiscard]] bool is_queued(const QueuedPush& push) const { return pushes_.contains(push); }
-  // `rail` is what BlockSent will say. REQUIRES: the extent stays as it is until then.
-  void queue_block(RailId rail, const BlockHeader& header, Extent extent);
+  // BlockSent will say its rail and ticket. REQUIRES: the extent stays as it is until then.
+  void queue_block(const SendBlock& block);
   // Sends until the socket or the budget is full; appends a BlockSent to `events` for each block
   // that the kernel has taken whole. Frames go first.
   [[nodiscard]] Result<void> send(NodeId to, Budget& budget, std::vector<IoEvent>& events);
@@ -97,9 +97,7 @@ class RailConnection {
   };
   struct OutBlock {
     std::array<std::byte, kBlockFrameBytes> head{};
-    Extent extent;
-    BlockHeader header;
-    RailId rail;
+    SendBlock block;
     bool is_started = false;
   };
   [[nodiscard]] Result<bool> send_frames(Budget& budget);  // false: the socket is full

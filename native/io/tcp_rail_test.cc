@@ -62,7 +62,7 @@ class TcpRail : public ::testing::Test {
     header.object.bytes.fill(9);
     header.incarnation = Incarnation{1};
     header.size_bytes = kBlock;
-    for (int i = 0; i < count; ++i) out_.queue_block(RailId{0}, header, {0, kBlock});
+    for (int i = 0; i < count; ++i) out_.queue_block({NodeId{1}, RailId{0}, header, {0, kBlock}});
     std::vector<IoEvent> events;
     const std::uint64_t until = counters_.blocks_landed + static_cast<std::uint64_t>(count);
     while (counters_.blocks_landed < until) {
@@ -293,7 +293,7 @@ TEST_F(TcpRail, SmallBlocksLeaveTogetherAndWholeWhereverTheSocketIsFull) {
     header.incarnation = Incarnation{1};
     header.offset = std::uint64_t{i} * kSmall;
     header.size_bytes = kSmall;
-    out_.queue_block(RailId{0}, header, {header.offset, kSmall});
+    out_.queue_block({NodeId{1}, RailId{0}, header, {header.offset, kSmall}});
   }
   std::vector<IoEvent> sent;
   std::vector<IoEvent> landed;

@@ -286,7 +286,8 @@ class Nodes {
            if (it != nodes_[to].receives.end()) land(node, to, it->second, header, bytes);
          }});
     events_.push_back(
-        {to, node, [this, node, done = BlockSent{send.to, send.rail, send.extent.size_bytes}] {
+        {to, node,
+         [this, node, done = BlockSent{send.to, send.rail, send.extent.size_bytes, send.ticket}] {
            nodes_[node].engine->handle_io(done, now_);
            drain(node);
          }});

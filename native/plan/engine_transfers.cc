@@ -275,7 +275,7 @@ void Engine::State::land_in_fold(TransferId transfer, Pull& pull, const Pull::La
 
 void Engine::State::on(const BlockSent& event) {
   rails_.handle_sent(event, now_);
-  if (const auto sent = sender_.handle_sent(event.to, event.rail)) {
+  if (const auto sent = sender_.handle_sent(event.to, event.ticket)) {
     let_go(*sent);
   }
 }

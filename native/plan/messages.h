@@ -28,8 +28,9 @@ struct BlockLanded {  // placed in the arena, checksum right
 };
 struct BlockSent {  // the kernel has taken it
   NodeId to;
-  RailId rail;
+  RailId rail;  // and ticket: those of its SendBlock
   std::uint64_t size_bytes = 0;
+  BlockTicket ticket{};
 };
 struct LinkUp {  // control and bulk of at least one rail are open; also after a reconnect
   NodeId node;
@@ -58,6 +59,7 @@ struct SendBlock {
   RailId rail;
   BlockHeader header;  // crc32c is filled in by io/
   Extent extent;
+  BlockTicket ticket{};
 };
 // Lets blocks of `transfer` in: block b lands at base + offset, or, with `slots`, the n-th block of
 // the stripe at base + (n mod slots) * block_bytes.

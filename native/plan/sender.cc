@@ -260,7 +260,8 @@ std::optional<Sender::Next> Sender::poll_block(const LocalObjects& objects, Rail
     header.target_epoch = edge.want.target_epoch;
     header.offset = block.offset - cut.range.offset;
     header.size_bytes = static_cast<std::uint32_t>(block.size_bytes);
-    queued_[{to, *rail}].push_back({edge.want.object, edge.want.incarnation, borrowed});
+    next.block.ticket = BlockTicket{++last_ticket_};
+    queued_[{to, next.block.ticket}] = {edge.want.object, edge.want.incarnation, borrowed};
     --edge.credits;
     edge.turn = ++turns_;
     if (++edge.next == cut.total(edge.want)) remove(at);
@@ -275,25 +276,18 @@ std::optional<Sender::Unserved> Sender::poll_refused() {
   return refused;
 }
 
-std::optional<Sender::Sent> Sender::handle_sent(NodeId to, RailId rail) {
-  const auto it = queued_.find({to, rail});
-  if (it == queued_.end()) return std::nullopt;
-  const auto sent = it->second.front();
-  it->second.pop_front();
-  if (it->second.empty()) queued_.erase(it);
-  return sent;
+std::optional<Sender::Sent> Sender::handle_sent(NodeId to, BlockTicket ticket) {
+  const auto sent = queued_.extract({to, ticket});
+  if (sent.empty()) return std::nullopt;
+  return sent.mapped();
 }
 
 std::vector<Sender::Sent> Sender::take_unsent(NodeId to) {
   std::vector<Sent> unsent;
-  for (auto it = queued_.begin(); it != queued_.end();) {
-    if (it->first.first != to) {
-      ++it;
-      continue;
-    }
-    unsent.insert(unsent.end(), it->second.begin(), it->second.end());
-    it = queued_.erase(it);
-  }
+  const auto first = queued_.lower_bound({to, BlockTicket{0}});
+  auto last = first;
+  for (; last != queued_.end() && last->first.first == to; ++last) unsent.push_back(last->second);
+  queued_.erase(first, last);
   return unsent;
 }
 

@@ -63,8 +63,10 @@ class Sender {
     Incarnation incarnation;
     std::optional<Extent> borrowed;
   };
-  // Whose block has left (blocks of one rail leave in order); nothing if the link broke since.
-  std::optional<Sent> handle_sent(NodeId to, RailId rail);
+  // What the block with this ticket kept; nothing if the link broke since. Blocks may leave in
+  // another order than they were booked in, even those of one rail: a rail that isn't open yet has
+  // its blocks sent over another one.
+  std::optional<Sent> handle_sent(NodeId to, BlockTicket ticket);
   // Blocks that were queued on a link that broke: whose they were.
   std::vector<Sent> take_unsent(NodeId to);
 
@@ -106,7 +108,8 @@ class Sender {
   Edges edges_;
   std::map<NodeId, Load> loads_;
   std::uint64_t turns_ = 0;
-  std::map<std::pair<NodeId, RailId>, std::deque<Sent>> queued_;
+  std::uint64_t last_ticket_ = 0;
+  std::map<std::pair<NodeId, BlockTicket>, Sent> queued_;
   std::deque<Unserved> refused_;
 };
 

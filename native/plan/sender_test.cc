@@ -185,21 +185,39 @@ TEST_F(CombiningSender, SendsOneBlockForThoseOfSeveralObjects) {
   ASSERT_TRUE(start_both(1));
   EXPECT_TRUE(sender_.serves(kOther)) << "it is not evicted meanwhile";
   EXPECT_FALSE(poll(Folds::kLater)) << "this turn has folded enough";
+  std::vector<BlockTicket> tickets;
   for (const std::uint64_t offset : {0, 1024}) {
     const auto next = poll();
     ASSERT_TRUE(next);
+    tickets.push_back(next->block.ticket);
     EXPECT_EQ(next->combined, (std::vector{kOne, kOther}));
     EXPECT_EQ(next->range, (Extent{offset, 1024}));
     EXPECT_EQ(next->block.header.offset, offset);
   }
   EXPECT_FALSE(sender_.serves(kOther));
   EXPECT_EQ(inventory_.used_bytes(), 2048U);
-  for (int i = 0; i < 2; ++i) {
-    const auto sent = sender_.handle_sent(kB, RailId{0});
+  for (const BlockTicket ticket : tickets) {
+    const auto sent = sender_.handle_sent(kB, ticket);
     ASSERT_TRUE(sent && sent->borrowed);
     inventory_.give_back(*sent->borrowed);
   }
   EXPECT_EQ(inventory_.used_bytes(), 0U);
+}
+
+// A rail that opens late: its first blocks wait on another rail, and a later one overtakes them.
+TEST_F(CombiningSender, ALaterBlockThatLeavesFirstGivesBackItsOwnRange) {
+  ASSERT_TRUE(start_both(1));
+  const auto first = poll();
+  const auto later = poll();
+  ASSERT_TRUE(first && later);
+  ASSERT_EQ(first->block.rail, later->block.rail);
+  const auto sent = sender_.handle_sent(kB, later->block.ticket);
+  ASSERT_TRUE(sent && sent->borrowed);
+  EXPECT_EQ(*sent->borrowed, later->block.extent);
+  EXPECT_FALSE(sender_.handle_sent(kB, later->block.ticket)) << "it was said before";
+  const auto unsent = sender_.take_unsent(kB);
+  ASSERT_EQ(unsent.size(), 1U);
+  EXPECT_EQ(unsent.front().borrowed, first->block.extent);
 }
 
 TEST_F(CombiningSender, WaitsForTheBlocksOfAll) {
@@ -357,15 +375,16 @@ TEST_F(SenderTest, NamesTheTransfersToRefuseWhenAnObjectGoes) {
 TEST_F(SenderTest, NamesTheBlocksThatHadNotLeftWhenALinkBreaks) {
   ASSERT_TRUE(start(kB, 1, kShort));
   ASSERT_TRUE(start(kC, 2, kShort));
-  EXPECT_EQ(send().size(), 4U);
-  const auto sent = sender_.handle_sent(kB, RailId{0});
+  std::map<NodeId, BlockTicket> first_to;
+  while (const auto next = poll()) first_to.try_emplace(next->block.to, next->block.ticket);
+  const auto sent = sender_.handle_sent(kB, first_to.at(kB));
   ASSERT_TRUE(sent);
   EXPECT_EQ(std::pair(sent->object, sent->incarnation), std::pair(kShort, Incarnation{1}));
   sender_.handle_link_down(kB);
   EXPECT_EQ(sender_.take_unsent(kB).size(), 1U);
   EXPECT_EQ(sender_.take_unsent(kB).size(), 0U);
-  EXPECT_FALSE(sender_.handle_sent(kB, RailId{0})) << "late news";
-  EXPECT_TRUE(sender_.handle_sent(kC, RailId{0}).has_value());
+  EXPECT_FALSE(sender_.handle_sent(kB, first_to.at(kB))) << "late news";
+  EXPECT_TRUE(sender_.handle_sent(kC, first_to.at(kC)).has_value());
 }
 
 TEST_F(SenderTest, SendsNothingOverALinkThatIsDown) {

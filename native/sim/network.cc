@@ -245,9 +245,9 @@ void Network::transmitted(Frame frame, Duration taken) {
   const End& own = end(from, frame.to);
   if (own.up && own.life == frame.life) {
     const auto sent =
-        frame.block
-            ? std::optional(BlockSent{frame.to, frame.block->rail, frame.block->extent.size_bytes})
-            : std::nullopt;
+        frame.block ? std::optional(BlockSent{frame.to, frame.block->rail,
+                                              frame.block->extent.size_bytes, frame.block->ticket})
+                    : std::nullopt;
     End& other = end(frame.to, from);
     Instant& last = other.last_arrival[static_cast<std::size_t>(frame.kind)];
     last = std::max(last, timeline_.now() + config_.latency + some(config_.jitter_max));

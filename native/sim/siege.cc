@@ -160,8 +160,9 @@ void Siege::io() {
     if (block >= open.meta.block_count()) return;
     engine_.handle_io(BlockLanded{open.from, open.transfer, BlockIndex{block}}, now_);
   } else if (kind < 6 && !unsent_.empty()) {
-    const BlockSent sent = unsent_.front();
-    unsent_.erase(unsent_.begin());
+    std::swap(unsent_[draw_() % unsent_.size()], unsent_.back());  // rails keep no order
+    const BlockSent sent = unsent_.back();
+    unsent_.pop_back();
     engine_.handle_io(sent, now_);
   } else if (kind == 6 && !spills_.empty()) {
     const SpillId spill = spills_.front();
@@ -216,7 +217,7 @@ void Siege::perform(const Action& action) {
     receives_.erase({close->from, close->transfer});
   } else if (const auto* block = std::get_if<SendBlock>(&action)) {
     check_in_arena(block->extent);
-    unsent_.push_back({block->to, block->rail, block->extent.size_bytes});
+    unsent_.push_back({block->to, block->rail, block->extent.size_bytes, block->ticket});
   } else if (const auto* message = std::get_if<SendMessage>(&action)) {
     if (message->payload) check_in_arena(*message->payload);
   } else if (const auto* fold = std::get_if<Fold>(&action)) {
