@@ -305,7 +305,7 @@ void Directory::handle_locate(NodeId from, const Locate& locate, Instant now) {
 
 void Directory::handle_resync_done(NodeId from, Instant now) {
   awaited_.erase(from);
-  const bool all_heard = unheard_.erase(from) > 0 && unheard_.empty();
+  const bool all_heard = end_silence(from);
   deletions_.handle_resync_done(from, now);
   send_of_deletions();
   std::vector<ObjectId> touched;
@@ -331,6 +331,7 @@ void Directory::handle_view(const Membership& view, Instant now) {
   deletions_.handle_view(view, now);
   send_of_deletions();
   unheard_.clear();
+  unreachable_.clear();
   live_.clear();
   for (const Member& member : view.members()) {
     if (view.is_live(member.node)) live_.insert(member.node);
@@ -371,8 +372,21 @@ void Directory::handle_link_down(NodeId node) {
   }
 }
 
+// putter: put, claim │ the link to this home is down: the claim is lost │ receiver, which reaches
+// both: claim that wants and knows that it was put.  Nothing is lost.
+// Test: NetworkFaults.PutWhoseClaimIsLostWithItsLinkIsNotLost.
+void Directory::handle_unreachable(NodeId node) {
+  if (live_.contains(node)) unreachable_.insert(node);
+}
+
+// Returns true if it was the last one of those that this shard has to hear.
+bool Directory::end_silence(NodeId node) {
+  const bool was_awaited = unheard_.erase(node) + unreachable_.erase(node) > 0;
+  return was_awaited && unheard_.empty() && unreachable_.empty();
+}
+
 void Directory::handle_node_dead(NodeId node, Instant now) {
-  const bool last_word = unheard_.erase(node) > 0 && unheard_.empty();
+  const bool last_word = end_silence(node);
   live_.erase(node);
   awaited_.erase(node);
   draining_.erase(node);

@@ -1,8 +1,9 @@
 // One shard of the object directory: for each object whose home is this node, who holds what, how
 // far, who waits, and who may send to whom. Soft state, rebuilt from the members' claims after a
-// change of view; until then the shard grants on what it knows and never says that something is
-// lost (design decision 3). Queries may come before the object. Invariants: per stripe the edges
-// form a forest rooted at complete or producing holders. SPDX-License-Identifier: Apache-2.0
+// change of view or a broken link; until then the shard grants on what it knows and never says that
+// something is lost (design decision 3). Queries may come before the object. Invariants: per stripe
+// the edges form a forest rooted at complete or producing holders. SPDX-License-Identifier:
+// Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -39,6 +40,7 @@ class Directory {
   void handle_view(const Membership& view, Instant now);
   void handle_newer_view(NodeId from, Epoch epoch) { newer_[from] = epoch; }  // that one has it
   void handle_link_down(NodeId node);
+  void handle_unreachable(NodeId node);  // by this node, until its resync is done
   void handle_node_dead(NodeId node, Instant now);
   void handle_timeout(Instant now);
 
@@ -52,6 +54,7 @@ class Directory {
   [[nodiscard]] const Deletions& deletions() const { return deletions_; }
   [[nodiscard]] bool is_recovering() const { return !unheard_.empty(); }
   [[nodiscard]] bool is_up_to_date() const { return unheard_.empty() && newer_.empty(); }
+  [[nodiscard]] bool may_say_lost() const { return is_up_to_date() && unreachable_.empty(); }
   [[nodiscard]] bool awaits(NodeId member) const { return awaited_.contains(member); }
   [[nodiscard]] bool is_deleted(const ObjectId& object) const {
     return !entries_.contains(object) && deletions_.contains(object);
@@ -67,6 +70,7 @@ class Directory {
 
   // claims (directory.cc)
   void hear(NodeId from, const Claim& claim, Epoch epoch, Instant now);
+  bool end_silence(NodeId node);
   bool adopt_identity(NodeId from, const Claim& claim, Entry& entry);
   void merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Holder& holder, Instant now);
   void merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry& entry, Edge& edge,
@@ -83,7 +87,6 @@ class Directory {
   // service (directory_service.cc): all that an entry owes anybody, after any change
   void service(const ObjectId& object, Instant now);
   void service_all(Instant now);
-  [[nodiscard]] static bool is_held(const Entry& entry);
   void decide_stripes(Entry& entry) const;
   [[nodiscard]] SenderRoom room_of(const Entry& entry) const;
   [[nodiscard]] std::optional<std::string> why_lost(const Entry& entry) const;
@@ -91,7 +94,6 @@ class Directory {
   // keeping (directory_keeping.cc)
   [[nodiscard]] static bool is_orphaned(const Entry& entry);
   [[nodiscard]] bool is_kept(const Entry& entry) const;
-  [[nodiscard]] static NodeId owner_of(const Entry& entry);
   void watch_owner(Entry& entry, Instant now);
   void tell_standing(const ObjectId& object, Entry& entry);
   void find_adopter(const ObjectId& object, Entry& entry, Instant now);
@@ -106,7 +108,6 @@ class Directory {
   void grant(const ObjectId& object, Entry& entry, NodeId node, std::size_t stripe, NodeId sender,
              Instant now);
   [[nodiscard]] static bool is_untouched(const Entry& entry);
-  [[nodiscard]] static bool is_below_slow(const Entry& entry, NodeId node, std::size_t stripe);
   [[nodiscard]] bool counts(const Entry& entry, NodeId receiver, Instant now) const;
   [[nodiscard]] SenderEdges edges_by_sender(const Entry& entry, Instant now) const;
   [[nodiscard]] std::vector<SenderCandidate> find_candidates(const Entry& entry, NodeId receiver,
@@ -138,10 +139,10 @@ class Directory {
   std::map<NodeId, Epoch> newer_;  // views that members have and we have not
   std::map<ObjectId, Entry> entries_;
   std::set<std::pair<Instant, ObjectId>> timers_;
-  std::set<NodeId> live_;
-  std::set<NodeId> draining_;
-  std::set<NodeId> unheard_;  // members that have not finished telling us what they have
-  std::set<NodeId> awaited_;  // these, and those whose link was lost since
+  std::set<NodeId> live_, draining_;
+  std::set<NodeId> unheard_;      // members that have not finished telling us what they have
+  std::set<NodeId> unreachable_;  // likewise, since their link broke: they may have put more
+  std::set<NodeId> awaited_;      // all of them, and those whose link has come again
   std::deque<Parcel> parcels_;
   DirectoryStats stats_;
 };

@@ -11,6 +11,19 @@ namespace {
 // All nodes have declined to keep an object: one may have room by then.
 constexpr Duration kAdoptRetry = 1_s;
 
+// Who tells of the last reference: the caller's node of a reduce, else the node that put it, also
+// when others keep it for that one.
+NodeId owner_of(const DirectoryEntry& entry) {
+  if (entry.reduce) return entry.reduce->caller;
+  NodeId owner = kNoNode;
+  for (const auto& [node, holder] : entry.holders) {
+    if (!holder.pinned && !holder.elsewhere) continue;
+    if (holder.owner == kNoNode) return node;
+    owner = holder.owner;
+  }
+  return owner;
+}
+
 }  // namespace
 
 void Directory::handle_orphan(const Orphan& orphan, Instant now) {
@@ -26,19 +39,6 @@ void Directory::handle_orphan(const Orphan& orphan, Instant now) {
 void Directory::handle_draining(NodeId node, bool draining, Instant now) {
   const bool changed = draining ? draining_.insert(node).second : draining_.erase(node) > 0;
   if (changed) service_all(now);
-}
-
-// Who tells of the last reference: the caller's node of a reduce, else the node that put it, also
-// when others keep it for that one.
-NodeId Directory::owner_of(const Entry& entry) {
-  if (entry.reduce) return entry.reduce->caller;
-  NodeId owner = kNoNode;
-  for (const auto& [node, holder] : entry.holders) {
-    if (!holder.pinned && !holder.elsewhere) continue;
-    if (holder.owner == kNoNode) return node;
-    owner = holder.owner;
-  }
-  return owner;
 }
 
 // Where the owner has gone for good, nobody tells any more. Its next life comes within the grace.

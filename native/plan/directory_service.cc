@@ -32,6 +32,30 @@ std::uint16_t stripes_for(const DirectoryEntry& entry, const EngineConfig& confi
   return static_cast<std::uint16_t>(std::min<std::uint32_t>(config.broadcast_stripes, blocks));
 }
 
+// Does anybody have a stripe of it, or make one?
+bool is_held(const DirectoryEntry& entry) {
+  return std::any_of(entry.holders.begin(), entry.holders.end(), [](const auto& holder) {
+    return std::any_of(holder.second.stripes.begin(), holder.second.stripes.end(),
+                       [](const DirectoryEntry::Edge& edge) {
+                         return edge.state == StripeState::kRoot ||
+                                edge.state == StripeState::kComplete;
+                       });
+  });
+}
+
+// Does what it has of the stripe come through a node that is to be a leaf, itself included?
+bool is_below_slow(const DirectoryEntry& entry, NodeId node, std::size_t stripe) {
+  for (std::size_t steps = 0; steps <= entry.holders.size(); ++steps) {
+    const auto it = entry.holders.find(node);
+    if (it == entry.holders.end()) return false;
+    if (it->second.leaf_only) return true;
+    const DirectoryEntry::Edge& edge = it->second.stripes[stripe];
+    if (edge.state != StripeState::kReceiving || edge.orphan) return false;
+    node = edge.sender;
+  }
+  return false;
+}
+
 }  // namespace
 
 void Directory::service(const ObjectId& object, Instant now) {
@@ -60,7 +84,7 @@ void Directory::service(const ObjectId& object, Instant now) {
   }
   if (entry.lost) {
     // What the members of this view or a newer one have put again meanwhile is yet to be heard.
-    if (is_up_to_date()) answer_lost(object, entry);
+    if (may_say_lost()) answer_lost(object, entry);
   } else if (entry.known && entry.meta.size_bytes <= config_.inline_bytes_max) {
     push_small(object, entry, now);
   } else if (entry.known) {
@@ -77,16 +101,6 @@ void Directory::service(const ObjectId& object, Instant now) {
     return;
   }
   schedule(object, entry);
-}
-
-// Does anybody have a stripe of it, or make one?
-bool Directory::is_held(const Entry& entry) {
-  return std::any_of(entry.holders.begin(), entry.holders.end(), [](const auto& holder) {
-    return std::any_of(
-        holder.second.stripes.begin(), holder.second.stripes.end(), [](const Edge& edge) {
-          return edge.state == StripeState::kRoot || edge.state == StripeState::kComplete;
-        });
-  });
 }
 
 void Directory::decide_stripes(Entry& entry) const {
@@ -124,7 +138,7 @@ SenderRoom Directory::room_of(const Entry& entry) const {
 // An object is lost when some stripe has neither a complete nor a producing holder, and nobody can
 // still turn out to have received all of it from a sender that died.
 std::optional<std::string> Directory::why_lost(const Entry& entry) const {
-  if (!entry.known || !is_up_to_date() || !entry.committed) return std::nullopt;
+  if (!entry.known || !may_say_lost() || !entry.committed) return std::nullopt;
   for (std::size_t stripe = 0; stripe < std::max<std::size_t>(entry.stripe_count, 1); ++stripe) {
     bool held = false;
     for (const auto& [node, holder] : entry.holders) {
@@ -388,19 +402,6 @@ std::vector<SenderCandidate> Directory::find_candidates(const Entry& entry, Node
   return candidates;
 }
 
-// Does what it has of the stripe come through a node that is to be a leaf, itself included?
-bool Directory::is_below_slow(const Entry& entry, NodeId node, std::size_t stripe) {
-  for (std::size_t steps = 0; steps <= entry.holders.size(); ++steps) {
-    const auto it = entry.holders.find(node);
-    if (it == entry.holders.end()) return false;
-    if (it->second.leaf_only) return true;
-    const Edge& edge = it->second.stripes[stripe];
-    if (edge.state != StripeState::kReceiving || edge.orphan) return false;
-    node = edge.sender;
-  }
-  return false;
-}
-
 // Edges between `node` and a complete or producing holder; nothing if it depends on `receiver` or
 // on somebody who died. Terminates because a step that does not shorten the walk ends it.
 std::optional<std::uint32_t> Directory::depth_of(const Entry& entry, NodeId node, NodeId receiver,
@@ -476,7 +477,7 @@ void Directory::answer_locates(const ObjectId& object, Entry& entry, Instant now
 void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) {
   const bool may_come = entry.known && (entry.committed || is_held(entry));
   const bool is_running = entry.reduce && entry.reduce->phase == ReducePhase::kRunning;
-  if (may_come || is_running || !is_up_to_date()) return;
+  if (may_come || is_running || !may_say_lost()) return;
   const bool was_there = entry.reduce && entry.reduce->phase == ReducePhase::kCommitted;
   for (auto& [node, holder] : entry.holders) {
     if (!holder.wants || !(holder.exists || was_there)) continue;

@@ -118,6 +118,37 @@ TEST_F(DirectoryShard, SaysLostOnlyWhenNobodyCanTurnOutToHaveIt) {
   EXPECT_EQ(only<Grant>(kD).sender, kC) << "it was found again";
 }
 
+TEST_F(DirectoryShard, SaysNothingIsLostWhileItDoesNotReachAMember) {
+  const Said asks{.wants = true, .exists = true, .incarnation = 0};
+  directory_.handle_unreachable(kA);
+  directory_.handle_unreachable(kD);
+  claim(kB, asks);
+  elapse(10_s);
+  expect_silence();
+  die(kD);
+  elapse(10_s);
+  expect_silence();
+  has(kA);  // its put, which this shard has not heard of
+  done(kA);
+  EXPECT_EQ(only<Grant>(kB).sender, kA);
+}
+
+TEST_F(DirectoryShard, SaysThatItIsLostWhenTheLastUnreachableMemberHasNotPutIt) {
+  const Said asks{.wants = true, .exists = true, .incarnation = 0};
+  directory_.handle_unreachable(kA);
+  claim(kB, asks);
+  elapse(10_s);
+  expect_silence();
+  done(kA);
+  EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
+  directory_.handle_unreachable(kA);
+  change_view({kHome, kB, kC, kD});
+  claim(kB, asks);
+  for (const NodeId node : {kB, kC, kD}) done(node);
+  elapse(10_s);
+  EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
+}
+
 TEST_F(DirectoryShard, SaysNothingIsLostWhileItRecovers) {
   has(kA);
   wants(kB);

@@ -64,6 +64,7 @@ void Engine::State::part_from(NodeId node) {
   for (const ObjectId& served : sender_.handle_link_down(node)) note_use(served);
   for (const Sender::Sent& sent : sender_.take_unsent(node)) let_go(sent);
   directory_.handle_link_down(node);
+  directory_.handle_unreachable(node);
   std::vector<TransferId> broken;
   for (const auto& [transfer, pull] : pulls_) {
     if (pull.goal().sender == node) broken.push_back(transfer);

@@ -120,6 +120,17 @@ TEST_P(NetworkFaults, HomeThatDoesNotReachTheOnlyHolderTakesItFromNobodyElse) {
   for (Request* get : gets) expect_value(*get, 1_s);  // its own through one of those
 }
 
+TEST_P(NetworkFaults, PutWhoseClaimIsLostWithItsLinkIsNotLost) {
+  const ObjectId object = object_at(1);
+  for (const std::uint64_t size_bytes : {200ULL, 1'048'576ULL}) {
+    Cluster& cluster = start(5, [&](ClusterConfig& c) { c.network.redial = 3_s; });
+    cluster.reset_link(0, 1);
+    put_now(0, object, {.size_bytes = size_bytes});
+    expect_value(cluster.get(3, object, true), 10_s);
+    TearDown();
+  }
+}
+
 TEST_P(NetworkFaults, WhatOnlyAnUnreachableNodeHasIsLostWhenTheViewSaysSo) {
   const ObjectId object = object_at(1);
   Cluster& cluster = start_slow(5);
