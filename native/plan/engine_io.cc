@@ -287,16 +287,18 @@ void Engine::State::on(NodeId from, const Message&, const PushTo& push) {
   send(push.receivers[0], std::move(next), {}, it->second.extent);
 }
 
-// The home says so, of an object or of a reduce that has failed; or, that its arena is full, a
-// holder that can't read it back from its file.
+// The home says so, of an object or of a reduce that has failed; or, that its arena is full, the
+// sender of a pull, which can't read it back from its file. A sender that this node has left may
+// say so late.
 void Engine::State::on(NodeId from, const Message&, const Lost& lost) {
   const bool is_pulled = std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& each) {
     const PullGoal& goal = each.second.goal();
     return goal.sender == from && goal.object == lost.object;
   });
   const bool is_homes = from == view_.home_of(lost.object);
-  if (!is_homes && lost.code != Code::kStoreFull) return;
-  if (lost.code == Code::kStoreFull && (is_pulled || !is_homes)) {
+  const bool is_senders = is_pulled && lost.code == Code::kStoreFull;
+  if (!is_homes && !is_senders) return;
+  if (is_senders) {
     give_up_folds_of(lost.object, lost.text);
   } else {
     note_arrival(lost.object, nullptr);

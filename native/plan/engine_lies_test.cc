@@ -182,6 +182,14 @@ TEST_F(Lies, AReduceThatHasTheNameOfAPutEndsIt) {
   EXPECT_EQ(engine_.stats().arena_bytes_used, 0U);
 }
 
+TEST_F(Lies, ANodeThatSendsItNothingFailsNoGet) {
+  ask(GetCommand{id_, true});
+  hear(kLiar, Lost{id_, Code::kStoreFull, "full"});
+  hear(kHome, grant(1, meta()));
+  hear(kLiar, Lost{id_, Code::kStoreFull, "full"});
+  EXPECT_TRUE(deeds<ReplyToClient>().empty());
+}
+
 class LiesToASpillingNode : public OneEngine {
  protected:
   LiesToASpillingNode() : OneEngine(3, kHome, WhenFull::kSpill) {}
