@@ -49,7 +49,7 @@ class View {
 
   // Writable; changes are seen by this process only. Empty objects have an empty span.
   [[nodiscard]] std::span<std::byte> bytes() { return bytes_; }
-  [[nodiscard]] const std::string& layout() const { return fetched_.meta.layout; }
+  [[nodiscard]] const std::string& layout() const { return fetched_.meta.layout.text(); }
   [[nodiscard]] Incarnation incarnation() const { return fetched_.incarnation; }
   [[nodiscard]] bool is_mapped() const { return !mapping_.bytes().empty(); }
 

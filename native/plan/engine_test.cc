@@ -144,7 +144,7 @@ TEST(Engine, AnswersInvalidInputWithItsReason) {
   EXPECT_EQ(refused(PutCommand{id, Incarnation{0}, meta, kSmall}), Code::kInvalidArgument);
   EXPECT_EQ(refused(PutCommand{id, Incarnation{1}, meta, Bytes(99)}), Code::kInvalidArgument);
   ObjectMeta wordy = meta;
-  wordy.layout.assign(kLayoutBytesMax + 1, 'x');
+  wordy.layout = std::string(kLayoutBytesMax + 1, 'x');
   EXPECT_EQ(refused(PutCommand{id, Incarnation{1}, wordy, kSmall}), Code::kInvalidArgument);
   const ObjectMeta huge = floats_meta(kObjectBytesMax + 1);
   EXPECT_EQ(refused(PutCommand{id, Incarnation{1}, huge, {}}), Code::kInvalidArgument);

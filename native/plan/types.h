@@ -5,12 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/ids.h"
+#include "base/layout.h"
 #include "base/limits.h"
 #include "plan/dtypes.h"
 
@@ -40,7 +40,7 @@ struct ObjectMeta {
   std::uint64_t size_bytes = 0;
   std::uint32_t block_bytes = 0;  // 0: not known yet
   std::vector<Part> parts;
-  std::string layout;
+  Layout layout;
   bool operator==(const ObjectMeta&) const = default;
 
   [[nodiscard]] std::uint32_t block_count() const {

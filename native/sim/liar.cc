@@ -46,7 +46,7 @@ class Filler {
     value = one_of(pools_.objects).bytes;
   }
   void text(std::string& value, std::size_t) { value = draw_() % 2 == 0 ? "" : "a lie"; }
-  void layout(std::string& value) { text(value, 0); }
+  void layout(Layout& value) { value = draw_() % 2 == 0 ? "" : "a lie"; }
   template <typename T>
   std::vector<T>& counted(std::vector<T>& values, std::size_t limit, std::size_t) {
     values.resize(std::min<std::size_t>(limit, draw_() % 4U));

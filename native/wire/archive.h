@@ -42,11 +42,11 @@ class Writer {
     number(static_cast<std::uint32_t>(size));
     raw(value.data(), size);
   }
-  void layout(const std::string& value) {
+  void layout(const Layout& value) {
     if (const auto known = layouts_ != nullptr ? layouts_->number_of(value) : std::nullopt) {
       return number(kKnownLayout | *known);
     }
-    text(value, kLayoutBytesMax);
+    text(value.text(), kLayoutBytesMax);
     if (layouts_ != nullptr) layouts_->add(value);
   }
   // Returns the values to walk, which are a field of the message. `limit`: how many there may be.

@@ -320,7 +320,7 @@ TEST(Frame, TheLargestLegalMessagesFit) {
   own.members.assign(kReduceSourcesMax, kSource);
   own.owned.assign(kStripesMax, StripeIndex{0});
   Push push;
-  push.meta.layout.assign(kLayoutBytesMax, 'x');
+  push.meta.layout = std::string(kLayoutBytesMax, 'x');
   push.forward.assign(kViewMembersMax, NodeId{1});
   EXPECT_TRUE(decode(encode_frame(message_of(own), 0)));
   EXPECT_TRUE(decode(encode_frame(message_of(push), kInlineBytesMax)));

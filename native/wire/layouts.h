@@ -1,6 +1,7 @@
 // The long layouts that one end of a connection has told the other one. The sender and the receiver
 // of its frames keep equal tables, for frames are read in the order in which they were written: a
-// layout of some hundred kilobytes travels once, and then as the number that it has there. Bound:
+// layout of some hundred kilobytes travels once, and then as the number that it has there. What is
+// read shares the table's text, so its memory is no more than what came. Bound:
 // kLayoutTableBytesMax, the oldest go first. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,9 +10,9 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <string>
 #include <string_view>
 
+#include "base/layout.h"
 #include "base/limits.h"
 
 namespace hoplite::wire {
@@ -25,18 +26,18 @@ class Layouts {
   static constexpr std::size_t kBytesMin = 64;
 
   // Cost: some comparisons with layouts that are alike.
-  [[nodiscard]] std::optional<std::uint32_t> number_of(const std::string& layout) const;
+  [[nodiscard]] std::optional<std::uint32_t> number_of(const Layout& layout) const;
   // Returns null if there is no such number, or no longer.
-  [[nodiscard]] const std::string* find(std::uint32_t number) const;
+  [[nodiscard]] const Layout* find(std::uint32_t number) const;
   // After it was written, or read, whole. Does nothing for a short one.
-  void add(const std::string& layout);
+  void add(const Layout& layout);
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
  private:
   std::size_t bytes_max_;
-  std::deque<std::string> kept_;  // the oldest first; a deque moves no element
-  std::map<std::string_view, std::uint32_t> numbers_;
-  std::uint32_t first_ = 0;  // number of kept_.front()
+  std::deque<Layout> kept_;                            // the oldest first; a deque moves no element
+  std::map<std::string_view, std::uint32_t> numbers_;  // by the texts of kept_
+  std::uint32_t first_ = 0;                            // number of kept_.front()
   std::size_t bytes_ = 0;
 };
 

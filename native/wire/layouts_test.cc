@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,19 @@ TEST(Layouts, ALongOneTravelsOnce) {
   EXPECT_EQ(through(message, said, heard, &second), message);
   EXPECT_GT(first, 50'000U);
   EXPECT_LT(second, 200U);
+}
+
+// Some bytes of a frame would else be some hundred kilobytes of memory, for each of a turn's
+// frames.
+TEST(Layouts, MessagesThatNameOneByItsNumberShareIt) {
+  Layouts said;
+  Layouts heard;
+  const Message message = claim_with(std::string(50'000, 'x'));
+  std::set<const std::string*> texts;
+  std::vector<Message> kept;
+  for (int i = 0; i < 3; ++i) kept.push_back(*through(message, said, heard));
+  for (const Message& each : kept) texts.insert(&std::get<Claim>(each.body).meta.layout.text());
+  EXPECT_EQ(texts.size(), 1U);
 }
 
 TEST(Layouts, AShortOneAlwaysTravels) {

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "wire/layouts.h"
@@ -63,16 +64,18 @@ class Reader {
     value.assign(reinterpret_cast<const char*>(in_.data()), size);
     in_ = in_.subspan(size);
   }
-  void layout(std::string& value) {
+  void layout(Layout& value) {
     std::uint32_t size = 0;
     if (in_.size() >= sizeof size) std::memcpy(&size, in_.data(), sizeof size);
     if ((size & kKnownLayout) == 0) {
-      text(value, kLayoutBytesMax);
+      std::string whole;
+      text(whole, kLayoutBytesMax);
+      value = Layout(std::move(whole));
       if (ok_ && layouts_ != nullptr) layouts_->add(value);
       return;
     }
     number(size);
-    const std::string* known = layouts_ != nullptr ? layouts_->find(size & ~kKnownLayout) : nullptr;
+    const Layout* known = layouts_ != nullptr ? layouts_->find(size & ~kKnownLayout) : nullptr;
     require(known != nullptr);
     if (ok_) value = *known;
   }

@@ -1,0 +1,34 @@
+// The layout of an object: text of its client that nothing here reads or changes. All that name one
+// share it, so a message of some hundred bytes that names a long one keeps no copy of it.
+// Any thread. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace hoplite {
+
+class Layout {
+ public:
+  Layout() = default;
+  Layout(std::string text) {  // NOLINT(google-explicit-constructor): it is that text
+    if (!text.empty()) text_ = std::make_shared<const std::string>(std::move(text));
+  }
+  Layout(const char* text) : Layout(std::string(text)) {}  // NOLINT(google-explicit-constructor)
+
+  [[nodiscard]] const std::string& text() const { return text_ ? *text_ : kEmpty; }
+  [[nodiscard]] std::size_t size() const { return text_ ? text_->size() : 0; }
+
+  // Cost: O(size) for those that are equal and not shared.
+  friend bool operator==(const Layout& a, const Layout& b) {
+    return a.text_ == b.text_ || a.text() == b.text();
+  }
+
+ private:
+  static inline const std::string kEmpty;
+  std::shared_ptr<const std::string> text_;  // null: empty
+};
+
+}  // namespace hoplite
