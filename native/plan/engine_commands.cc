@@ -55,7 +55,7 @@ void Engine::State::on(const Command& command, const WroteCommand& wrote) {
       std::optional<Waiter>& writer = retired->second.writer;
       if (writer && writer->client == command.client) writer.reset();
     }
-    free_retired();
+    free_retired(wrote.object, wrote.incarnation);
     return reply(waiter, Error{Code::kObjectLost, "object " + short_name(wrote.object) +
                                                       " was deleted while it was being put"});
   }
@@ -200,11 +200,14 @@ void Engine::State::on(const Command& command, const CancelCommand& cancel) {
     end_call(id);
     return delete_everywhere(id, Incarnation{1});
   }
+  std::set<Incarnation> ended;
   for (auto it = retired_.lower_bound({id, Incarnation{}});
        it != retired_.end() && it->first.first == id; ++it) {
-    if (it->second.writer == waiter) it->second.writer.reset();
+    if (it->second.writer != waiter) continue;
+    it->second.writer.reset();
+    ended.insert(it->first.second);
   }
-  free_retired();
+  for (const Incarnation incarnation : ended) free_retired(id, incarnation);
   const auto it = objects_.find(id);
   if (it != objects_.end()) take_back(id, it->second, waiter);
 }

@@ -268,23 +268,19 @@ void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool delet
 }
 
 // A release names an object, not a range: of several ranges under one name none is given back
-// before the last pin of any of them.
-void Engine::State::free_retired() {
-  std::set<std::pair<ObjectId, Incarnation>> pinned;
-  for (const auto& [name, retired] : retired_) {
-    const auto live = objects_.find(name.first);
-    const bool shared = live != objects_.end() && live->second.incarnation == name.second &&
-                        !live->second.pins.empty();
-    if (shared || !retired.pins.empty() || retired.writer) pinned.insert(name);
-  }
-  for (auto it = retired_.begin(); it != retired_.end();) {
-    if (pinned.contains(it->first)) {
-      ++it;
-      continue;
-    }
-    inventory_.release(it->second.extent, now_);
-    it = retired_.erase(it);
-  }
+// before the last pin of any of them. Cost: O(ranges of the name), for a client may end with pins
+// of thousands of deleted objects.
+void Engine::State::free_retired(const ObjectId& id, Incarnation incarnation) {
+  const auto live = objects_.find(id);
+  const bool is_shared = live != objects_.end() && live->second.incarnation == incarnation &&
+                         !live->second.pins.empty();
+  const auto [first, last] = retired_.equal_range({id, incarnation});
+  const bool is_used = std::any_of(first, last, [](const auto& each) {
+    return !each.second.pins.empty() || each.second.writer.has_value();
+  });
+  if (is_shared || is_used) return;
+  for (auto it = first; it != last; ++it) inventory_.release(it->second.extent, now_);
+  retired_.erase(first, last);
 }
 
 void Engine::State::unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all) {
@@ -296,13 +292,13 @@ void Engine::State::unpin(const ObjectId& id, Incarnation incarnation, ClientId 
   };
   const auto [first, last] = retired_.equal_range({id, incarnation});
   for (auto old = first; old != last; ++old) {
-    if (take(old->second.pins)) return free_retired();
+    if (take(old->second.pins)) return free_retired(id, incarnation);
   }
   const auto it = objects_.find(id);
   if (it == objects_.end() || it->second.incarnation != incarnation) return;
   if (!take(it->second.pins)) return;
   note_use(id);
-  if (first != last) free_retired();
+  if (first != last) free_retired(id, incarnation);
 }
 
 }  // namespace hoplite

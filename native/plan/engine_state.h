@@ -89,7 +89,7 @@ class Engine::State : private EngineTables {
   void delete_everywhere(const ObjectId& id, Incarnation upto);
   void drop_object(const ObjectId& id, Incarnation upto, bool deleted);
   void unpin(const ObjectId& id, Incarnation incarnation, ClientId client, bool all);
-  void free_retired();  // those that nobody maps, sends or writes any more
+  void free_retired(const ObjectId& id, Incarnation incarnation);  // if none is used any more
   void note_use(const ObjectId& id);
   void note_sole(const ObjectId& id);
   void on_admitted(const Admitted& admitted);
