@@ -2,30 +2,50 @@
 #include "plan/parked.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "base/check.h"
 
 namespace hoplite {
 namespace {
 
+template <typename... Fields>
+std::uint64_t held(const Fields&... fields) {
+  return (std::uint64_t{0} + ... + (fields.size() * sizeof *fields.data()));
+}
+
+// What a message holds beside itself. A layout counts whole, although others may share it.
+struct HeldBytes {
+  static std::uint64_t of(const ObjectMeta& meta) { return meta.layout.size() + held(meta.parts); }
+
+  std::uint64_t operator()(const Claim& m) const { return of(m.meta) + held(m.stripes); }
+  std::uint64_t operator()(const ReduceWant& m) const { return of(m.meta) + held(m.confirmed); }
+  std::uint64_t operator()(const ReduceReport& m) const {
+    return of(m.meta) + held(m.folded, m.lost, m.committed, m.text);
+  }
+  std::uint64_t operator()(const Grant& m) const { return of(m.meta); }
+  std::uint64_t operator()(const Located& m) const { return of(m.meta); }
+  std::uint64_t operator()(const Push& m) const { return of(m.meta) + held(m.forward); }
+  std::uint64_t operator()(const PushTo& m) const { return held(m.receivers); }
+  std::uint64_t operator()(const Lost& m) const { return held(m.text); }
+  std::uint64_t operator()(const ReduceOwn& m) const {
+    return of(m.meta) + held(m.owned, m.members);
+  }
+  std::uint64_t operator()(const ReduceState& m) const { return held(m.members, m.lost, m.text); }
+  std::uint64_t operator()(const PullStart& m) const { return held(m.beside); }
+  std::uint64_t operator()(const Adopt& m) const { return of(m.meta); }
+  std::uint64_t operator()(const Progress& m) const { return held(m.stripes); }
+  template <typename Plain>
+  std::uint64_t operator()(const Plain&) const {
+    static_assert(std::is_trivially_copyable_v<Plain>, "say what it holds");
+    return 0;
+  }
+};
+
 std::uint64_t bytes_of(const MessageIn& event) {
-  std::uint64_t bytes = sizeof event + event.payload.size();
-  std::visit(
-      [&](const auto& body) {
-        if constexpr (requires { body.meta.layout; }) bytes += body.meta.layout.size();
-        if constexpr (requires { body.stripes; }) {
-          bytes += body.stripes.size() * sizeof body.stripes[0];
-        }
-        if constexpr (requires { body.members; }) {
-          bytes += body.members.size() * sizeof body.members[0];
-        }
-        if constexpr (requires { body.confirmed; }) {
-          bytes += body.confirmed.size() * sizeof body.confirmed[0];
-        }
-      },
-      event.message.body);
-  return bytes;
+  return sizeof event + event.payload.size() + std::visit(HeldBytes(), event.message.body);
 }
 
 }  // namespace

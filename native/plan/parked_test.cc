@@ -58,6 +58,42 @@ TEST(Parked, DropsThePeerWithTheMostBytesWhenAllTogetherAreTooMany) {
   EXPECT_EQ(parked.size(), 2u);
 }
 
+// Each of these holds more than 8 KiB beside itself.
+TEST(Parked, CountsAllThatAMessageHolds) {
+  constexpr std::size_t kMany = 4096;
+  std::vector<PeerMessage> bodies;
+  const auto add = [&]<typename M>(M body, auto M::* field) {
+    (body.*field).resize(kMany * 2);
+    bodies.emplace_back(std::move(body));
+  };
+  add(ReduceReport{}, &ReduceReport::folded);
+  add(ReduceReport{}, &ReduceReport::lost);
+  add(ReduceReport{}, &ReduceReport::committed);
+  add(ReduceReport{}, &ReduceReport::text);
+  add(ReduceState{}, &ReduceState::members);
+  add(ReduceState{}, &ReduceState::lost);
+  add(ReduceState{}, &ReduceState::text);
+  add(ReduceWant{}, &ReduceWant::confirmed);
+  add(ReduceOwn{}, &ReduceOwn::owned);
+  add(ReduceOwn{}, &ReduceOwn::members);
+  add(Claim{}, &Claim::stripes);
+  add(Progress{}, &Progress::stripes);
+  add(Push{}, &Push::forward);
+  add(PushTo{}, &PushTo::receivers);
+  add(Lost{}, &Lost::text);
+  Grant grant;
+  grant.meta.parts.resize(kMany);
+  bodies.emplace_back(grant);
+  grant.meta.parts.clear();
+  grant.meta.layout = std::string(kMany * 2, 'x');
+  bodies.emplace_back(grant);
+  for (const PeerMessage& body : bodies) {
+    Parked parked(2, 2 * kMany * 2);
+    for (int i = 0; i < 2; ++i) parked.park({kA, Message{Epoch{2}, {}, {}, body}, {}});
+    EXPECT_TRUE(parked.take_dropped(kA, Epoch{2})) << "kind " << body.index();
+  }
+}
+
 TEST(Parked, ForgetsAPeerWhoseLinkIsLost) {
   Parked parked(1, 1_MiB);
   parked.park(message(kA, 2));
