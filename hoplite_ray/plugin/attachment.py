@@ -73,10 +73,14 @@ class Attachment:
         )
         self._answering: dict[bytes, Any] = {}  # the stewards of answers that are referred to
         self.known_puts: OrderedDict[bytes, int] = OrderedDict()  # ids and incarnations; the newest
-        if seams.is_driver():
-            _ = self._reaper  # which hears of a ray.shutdown
-        if self._node.is_new:
-            self.begin_steward(None)  # which tells Ray's metrics of the node from now on
+        try:
+            if seams.is_driver():
+                _ = self._reaper  # which hears of a ray.shutdown
+            if self._node.is_new:
+                self.begin_steward(None)  # which tells Ray's metrics of the node from now on
+        except BaseException:  # the next call makes another one
+            self.close()
+            raise
 
     @property
     def store(self) -> Store:
