@@ -197,11 +197,9 @@ TEST_F(ClientTest, AnAnswerThatComesAfterTheCancelIsReleased) {
   ASSERT_TRUE(get->wait(kSoon));
   EXPECT_EQ(get->take().error().code, Code::kCancelled);
   ASSERT_TRUE(node_->hears<CancelCommand>(1));
-  for (int i = 0; i < 1000 && node_->heard<ReleaseCommand>().empty(); ++i) {
-    EXPECT_TRUE(client_->is_alive());  // reads what has come
-    auto another = client_->get(object_id(7));
+  while (node_->heard<ReleaseCommand>().empty()) {  // ends at the runner's limit
+    ASSERT_TRUE(client_->is_alive());               // reads what has come
   }
-  ASSERT_FALSE(node_->heard<ReleaseCommand>().empty());
   EXPECT_EQ(std::get<ReleaseCommand>(node_->heard<ReleaseCommand>()[0].body).object, object_id(6));
 }
 
