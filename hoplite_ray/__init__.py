@@ -5,8 +5,7 @@
 put array empty get wait delete               objects: numpy arrays, torch tensors, dicts of them
 reduce allreduce reduce_scatter               many objects into one, as their tasks end
 gather allgather sources                      many objects as one; which went into one
-put_async array_async get_async wait_async    the same, awaited; also `await array`
-delete_async sources_async
+put_async array_async ...                     each of them, awaited; also `await array`
 
 They take and return Ray's references; `Store` does the same with ids, without Ray. Every name is
 loaded at its first use, so that this import costs nothing and needs neither Ray nor numpy.
@@ -50,10 +49,16 @@ if TYPE_CHECKING:
     from hoplite_ray.plugin.api import array, delete, empty, get, put, wait
     from hoplite_ray.plugin.array import Array
     from hoplite_ray.plugin.awaiting import (
+        allgather_async,
+        allreduce_async,
         array_async,
         delete_async,
+        empty_async,
+        gather_async,
         get_async,
         put_async,
+        reduce_async,
+        reduce_scatter_async,
         sources_async,
         wait_async,
     )
@@ -101,20 +106,26 @@ __all__ = [
     "WorldTimeoutError",
     "WrongTypeError",
     "allgather",
+    "allgather_async",
     "allreduce",
+    "allreduce_async",
     "array",
     "array_async",
     "delete",
     "delete_async",
     "empty",
+    "empty_async",
     "gather",
+    "gather_async",
     "get",
     "get_async",
     "new_id",
     "put",
     "put_async",
     "reduce",
+    "reduce_async",
     "reduce_scatter",
+    "reduce_scatter_async",
     "runtime_env",
     "sources",
     "sources_async",
@@ -126,8 +137,9 @@ _PLUGIN = {
     "api": ("array", "delete", "empty", "get", "put", "wait"),
     "array": ("Array",),
     "awaiting": (
-        *("array_async", "delete_async", "get_async", "put_async"),
-        *("sources_async", "wait_async"),
+        *("array_async", "delete_async", "empty_async", "get_async", "put_async", "wait_async"),
+        *("allgather_async", "allreduce_async", "gather_async", "reduce_async"),
+        *("reduce_scatter_async", "sources_async"),
     ),
     "combining": (
         *("allgather", "allreduce", "gather"),

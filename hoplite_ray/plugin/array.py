@@ -6,6 +6,7 @@ import asyncio
 import math
 import weakref
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import ids, seams
 from hoplite_ray.plugin.attachment import Attachment, attachment, is_attached
-from hoplite_ray.plugin.fetching import PendingValue, put_async_of
+from hoplite_ray.plugin.fetching import PendingValue, in_thread, put_async_of
 from hoplite_ray.plugin.holding import hold
 from hoplite_ray.plugin.leaves import converted, copied, read_only, to_numpy, to_tensor
 from hoplite_ray.plugin.operators import Operators
@@ -311,6 +312,23 @@ def make_empty(
     here, anchor, timeout_s = _anchored(timeout_s)
     object_id, incarnation = _named(here, anchor)
     writing = Writable(here, object_id, incarnation, shape, dtype, kind=kind, timeout_s=timeout_s)
+    made_by = seams.task_id()
+    return Array(object_id, incarnation, writing.layout, anchor, made_by=made_by, writing=writing)
+
+
+async def make_empty_async(
+    here: Attachment,
+    anchor: Ref,
+    shape: int | Sequence[int],
+    dtype: Any,
+    kind: Kind,
+    *,
+    timeout_s: float | None,
+) -> Array:
+    """`make_empty`, awaited, with an anchor that was taken before."""
+    object_id, incarnation = _named(here, anchor)
+    reserve = partial(Writable, here, object_id, incarnation, shape, dtype, kind=kind)
+    writing = await in_thread(deadline_in(timeout_s), reserve, timeout_s=timeout_s)
     made_by = seams.task_id()
     return Array(object_id, incarnation, writing.layout, anchor, made_by=made_by, writing=writing)
 

@@ -14,9 +14,10 @@ from typing import Any, overload
 
 import ray
 
+from hoplite_ray.dtypes import Kind
 from hoplite_ray.pending import Pending, shown
 from hoplite_ray.plugin import array as arrays
-from hoplite_ray.plugin import seams
+from hoplite_ray.plugin import combining, seams
 from hoplite_ray.plugin.api import (
     begun,
     deletable,
@@ -44,6 +45,7 @@ from hoplite_ray.plugin.fetching import (
 )
 from hoplite_ray.plugin.seams import Ref
 from hoplite_ray.plugin.sharing import left_s
+from hoplite_ray.refs import ReduceOp
 
 _AT_ONCE = 0.0  # a deadline that has passed: nothing waits on the event loop
 
@@ -164,6 +166,86 @@ async def sources_async(ref: Ref, *, timeout_s: float | None = None) -> list[Ref
     """`sources`, awaited."""
     (handle,) = await _ray_values([answer_ref(ref)], deadline_of(timeout_s), timeout_s)
     return members_of(ref, handle)
+
+
+async def empty_async(
+    shape: int | Sequence[int],
+    dtype: Any = "float32",
+    kind: Kind = "numpy",
+    *,
+    timeout_s: float | None = None,
+) -> Array:
+    """`empty`, awaited."""
+    deadline = deadline_of(timeout_s)
+    here = await _attached(deadline)
+    anchor = await in_thread(deadline, here.anchors.take, left_s(deadline))
+    limit_s = left_s(deadline)
+    return await arrays.make_empty_async(here, anchor, shape, dtype, kind, timeout_s=limit_s)
+
+
+async def reduce_async(
+    refs: Sequence[Ref],
+    *,
+    op: ReduceOp = "sum",
+    count: int | None = None,
+    deterministic: bool = False,
+    timeout_s: float | None = None,
+) -> Ref:
+    """`reduce`, awaited until it has begun: the first one may have to start a node and a steward.
+
+    Cancelling it, or GetTimeoutError at `timeout_s`, ends the reduce: no ref of it is left.
+    """
+    return await in_thread(
+        deadline_of(timeout_s),
+        combining.reduce,
+        refs,
+        op=op,
+        count=count,
+        deterministic=deterministic,
+    )
+
+
+async def allreduce_async(
+    refs: Sequence[Ref],
+    *,
+    op: ReduceOp = "sum",
+    count: int | None = None,
+    deterministic: bool = False,
+    timeout_s: float | None = None,
+) -> Ref:
+    """`allreduce`, awaited as `reduce_async`."""
+    return await in_thread(
+        deadline_of(timeout_s),
+        combining.allreduce,
+        refs,
+        op=op,
+        count=count,
+        deterministic=deterministic,
+    )
+
+
+async def reduce_scatter_async(
+    refs: Sequence[Ref],
+    *,
+    op: ReduceOp = "sum",
+    deterministic: bool = False,
+    timeout_s: float | None = None,
+) -> list[Ref]:
+    """`reduce_scatter`, awaited as `reduce_async`."""
+    deadline = deadline_of(timeout_s)
+    return await in_thread(
+        deadline, combining.reduce_scatter, refs, op=op, deterministic=deterministic
+    )
+
+
+async def gather_async(refs: Sequence[Ref], *, timeout_s: float | None = None) -> Ref:
+    """`gather`, awaited as `reduce_async`."""
+    return await in_thread(deadline_of(timeout_s), combining.gather, refs)
+
+
+async def allgather_async(refs: Sequence[Ref], *, timeout_s: float | None = None) -> Ref:
+    """`allgather`, awaited as `reduce_async`."""
+    return await in_thread(deadline_of(timeout_s), combining.allgather, refs)
 
 
 async def _attached(deadline: float | None) -> Attachment:

@@ -42,7 +42,8 @@ def reduce(
     combined along a fixed binary tree over their place in the list.
     Shapes:  all sources have the same arrays: dtypes, shapes, keys; so does the result.
     Returns: at once, a pending ref: ready when the reduce has committed. The first call of a Ray
-             node waits for its steward, which takes a second or two to start.
+             node waits for its steward, which takes a second or two; event loops await
+             `reduce_async`.
     Raises:  on get: ReduceError with the fate of every source when fewer than `count` can come;
              with `count=None` (all of them) what the first failing source raised.
     Cost:    every other node folds a share of the bytes; the caller's receives the result.

@@ -93,6 +93,26 @@ def test_a_limit_names_what_is_pending(cluster: RayCluster) -> None:
     _run(program())
 
 
+def test_what_is_combined_and_filled_is_begun_beside_the_loop(cluster: RayCluster) -> None:
+    """Case t10."""
+
+    async def program() -> None:
+        filled = await hop.empty_async(4, "float64", timeout_s=60)
+        filled[:] = 2
+        refs = [hop.put(filled), await hop.put_async(np.ones(4))]
+        total = await hop.reduce_async(refs, op="prod", timeout_s=60)
+        assert (await hop.get_async(total)).tolist() == [2.0] * 4
+        mean = await hop.allreduce_async(refs, op="mean", count=2, deterministic=True)
+        assert (await hop.get_async(mean)).tolist() == [1.5] * 4
+        shares = await hop.reduce_scatter_async(refs, op="max")
+        assert [each.tolist() for each in await hop.get_async(shares)] == [[2.0, 2.0]] * 2
+        for gather in (hop.gather_async, hop.allgather_async):
+            values = await hop.get_async(await gather(refs))
+            assert [float(each.sum()) for each in values] == [8.0, 4.0]
+
+    _run(program())
+
+
 def test_a_task_s_own_timeout_error_is_not_ours(cluster: RayCluster) -> None:
     @ray.remote(num_cpus=0)
     def late() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
@@ -14,6 +15,19 @@ import hoplite_ray
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(hoplite_ray, name) is not None
     assert name in dir(hoplite_ray)
+
+
+VERBS = ("put", "array", "empty", "get", "wait", "delete", "sources")
+COMBINING = ("reduce", "allreduce", "reduce_scatter", "gather", "allgather")
+
+
+@pytest.mark.parametrize("verb", [*VERBS, *COMBINING])
+def test_every_verb_has_an_awaitable_twin(verb: str) -> None:
+    twin = getattr(hoplite_ray, f"{verb}_async")
+    assert inspect.iscoroutinefunction(twin)
+    takes = {**inspect.signature(getattr(hoplite_ray, verb)).parameters}
+    takes.setdefault("timeout_s", inspect.signature(twin).parameters["timeout_s"])
+    assert takes == {**inspect.signature(twin).parameters}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
