@@ -4,6 +4,7 @@ They meet once, in Ray's key-value store. Each writes an entry with a nonce of i
 them, and the list is agreed once every entry says that it was seen: what a dead member of an
 earlier attempt has left there never does. The list's hash is the epoch from which all ids of
 operations are derived, so that a group made again under the same name shares no id with the last.
+What the dead have left goes when members of any group meet, each of which looks at a few keys.
 
 Each member watches the next one, by Ray. Whoever sees a failure puts one object, the notice, which
 every member of the group awaits from the beginning: then all of them raise, and go on raising.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import random
 import secrets
 import threading
 import time
@@ -41,6 +43,8 @@ from hoplite_ray.store import Store
 
 _logger = logging.getLogger("hoplite_ray.collective")
 
+_ALL = "collective/"  # every key begins with it
+_LOOKS = 4  # keys that each member looks at: the dead stay a quarter of all, or less than that
 _MEET_EVERY_S = 0.02  # a read of Ray's table takes about 1 ms
 _WATCH_EVERY_S = 0.5  # Ray hears of a dead worker within milliseconds, of a dead raylet likewise
 _EXPLAIN_S = 5.0  # our nodes hear of a dead node before Ray does
@@ -69,7 +73,7 @@ class Meeting:
         self._rank = rank
         self._values = seams.KeyValues(context.gcs_address)
         # As the named actors of create_collective_group, groups belong to a namespace.
-        self._prefix = f"collective/{quote(context.namespace, safe='')}/{quote(name, safe='')}"
+        self._prefix = f"{_ALL}{quote(context.namespace, safe='')}/{quote(name, safe='')}"
         self._me = Member(
             secrets.token_hex(16), world_size, seams.this_worker(), context.get_node_id()
         )
@@ -83,6 +87,7 @@ class Meeting:
         deadline = time.monotonic() + timeout_s
         try:
             self._say(seen="")
+            self._tidy()
             while True:
                 if self._rank == 0:
                     self._list()
@@ -114,6 +119,8 @@ class Meeting:
     def _listed(self) -> tuple[list[Member], bool]:
         for rank in {0, self._rank}:
             there, _ = self._entry(rank)
+            if there is None and rank == self._rank:
+                self._say(seen="")  # a tidy for its dead predecessor may meet the moment of a write
             if there is None or there == self._me:
                 continue
             if rank == self._rank:
@@ -129,6 +136,17 @@ class Meeting:
         stored = self._values.read(f"{self._prefix}/list")
         is_agreed, members = json.loads(stored) if stored else (False, [])
         return [Member(**each) for each in members], is_agreed
+
+    def _tidy(self) -> None:
+        """Remove what dead processes have left, of any group, a few keys at a time."""
+        with suppress(HopliteError):  # what does not answer is asked again by the meeting itself
+            keys = self._values.keys(_ALL)
+            for key in random.sample(keys, min(len(keys), _LOOKS)):
+                stored = self._values.read(key)
+                if stored is None or _writer_of(stored).is_alive:
+                    continue
+                if self._values.read(key) == stored:
+                    self._values.remove(key)
 
     def _too_late(self, timeout_s: float) -> GetTimeoutError:
         ranks = range(self._me.world_size)
@@ -154,6 +172,12 @@ class Meeting:
 
     def _key(self, rank: int) -> str:
         return f"{self._prefix}/{rank}"
+
+
+def _writer_of(stored: bytes) -> Member:
+    """The member that has written an entry, or a list: rank 0."""
+    first, second = json.loads(stored)
+    return Member(**(first if isinstance(first, dict) else second[0]))
 
 
 def epoch_of(members: list[Member]) -> str:
