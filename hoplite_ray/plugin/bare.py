@@ -109,10 +109,14 @@ class BareSources:
 
 
 class BareReader:
-    """The caller's half: one thread of this process, which asks while a call is pending."""
+    """The caller's half: a thread of this process, which asks one steward while a call is pending.
+
+    A process has one for each steward of pending calls: on a Ray node that is drained they differ.
+    """
 
     def __init__(self, here: Attachment) -> None:
         self.here = here
+        self.steward: Any = None
         self._asked: queue.SimpleQueue[tuple[Any, str]] = queue.SimpleQueue()
         self._pending: set[bytes] = set()  # answers of calls that are neither there nor given up
         self._kept: list[tuple[bytes, Taken]] = []  # until the answer has it
@@ -120,11 +124,20 @@ class BareReader:
         self._thread.start()
 
     def attend(self, steward: Any, caller: str, result: Ref) -> None:
-        """Read what `steward` asks for until `result` is there, or no reference to it is left."""
+        """Read what `steward` asks for until `result` is there, or no reference to it is left.
+
+        REQUIRES: it is the steward of all calls that are pending here.
+        """
+        self.steward = steward
         answer = result.binary()
         self._pending.add(answer)
         seams.on_settled(result, lambda: self._pending.discard(answer))
         self._asked.put((steward, caller))
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no call is pending."""
+        return not self._pending
 
     def _run(self) -> None:
         while True:
@@ -137,7 +150,7 @@ class BareReader:
                 self._kept.clear()  # that was a ray.shutdown, or the steward has left
 
     def _serve(self, steward: Any, caller: str) -> None:
-        while self._pending:
+        while self._pending and self._asked.empty():
             for each in seams.answer_to(
                 lambda: steward.bare_sources.remote(caller), self.here.connection
             ):
@@ -169,7 +182,8 @@ class BareReader:
             return ref
 
 
-_current: BareReader | None = None
+_readers: list[BareReader] = []
+_choosing = threading.Lock()
 
 
 def attend(here: Attachment, steward: Any, caller: str, result: Ref) -> None:
@@ -177,10 +191,14 @@ def attend(here: Attachment, steward: Any, caller: str, result: Ref) -> None:
 
     `result` is the call's answer, `caller` the name of this process at `steward`.
     """
-    global _current
-    if _current is None or _current.here is not here:
-        _current = BareReader(here)
-    _current.attend(steward, caller, result)
+    with _choosing:
+        _readers[:] = [each for each in _readers if each.here is here]
+        mine = [each for each in _readers if each.steward == steward]
+        chosen = mine or [each for each in _readers if each.is_idle]
+        if not chosen:
+            _readers.append(BareReader(here))
+            chosen = _readers[-1:]
+        chosen[0].attend(steward, caller, result)
 
 
 def _encoded(index: int, value: Any) -> Encoded:

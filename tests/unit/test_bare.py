@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,3 +91,41 @@ def test_a_source_whose_call_has_ended_is_forgotten() -> None:
         assert not sources._taken and not sources._asking["us"].bare
 
     asyncio.run(run())
+
+
+class Asked:
+    """A steward that has nothing to be read; it says when it is asked."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.is_over = threading.Event(), threading.Event()
+        self.bare_sources = SimpleNamespace(remote=self._ask)
+
+    def _ask(self, caller: str) -> list[Any]:
+        self.is_asked.set()
+        self.is_over.wait(0.01)  # as long as a question takes
+        return []
+
+
+def test_each_steward_is_asked_while_a_call_of_it_is_pending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends: list[Callable[[], None]] = []
+    monkeypatch.setattr(bare, "_readers", [])
+    monkeypatch.setattr(bare.seams, "on_settled", lambda result, end: ends.append(end))
+    monkeypatch.setattr(bare.seams, "answer_to", lambda ask, connection: ask())
+    here: Any = SimpleNamespace(connection=b"here")
+    stewards = [Asked(), Asked()]
+    try:
+        for number, steward in enumerate(stewards):
+            result: Any = SimpleNamespace(binary=lambda number=number: bytes([number]))
+            bare.attend(here, steward, "us", result)
+            assert steward.is_asked.wait(10)
+        stewards[0].is_asked.clear()
+        assert stewards[0].is_asked.wait(10), "its call is pending still"
+        assert len(bare._readers) == 2
+    finally:
+        for end in ends:
+            end()
+    bare.attend(here, Asked(), "us", result)
+    assert len(bare._readers) == 2, "an idle one is used again"
+    ends[-1]()
