@@ -1,9 +1,8 @@
 // One shard of the object directory: for each object whose home is this node, who holds what, how
-// far, who waits, and who may send to whom. Soft state, rebuilt from the members' claims after a
-// change of view or a broken link; until then the shard grants on what it knows and never says that
-// something is lost (design decision 3). Queries may come before the object. Invariants: per stripe
-// the edges form a forest rooted at complete or producing holders. SPDX-License-Identifier:
-// Apache-2.0
+// far, who waits, and who may send to whom. Soft state, rebuilt from claims after a change of view
+// or a broken link; until then it grants on what it knows and says of nothing that it is lost
+// (design decision 3). Queries may come before the object. Invariants: per stripe the edges form a
+// forest rooted at complete or producing holders. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -139,7 +138,8 @@ class Directory {
   std::map<NodeId, Epoch> newer_;  // views that members have and we have not
   std::map<ObjectId, Entry> entries_;
   std::set<std::pair<Instant, ObjectId>> timers_;
-  std::set<NodeId> live_, draining_;
+  std::set<NodeId> live_;
+  std::set<NodeId> draining_;
   std::set<NodeId> unheard_;      // members that have not finished telling us what they have
   std::set<NodeId> unreachable_;  // likewise, since their link broke: they may have put more
   std::set<NodeId> awaited_;      // all of them, and those whose link has come again
