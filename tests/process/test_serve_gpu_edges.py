@@ -18,17 +18,10 @@ from tests.process.world_crew import Crew, Here, Member
 pytestmark = pytest.mark.timeout(240)  # of three steps, each with a limit of its own
 
 
-async def is_here(here: Here) -> None:
-    """A play: nothing, for what takes this module takes Ray Serve: 5 s of CPU."""
-
-
 def ready_to_serve(gpus: Crew) -> list[Member]:
     """Two members of world w. What they import counts for no play."""
     ready(gpus, 2, "w")
-    for member in gpus.members:
-        member.tell(is_here)
-    for member in gpus.members:
-        member.answer()
+    gpus.import_first(__name__)
     return gpus.members
 
 
