@@ -28,7 +28,7 @@ def test_what_was_begun_is_closed_where_there_is_no_steward(
         def close(self) -> None:
             closed.append("reaper")
 
-    def steward(self: Attachment) -> Any:
+    def steward_by(self: Attachment, deadline: float | None) -> Any:
         raise ControlError("Ray does not answer")
 
     node = SimpleNamespace(socket="", is_new=True, incarnation=1)
@@ -49,7 +49,7 @@ def test_what_was_begun_is_closed_where_there_is_no_steward(
     monkeypatch.setattr(attachment.Store, "attach", lambda socket: store)
     monkeypatch.setattr(attachment, "Journal", journal)
     monkeypatch.setattr(attachment, "Reaper", Reaper)
-    monkeypatch.setattr(Attachment, "steward", property(steward))
+    monkeypatch.setattr(Attachment, "steward_by", steward_by)
     place = NodePlace("", tmp_path)
     place.journals.mkdir(parents=True, exist_ok=True)
     with pytest.raises(ControlError, match="Ray does not answer"):

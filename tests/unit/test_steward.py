@@ -43,6 +43,7 @@ def test_no_call_waits_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(runtime_env={})
     monkeypatch.setattr(stewards.ray, "get_runtime_context", lambda: context)
     monkeypatch.setattr(stewards.seams, "create_actor", create_actor)
+    monkeypatch.setattr(stewards.seams, "is_draining", lambda ray_node_id: False)
     place: Any = SimpleNamespace(directory=Path("node-1"), ray_node_id="ab" * 28)
     stewards.steward_of(place)
     assert [each["max_concurrency"] for each in asked] == [2**31 - 1], "Ray has no greater number"

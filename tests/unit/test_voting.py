@@ -53,7 +53,9 @@ def test_all_candidates_get_the_same_view(seed: int, count: int, candidates: int
     calls = Losing(voters, prng)
 
     async def stand(candidate: Member) -> View | None:
-        vote = voters[candidate].vote
+        async def vote(request: VoteRequest) -> Vote:
+            return voters[candidate].vote(request)
+
         store = VotedViews(candidate, calls=calls, vote=vote)  # type: ignore[arg-type]
         proposal = View(8, (candidate,))
         await asyncio.sleep(prng.random() * 3)
