@@ -59,9 +59,9 @@ def test_a_newcomer_loses_nothing_while_a_member_does_not_hear_of_it(
     for _ in range(times):
         parked = messages_parked(nodes, 1)
         with held(nodes.processes[1].process.pid):  # its first thread
-            until_s = time.monotonic() + HELD_S
             nodes.add(arena_bytes=8 * MIB)
-            time.sleep(max(0.0, until_s - time.monotonic()))
+            nodes.view(0, size=4)
+            time.sleep(HELD_S)  # for node 0 to tell all that it has
         newcomer = len(nodes.stores) - 1
         has_all(nodes, newcomer, ids)
         has_all(nodes, 1, ids)
