@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hoplite_ray._native import WIRE_VERSION
 from hoplite_ray.launch import NodeProcess
 from hoplite_ray.store import Store, new_id
 from tests.process.nodes import MIB, WAIT_S, Nodes, numbers
@@ -202,13 +203,13 @@ ILL_MANNERED = {
     "random bytes": random.Random(11).randbytes(4096),
     "a frame between nodes": frame(CREDIT, struct.pack("<I", 1)),
     "a get before attaching": local(GET, bytes(29), request=1),
-    "an attach of another version": local(ATTACH, struct.pack("<HQ", 1, 1)).replace(
-        b"L\x01\x00", b"L\x02\x00", 1
+    "an attach of another version": local(ATTACH, struct.pack("<HQ", WIRE_VERSION, 1)).replace(
+        b"L" + struct.pack("<H", WIRE_VERSION), b"L" + struct.pack("<H", WIRE_VERSION + 1), 1
     ),
 }
 ILL_SPOKEN = {
     "random bytes": random.Random(13).randbytes(4096),
-    "a second attach": local(ATTACH, struct.pack("<HQ", 1, 1)),
+    "a second attach": local(ATTACH, struct.pack("<HQ", WIRE_VERSION, 1)),
     "a get of half an id": local(GET, bytes(14), request=1),
     "a get with a payload": local(GET, bytes(29), request=1, payload=8) + bytes(8),
     "a reply": local(DONE, request=1),
