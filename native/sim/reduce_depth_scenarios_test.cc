@@ -388,7 +388,7 @@ TEST_P(ReduceDepth, TwoNodesOfAChainAreCutOffForLongAndItIsStriped) {
 TEST_P(ReduceDepth, AsTheModelSaysManyThatAreThereAreATreeAndLateOnesJoinItsRoot) {
   Cluster& cluster = start(16, [](ClusterConfig& c) {
     c.engine.inline_bytes_max = 64_KiB;
-    c.engine.block_bytes_min = 8_KiB;
+    c.engine.block_bytes_min = c.engine.block_bytes_max = 8_KiB;
     c.engine.arena_bytes = 16_MiB;
   });
   for (std::uint32_t i = 0; i < 64; ++i) {
