@@ -221,7 +221,7 @@ class Store(Collectives):
             self._listener,
             request,
             what=f"get of object {short_name(object_id)}",
-            hint="nobody has put it yet, its bytes are still coming, or "
+            hint="it has not been put yet, its bytes are still coming, or "
             f"{SILENT_HINT}; raise timeout_s",
             decode=_received,
             fetched=object_id,

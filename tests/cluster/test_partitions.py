@@ -156,7 +156,7 @@ def test_of_two_that_are_cut_apart_none_goes_on(nodes: Cut) -> None:
             store.get(new_id(), timeout_s=0.1)
         nodes.network.heal(1)
         nodes.wait((0,), (0, 1), epoch=3)
-        with pytest.raises(GetTimeoutError, match="nobody has put it yet"):
+        with pytest.raises(GetTimeoutError, match="it has not been put yet"):
             store.get(new_id(), timeout_s=0.1)
     together = nodes.wait((0, 1), (0, 1))
     assert together[0]["lives"][0] == 1  # the younger one has joined again
