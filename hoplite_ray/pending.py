@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from hoplite_ray import _native, ending  # noqa: F401 - which lets go of all at the end
 from hoplite_ray.config import progress_wanted
-from hoplite_ray.errors import GetTimeoutError, NodeLostError
+from hoplite_ray.errors import GetTimeoutError, InvalidArgumentError, NodeLostError
 from hoplite_ray.progress import PATIENCE_S, LateLine, ProgressLine, is_seen
 from hoplite_ray.refs import checked_id, checked_timeout, short_name
 
@@ -328,7 +328,8 @@ class PendingReduce(Pending[Reduction]):
 def results(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> list[T]:
     """Wait for all of them, of one store, and return their results in this order.
 
-    Raises:  as `Pending.result`, of the first that fails; the others are then taken back.
+    Raises:  as `Pending.result`, of the first that fails, and InvalidArgumentError if they are of
+        several stores; the others are then taken back.
     """
     try:
         failed = first_failure(pending, timeout_s)
@@ -344,8 +345,12 @@ def results(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> li
 def first_failure(pending: Sequence[Pending[Any]], timeout_s: float | None) -> int | None:
     """Wait until one of them, of one store, has failed, and return its place; None if none has.
 
-    Raises:  GetTimeoutError after `timeout_s`.
+    Raises:  GetTimeoutError after `timeout_s`; InvalidArgumentError if they are of several stores.
     """
+    if any(each._listener is not pending[0]._listener for each in pending):
+        raise InvalidArgumentError(
+            "these requests are of several stores; wait for those of one store at a time"
+        )
     timeout_s = checked_timeout(timeout_s)
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     line = LateLine(lambda: _line_of(pending), time.monotonic() + PATIENCE_S)
@@ -356,7 +361,9 @@ def first_failure(pending: Sequence[Pending[Any]], timeout_s: float | None) -> i
             if ended is not None:
                 return ended if ended < len(pending) else None
             if left_s <= 0:
-                raise next(each for each in pending if not each.wait(0)).too_late()
+                late = next((each for each in pending if not each.wait(0)), None)
+                if late is not None:
+                    raise late.too_late()
             line.look()
         return None
     finally:

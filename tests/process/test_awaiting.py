@@ -13,6 +13,7 @@ import pytest
 
 from hoplite_ray.errors import (
     GetTimeoutError,
+    InvalidArgumentError,
     NodeLostError,
     ObjectLostError,
     RequestCancelledError,
@@ -239,6 +240,35 @@ def test_gets_that_wait_may_all_be_answered_at_once(three: Nodes) -> None:
         np.testing.assert_array_equal(received.value, late)
     for each in ids:
         three[1].delete(each, timeout_s=WAIT_S)
+
+
+def test_requests_of_several_stores_are_not_awaited_together(three: Nodes) -> None:
+    pending = [three[rank].begin_get(new_id()) for rank in range(2)]
+    with pytest.raises(InvalidArgumentError, match=r"of several stores; .* one store"):
+        results(pending, WAIT_S)
+    for each in pending:  # taken back
+        with pytest.raises(RequestCancelledError):
+            each.result(WAIT_S)
+
+
+def test_what_ends_at_the_very_limit_is_no_time_out(
+    three: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    object_id = new_id()
+    waiting = three[0].begin_get(object_id)
+    looks = []
+
+    def ends_between(pending: object, timeout_s: float) -> int | None:
+        looks.append(timeout_s)
+        if len(looks) > 1:
+            return len(looks)  # none of them has failed
+        three[0].put(object_id, np.ones(3, np.uint8), timeout_s=WAIT_S)
+        assert waiting.wait(WAIT_S)
+        return None
+
+    monkeypatch.setattr(waiting, "wait_beside", ends_between)
+    assert (results([waiting], 0.0)[0].value == 1).all()
+    assert len(looks) == 2
 
 
 def test_gather_ends_with_the_first_failure(three: Nodes) -> None:
