@@ -2,9 +2,10 @@
 
 Egress is shaped at the node's own end of its link, ingress at the switch's end; the switch of each
 rail is a bridge in a namespace of its own, so nothing touches the machine's network. In front of a
-link is the queue of any Linux device, 1,000 packets; a port of the switch has a MiB. Congestion
-control is pinned to cubic, because results under different ones can't be compared; where the
-machine's default is another, cubic is put on the list of those that a namespace may choose.
+link is the queue that Linux gives any device, pfifo_fast of 1,000 packets; a port of the switch has
+a MiB. Congestion control is pinned to cubic, because results under different ones can't be
+compared; where the machine's default is another, cubic is put on the list of those that a namespace
+may choose.
 """
 
 from __future__ import annotations
@@ -25,9 +26,6 @@ from typing import IO, Self
 
 _GSO_BYTES = 32768  # largest packet handed to the shaper: what crosses a hop at once
 _BURST_BYTES = _GSO_BYTES * 3 // 2  # passes unshaped after idle time: as little as tbf can do with
-# tbf's own queue would be of a few ms, and TCP takes 200 ms and more to send again what its own
-# host has dropped of an idle connection (docs/gotchas.md): no host has so short a queue.
-_EGRESS_PACKETS_MAX = 1000
 _PORT_BYTES_MAX = 1024 * 1024 + _BURST_BYTES
 _BEFORE_LOCAL = 10  # priority of a rule that drops what comes in before it is delivered
 _CONGESTION = "cubic"
@@ -148,7 +146,9 @@ class Network:
         rate = ("rate", f"{round(rate_mbit * 1000)}kbit", "burst", str(_BURST_BYTES))
         for device in (node, port):
             _run(*device, *("root", "handle", "1:", "tbf", *rate, "limit", str(_PORT_BYTES_MAX)))
-        _run(*node, *("parent", "1:1", "handle", "2:", "pfifo", "limit", str(_EGRESS_PACKETS_MAX)))
+        # tbf's own queue would be of a few ms, and TCP takes 200 ms and more to send again what its
+        # own host has dropped of an idle connection (docs/gotchas.md): no host queues so little.
+        _run(*node, *("parent", "1:1", "handle", "2:", "pfifo_fast"))
 
     @contextmanager
     def slowed(self, rank: int, share: float) -> Iterator[None]:

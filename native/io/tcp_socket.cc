@@ -30,6 +30,11 @@ Result<void> set_option(int fd, int level, int option, int value, const char* na
   return {};
 }
 
+// Before it listens or dials; what it accepts has it as well.
+Result<void> bound_segments(int fd) {
+  return set_option(fd, IPPROTO_TCP, TCP_MAXSEG, kSegmentBytesMax, "TCP_MAXSEG");
+}
+
 }  // namespace
 
 Result<SocketAddress> parse_address(const std::string& text) {
@@ -79,6 +84,7 @@ Result<UniqueFd> listen_on(const SocketAddress& address) {
   if (auto set = set_option(fd.value(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"); !set) {
     return set.error();
   }
+  if (auto set = bound_segments(fd.value()); !set) return set.error();
   if (::bind(fd.value(), raw(address), address.size) != 0 ||
       ::listen(fd.value(), kListenBacklog) != 0) {
     return system_error("listening on " + address_text(address));
@@ -102,7 +108,7 @@ Result<SocketAddress> remote_address(int fd) {
 
 Dial dial(const SocketAddress& to, const SocketAddress& source) {
   UniqueFd fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.is_open()) return {};
+  if (!fd.is_open() || !bound_segments(fd.value())) return {};
   if (source.storage.ss_family == to.storage.ss_family) {
     SocketAddress from = source;
     if (from.storage.ss_family == AF_INET6) {
@@ -136,7 +142,9 @@ DialState finish_dial(int fd) {
 
 Result<void> set_rail_options(int fd, ConnectionKind kind) {
   if (auto set = set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"); !set) return set;
-  if (kind == ConnectionKind::kControl) return {};
+  if (kind == ConnectionKind::kControl) {
+    return set_option(fd, SOL_SOCKET, SO_PRIORITY, kControlPriority, "SO_PRIORITY");
+  }
   return set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kBulkNotSentBytesMax, "TCP_NOTSENT_LOWAT");
 }
 

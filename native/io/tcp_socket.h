@@ -41,6 +41,13 @@ struct Dial {
 // dialled on loopback, may be given to the dialler) counts as refused.
 [[nodiscard]] DialState finish_dial(int fd);
 
+// A segment of the loopback device is 64 KiB, and so is the window of a receiver that reads little
+// at a time. A sender waits 200 ms before it sends less than a segment, and the receiver names a
+// larger window only once it has doubled. Segments of a quarter of such a window leave no room for
+// that.
+inline constexpr int kSegmentBytesMax = 16 * 1024;
+// Linux's own queue of a device, pfifo_fast, sends what has this priority before all bulk bytes.
+inline constexpr int kControlPriority = 6;
 // Half a copy of every bulk byte waits in the sender's kernel otherwise, and its queue hides how
 // fast the rail is (design decision 19).
 inline constexpr int kBulkNotSentBytesMax = 128 * 1024;

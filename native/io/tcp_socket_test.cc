@@ -67,6 +67,26 @@ TEST(TcpSocket, APortInUseIsNamedWithTheKernelsWord) {
   EXPECT_NE(second.error().text.find("errno 98"), std::string::npos) << second.error().text;
 }
 
+TEST(TcpSocket, ASegmentIsAFractionOfALittleReadersWindowOverLoopbackToo) {
+  auto listener = listen_on(*parse_address("127.0.0.1:0"));
+  ASSERT_TRUE(listener);
+  const Dial dialled = dial(*local_address(listener->value()), *parse_address("127.0.0.1:0"));
+  pollfd ready{listener->value(), POLLIN, 0};
+  ASSERT_EQ(::poll(&ready, 1, 5000), 1);
+  const UniqueFd accepted(::accept(listener->value(), nullptr, nullptr));
+  EXPECT_LE(option(dialled.fd.value(), IPPROTO_TCP, TCP_MAXSEG), kSegmentBytesMax);
+  EXPECT_LE(option(accepted.value(), IPPROTO_TCP, TCP_MAXSEG), kSegmentBytesMax);
+}
+
+TEST(TcpSocket, ControlGoesBeforeBulkInTheHostsQueue) {
+  const UniqueFd control(::socket(AF_INET, SOCK_STREAM, 0));
+  const UniqueFd bulk(::socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_TRUE(set_rail_options(control.value(), ConnectionKind::kControl));
+  ASSERT_TRUE(set_rail_options(bulk.value(), ConnectionKind::kBulk));
+  EXPECT_EQ(option(control.value(), SOL_SOCKET, SO_PRIORITY), kControlPriority);
+  EXPECT_EQ(option(bulk.value(), SOL_SOCKET, SO_PRIORITY), 0);
+}
+
 TEST(TcpSocket, OnlyBulkHoldsBackWhatIsNotSent) {
   const UniqueFd control(::socket(AF_INET, SOCK_STREAM, 0));
   const UniqueFd bulk(::socket(AF_INET, SOCK_STREAM, 0));
