@@ -84,8 +84,10 @@ inline constexpr std::size_t kActionsPerTurnMax = 256;
 // Messages to ourselves among them: more than all that a node says anew after a view. Should two
 // parts of a node ever answer each other for ever, it still hears its peers and its clients.
 inline constexpr std::size_t kStepsPerTurnMax = 65'536;
-inline constexpr std::uint64_t kBytesPerTurnMax = 4_MiB;
-static_assert(kBytesPerTurnMax >= 2 * kBlockBytesMax, "a turn can move more than one block");
+// A block each way: who asks for something small waits for two turns of a busy node (design
+// decision 26).
+inline constexpr std::uint64_t kBytesPerTurnMax = 512_KiB;
+static_assert(kBytesPerTurnMax >= 2 * kBlockBytesAimMax, "a turn can move more than one block");
 // What is folded at most for one block of combined sources, while all other actions wait: blocks of
 // 1 MiB from each of a machine's eight GPUs, 2 ms of a kernel that folds 4 GB/s.
 inline constexpr std::uint64_t kCombinedBytesMax = 8_MiB;
