@@ -84,7 +84,7 @@ inline constexpr std::size_t kActionsPerTurnMax = 256;
 // Messages to ourselves among them: more than all that a node says anew after a view. Should two
 // parts of a node ever answer each other for ever, it still hears its peers and its clients.
 inline constexpr std::size_t kStepsPerTurnMax = 65'536;
-// A block each way: who asks for something small waits for two turns of a busy node (design
+// A block each way: a small get waits for two turns of each busy node that it passes (design
 // decision 26).
 inline constexpr std::uint64_t kBytesPerTurnMax = 512_KiB;
 static_assert(kBytesPerTurnMax >= 2 * kBlockBytesAimMax, "a turn can move more than one block");
