@@ -108,6 +108,13 @@ def test_an_array_in_another_order_arrives_in_c_order(view: Any) -> None:
     assert back.flags.c_contiguous
 
 
+def test_arrays_in_a_structure_arrive_bit_for_bit() -> None:
+    """Case 19_every_kind_of_array, which compares lists of such arrays: numpy refuses that."""
+    array = np.zeros(2, [("m", "f4", (2, 3)), ("n", "i8")])
+    array["m"] = np.arange(12).reshape(2, 2, 3)
+    assert_same(there_and_back(array), array)
+
+
 def test_fortran_order_arrives_in_c_order() -> None:
     array = np.asfortranarray(np.arange(24.0).reshape(4, 6))
     np.testing.assert_array_equal(there_and_back(array), array)
