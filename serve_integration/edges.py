@@ -51,7 +51,7 @@ Begun = Callable[[bool], asyncio.Event]
 # Called as soon as a call has come; what it returns is awaited in a task of its own.
 Handler = Callable[[Any, Begun], Awaitable[Any]]
 
-VERSION = 2  # of hellos, frames and what `Query.told` has; raised when any of them changes
+VERSION = 3  # of hellos, frames and what `Query.told` has; raised when any of them changes
 
 _JOIN_S, _LEAVE_S = 10.0, 1.0
 _TOGETHER = 64  # messages in one frame at most; more wait for the next
@@ -502,19 +502,17 @@ class Door:
         await self._acceptor.close()
         await asyncio.gather(*(edge.close() for edge in edges))
 
-    async def _knocked(self, sock: socket.socket) -> Coroutine[Any, Any, None] | None:
+    async def _knocked(self, sock: socket.socket) -> Coroutine[Any, Any, None]:
+        hello = await hear(sock)
+        token = str(hello.get("token")).encode(errors="replace")
+        if not hmac.compare_digest(token, self._token.encode()):
+            raise RefusedError("token", "it is no token of this door: the replica has another one")
         try:
-            hello = await hear(sock)
-            token = str(hello.get("token")).encode(errors="replace")
-            if not hmac.compare_digest(token, self._token.encode()):
-                return None
             check_version(hello, "a caller")
-        except RefusedError as error:
-            logger.debug("nobody came in by the door: %s", error)
-            return None
         except OtherVersionError as error:
             logger.warning("an edge by the door has failed: %s", said(error))
-            return None
+            raise RefusedError("version", str(error)) from error
+        await say(sock, welcome=str(hello.get("world")))
         return self._let_in(sock, str(hello.get("world")))
 
     async def _let_in(self, sock: socket.socket, name: str) -> None:
@@ -565,13 +563,15 @@ async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str
 
     what:  goes by it, for errors.
 
-    Raises:  OSError, TimeoutError or WorldError if it can't be; OtherVersionError.
+    Raises:  RefusedError if the door refuses; OSError, TimeoutError or WorldError if it can't be;
+             OtherVersionError.
     """
     check_version(door, "the replica")
     tls = await asyncio.to_thread(secrecy.context)
     async with asyncio.timeout(_JOIN_S):
         with await connected(door["address"], door["port"], tls) as sock:
             await say(sock, token=door["token"], world=name, version=VERSION)
+            await hear(sock)  # welcome, or why not
             way = Doorway(sock, is_upstream=True)
             world = await manager().join(name, rank=0, size=2, rendezvous=way, timeout_s=_JOIN_S)
     return Edge(world, handler, what)

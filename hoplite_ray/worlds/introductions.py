@@ -314,12 +314,8 @@ class Acceptor:
                 if rest is not None:
                     await rest
             except HopliteError as error:
-                has_gone_on = sock.fileno() < 0
-                if has_gone_on or (isinstance(sock, TlsSocket) and not sock.tls.is_open):
-                    return
-                reason = error.reason if isinstance(error, RefusedError) else "failed"
-                async with asyncio.timeout(HANDSHAKE_S):
-                    await say(sock, refused=reason, text=str(error))
+                if sock.fileno() >= 0:  # else the connection has been handed on
+                    await _refuse(sock, error)
 
     async def _heard(self, sock: socket.socket, address: Any) -> Coroutine[Any, Any, None] | None:
         try:
@@ -329,21 +325,24 @@ class Acceptor:
                 if isinstance(sock, TlsSocket):
                     await _greet(sock)
                 return await self._answer(sock)
-        except RefusedError as error:
-            if error.reason == "tls":
+        except HopliteError as error:
+            if isinstance(error, RefusedError) and error.reason == "tls":
                 self.refusal = f"a connection from {address[0]} was refused: {error}"
-            if isinstance(sock, TlsSocket) and not sock.tls.is_open:
-                await _part(sock)
-            raise
+            await _refuse(sock, error)  # a dialler that is being refused counts as a stranger
+            return None
         finally:
             self._strangers -= 1
 
 
-async def _part(sock: socket.socket) -> None:
-    """Let a dialler whose TLS is of no use hear so: unread bytes would make the end a reset."""
+async def _refuse(sock: socket.socket, error: HopliteError) -> None:
+    """Tell a dialler why, and let it hear that: unread bytes would make the end a reset."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(HANDSHAKE_S):
-        await loop.sock_sendall(sock, _NO_TLS_HERE)
+        if isinstance(sock, TlsSocket) and not sock.tls.is_open:
+            await loop.sock_sendall(sock, _NO_TLS_HERE)
+        else:
+            reason = error.reason if isinstance(error, RefusedError) else "failed"
+            await say(sock, refused=reason, text=str(error))
         sock.shutdown(socket.SHUT_WR)
         for _ in range(_PARTING_READS_MAX):
             if not await loop.sock_recv(sock, FRAME_BYTES_MAX):

@@ -7,7 +7,6 @@ import json
 import os
 import struct
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from hoplite_ray.serve import edges, managers
 from hoplite_ray.serve.edges import Door
+from hoplite_ray.worlds.introductions import RefusedError
 from hoplite_ray.worlds.secrecy import Secrecy
 from tests.certificates import Authority
 
@@ -39,10 +39,7 @@ def knock(said: Callable[[str], bytes]) -> tuple[bytes, list[dict[str, Any]]]:
         where = await door.open()
         reader, writer = await asyncio.open_connection(where["address"], where["port"])
         writer.write(said(where["token"]))
-        writer.write_eof()
-        answer = b""
-        with suppress(ConnectionResetError):  # of bytes that were not read
-            answer = await asyncio.wait_for(reader.read(), 30)
+        answer = await asyncio.wait_for(reader.read(), 30)
         writer.close()
         await door.close()
         return answer
@@ -50,32 +47,40 @@ def knock(said: Callable[[str], bytes]) -> tuple[bytes, list[dict[str, Any]]]:
     return asyncio.run(run()), told
 
 
+def refusal(answer: bytes) -> tuple[str, str]:
+    """Return what one frame and the end of the connection say: its reason, and its text."""
+    (size,) = struct.unpack_from("<I", answer)
+    frame = json.loads(answer[4:])
+    assert len(answer) == 4 + size
+    return frame["refused"], frame["text"]
+
+
 def hello(token: str, version: int | None = edges.VERSION) -> bytes:
     return framed(json.dumps({"token": token, "world": "a>b", "version": version}).encode())
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("said", "reason", "text"),
     [
-        framed(b"[" * 16_000),
-        b"{" * 20_000,
-        framed(b"\xff"),
-        b"",
-        framed(b"7"),
-        framed(b"[]"),
-        framed(b"{}"),
-        framed('{"token": "é"}'.encode()),
-        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+        (framed(b"[" * 16_000), "nonsense", "a frame that is no JSON"),
+        (b"{" * 20_000, "nonsense", "a frame of 2071690107 B"),
+        (framed(b"\xff"), "nonsense", "a frame that is no JSON"),
+        (framed(b"7"), "nonsense", "a frame that is no object"),
+        (framed(b"[]"), "nonsense", "a frame that is no object"),
+        (framed(b"{}"), "token", "it is no token of this door"),
+        (framed('{"token": "é"}'.encode()), "token", "it is no token of this door"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "tls", "it speaks TLS, and data_tls is off here"),
     ],
-    ids=["deep", "long", "no text", "none", "number", "list", "no token", "another token", "TLS"],
+    ids=["deep", "long", "no text", "number", "list", "no token", "another token", "TLS"],
 )
-def test_a_stranger_hears_nothing_and_has_no_traceback_printed(
-    said: bytes, caplog: pytest.LogCaptureFixture
+def test_a_stranger_is_told_why_it_is_refused_and_no_traceback_is_printed(
+    said: bytes, reason: str, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Case review_17."""
     with caplog.at_level("INFO"):
-        assert knock(lambda _: said) == (b"", [])
-    assert not caplog.records
+        answer, told = knock(lambda _: said)
+    assert refusal(answer)[0] == reason and refusal(answer)[1].startswith(text)
+    assert not told and not caplog.records
 
 
 def test_with_data_tls_a_stranger_without_a_certificate_is_not_listened_to(
@@ -90,6 +95,42 @@ def test_with_data_tls_a_stranger_without_a_certificate_is_not_listened_to(
     assert answer.startswith(b"\x15\x03") and not told  # an alert: it speaks TLS
 
 
+REFUSALS = {
+    "another token": (None, None, "it is no token of this door"),
+    "an upstream without data_tls": (None, "ours", "it speaks TLS, and data_tls is off here"),
+    "a door without data_tls": ("ours", None, "it speaks no TLS, and data_tls is on here"),
+    "an upstream of another authority": ("theirs", "ours", "its certificate is refused"),
+}
+
+
+@pytest.mark.parametrize(("upstream", "door", "why"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_an_upstream_is_told_at_once_why_a_door_refuses_it(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    upstream: str | None,
+    door: str | None,
+    why: str,
+) -> None:
+    def certify(authority: str | None) -> None:
+        settings = Authority(tmp_path / authority).certify("replica") if authority else {}
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("HOPLITE_RAY_DATA_TLS", "on" if authority else "off")
+        monkeypatch.setattr(edges, "secrecy", Secrecy())
+
+    async def run() -> None:
+        certify(door)
+        opened = Door(no_handler, "an answer")
+        where = {**await opened.open(), "token": "another"}
+        certify(upstream)
+        with pytest.raises(RefusedError, match=why):
+            await edges.open_edge(where, "a>b", no_handler, "the query")
+        await opened.close()
+
+    monkeypatch.setattr(edges, "manager", None)  # no world is joined
+    asyncio.run(run())
+
+
 def test_an_unexpected_failure_behind_the_door_is_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,7 +139,8 @@ def test_an_unexpected_failure_behind_the_door_is_one_line(
 
     monkeypatch.setattr(edges, "manager", no_manager)
     with caplog.at_level("WARNING", logger="hoplite_ray.serve"):
-        assert knock(hello) == (b"", [])
+        answer, told = knock(hello)
+    assert answer == framed(b'{"welcome": "a>b"}') and not told
     assert caplog.messages == ["an edge by the door has failed: AssertionError: it is broken"]
 
 
@@ -108,9 +150,10 @@ def test_replicas_of_two_versions_say_so_and_open_no_edge(
 ) -> None:
     why = f"has version {version} of edges, and this process {edges.VERSION}: an update"
     with caplog.at_level("WARNING", logger="hoplite_ray.serve"):
-        assert knock(lambda token: hello(token, version)) == (b"", [])
-    (told,) = caplog.messages
-    assert f"a caller {why}" in told
+        answer, _ = knock(lambda token: hello(token, version))
+    (logged,) = caplog.messages
+    assert f"a caller {why}" in logged
+    assert refusal(answer)[0] == "version" and f"a caller {why}" in refusal(answer)[1]
     door = {"address": "127.0.0.1", "port": 1, "token": "", "version": version}
     with pytest.raises(edges.OtherVersionError, match=f"the replica {why}"):
         asyncio.run(edges.open_edge(door, "a>b", no_handler, "the query"))
