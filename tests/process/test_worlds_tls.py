@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,20 @@ def certify(monkeypatch: pytest.MonkeyPatch, authority: Authority) -> None:
         monkeypatch.setenv(name, value)
 
 
-async def listening(leader: worlds.WorldManager) -> None:
-    """Return when rank 0 has read its settings, and waits for others."""
+async def until(condition: Callable[[], Any]) -> None:
+    """Return when it holds: a manager works in a thread of its own."""
     async with asyncio.timeout(JOIN_S):
         while True:
-            if leader._meet is not None and leader._meet.place.lives:
+            if condition():
                 return
             await asyncio.sleep(0.005)
+
+
+async def listening(leader: worlds.WorldManager) -> place.Place:
+    """Return rank 0's place when it has read its settings, and waits for others."""
+    await until(lambda: leader._meet is not None and leader._meet.place.lives)
+    assert leader._meet is not None
+    return leader._meet.place
 
 
 @in_a_loop
@@ -174,13 +181,13 @@ async def test_a_certificate_of_another_authority_opens_no_edge_and_both_ends_sa
         how = {"size": 2, "rendezvous": table, "transport": "tcp", "timeout_s": JOIN_S}
         certify(monkeypatch, theirs if stranger == 0 else authority)
         leads = asyncio.create_task(members[0].join("w", rank=0, **how))
-        await table.next_record()
+        met_at = await listening(members[0])
         certify(monkeypatch, theirs if stranger == 1 else authority)
         with pytest.raises(worlds.WorldError, match=r"no TLS with rank 0 at .*RAY_TLS_CA_CERT"):
             await members[1].join("w", rank=1, **how)
-        place = members[0]._meet.place  # type: ignore[union-attr]
-        assert "a connection from " in place.trouble
-        assert "RAY_TLS_CA_CERT must have signed it" in place.trouble
+        await until(lambda: met_at.trouble)  # the dialler is told of it, or finds it out, first
+        assert "a connection from " in met_at.trouble
+        assert "RAY_TLS_CA_CERT must have signed it" in met_at.trouble
         leads.cancel()
         await asyncio.gather(leads, return_exceptions=True)
 
