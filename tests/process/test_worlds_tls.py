@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,17 @@ async def listening(leader: worlds.WorldManager) -> place.Place:
     await until(lambda: leader._meet is not None and leader._meet.place.lives)
     assert leader._meet is not None
     return leader._meet.place
+
+
+@contextlib.asynccontextmanager
+async def leading(leader: worlds.WorldManager, **how: Any) -> AsyncIterator[place.Place]:
+    """A rank 0 that waits for others until the end; yields its place."""
+    leads = asyncio.create_task(leader.join("w", rank=0, **how))
+    try:
+        yield await listening(leader)
+    finally:
+        leads.cancel()
+        await asyncio.gather(leads, return_exceptions=True)
 
 
 @in_a_loop
@@ -180,16 +191,13 @@ async def test_a_certificate_of_another_authority_opens_no_edge_and_both_ends_sa
     async with managers(2) as members:
         how = {"size": 2, "rendezvous": table, "transport": "tcp", "timeout_s": JOIN_S}
         certify(monkeypatch, theirs if stranger == 0 else authority)
-        leads = asyncio.create_task(members[0].join("w", rank=0, **how))
-        met_at = await listening(members[0])
-        certify(monkeypatch, theirs if stranger == 1 else authority)
-        with pytest.raises(worlds.WorldError, match=r"no TLS with rank 0 at .*RAY_TLS_CA_CERT"):
-            await members[1].join("w", rank=1, **how)
-        await until(lambda: met_at.trouble)  # the dialler is told of it, or finds it out, first
-        assert "a connection from " in met_at.trouble
-        assert "RAY_TLS_CA_CERT must have signed it" in met_at.trouble
-        leads.cancel()
-        await asyncio.gather(leads, return_exceptions=True)
+        async with leading(members[0], **how) as met_at:
+            certify(monkeypatch, theirs if stranger == 1 else authority)
+            with pytest.raises(worlds.WorldError, match=r"no TLS with rank 0 at .*RAY_TLS_CA_CERT"):
+                await members[1].join("w", rank=1, **how)
+            await until(lambda: met_at.trouble)  # the dialler is told of it, or finds it out, first
+            assert "a connection from " in met_at.trouble
+            assert "RAY_TLS_CA_CERT must have signed it" in met_at.trouble
 
 
 @pytest.mark.parametrize("has_it", [0, 1], ids=["the listener", "the dialler"])
@@ -204,17 +212,14 @@ async def test_a_member_with_data_tls_and_one_without_do_not_meet_and_are_told(
         how = {"size": 2, "rendezvous": rendezvous, "transport": "tcp", "timeout_s": JOIN_S}
         if has_it == 0:
             certify(monkeypatch, authority)
-        leads = asyncio.create_task(members[0].join("w", rank=0, **how))
-        await listening(members[0])
-        if has_it == 1:
-            certify(monkeypatch, authority)
-        else:
-            monkeypatch.setenv(VARIABLE, "off")
-        said = ("speaks TLS, and data_tls is off", "speaks no TLS, and data_tls is on")[has_it]
-        with pytest.raises(worlds.WorldError, match=f"{said} here; give all"):
-            await members[1].join("w", rank=1, **how)
-        leads.cancel()
-        await asyncio.gather(leads, return_exceptions=True)
+        async with leading(members[0], **how):
+            if has_it == 1:
+                certify(monkeypatch, authority)
+            else:
+                monkeypatch.setenv(VARIABLE, "off")
+            said = ("speaks TLS, and data_tls is off", "speaks no TLS, and data_tls is on")[has_it]
+            with pytest.raises(worlds.WorldError, match=f"{said} here; give all"):
+                await members[1].join("w", rank=1, **how)
 
 
 @in_a_loop
