@@ -15,11 +15,10 @@ from typing import Any
 
 import ray
 from ray import serve
-from ray._private.worker import global_worker
 from ray.serve.config import ProxyLocation
 
 from hoplite_ray.serve import pipeline, stage
-from tests.ray.raycluster import eventually
+from tests.ray.raycluster import RayCluster, eventually
 from tests.serve.applications import LIGHT
 
 
@@ -38,19 +37,14 @@ class Adds:
 
 
 def main(theirs: str, told: Path) -> None:
-    ray.init(
-        address="local",
-        num_cpus=2,
-        object_store_memory=100 << 20,
-        include_dashboard=False,
-        log_to_driver=False,
-        runtime_env={"hoplite": {"arena_bytes": 32 << 20, "data_tls": "on"}},
-    )
+    started = RayCluster.start(nodes=1, num_cpus=2)
+    options = {"arena_bytes": 32 << 20, "data_tls": "on"}
+    ray.init(started.cluster.address, log_to_driver=False, runtime_env={"hoplite": options})
     serve.start(proxy_location=ProxyLocation.Disabled)
     first, last = (stage(num_replicas=replicas, **LIGHT)(Adds) for replicas in (1, 2))
     app = pipeline(first=first, last=last.bind(theirs).after("first"), replicas=1)
     assert serve.run(app, name="tls", route_prefix=None).remote(1).result(timeout_s=60) == 3
-    logs = Path(global_worker.node.get_logs_dir_path(), "serve")
+    logs = Path(started.cluster.head_node.get_logs_dir_path(), "serve")
 
     def lines() -> list[str]:
         text = "".join(each.read_text() for each in logs.glob("replica_tls_first_*.log"))
@@ -59,6 +53,7 @@ def main(theirs: str, told: Path) -> None:
     assert eventually(lambda: bool(lines()), within_s=60)
     told.write_text("\n".join(lines()))
     ray.shutdown()
+    started.stop()
 
 
 main(sys.argv[1], Path(sys.argv[2]))
