@@ -18,6 +18,7 @@ from hoplite_ray.plugin import flag, seams, value_seams
 from hoplite_ray.plugin.source import SourceError
 from hoplite_ray.plugin.steward import Steward
 from hoplite_ray.plugin.stewards import environment_apart, steward_on
+from tests.ray.gates import Gate
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 
 LESSONS = """
@@ -228,23 +229,9 @@ def test_a_tasks_error_stays_unread_and_rays_own_are_read(cluster: RayCluster) -
 
 
 def test_bare_sources_are_read_after_their_steward_was_restarted(cluster: RayCluster) -> None:
-    @ray.remote(num_cpus=0)
-    class Gate:
-        def __init__(self) -> None:
-            import asyncio
-
-            self.opened = asyncio.Event()
-
-        async def open(self) -> None:
-            self.opened.set()
-
-        async def value(self) -> Any:
-            await self.opened.wait()
-            return np.ones(3)
-
     gate = Gate.remote()
     kept = hop.array(np.ones(LARGE))
-    total = hop.reduce([gate.value.remote(), hop.put(np.ones(3))])
+    total = hop.reduce([gate.passed.remote(np.ones(3)), hop.put(np.ones(3))])
     steward = steward_on(node_here())
     before = ray.get(steward.__ray_call__.remote(lambda self: self._life.number))
     ray.kill(steward, no_restart=False)

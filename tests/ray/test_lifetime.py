@@ -22,6 +22,7 @@ from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.holding import Holdings, hold
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.store import new_id
+from tests.ray.gates import Gate
 from tests.ray.lifetimes import Canary, await_end, canary
 from tests.ray.raycluster import (
     ARENA_BYTES,
@@ -230,18 +231,6 @@ def test_an_argument_by_value_stays_while_its_task_runs(cluster: RayCluster) -> 
     ray.get(gate.open.remote())
     assert ray.get(ref) == LARGE
     assert eventually(lambda: is_gone(object_id))
-
-
-@ray.remote(num_cpus=0)
-class Gate:
-    def __init__(self) -> None:
-        self.opened = asyncio.Event()
-
-    async def open(self) -> None:
-        self.opened.set()
-
-    async def passed(self) -> None:
-        await self.opened.wait()
 
 
 def test_a_reduce_holds_its_sources_until_it_commits(cluster: RayCluster) -> None:

@@ -11,6 +11,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
+from tests.ray.gates import Gate
 from tests.ray.raycluster import LARGE, RayCluster, cancel
 
 
@@ -34,18 +35,6 @@ class Never:
     async def ends(self) -> hop.Array:
         await asyncio.Event().wait()
         raise AssertionError
-
-
-@ray.remote(num_cpus=0)
-class Gate:
-    def __init__(self) -> None:
-        self.opened = asyncio.Event()
-
-    async def open(self) -> None:
-        self.opened.set()
-
-    async def passed(self) -> None:
-        await self.opened.wait()
 
 
 @ray.remote(num_cpus=0)

@@ -15,6 +15,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
+from tests.ray.gates import Gate
 from tests.ray.raycluster import LARGE, RayCluster
 
 
@@ -50,17 +51,6 @@ def test_get_may_be_called_before_the_task_has_put(cluster: RayCluster) -> None:
     def late(gate: list[ray.ObjectRef]) -> hop.Array:
         ray.get(gate)
         return hop.array(np.full(LARGE, 5, np.float32))
-
-    @ray.remote(num_cpus=0)
-    class Gate:
-        def __init__(self) -> None:
-            self.opened = asyncio.Event()
-
-        async def open(self) -> None:
-            self.opened.set()
-
-        async def passed(self) -> None:
-            await self.opened.wait()
 
     gate = Gate.remote()
     refs = [late.options(**cluster.on(node)).remote([gate.passed.remote()]) for node in (1, 2)]

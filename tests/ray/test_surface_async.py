@@ -11,20 +11,8 @@ import ray
 
 import hoplite_ray as hop
 from hoplite_ray.plugin.seams import known_refs
+from tests.ray.gates import Gate
 from tests.ray.raycluster import LARGE, RayCluster, eventually
-
-
-@ray.remote(num_cpus=0)
-class Gate:
-    def __init__(self) -> None:
-        self.opened = asyncio.Event()
-
-    async def open(self) -> None:
-        self.opened.set()
-
-    async def passed(self) -> hop.Array:
-        await self.opened.wait()
-        return await hop.array_async(np.ones(LARGE))
 
 
 @ray.remote(num_cpus=0)
@@ -59,7 +47,7 @@ class Reader:
 
 def test_many_calls_await_on_one_loop(cluster: RayCluster) -> None:
     gate, reader = Gate.remote(), Reader.options(**cluster.on(1)).remote()
-    pending = gate.passed.remote()
+    pending = gate.array.remote()
     sums = [reader.awaits.remote([pending]) for _ in range(20)]
     total = reader.awaits_gathered.remote([pending, hop.put(np.ones(3))])
     assert ray.get(reader.has_entered.remote(21), timeout=60)
@@ -81,7 +69,7 @@ def _run(program: Any) -> None:
 
 def test_a_limit_names_what_is_pending(cluster: RayCluster) -> None:
     async def program() -> None:
-        pending = Gate.remote().passed.remote()
+        pending = Gate.remote().array.remote()
         with pytest.raises(
             hop.GetTimeoutError, match=f"{pending.hex()[:12]}.* its task has not ended"
         ):
@@ -129,8 +117,8 @@ def test_a_task_s_own_timeout_error_is_not_ours(cluster: RayCluster) -> None:
 def test_wait_counts_and_keeps_the_order(cluster: RayCluster) -> None:
     async def program() -> None:
         gate = Gate.remote()
-        never = Gate.remote().passed.remote()
-        late, there = gate.passed.remote(), hop.put(np.ones(3))
+        never = Gate.remote().array.remote()
+        late, there = gate.array.remote(), hop.put(np.ones(3))
         refs = [late, never, there]
         assert await hop.wait_async(refs) == ([there], [late, never])
         waiting = asyncio.create_task(hop.wait_async(refs, num_returns=2))
@@ -147,7 +135,7 @@ def test_wait_counts_and_keeps_the_order(cluster: RayCluster) -> None:
 def test_a_cancelled_get_is_taken_back(cluster: RayCluster) -> None:
     async def program() -> None:
         gate = Gate.remote()
-        pending = gate.passed.remote()
+        pending = gate.array.remote()
         waiting = asyncio.create_task(hop.get_async([pending, hop.put(np.ones(LARGE))]))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -182,7 +170,7 @@ def test_the_first_failure_lets_the_other_refs_go(cluster: RayCluster) -> None:
         raise KeyError("lost key")
 
     async def program() -> bytes:
-        pending = hop.reduce([Gate.remote().passed.remote()])
+        pending = hop.reduce([Gate.remote().array.remote()])
         with pytest.raises(KeyError, match="lost key"):
             await hop.get_async([pending, fails.remote()])
         assert len(asyncio.all_tasks()) == 2  # this one, and who waits for it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -12,6 +11,7 @@ import ray
 
 import hoplite_ray as hop
 from hoplite_ray.plugin.start import NodePlace
+from tests.ray.gates import Gate
 from tests.ray.raycluster import LARGE, RayCluster, cancel, eventually, is_gone
 from tests.ray.surface_values import KINDS, assert_same, needs_torch, value_of
 
@@ -44,19 +44,6 @@ class Maker:
 
     def get(self, nested: list[ray.ObjectRef]) -> Any:
         return hop.get(nested[0])
-
-
-@ray.remote(num_cpus=0)
-class Gate:
-    def __init__(self) -> None:
-        self.opened = asyncio.Event()
-
-    async def open(self) -> None:
-        self.opened.set()
-
-    async def passed(self, value: Any) -> Any:
-        await self.opened.wait()
-        return value
 
 
 @pytest.fixture(scope="module")
