@@ -51,7 +51,7 @@ void Checker::put_sealed(const Request& put, Instant now) {
     return c.node == put.node && c.life == put.node_life && c.incarnation == put.incarnation;
   };
   if (std::any_of(known.copies.begin(), known.copies.end(), is_it) && !known.deleted) {
-    judge("sealed twice: " + name_of(put));
+    judge(put.object, "sealed twice: " + name_of(put));
   }
   if (known.puts.rbegin()->first > put.incarnation) return;
   known.copies.push_back({put.node, put.node_life, put.incarnation, now});
@@ -106,8 +106,8 @@ void Checker::fetched(const Request& get, Instant) {
             std::mismatch(bytes.begin(), bytes.end(), get.bytes.begin(), get.bytes.end());
         where = ", first difference at byte " + std::to_string(differ.first - bytes.begin());
       }
-      judge("the value is no fold of " + std::to_string(known.reduce->count) +
-            " confirmed sources: " + name_of(get) + where);
+      judge(get.object, "the value is no fold of " + std::to_string(known.reduce->count) +
+                            " confirmed sources: " + name_of(get) + where);
     }
     return;
   }
@@ -115,26 +115,28 @@ void Checker::fetched(const Request& get, Instant) {
   const auto erased = known.erased.find({get.node, get.node_life});
   if (erased != known.erased.end() && *erased->second->answered < get.asked &&
       get.fetched.incarnation <= erased->second->incarnation) {
-    judge("a value that was deleted on that node before it was asked for: " + name_of(get));
+    judge(get.object,
+          "a value that was deleted on that node before it was asked for: " + name_of(get));
   }
   const auto put = known.puts.find(get.fetched.incarnation);
   if (put == known.puts.end()) {
-    judge("a value of an attempt that nobody put: " + name_of(get));
+    judge(get.object, "a value of an attempt that nobody put: " + name_of(get));
   } else if (!are_equal(*put->second.second, get.bytes)) {
     const Bytes& right = *put->second.second;
     const auto differ =
         std::mismatch(right.begin(), right.end(), get.bytes.begin(), get.bytes.end());
-    judge("a wrong value: " + name_of(get) + ", " + std::to_string(get.bytes.size()) + " of " +
-          std::to_string(right.size()) + " bytes, first difference at " +
-          std::to_string(differ.first - right.begin()));
-  } else if (get.fetched.meta.layout != "layout" || get.fetched.meta.parts != put->second.first) {
-    judge("a wrong layout or parts: " + name_of(get));
+    judge(get.object, "a wrong value: " + name_of(get) + ", " + std::to_string(get.bytes.size()) +
+                          " of " + std::to_string(right.size()) + " bytes, first difference at " +
+                          std::to_string(differ.first - right.begin()));
+  } else if (get.fetched.meta.layout != layout_of(put->second.first) ||
+             get.fetched.meta.parts != put->second.first) {
+    judge(get.object, "a wrong layout or parts: " + name_of(get));
   }
 }
 
 void Checker::unpinned(const Request& get, std::span<const std::byte> mapped) {
   if (!are_equal(mapped, get.bytes)) {
-    judge("the bytes changed while they were mapped: " + name_of(get));
+    judge(get.object, "the bytes changed while they were mapped: " + name_of(get));
   }
 }
 
@@ -146,16 +148,17 @@ bool Checker::is_taken_back(const Known& known) {
 void Checker::failed(const Request& request, Instant) {
   const Known& known = objects_[request.object];
   const std::string what = name_of(request) + ": " + request.error->text;
-  if (request.error->text.empty()) judge("an error without a text: " + name_of(request));
+  if (request.error->text.empty())
+    judge(request.object, "an error without a text: " + name_of(request));
   switch (request.error->code) {
     case Code::kCancelled:
       // A reduce whose target is an orphan ends with the last copy of that.
       if (!request.cancelled && !known.deleted && !known.orphaned && !is_taken_back(known)) {
-        judge("cancelled, but by nobody: " + what);
+        judge(request.object, "cancelled, but by nobody: " + what);
       }
       return;
     case Code::kStoreFull:
-      if (!store_full_is_right_) judge("the arena is large enough: " + what);
+      if (!store_full_is_right_) judge(request.object, "the arena is large enough: " + what);
       return;
     case Code::kObjectLost: {
       // What was lost is lost until its home hears that it was put again.
@@ -163,27 +166,28 @@ void Checker::failed(const Request& request, Instant) {
       const auto is_older = [&](const Copy& copy) { return copy.sealed + way < request.asked; };
       const bool was_there = std::any_of(known.copies.begin(), known.copies.end(), is_older);
       if (was_there && !known.deleted && !known.orphaned) {
-        judge("lost, though a live node has all of it: " + what);
+        judge(request.object, "lost, though a live node has all of it: " + what);
       }
       return;
     }
     case Code::kReduceFailed:
-      if (known.reduce == nullptr) judge("no reduce: " + what);
+      if (known.reduce == nullptr) judge(request.object, "no reduce: " + what);
       if (known.reduce != nullptr) check_reduce_failure(*known.reduce, what);
       return;
     case Code::kLayoutMismatch:
       if (known.reduce == nullptr || has_equal_sources(*known.reduce))
-        judge("no mismatch: " + what);
+        judge(request.object, "no mismatch: " + what);
       return;
     case Code::kInvalidArgument:
-      if (known.reduce == nullptr || has_fit_sources(*known.reduce)) judge("no bad dtype: " + what);
+      if (known.reduce == nullptr || has_fit_sources(*known.reduce))
+        judge(request.object, "no bad dtype: " + what);
       return;
     case Code::kDuplicateObject:
       if (request.verb != Verb::kPut && !known.deleted)
-        judge("only a put can be a duplicate: " + what);
+        judge(request.object, "only a put can be a duplicate: " + what);
       return;
     default:
-      judge("an error that nothing here explains: " + what);
+      judge(request.object, "an error that nothing here explains: " + what);
   }
 }
 
@@ -207,7 +211,7 @@ void Checker::check_reduce_failure(const Request& reduce, const std::string& wha
     if (!is_there) ++gone;
   }
   if (reduce.source_count - gone >= reduce.count) {
-    judge("enough sources are left: " + what);
+    judge(reduce.object, "enough sources are left: " + what);
   }
 }
 
@@ -250,12 +254,12 @@ std::vector<Checker::Value> Checker::values_of(const ObjectId& object) const {
 void Checker::reduced(const Request& reduce) {
   std::set<std::uint32_t> members(reduce.members.begin(), reduce.members.end());
   if (members.size() != reduce.count || reduce.members.size() != reduce.count) {
-    judge("the members are not `count` different ones: " + name_of(reduce));
+    judge(reduce.object, "the members are not `count` different ones: " + name_of(reduce));
   }
   for (const std::uint32_t index : members) {
     const auto is_it = [&](const ReduceSource& s) { return s.index == index && !s.failed; };
     if (std::none_of(reduce.sources.begin(), reduce.sources.end(), is_it)) {
-      judge("a member that was never confirmed: " + name_of(reduce));
+      judge(reduce.object, "a member that was never confirmed: " + name_of(reduce));
     }
   }
 }
@@ -344,7 +348,8 @@ void Checker::check_reduces(const std::deque<Request>& requests) {
     const auto [at, is_new] = reported.try_emplace(reduce);
     if (is_new) at->second = folds(*reduce, reduce->members);
     if (!is_one_of(at->second, get.bytes)) {
-      judge("the value is not the fold of the members that were reported: " + name_of(get));
+      judge(get.object,
+            "the value is not the fold of the members that were reported: " + name_of(get));
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -44,7 +45,9 @@ class Checker {
   void check_fence(std::size_t node, const Fences::Breach& breach) {
     if (breach) fail("not fenced: node " + std::to_string(node) + " " + *breach);
   }
-  void fail(const std::string& text) { failures_.push_back(text); }
+  void fail(const std::string& text) {
+    if (!is_muted_) failures_.push_back(text);
+  }
 
   // ---- asked at the end ----
   // True when a live node holds the copy that a put made, whole, and nobody has deleted it.
@@ -57,6 +60,12 @@ class Checker {
   void copy_lost(const ObjectId& object, std::size_t node, Incarnation life);
   // Peers lie: no answer is judged any more, only what no lie may bring about.
   void expect_lies() { are_lies_told_ = true; }
+  // One member lies: answers about other objects than these are not judged.
+  void expect_liar(std::function<bool(const ObjectId&)> is_honest) {
+    is_honest_ = std::move(is_honest);
+  }
+  // While it is muted nothing is a failure: it happens on the node that lies. Returns what held.
+  bool mute(bool is_muted) { return std::exchange(is_muted_, is_muted); }
   // Small arenas make kStoreFull a right answer.
   void allow_store_full() { store_full_is_right_ = true; }
 
@@ -82,8 +91,8 @@ class Checker {
     const Request* reduce = nullptr;  // the object is its target
     std::optional<Folds> folds;       // as its last get was judged by
   };
-  void judge(const std::string& text) {
-    if (!are_lies_told_) fail(text);
+  void judge(const ObjectId& object, const std::string& text) {
+    if (!are_lies_told_ && (!is_honest_ || is_honest_(object))) fail(text);
   }
   static bool is_taken_back(const Known& known);
   [[nodiscard]] std::vector<Value> values_of(const ObjectId& object) const;
@@ -102,6 +111,8 @@ class Checker {
   std::vector<std::string> failures_;
   bool store_full_is_right_ = false;
   bool are_lies_told_ = false;
+  bool is_muted_ = false;
+  std::function<bool(const ObjectId&)> is_honest_;
 };
 
 }  // namespace hoplite::sim

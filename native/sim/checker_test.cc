@@ -38,7 +38,7 @@ class CheckerTest : public testing::Test {
     made.bytes = std::move(bytes);
     made.fetched.incarnation = attempt;
     made.fetched.meta.parts = kParts;
-    made.fetched.meta.layout = "layout";
+    made.fetched.meta.layout = layout_of(made.fetched.meta.parts);
     made.answered = Instant{++now_};
     checker_.fetched(made, *made.answered);
     return made;

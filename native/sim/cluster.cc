@@ -4,13 +4,10 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "sim/describe.h"
-
 namespace hoplite::sim {
 namespace {
 
-constexpr std::uint64_t kActionsPerTurn = 1'000'000;  // more is an engine that never stops
-constexpr std::uint64_t kTurnsPerInstant = 10'000;    // likewise
+constexpr std::size_t kHopsOfADelete = 8;  // from its client to all who have some, and back
 
 }  // namespace
 
@@ -29,12 +26,14 @@ ClusterConfig ClusterConfig::small(std::uint16_t stripes) {
 }
 
 Cluster::Cluster(const ClusterConfig& config)
-    : config_(config),
-      prng_(config.seed),
+    : ClusterTables(config),
       network_(config.network, timeline_, *this, mix64(config.seed ^ 0x6e6574)) {
   for (std::size_t i = 0; i < config.nodes; ++i) add_node();
+  for (const auto& node : nodes_) node->is_steady = true;
   for (const auto& node : nodes_) view_.members.push_back({node->id, node->life, {}});
   publish_view();
+  lies_ = config_.liar.has_value();
+  if (lies_) tell_lies();
 }
 
 Cluster::~Cluster() = default;
@@ -67,11 +66,15 @@ void Cluster::start(Node& node) {
   node.alive = true;
   node.engine = std::make_unique<Engine>(config, prng_.next());
   node.arena = LazyArena(config.arena_bytes / config_.network.stands_for);
+  node.layouts.clear();
   node.receives.clear();
   node.disk.clear();
   node.disk_used = 0;
   node.disk_free_at = now();
   node.deferred.clear();
+  node.inbox.clear();
+  node.is_busy = false;
+  node.turn_at.reset();
   node.timer.reset();
   node.told = Epoch{};
   node.fences = {};
@@ -84,7 +87,7 @@ void Cluster::crash(std::size_t index) {
   Node& node = *nodes_[index];
   if (!node.alive) return;
   trace(node, "crashes");
-  node.alive = false;
+  node.alive = node.is_steady = false;
   waits_.set(node.id, {});
   network_.node_crashed(node.id);
   checker_.node_lost(index, node.life);
@@ -142,27 +145,31 @@ void Cluster::stall_way(std::size_t from, std::size_t to, Duration duration) {
 }
 
 void Cluster::jump_clock(std::size_t index, Duration ahead) {
-  in_turn(index, nodes_[index]->life, [this, ahead](Node& node) {
-    trace(node, "'s clock jumps");
-    node.clock_ahead = node.clock_ahead + ahead;
-    node.timer.reset();
-    node.engine->handle_timeout(clock_of(node));
-  });
+  in_turn(index, nodes_[index]->life,
+          [this, ahead](Node& node) {
+            trace(node, "'s clock jumps");
+            node.clock_ahead = node.clock_ahead + ahead;
+            node.timer.reset();
+            node.engine->handle_timeout(clock_of(node));
+          },
+          {});
 }
 
 void Cluster::report_death(std::size_t to, NodeId of, Incarnation life) {
-  handle_io(nodes_[to]->id, PeerDead{of, life});
+  node_of(of).is_steady = false;
+  handle_io(nodes_[to]->id, PeerDead{of, life}, notice_of(of));
 }
 
 // Neither reaches the other any more; the younger one hears from the view that it has to go.
 void Cluster::part(std::size_t elder, std::size_t younger, Duration until_told) {
-  const Node& a = *nodes_[elder];
-  const Node& b = *nodes_[younger];
+  Node& a = *nodes_[elder];
+  Node& b = *nodes_[younger];
   if (elder == younger || !a.alive || !b.alive) return;
+  a.is_steady = b.is_steady = false;
   network_.disconnect(a.id, b.id);
   network_.disconnect(b.id, a.id);
-  handle_io(a.id, PeerDead{b.id, b.life, false});
-  handle_io(b.id, PeerDead{a.id, a.life, false});
+  handle_io(a.id, PeerDead{b.id, b.life, false}, notice_of(b.id));
+  handle_io(b.id, PeerDead{a.id, a.life, false}, notice_of(a.id));
   timeline_.after(until_told, [this, &a, &b, lives = std::pair(a.life, b.life)] {
     if (a.alive && std::pair(a.life, b.life) == lives) crash(b.index);
   });
@@ -182,14 +189,16 @@ void Cluster::publish_view() {
     const Node& told = node_of(member.node);
     timeline_.after(some(config_.view_delay_max),
                     [this, view = view_, index = told.index, life = member.incarnation] {
-                      in_turn(index, life, [this, view](Node& node) {
-                        if (node.told >= view.epoch) return;
-                        node.told = view.epoch;
-                        node.fences.view_told(view.epoch);
-                        trace(node, "hears of view " + std::to_string(view.epoch.value));
-                        node.engine->handle_command({ClientId{0}, RequestId{0}, view},
-                                                    clock_of(node));
-                      });
+                      in_turn(index, life,
+                              [this, view](Node& node) {
+                                if (node.told >= view.epoch) return;
+                                node.told = view.epoch;
+                                node.fences.view_told(view.epoch);
+                                trace(node, "hears of view " + std::to_string(view.epoch.value));
+                                node.engine->handle_command({ClientId{0}, RequestId{0}, view},
+                                                            clock_of(node));
+                              },
+                              {});
                     },
                     {Stream::Kind::kView, 0, told.id.value});
   }
@@ -202,59 +211,7 @@ void Cluster::drop_member(NodeId id, Incarnation life) {
   if (std::erase_if(view_.members, is_it) > 0) publish_view();
 }
 
-// ---- turns ----
-
-// Runs `what` in a turn of the node, later where it is paused, never where that life is over.
-void Cluster::in_turn(std::size_t index, Incarnation life, const std::function<void(Node&)>& what) {
-  Node& node = *nodes_[index];
-  if (!node.alive || node.life != life) return;
-  if (node.paused_until > now()) {
-    node.deferred.push_back([this, index, life, what] { in_turn(index, life, what); });
-    return;
-  }
-  what(node);
-  drive(node);
-}
-
-void Cluster::drive(Node& node) {
-  ++events_;
-  ++node.load.turns;
-  node.turns_now = node.last_turn == now() ? node.turns_now + 1 : 0;
-  node.last_turn = now();
-  if (node.turns_now == kTurnsPerInstant) {
-    checker_.fail("node " + std::to_string(node.index) + " spins: its timer is always due");
-    return;
-  }
-  std::uint64_t actions = 0;
-  while (auto action = node.engine->poll_action()) {
-    if (config_.trace) trace(node, "  " + describe(*action));
-    perform(node, *action);
-    if (++actions == kActionsPerTurn) {
-      checker_.fail("node " + std::to_string(node.index) + " never runs out of actions");
-      return;
-    }
-  }
-  node.fences.turn_ended();
-  node.waits_differ = true;
-  if (config_.check_every != 0 && node.load.turns % config_.check_every == 0) {
-    node.engine->check_invariants();
-    check_waits();
-  }
-  auto due = node.engine->poll_timeout();
-  if (due) due->ns -= node.clock_ahead.ns;
-  if (!due || (node.timer && *node.timer <= *due && *node.timer >= now())) return;
-  node.timer = std::max(*due, now());
-  timeline_.at(*node.timer,
-               [this, index = node.index, life = node.life, when = *node.timer] {
-                 Node& late = *nodes_[index];
-                 if (late.life != life || late.timer != when)
-                   return;  // an earlier one has replaced it
-                 late.timer.reset();
-                 in_turn(index, life,
-                         [this](Node& awake) { awake.engine->handle_timeout(clock_of(awake)); });
-               },
-               {Stream::Kind::kTimer, 0, node.id.value});
-}
+// ---- what waits ----
 
 // A home may have replaced an edge of a circle already, by a grant that is under way: what nothing
 // under way undoes is still there when all of it must have come.
@@ -277,7 +234,9 @@ std::vector<NodeId> Cluster::ask_waits() {
   std::vector<NodeId> asked;
   for (const auto& node : nodes_) {
     if (!node->alive || !std::exchange(node->waits_differ, false)) continue;
-    waits_.set(node->id, node->engine->waits());
+    std::vector<Wait> waits = node->engine->waits();
+    std::erase_if(waits, [this](const Wait& wait) { return !is_honest(wait.name.object); });
+    waits_.set(node->id, std::move(waits));
     asked.push_back(node->id);
   }
   return asked;
@@ -320,23 +279,27 @@ void Cluster::finish() {
   for (const Request& request : requests_) {
     objects[request.object] = is_alive(request.node) ? request.node : (*alive)->index;
     if (request.verb == Verb::kPut) {
-      attempts[request.object] = std::max(attempts[request.object], request.incarnation);
+      const Incarnation upto = config_.liar ? Incarnation{~std::uint32_t{0}} : request.incarnation;
+      attempts[request.object] = std::max(attempts[request.object], upto);
     }
   }
   for (std::size_t i = 0; i < requests_.size(); ++i) release(requests_[i]);
   for (const auto& [object, node] : objects) erase(node, object, attempts[object]);
+  const std::size_t rounds = objects.size() / config_.engine.deletes_max + 1;
+  const Duration late = config_.late_max() * static_cast<std::int64_t>(kHopsOfADelete * rounds);
+  const Duration bound = 20_s + late;
   const auto is_answered = [this] {
     return std::none_of(requests_.begin(), requests_.end(),
                         [](const Request& request) { return request.is_pending(); });
   };
-  if (config_.engine.recent_objects_max < kRecentObjectsMax && !run_until(is_answered, 20_s)) {
+  if (config_.engine.recent_objects_max < kRecentObjectsMax && !run_until(is_answered, bound)) {
     // A node that has joined since may ask for what its home no longer remembers as deleted.
     for (std::size_t i = 0, count = requests_.size(); i < count; ++i) {
       const ObjectId object = requests_[i].object;
       if (requests_[i].is_pending()) erase(objects[object], object, attempts[object]);
     }
   }
-  if (!run_until(is_answered, 20_s)) {
+  if (!run_until(is_answered, bound)) {
     for (const Request& request : requests_) {
       if (request.is_pending()) checker_.fail("never answered: " + name_of(request));
     }

@@ -5,30 +5,19 @@
 // a border goes through wire/; all follows from the seed. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <deque>
 #include <functional>
-#include <map>
-#include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/prng.h"
-#include "plan/engine.h"
-#include "sim/checker.h"
-#include "sim/cluster_config.h"
-#include "sim/cluster_node.h"
+#include "sim/cluster_tables.h"
 #include "sim/network.h"
-#include "sim/request.h"
-#include "sim/timeline.h"
-#include "sim/wait_graph.h"
 #include "wire/local_frame.h"
 
 namespace hoplite::sim {
 
-class Cluster final : private NetworkUser {
+class Cluster final : private ClusterTables, private NetworkUser {
  public:
   explicit Cluster(const ClusterConfig& config);
   ~Cluster() override;
@@ -64,6 +53,10 @@ class Cluster final : private NetworkUser {
   void report_death(std::size_t to, NodeId of, Incarnation life);          // true or not
   void part(std::size_t elder, std::size_t younger, Duration until_told);  // who then ends
   void set_rate(std::size_t node, std::uint64_t rate_bytes_per_s);
+  // The member that lies says no more, and dies.
+  void end_lies();
+  // True of an object that only honest members have had to do with.
+  [[nodiscard]] bool is_honest(const ObjectId& object) const;
   void fail_disks(std::uint32_t per_mille) { config_.disk_faults_per_mille = per_mille; }
   void calm() { network_.calm(); }
   // ---- time ----
@@ -88,12 +81,10 @@ class Cluster final : private NetworkUser {
 
  private:
   using Node = ClusterNode;
-  // cluster.cc: lives of nodes, turns, views
+  // cluster.cc: lives of nodes, views
   void start(Node& node);
   void add_node();
-  void drive(Node& node);
-  void in_turn(std::size_t index, Incarnation life, const std::function<void(Node&)>& what);
-  void handle_io(NodeId node, IoEvent event);
+  void handle_io(NodeId node, IoEvent event, const Origin& origin);
   void publish_view();
   void drop_member(NodeId node, Incarnation life);
   void check_waits();
@@ -101,17 +92,31 @@ class Cluster final : private NetworkUser {
   Duration some(Duration most);
   void trace(const Node& node, const std::string& text);
 
+  // cluster_turns.cc
+  void in_turn(std::size_t index, Incarnation life, const std::function<void(Node&)>& what,
+               const Origin& origin);
+  void drive(Node& node);
+  void count_turn(Node& node, bool is_idle);
+  [[nodiscard]] std::optional<Instant> due_of(const Node& node) const;
+  void perform_all(Node& node);
+  void end_turn(Node& node);
+  void wake(Node& node, Instant when);
+  void take_turn(Node& node);
+  void act(Node& node);
+  void rest(Node& node);
+  void later(Node& node, Duration taken, void (Cluster::*step)(Node&));
+
   // cluster_io.cc: deeds of an engine, and what the network brings
   void perform(Node& node, const Action& action);
   void send_message(Node& node, const SendMessage& action);
+  void send_frame(Node& node, NodeId to, const Message& message, std::span<const std::byte> payload,
+                  std::uint32_t hops);
+  LinkLayouts* layouts_of(Node& node, NodeId peer, std::uint64_t life);
   void give_to_disk(Node& node, const SpillJob& job);
   std::string move_on_disk(Node& node, const SpillJob& job);
   void fold(Node& node, const Fold& action);
   void finish(Node& node, const Finish& action);
   void hear(NodeId id, Message said, MessageIn handed, std::uint32_t hops = 0);
-  void grant_in_circle(NodeId receiver, const MessageIn& heard);
-  void renew_lease(NodeId receiver, const MessageIn& heard);
-  bool lie(NodeId to, NodeId from, ConnectionKind kind, ByteVector& frame);
   void land(Node& node, NodeId from, const ByteVector& frame, std::uint32_t hops);
   void frame_arrived(NodeId, NodeId, ConnectionKind, ByteVector frame, std::uint32_t hops) override;
   std::pair<ByteVector, std::uint32_t> block_frame(NodeId node, const SendBlock& block) override;
@@ -120,6 +125,14 @@ class Cluster final : private NetworkUser {
   void link_down(NodeId node, NodeId peer) override;
   void peer_dead(NodeId node, NodeId peer, Incarnation incarnation) override;
   std::span<std::byte> bytes_at(Node& node, const Extent& extent);
+
+  // cluster_lies.cc
+  void grant_in_circle(NodeId receiver, const MessageIn& heard);
+  void renew_lease(NodeId receiver, const MessageIn& heard);
+  bool lie(NodeId to, NodeId from, ConnectionKind kind, ByteVector& frame);
+  void overhear(NodeId from, NodeId to, TransferId transfer);
+  void tell_lie(Node& node);
+  void tell_lies();
 
   // cluster_clients.cc
   Request& ask(Verb verb, std::size_t node, ClientId client, const ObjectId& object);
@@ -131,20 +144,7 @@ class Cluster final : private NetworkUser {
 
   Node& node_of(NodeId id) { return *nodes_[id.value - 1]; }
   [[nodiscard]] Instant clock_of(const Node& node) const { return now() + node.clock_ahead; }
-  ClusterConfig config_;
-  Timeline timeline_;
-  Prng prng_;
   Network network_;
-  Checker checker_;
-  WaitGraph waits_;
-  std::set<std::string> suspected_;  // circles that must be gone when they are looked at again
-  std::vector<std::unique_ptr<Node>> nodes_;
-  SetViewCommand view_;
-  std::deque<Request> requests_;
-  Listing listed_;
-  std::map<RequestId, Request*> waiting_;
-  std::uint64_t next_request_ = 1, events_ = 0, canary_deeds_ = 0;
-  std::deque<ByteVector> overheard_;  // to be said again by liars
 };
 
 }  // namespace hoplite::sim

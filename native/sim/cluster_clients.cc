@@ -17,6 +17,7 @@ Request& Cluster::ask(Verb verb, std::size_t node, ClientId client, const Object
   request.asked = now();
   request.abandoned = !nodes_[node]->alive;
   waiting_[request.id] = &request;
+  if (config_.liar == node) asked_of_liar_.insert(object);
   return request;
 }
 
@@ -29,28 +30,31 @@ void Cluster::command(std::size_t index, Incarnation life, Command said) {
   timeline_.after(
       config_.local_delay,
       [this, index, life, said = std::move(said)] {
-        in_turn(index, life, [this, said](Node& node) {
-          if (config_.trace) trace(node, describe(said));
-          if (std::holds_alternative<ClientLostCommand>(said.body)) {
-            node.engine->handle_command(said, clock_of(node));
-            return;
-          }
-          ByteVector frame;
-          encode(said, frame);
-          auto header = decode_local_header(frame);
-          auto decoded = decode_local_body(*header, std::span(frame).subspan(kLocalHeaderBytes));
-          if (!decoded || !std::holds_alternative<Command>(*decoded)) {
-            checker_.fail("a command does not decode");
-            return;
-          }
-          node.hops_in = 0;
-          auto& heard = std::get<Command>(*decoded);
-          heard.client = said.client;
-          if (auto* put = std::get_if<PutCommand>(&heard.body)) {
-            put->payload = std::get<PutCommand>(said.body).payload;
-          }
-          node.engine->handle_command(heard, clock_of(node));
-        });
+        in_turn(index, life,
+                [this, said](Node& node) {
+                  if (config_.trace) trace(node, describe(said));
+                  if (std::holds_alternative<ClientLostCommand>(said.body)) {
+                    node.engine->handle_command(said, clock_of(node));
+                    return;
+                  }
+                  ByteVector frame;
+                  encode(said, frame);
+                  auto header = decode_local_header(frame);
+                  auto decoded =
+                      decode_local_body(*header, std::span(frame).subspan(kLocalHeaderBytes));
+                  if (!decoded || !std::holds_alternative<Command>(*decoded)) {
+                    checker_.fail("a command does not decode");
+                    return;
+                  }
+                  node.hops_in = 0;
+                  auto& heard = std::get<Command>(*decoded);
+                  heard.client = said.client;
+                  if (auto* put = std::get_if<PutCommand>(&heard.body)) {
+                    put->payload = std::get<PutCommand>(said.body).payload;
+                  }
+                  node.engine->handle_command(heard, clock_of(node));
+                },
+                {});
       },
       stream);
 }
@@ -71,7 +75,7 @@ Request& Cluster::put(std::size_t node, const ObjectId& object, const PutOptions
   PutCommand body{object, options.incarnation, {}, {}};
   body.meta.size_bytes = options.size_bytes;
   body.meta.parts = parts;
-  body.meta.layout = "layout";
+  body.meta.layout = layout_of(parts);
   const std::uint64_t sent_max = config_.clients_send_up_to_64_kib && !put.maps
                                      ? kInlineBytesMax
                                      : config_.engine.inline_bytes_max;
@@ -104,6 +108,7 @@ Request& Cluster::reduce(std::size_t node, const ObjectId& target, const ReduceO
   reduce.share = options.share;
   reduce.parts = options.parts;
   checker_.reduce_started(reduce);
+  reduces_[target] = &reduce;
   ReduceCommand body{target,
                      options.op,
                      options.source_count,
@@ -114,7 +119,7 @@ Request& Cluster::reduce(std::size_t node, const ObjectId& target, const ReduceO
                      {}};
   for (const Part& part : options.parts) body.meta.size_bytes += part.size_bytes;
   body.meta.parts = options.parts;
-  body.meta.layout = "layout";
+  body.meta.layout = layout_of(options.parts);
   command(reduce, std::move(body));
   return reduce;
 }
@@ -177,17 +182,24 @@ Request& Cluster::orphan(std::size_t node, const ObjectId& object, Incarnation u
 }
 
 void Cluster::drain(std::size_t index) {
-  in_turn(index, nodes_[index]->life, [this](Node& node) {
-    trace(node, "drains");
-    checker_.drains(node.index, node.life);
-    node.engine->handle_command({ClientId{0}, RequestId{0}, DrainCommand{}}, clock_of(node));
-  });
+  in_turn(index, nodes_[index]->life,
+          [this](Node& node) {
+            trace(node, "drains");
+            node.is_steady = false;
+            checker_.drains(node.index, node.life);
+            node.engine->handle_command({ClientId{0}, RequestId{0}, DrainCommand{}},
+                                        clock_of(node));
+          },
+          {});
 }
 
 std::vector<ObjectRow> Cluster::objects(std::size_t index, std::uint64_t limit) {
-  in_turn(index, nodes_[index]->life, [this, limit](Node& node) {
-    node.engine->handle_command({ClientId{0}, RequestId{0}, ListCommand{limit, 0}}, clock_of(node));
-  });
+  in_turn(index, nodes_[index]->life,
+          [this, limit](Node& node) {
+            node.engine->handle_command({ClientId{0}, RequestId{0}, ListCommand{limit, 0}},
+                                        clock_of(node));
+          },
+          {});
   return std::exchange(listed_, {}).objects;
 }
 

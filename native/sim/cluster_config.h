@@ -2,10 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "base/turn_limits.h"
 #include "plan/engine_config.h"
 #include "sim/network.h"
 
@@ -28,10 +31,26 @@ enum class Canary : std::uint8_t {
   kTakeOldBlock,
 };
 
+// Turns of a node. Plain ones take no time: each event has its own, and all that follows from it is
+// performed at once.
+struct TurnConfig {
+  bool are_real = false;  // as the reactor's, and all below
+  TurnLimits limits;
+  Duration per_action{0};
+  std::uint64_t bytes_per_s = 0;  // folded or copied; 0: takes no time
+  Duration stretch_max{0};        // for how long a peer may be heard before others, or alone
+
+  [[nodiscard]] Duration time_of(std::uint64_t bytes) const {
+    if (bytes_per_s == 0) return {0};
+    return {static_cast<std::int64_t>(bytes * 1'000'000'000 / bytes_per_s)};
+  }
+};
+
 struct ClusterConfig {
   std::size_t nodes = 3;
   EngineConfig engine;  // node and incarnation are filled in
   NetworkConfig network;
+  TurnConfig turns;
   std::uint64_t seed = 1;
   bool doubts_deaths = false;                       // as where only the network tells of them
   Duration view_delay_max = 20_ms;                  // from a new view to each node's knowing of it
@@ -45,11 +64,19 @@ struct ClusterConfig {
   std::uint64_t disk_bytes = 1ULL << 40;
   std::uint64_t disk_bytes_per_s = 500'000'000;
   std::uint32_t disk_faults_per_mille = 0;  // of its writes and reads
-  std::uint32_t lies_per_mille = 0;      // frames that arrive as something else, as from a mad peer
+  std::uint32_t lies_per_mille = 0;  // frames that arrive as something else, as from a mad peer
+  std::optional<std::size_t> liar;   // index of a member that lies in well-formed messages
+  Duration lie_every = 1_ms;
   std::uint32_t withheld_per_mille = 0;  // payloads of messages, as from a link with a long queue
+  std::size_t layout_table_bytes_max = kLayoutTableBytesMax;  // of each end of a connection
   bool clients_send_up_to_64_kib = false;  // the bytes with a put that is mapped when it is read
   Canary canary = Canary::kNone;
   bool trace = false;  // every event to stderr
+
+  // By how much one frame may be late on its way to its node's engine, beside pauses and stalls.
+  [[nodiscard]] Duration late_max() const {
+    return turns.stretch_max + std::max(network.late_max[0], network.late_max[1]);
+  }
 
   // Blocks of 1 KiB and payloads up to 256 bytes, so that a few KiB already make a large object.
   static ClusterConfig small(std::uint16_t stripes);

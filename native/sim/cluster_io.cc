@@ -71,7 +71,7 @@ void Cluster::perform(Node& node, const Action& action) {
               checker_.fail("a block's header and extent differ in size, or are empty");
             }
             const bool is_allowed = --node_of(a.to).credits[a.header.transfer] >= 0;
-            if (!is_allowed && config_.lies_per_mille == 0) {
+            if (!is_allowed && config_.lies_per_mille == 0 && !is_liar(a.to)) {
               checker_.fail("node " + std::to_string(node.index) +
                             " sends a block without a credit");
             }
@@ -79,7 +79,9 @@ void Cluster::perform(Node& node, const Action& action) {
             if (config_.canary == Canary::kSendTwice && ++canary_deeds_ == 2) perform(node, a);
           },
           [&](const OpenReceive& a) {
-            checker_.check_fence(node.index, node.fences.opened(a, config_.lies_per_mille > 0));
+            if (config_.turns.are_real) node.fences.turn_ended();  // in which it was decided
+            checker_.check_fence(node.index,
+                                 node.fences.opened(a, config_.lies_per_mille > 0 || config_.liar));
             node.receives[{a.from, a.transfer}] = {a, std::vector<bool>(a.meta.block_count())};
           },
           [&](const CloseReceive& a) {
@@ -122,10 +124,12 @@ void Cluster::give_to_disk(Node& node, const SpillJob& job) {
     if (!done.alive || done.life != life) return;
     const SpillDone answer{job.spill, move_on_disk(done, job)};
     if (job.way == SpillWay::kFree) return;
-    in_turn(index, life, [this, answer](Node& awake) {
-      if (config_.trace) trace(awake, describe(IoEvent{answer}));
-      awake.engine->handle_io(answer, clock_of(awake));
-    });
+    in_turn(index, life,
+            [this, answer](Node& awake) {
+              if (config_.trace) trace(awake, describe(IoEvent{answer}));
+              awake.engine->handle_io(answer, clock_of(awake));
+            },
+            {});
   });
 }
 
@@ -159,6 +163,16 @@ std::string Cluster::move_on_disk(Node& node, const SpillJob& job) {
   return {};
 }
 
+// The tables of a connection; null where lies are told, for a frame that is bent may be what
+// another one refers to.
+LinkLayouts* Cluster::layouts_of(Node& node, NodeId peer, std::uint64_t life) {
+  if (config_.lies_per_mille > 0) return nullptr;
+  const wire::Layouts none(config_.layout_table_bytes_max);
+  LinkLayouts& layouts = node.layouts.try_emplace(peer, life, none, none).first->second;
+  if (layouts.life != life) layouts = {life, none, none};
+  return &layouts;
+}
+
 void Cluster::send_message(Node& node, const SendMessage& action) {
   if (action.to == node.id || action.to == kNoNode) {
     checker_.fail("node " + std::to_string(node.index) + " sends a message to itself or to nobody");
@@ -168,17 +182,22 @@ void Cluster::send_message(Node& node, const SendMessage& action) {
                            prng_.below(1000) < config_.withheld_per_mille;
   if (is_withheld && std::holds_alternative<Push>(action.message.body)) return;
   const bool carries = action.payload && !is_withheld;
+  const auto payload = carries ? bytes_at(node, *action.payload) : std::span<std::byte>();
+  send_frame(node, action.to, action.message, payload, carries ? node.hops.of(*action.payload) : 0);
+}
+
+void Cluster::send_frame(Node& node, NodeId to, const Message& message,
+                         std::span<const std::byte> payload, std::uint32_t hops) {
+  overhear(node.id, to, message.transfer);
   ByteVector frame;
-  const std::uint64_t payload_bytes = carries ? action.payload->size_bytes : 0;
-  encode(action.message, payload_bytes, frame);
-  if (carries) {
-    const auto payload = bytes_at(node, *action.payload);
-    frame.insert(frame.end(), payload.begin(), payload.end());
-  }
-  allow(node, action.message);
+  const auto life = network_.life_to_send(node.id, to);
+  LinkLayouts* layouts = life ? layouts_of(node, to, *life) : nullptr;
+  encode(message, payload.size(), frame, layouts != nullptr ? &layouts->said : nullptr);
+  frame.insert(frame.end(), payload.begin(), payload.end());
+  allow(node, message);
   ++node.load.messages_sent;
-  node.load.message_bytes_sent += frame.size() - payload_bytes;
-  network_.send(node.id, action.to, std::move(frame), carries ? node.hops.of(*action.payload) : 0);
+  node.load.message_bytes_sent += frame.size() - payload.size();
+  network_.send(node.id, to, std::move(frame), hops);
 }
 
 void Cluster::fold(Node& node, const Fold& action) {
@@ -226,32 +245,43 @@ std::pair<ByteVector, std::uint32_t> Cluster::block_frame(NodeId from, const Sen
   return {std::move(frame), node.hops.of(block.extent)};
 }
 
-void Cluster::block_sent(NodeId id, const BlockSent& sent) { handle_io(id, sent); }
+void Cluster::block_sent(NodeId id, const BlockSent& sent) {
+  handle_io(id, sent, {Origin::Lane::kSent, sent.to});
+}
 
 // ---- what arrives ----
 
-void Cluster::handle_io(NodeId id, IoEvent event) {
+void Cluster::handle_io(NodeId id, IoEvent event, const Origin& origin) {
   const Node& node = node_of(id);
-  in_turn(node.index, node.life, [this, event = std::move(event)](Node& awake) {
-    if (config_.trace) trace(awake, describe(event));
-    awake.engine->handle_io(event, clock_of(awake));
-  });
+  in_turn(
+      node.index, node.life,
+      [this, event = std::move(event)](Node& awake) {
+        if (config_.trace) trace(awake, describe(event));
+        awake.engine->handle_io(event, clock_of(awake));
+      },
+      origin);
 }
 
 void Cluster::link_up(NodeId node, NodeId peer, Incarnation incarnation, std::uint64_t life) {
   const Node& told = node_of(node);
   in_turn(told.index, told.life,
-          [this, peer, life](Node& awake) { network_.hear(awake.id, peer, life); });
-  handle_io(node, LinkUp{peer, incarnation});
+          [this, up = LinkUp{peer, incarnation}, life](Node& awake) {
+            network_.hear(awake.id, up.node, life);
+            if (config_.trace) trace(awake, describe(IoEvent{up}));
+            awake.engine->handle_io(up, clock_of(awake));
+          },
+          {Origin::Lane::kNotice, peer, 0, Origin::Link::kGoesUp});
 }
-void Cluster::link_down(NodeId node, NodeId peer) { handle_io(node, LinkDown{peer}); }
+void Cluster::link_down(NodeId node, NodeId peer) {
+  handle_io(node, LinkDown{peer}, {Origin::Lane::kNotice, peer, 0, Origin::Link::kGoesDown});
+}
 void Cluster::peer_dead(NodeId node, NodeId peer, Incarnation incarnation) {
-  handle_io(node, PeerDead{peer, incarnation, !config_.doubts_deaths});
+  handle_io(node, PeerDead{peer, incarnation, !config_.doubts_deaths}, notice_of(peer));
 }
 
 void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVector frame,
                             std::uint32_t hops) {
-  const Node& node = node_of(id);
+  Node& node = node_of(id);
   if (config_.lies_per_mille > 0 && !lie(id, from, kind, frame)) return;
   auto header = decode_header(frame);
   if (!header) {
@@ -259,13 +289,19 @@ void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVec
     return;
   }
   if (kind == ConnectionKind::kBulk) {
-    in_turn(node.index, node.life, [this, from, frame = std::move(frame), hops](Node& awake) {
-      land(awake, from, frame, hops);
-    });
+    const Origin origin{Origin::Lane::kBulk, from, frame.size()};
+    in_turn(
+        node.index, node.life,
+        [this, from, frame = std::move(frame), hops](Node& awake) {
+          land(awake, from, frame, hops);
+        },
+        origin);
     return;
   }
   const auto rest = std::span<const std::byte>(frame).subspan(kFrameHeaderBytes);
-  auto decoded = decode_body(*header, rest.first(header->body_bytes));
+  LinkLayouts* layouts = layouts_of(node, from, network_.life_of(id, from));
+  auto decoded = decode_body(*header, rest.first(header->body_bytes),
+                             layouts != nullptr ? &layouts->heard : nullptr);
   if (!decoded || !std::holds_alternative<Message>(*decoded)) {
     checker_.fail("a message does not decode: " + (decoded ? "link frame" : decoded.error().text));
     return;
@@ -285,76 +321,23 @@ void Cluster::frame_arrived(NodeId id, NodeId from, ConnectionKind kind, ByteVec
 // `said` by the wire, and the engine is `handed` it, or what a canary makes of it.
 void Cluster::hear(NodeId id, Message said, MessageIn handed, std::uint32_t hops) {
   const Node& node = node_of(id);
-  in_turn(node.index, node.life,
-          [this, said = std::move(said), handed = std::move(handed), hops](Node& awake) mutable {
-            ++awake.load.messages_heard;
-            awake.hops_in = hops;
-            awake.load.last_heard = now();
-            if (config_.trace) trace(awake, describe(IoEvent{handed}));
-            const bool is_void = awake.fences.is_void(said);
-            const std::uint64_t stale = is_void ? awake.engine->stats().messages_stale : 0;
-            const bool obeys = config_.canary == Canary::kObeyOldView && is_void;
-            if (obeys) handed.message.view_epoch = awake.told;
-            awake.engine->handle_io(std::move(handed), clock_of(awake));
-            const bool is_taken = !is_void || awake.engine->stats().messages_stale == stale;
-            checker_.check_fence(awake.index, awake.fences.heard(said, is_taken));
-          });
-}
-
-// Now and then puts something else in the place of a frame: one of before, bent here and there.
-// Returns false when it is no frame, which costs its connection as it does on sockets.
-bool Cluster::lie(NodeId to, NodeId from, ConnectionKind kind, ByteVector& frame) {
-  constexpr std::size_t kOverheardMax = 64;
-  if (kind == ConnectionKind::kControl) overheard_.push_back(frame);
-  if (overheard_.size() > kOverheardMax) overheard_.pop_front();
-  if (prng_.below(1000) >= config_.lies_per_mille) return true;
-  const bool repeats = kind == ConnectionKind::kControl && prng_.chance(40);
-  if (repeats) frame = overheard_[prng_.below(overheard_.size())];
-  for (std::uint64_t n = prng_.below(4) + (repeats ? 0 : 1); n > 0; --n) {
-    const bool spares_header = prng_.chance(90) && frame.size() > kFrameHeaderBytes;
-    const std::size_t first = spares_header ? kFrameHeaderBytes : 0;
-    const std::size_t at = first + prng_.below(frame.size() - first);
-    static constexpr std::uint8_t kEdges[] = {0, 1, 2, 0x7f, 0x80, 0xff};
-    frame[at] = static_cast<std::byte>(prng_.chance(50) ? kEdges[prng_.below(6)] : prng_.next());
-  }
-  auto header = decode_header(frame);
-  const bool is_whole =
-      header && frame.size() == kFrameHeaderBytes + header->body_bytes + header->payload_bytes;
-  const bool is_of_its_kind =
-      is_whole && (header->type == FrameType::kBlock) == (kind == ConnectionKind::kBulk);
-  if (is_of_its_kind) {
-    const auto rest = std::span<const std::byte>(frame).subspan(kFrameHeaderBytes);
-    auto body = decode_body(*header, rest.first(header->body_bytes));
-    if (body && !std::holds_alternative<LinkFrame>(*body)) {
-      const auto* block = std::get_if<BlockHeader>(&*body);
-      if (block == nullptr || crc32c(rest.subspan(kBlockBodyBytes)) == block->crc32c) return true;
-    }
-  }
-  network_.reset_link(to, from);
-  return false;
-}
-
-// Lets the sender that a grant names believe that it is to receive from this receiver, for ever.
-void Cluster::grant_in_circle(NodeId receiver, const MessageIn& heard) {
-  const auto* grant = std::get_if<Grant>(&heard.message.body);
-  if (grant == nullptr) return;
-  MessageIn forged = heard;
-  auto& back = std::get<Grant>(forged.message.body);
-  back.sender = receiver;
-  back.lease = LeaseId{~std::uint32_t{0}};
-  timeline_.after(config_.local_delay,
-                  [this, to = grant->sender, forged] { handle_io(to, forged); },
-                  {Stream::Kind::kNotice, receiver.value, grant->sender.value});
-}
-
-// Lets the receiver take a lease that it goes by already for a newer one.
-void Cluster::renew_lease(NodeId receiver, const MessageIn& heard) {
-  if (!std::holds_alternative<Grant>(heard.message.body)) return;
-  MessageIn forged = heard;
-  ++std::get<Grant>(forged.message.body).lease.value;
-  timeline_.after(config_.local_delay,
-                  [this, receiver, said = heard.message, forged] { hear(receiver, said, forged); },
-                  {Stream::Kind::kNotice, heard.from.value, receiver.value});
+  const Origin origin{Origin::Lane::kControl, handed.from, handed.payload.size()};
+  in_turn(
+      node.index, node.life,
+      [this, said = std::move(said), handed = std::move(handed), hops](Node& awake) mutable {
+        ++awake.load.messages_heard;
+        awake.hops_in = hops;
+        awake.load.last_heard = now();
+        if (config_.trace) trace(awake, describe(IoEvent{handed}));
+        const bool is_void = awake.fences.is_void(said);
+        const std::uint64_t stale = is_void ? awake.engine->stats().messages_stale : 0;
+        const bool obeys = config_.canary == Canary::kObeyOldView && is_void;
+        if (obeys) handed.message.view_epoch = awake.told;
+        awake.engine->handle_io(std::move(handed), clock_of(awake));
+        const bool is_taken = !is_void || awake.engine->stats().messages_stale == stale;
+        checker_.check_fence(awake.index, awake.fences.heard(said, is_taken));
+      },
+      origin);
 }
 
 // A block goes to its place and is told to the engine; one that nobody waits for is thrown away.
@@ -383,13 +366,14 @@ void Cluster::land(Node& node, NodeId from, const ByteVector& frame, std::uint32
   const BlockIndex index{static_cast<std::uint32_t>(block->offset / open.meta.block_bytes)};
   const std::uint32_t place = index.value / open.stripe_count;
   const bool fits = is_block_of(open, *block);
-  if (!fits && config_.lies_per_mille > 0) return network_.reset_link(node.id, from);
+  const bool may_be_a_lie = config_.lies_per_mille > 0 || !is_honest(block->object);
+  if (!fits && may_be_a_lie) return network_.reset_link(node.id, from);
   if (!fits) {
     checker_.fail("a block of transfer " + std::to_string(block->transfer.value) +
                   " does not fit into what was opened for it");
     return;
   }
-  if (at->second.landed[index.value] && config_.lies_per_mille == 0) {
+  if (at->second.landed[index.value] && !may_be_a_lie) {
     checker_.fail("block " + std::to_string(index.value) + " of transfer " +
                   std::to_string(block->transfer.value) + " came twice");
   }

@@ -15,13 +15,21 @@
 #include "plan/engine.h"
 #include "sim/fences.h"
 #include "sim/hops.h"
+#include "sim/inbox.h"
 #include "sim/lazy_arena.h"
+#include "wire/layouts.h"
 
 namespace hoplite::sim {
 
 struct OpenedReceive {
   OpenReceive opened;
   std::vector<bool> landed;  // per block of the object
+};
+
+// Which layouts one end of a connection has told the other, in one life of their link.
+struct LinkLayouts {
+  std::uint64_t life = 0;
+  wire::Layouts said, heard;
 };
 
 // What a node has had to do, in all its lives.
@@ -37,10 +45,13 @@ struct ClusterNode {
   NodeId id;
   Incarnation life{1};
   bool alive = false;
+  // True if it has been a member from the beginning, and no other has taken it for dead or leaving.
+  bool is_steady = false;
   Instant paused_until{};
   Duration clock_ahead{};  // of virtual time
   std::unique_ptr<Engine> engine;
   LazyArena arena;
+  std::map<NodeId, LinkLayouts> layouts;  // by peer
   std::map<std::pair<NodeId, TransferId>, OpenedReceive> receives;
   // Blocks that it has asked for and nobody has sent, in all its lives: a sender that is stopped
   // may not have heard that one has ended.
@@ -49,9 +60,17 @@ struct ClusterNode {
   std::uint64_t disk_used = 0;
   Instant disk_free_at{};                      // of the jobs that it was given
   std::deque<std::function<void()>> deferred;  // while it is paused
-  std::optional<Instant> timer;                // when the next handle_timeout is posted for
-  std::uint64_t drained = 0;                   // how often its engine has said so
-  Epoch told;                                  // of the newest view it has
+  // Of real turns alone.
+  Inbox inbox;
+  bool is_busy = false;            // True from the start of a turn until its time is over
+  std::optional<Instant> turn_at;  // when the next one begins
+  std::size_t actions_left = 0;    // that the turn may still perform
+  std::uint64_t bytes_left = 0;
+  bool has_acted = false;  // True if the last turn has performed anything
+
+  std::optional<Instant> timer;  // when the next handle_timeout is posted for
+  std::uint64_t drained = 0;     // how often its engine has said so
+  Epoch told;                    // of the newest view it has
   Fences fences;
   NodeLoad load;
   bool waits_differ = false;  // True if it has had a turn since the wait-for graph asked it

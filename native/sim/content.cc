@@ -163,6 +163,14 @@ void fill(std::span<std::byte> bytes, DType dtype, Prng& prng, bool rough) {
 
 }  // namespace
 
+std::string layout_of(const std::vector<Part>& parts) {
+  std::string layout = "layout";
+  for (const Part& part : parts) {
+    layout += " of elements of dtype " + std::to_string(static_cast<int>(part.dtype)) + ",";
+  }
+  return layout;
+}
+
 Bytes content_of(const ObjectId& id, Incarnation incarnation, const std::vector<Part>& parts,
                  bool rough) {
   std::uint64_t number = 0;

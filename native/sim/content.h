@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/prng.h"
@@ -22,6 +23,9 @@ inline ObjectId object_named(std::uint64_t number) {
   std::memcpy(id.bytes.data() + 8, &spread, sizeof spread);
   return id;
 }
+
+// A text that grows with the parts: of two and more it is long enough for tables of layouts.
+std::string layout_of(const std::vector<Part>& parts);
 
 // The bytes that attempt `incarnation` puts as `id`: no two attempts and no two objects agree.
 Bytes content_of(const ObjectId& id, Incarnation incarnation, const std::vector<Part>& parts,

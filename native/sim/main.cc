@@ -1,5 +1,6 @@
 // hoplite_sim: random lives of a cluster, by seed, or every order of events in a tiny one.
-//   hoplite_sim --seed N [--seeds COUNT] [--trace] [--canary NAME]
+//   hoplite_sim --seed N [--seeds COUNT] [--trace] [--canary NAME] [--limits small|default]
+//               [--turns real|plain] [--liar one|none]
 //   hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] [--schedule S]
 //   hoplite_sim --scale [--nodes N,N] [--sizes BYTES,BYTES] [--objects N]
 // Prints each failing seed with what was violated, and exits with 1; `--seed N --trace` shows a run
@@ -23,6 +24,7 @@
 namespace {
 
 using hoplite::sim::Canary;
+using hoplite::sim::Choice;
 using hoplite::sim::RunOptions;
 using hoplite::sim::World;
 
@@ -55,6 +57,7 @@ int usage() {
   std::fprintf(
       stderr,
       "usage: hoplite_sim [--seed N] [--seeds COUNT] [--trace] [--canary NAME]\n"
+      "                   [--limits small|default] [--turns real|plain] [--liar one|none]\n"
       "       hoplite_sim --explore tiny|small|WORLD [--states MAX] [--canary NAME] "
       "[--schedule S]\n"
       "       hoplite_sim --scale [--nodes N,N] [--sizes BYTES,BYTES] [--objects N]\n"
@@ -197,6 +200,18 @@ int main(int argc, char** argv) {
       exploring.states_max = std::strtoull(argv[++i], nullptr, 10);
     } else if (name == "--schedule" && has_value) {
       exploring.schedule = argv[++i];
+    } else if (name == "--limits" && has_value) {
+      const std::string_view limits = argv[++i];
+      if (limits != "small" && limits != "default") return usage();
+      options.small_limits = limits == "small" ? Choice::kAlways : Choice::kNever;
+    } else if (name == "--turns" && has_value) {
+      const std::string_view turns = argv[++i];
+      if (turns != "real" && turns != "plain") return usage();
+      options.real_turns = turns == "real" ? Choice::kAlways : Choice::kNever;
+    } else if (name == "--liar" && has_value) {
+      const std::string_view liar = argv[++i];
+      if (liar != "one" && liar != "none") return usage();
+      options.liar = liar == "one" ? Choice::kAlways : Choice::kNever;
     } else if (name == "--canary" && has_value) {
       const auto canary = canary_named(argv[++i]);
       if (!canary) return usage();

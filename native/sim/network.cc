@@ -9,6 +9,8 @@ namespace {
 
 constexpr Duration kNoticeMax = 2_ms;  // until an end notices that its link is gone
 
+Stream notice(NodeId to, NodeId about) { return {Stream::Kind::kNotice, about.value, to.value}; }
+
 }  // namespace
 
 Duration Network::some(Duration most) {
@@ -119,7 +121,13 @@ void Network::established(NodeId a, NodeId b, std::uint64_t life) {
     dial(a, b);
     return;
   }
-  both.ends[a].last_arrival = both.ends[b].last_arrival = {};
+  for (End* own : {&both.ends[a], &both.ends[b]}) {
+    own->last_arrival = {};
+    for (std::size_t kind = 0; kind < 2; ++kind) {
+      const Duration most = config_.late_max[kind];
+      if (most.ns > 0) own->late[kind] = some(most);
+    }
+  }
   const auto raise = [this, life](NodeId node, NodeId peer) {
     Link& now = link(node, peer);
     End& own = now.ends[node];
@@ -172,6 +180,11 @@ void Network::set_rate(NodeId node, std::uint64_t rate_bytes_per_s) {
 
 // ---- frames ----
 
+std::optional<std::uint64_t> Network::life_to_send(NodeId node, NodeId to) {
+  const End& own = end(node, to);
+  return own.up && own.heard == own.life ? std::optional(own.life) : std::nullopt;
+}
+
 void Network::send(NodeId node, NodeId to, ByteVector frame, std::uint32_t hops) {
   Frame out{node, to, ConnectionKind::kControl, 0, std::move(frame), std::nullopt, hops};
   enqueue(std::move(out));
@@ -182,9 +195,9 @@ void Network::send_block(NodeId node, const SendBlock& block) {
 }
 
 void Network::enqueue(Frame frame) {
-  const End& own = end(frame.from, frame.to);
-  if (!own.up || own.heard != own.life) return;
-  frame.life = own.life;
+  const auto life = life_to_send(frame.from, frame.to);
+  if (!life) return;
+  frame.life = *life;
   const NodeId from = frame.from;
   const auto kind = static_cast<std::size_t>(frame.kind);
   ports_[from].queues[frame.to][kind].push_back(std::move(frame));
@@ -250,7 +263,9 @@ void Network::transmitted(Frame frame, Duration taken) {
                     : std::nullopt;
     End& other = end(frame.to, from);
     Instant& last = other.last_arrival[static_cast<std::size_t>(frame.kind)];
-    last = std::max(last, timeline_.now() + config_.latency + some(config_.jitter_max));
+    last = std::max(last, timeline_.now() + config_.latency +
+                              other.late[static_cast<std::size_t>(frame.kind)] +
+                              some(config_.jitter_max));
     timeline_.at(
         last,
         [this, taken, moved = std::move(frame)]() mutable { at_ingress(std::move(moved), taken); },

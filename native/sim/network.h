@@ -1,10 +1,9 @@
 // The simulated network: per pair of nodes one link with a control and a bulk stream each way, per
-// node one egress and one ingress port. It cuts through: a
-// frame takes size / rate of the sender's port, then the latency, then shares the receiver's port;
-// streams are reliable and FIFO while the link lives. A reset loses what is under way, each end
-// sees LinkDown at its own time, later LinkUp. Blocks are read from the arena when their
-// transmission starts. It knows neither engines nor clients: its user is told what happens.
-// SPDX-License-Identifier: Apache-2.0
+// node one egress and one ingress port. It cuts through: a frame takes size / rate of the sender's
+// port, then the latency, then shares the receiver's port; streams are reliable and FIFO while the
+// link lives. A reset loses what is under way, each end sees LinkDown at its own time, later
+// LinkUp. Blocks are read from the arena when their transmission starts. Its user is told what
+// happens. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>
@@ -26,9 +25,10 @@ using ByteVector = std::vector<std::byte>;
 
 struct NetworkConfig {
   Duration latency = 30_us;
-  Duration jitter_max{0};     // added to each frame's latency; a stream stays FIFO
-  Duration detection = 5_ms;  // from a crash to PeerDead, doubled at random
-  Duration redial = 3_ms;     // from LinkDown at both ends to LinkUp
+  std::array<Duration, 2> late_max{};  // of all frames of a kind, one way, in a life of a link
+  Duration jitter_max{0};              // added to each frame's latency; a stream stays FIFO
+  Duration detection = 5_ms;           // from a crash to PeerDead, doubled at random
+  Duration redial = 3_ms;              // from LinkDown at both ends to LinkUp
   std::uint64_t rate_bytes_per_s =
       1'250'000'000;  // both ports of a node, unless set_rate says more
   // Each byte of an object that is stored and moved stands for so many, all of which take their
@@ -71,6 +71,10 @@ class Network {
   // is an answer to an older one, and doesn't go out on this.
   void hear(NodeId node, NodeId peer, std::uint64_t life) { end(node, peer).heard = life; }
 
+  // The link's life; nothing while what the node sends is dropped.
+  [[nodiscard]] std::optional<std::uint64_t> life_to_send(NodeId node, NodeId to);
+  [[nodiscard]] std::uint64_t life_of(NodeId node, NodeId peer) { return end(node, peer).life; }
+
   // ---- faults ----
   void reset_link(NodeId a, NodeId b);
   void stall_link(NodeId a, NodeId b, Duration duration);     // nothing moves, nothing is lost
@@ -96,6 +100,7 @@ class Network {
     std::uint64_t life = 0;
     std::uint64_t heard = 0;                // the life that the node knows of
     std::array<Instant, 2> last_arrival{};  // per ConnectionKind, so that streams stay FIFO
+    std::array<Duration, 2> late{};         // per ConnectionKind, of what arrives
   };
   struct Link {
     std::map<NodeId, End> ends;
@@ -113,9 +118,6 @@ class Network {
     std::map<NodeId, std::array<std::deque<Frame>, 2>> queues;  // those not empty, per kind
   };
 
-  static Stream notice(NodeId to, NodeId about) {
-    return {Stream::Kind::kNotice, about.value, to.value};
-  }
   static std::pair<NodeId, NodeId> key(NodeId a, NodeId b) {
     return a < b ? std::pair(a, b) : std::pair(b, a);
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "sim/cluster.h"
 #include "sim/content.h"
 
 namespace hoplite::sim {
@@ -12,6 +13,11 @@ namespace {
 constexpr Duration kFaultMax = 400_ms;  // of a link, a processor or a path
 constexpr Duration kAnswerBound =
     15_s;  // after the last fault: graces of 1 and 2 s, many times over
+
+constexpr std::uint64_t kSourcesMax = 6;    // of a reduce
+constexpr std::size_t kEntriesOfAName = 8;  // a reduce has branches
+constexpr std::int64_t kMessagesOfARequest = 32;
+constexpr std::int64_t kActionsOfABlock = 8;  // at each node it passes
 
 enum class Fault {
   kCrash,
@@ -31,7 +37,10 @@ constexpr int kFaultCount = static_cast<int>(Fault::kDrain) + 1;
 class Run {
  public:
   explicit Run(const RunOptions& options)
-      : prng_(mix64(options.seed)), config_(draw_config(options)), cluster_(config_) {
+      : prng_(mix64(options.seed)),
+        draw_(draw_run(options, prng_)),
+        config_(draw_.cluster),
+        cluster_(config_) {
     for (int kind = 0; kind < kFaultCount; ++kind) {
       const bool may_be = options.canary == Canary::kNone || options.canary >= Canary::kObeyOldView;
       if (may_be && prng_.chance(50)) {
@@ -41,12 +50,16 @@ class Run {
     fault_percent_ = faults_.empty() ? 0 : static_cast<std::uint32_t>(prng_.below(30));
     steps_ = 30 + prng_.below(90);
     spacing_max_ = between(20'000, 20'000'000);
-    size_max_ = config_.engine.arena_bytes / (has_small_arena_ ? 4 : 48);
+    size_max_ = config_.engine.arena_bytes / (draw_.has_small_arena ? 4 : 48);
     deletes_ = prng_.chance(60);
     puts_again_ = prng_.chance(40);
     announces_ = prng_.chance(40);
     if (config_.lies_per_mille > 0) cluster_.checker().expect_lies();
-    if (has_small_arena_) cluster_.checker().allow_store_full();
+    if (config_.liar) {
+      cluster_.checker().expect_liar(
+          [this](const ObjectId& object) { return cluster_.is_honest(object); });
+    }
+    if (draw_.has_small_arena || config_.liar) cluster_.checker().allow_store_full();
   }
 
   RunResult run() {
@@ -63,6 +76,7 @@ class Run {
       cluster_.run_for(5_s);  // nothing is owed, but nobody falls over
     } else {
       if (ok()) settle();
+      if (config_.liar && ok()) end_lies();
       if (ok()) cluster_.finish();
     }
     RunResult result;
@@ -75,9 +89,12 @@ class Run {
                      std::to_string(config_.engine.broadcast_stripes) + " stripes, " +
                      std::to_string(steps_) + " steps, " + std::to_string(fault_percent_) +
                      " % faults of " + std::to_string(faults_.size()) + " kinds" +
-                     (has_small_arena_ ? ", small arenas" : "") +
+                     (draw_.has_small_arena ? ", small arenas" : "") +
+                     (draw_.has_small_limits ? ", small limits" : "") +
+                     (config_.turns.are_real ? ", real turns" : "") +
                      (config_.engine.when_full == WhenFull::kSpill ? ", spilling" : "") +
-                     (config_.lies_per_mille > 0 ? ", lies" : "");
+                     (config_.lies_per_mille > 0 ? ", lies" : "") +
+                     (config_.liar ? ", a liar" : "");
     return result;
   }
 
@@ -94,67 +111,6 @@ class Run {
     return least + prng_.below(most - least + 1);
   }
   bool ok() { return cluster_.checker().failures().empty(); }
-
-  ClusterConfig draw_config(const RunOptions& options) {
-    // Hoplite's chain, as many as fit no number of receivers well, and as the home chooses.
-    static constexpr std::uint16_t kStripes[] = {1, 3, 0};
-    ClusterConfig config = ClusterConfig::small(kStripes[prng_.below(3)]);
-    config.nodes = between(2, 7);
-    config.seed = prng_.next();
-    config.engine.reduce_stripes = static_cast<std::uint16_t>(prng_.below(4));
-    config.engine.block_bytes_min = 256ULL << (2 * prng_.below(3));
-    config.engine.block_bytes_max = config.engine.block_bytes_min * (1ULL << prng_.below(3));
-    config.engine.inline_bytes_max = prng_.chance(50) ? 256 : 2'000;
-    config.engine.credit_bytes = between(1, 16) * config.engine.block_bytes_max;
-    config.engine.rail_queue_bytes = between(1, 64) * config.engine.block_bytes_max;
-    has_small_arena_ = options.canary == Canary::kNone && prng_.chance(25);
-    // Each of the eleven sizes of small objects may take a slab of 256 KiB.
-    config.engine.arena_bytes = has_small_arena_ ? between(1, 3) * 1_MiB : 8_MiB;
-    config.network.latency = {static_cast<std::int64_t>(between(5'000, 2'000'000))};
-    config.network.jitter_max = prng_.chance(50) ? Duration{0} : 1_ms;
-    config.network.detection = {static_cast<std::int64_t>(between(1'000'000, 100'000'000))};
-    config.network.redial = {static_cast<std::int64_t>(between(500'000, 20'000'000))};
-    config.network.rate_bytes_per_s = 2'000'000ULL << prng_.below(10);
-    config.view_delay_max = {static_cast<std::int64_t>(between(1'000'000, 200'000'000))};
-    config.write_bytes_per_s = 1'000'000ULL << prng_.below(12);
-    config.blocks_per_write = static_cast<std::uint32_t>(between(1, 8));
-    config.check_every = 1;
-    if (options.canary == Canary::kNone && prng_.chance(10)) {
-      config.lies_per_mille = static_cast<std::uint32_t>(between(1, 100));
-    }
-    // No draw: kept seeds stay as they were. A quarter of the runs have trees of 1 to 3; in a third
-    // of them small sources are pulled, not carried.
-    const std::uint64_t bits = mix64(config.seed);
-    if (bits % 4 == 0) config.engine.reduce_degree = static_cast<std::uint16_t>(1 + bits / 4 % 3);
-    // Half of them think of links so slow that what is large goes along chains.
-    if (bits / 4096 % 2 == 0) config.engine.link_bytes_per_s = 1'000'000;
-    config.clients_send_up_to_64_kib = bits / 8192 % 2 == 0;
-    config.doubts_deaths = bits / 16 % 3 == 0;
-    if (bits / 64 % 3 == 0) config.engine.carried_bytes_max = 100;
-    // Half of the runs keep next to nothing for a view to come.
-    if (bits / 1'048'576 % 2 == 0) {
-      config.engine.parked_messages_max = 1 + bits / 2'097'152 % 16;
-      config.engine.parked_bytes_max = 16_KiB << (bits / 33'554'432 % 4);
-    }
-    // Half of the runs remember next to nothing, and delete few objects at once.
-    if (bits / 134'217'728 % 2 == 0) {
-      config.engine.recent_objects_max = 1 + bits / 268'435'456 % 16;
-      config.engine.deletes_max = 1 + bits / 4'294'967'296 % 16;
-      config.engine.fold_bytes_max = 1 + bits / 68'719'476'736 % 65'536;
-    }
-    // Half of the runs with small arenas spill, a third of them to a disk that is small or faulty.
-    if (has_small_arena_ && bits / 256 % 2 == 0) {
-      config.engine.when_full = WhenFull::kSpill;
-      config.disk_bytes_per_s = 1'000'000ULL << (bits / 512 % 10);
-      if (bits / 8192 % 3 == 0) config.disk_bytes = config.engine.arena_bytes;
-      if (bits / 8192 % 3 == 1) config.disk_faults_per_mille = 50;
-    }
-    // A quarter have links with long queues.
-    if (options.canary == Canary::kNone && bits / 16384 % 4 == 0) config.withheld_per_mille = 300;
-    config.canary = options.canary;
-    config.trace = options.trace;
-    return config;
-  }
 
   // ---- who and what: one draw for each statement, for compilers order arguments differently ----
 
@@ -264,7 +220,7 @@ class Run {
   }
 
   void start_reduce() {
-    const auto source_count = static_cast<std::uint32_t>(between(1, 6));
+    const auto source_count = static_cast<std::uint32_t>(between(1, kSourcesMax));
     ReduceOptions options;
     options.source_count = source_count;
     options.count = static_cast<std::uint32_t>(between(1, source_count));
@@ -413,13 +369,10 @@ class Run {
       last_fault_ = cluster_.now();
     }
     for (Request& request : cluster_.requests()) cluster_.release(request);
-    // Where arenas are full, each waiting reservation may take its grace of two seconds.
-    const auto pending = std::count_if(cluster_.requests().begin(), cluster_.requests().end(),
-                                       [](const Request& r) { return r.is_pending(); });
-    const Duration bound = kAnswerBound + (has_small_arena_ ? 3_s : 0_s) * pending;
+    const Duration bound = answer_bound();
     const auto are_puts_answered = [this] {
       return std::none_of(cluster_.requests().begin(), cluster_.requests().end(),
-                          [](const Request& r) { return r.verb == Verb::kPut && r.is_pending(); });
+                          [this](const Request& r) { return r.verb == Verb::kPut && is_owed(r); });
     };
     cluster_.run_until(are_puts_answered, bound);
     const auto is_settled = [this] {
@@ -432,6 +385,41 @@ class Run {
     for (const Request& request : cluster_.requests()) {
       if (is_owed(request)) cluster_.checker().fail("not answered in time: " + name_of(request));
     }
+  }
+
+  // What the liar has said goes with it. Before, no node has more entries than there are names.
+  void end_lies() {
+    std::set<ObjectId> names;
+    for (const Request& request : cluster_.requests()) names.insert(request.object);
+    for (std::size_t node = 0; node < cluster_.size(); ++node) {
+      if (!cluster_.is_alive(node) || node == config_.liar) continue;
+      const EngineStats stats = cluster_.stats(node);
+      if (stats.directory_entries > kEntriesOfAName * names.size()) {
+        cluster_.checker().fail("node " + std::to_string(node) + " has " +
+                                std::to_string(stats.directory_entries) + " directory entries");
+      }
+    }
+    cluster_.end_lies();
+    cluster_.run_for(kUnderWayMax);
+  }
+
+  // Where arenas are full, each waiting reservation may take its grace of two seconds. Frames that
+  // are late cost each block of the largest request a round trip, at worst, and each message before
+  // it one way; a reduce of reduces does so again for each. All that is asked may be copied and
+  // folded by one node after the other.
+  Duration answer_bound() {
+    const auto pending = std::count_if(cluster_.requests().begin(), cluster_.requests().end(),
+                                       [](const Request& r) { return r.is_pending(); });
+    const auto reduces =
+        std::count_if(cluster_.requests().begin(), cluster_.requests().end(),
+                      [](const Request& r) { return r.is_pending() && r.verb == Verb::kReduce; });
+    const std::uint64_t bytes = (kSourcesMax + 1) * size_max_;
+    const auto blocks = static_cast<std::int64_t>(bytes / config_.engine.block_bytes_max + 1);
+    const Duration late = config_.late_max() * (2 * blocks + kMessagesOfARequest);
+    const TurnConfig& turns = config_.turns;
+    const Duration each = turns.time_of(bytes) + turns.per_action * (kActionsOfABlock * blocks);
+    return kAnswerBound + (draw_.has_small_arena ? 3_s : 0_s) * pending + late * (1 + reduces) +
+           each * (pending * static_cast<std::int64_t>(cluster_.size()));
   }
 
   // A source that was announced and that nobody has, or ever will, is waited for until it is
@@ -454,7 +442,7 @@ class Run {
 
   // True when the request must be answered by itself. A get of what nobody has may wait.
   bool is_owed(const Request& request) {
-    if (!request.is_pending()) return false;
+    if (!request.is_pending() || !cluster_.is_honest(request.object)) return false;
     if (request.verb != Verb::kGet || request.exists || request.cancelled) return true;
     if (cluster_.checker().has_live_copy(request.object)) return true;
     return std::any_of(
@@ -465,8 +453,8 @@ class Run {
   }
 
   Prng prng_;
-  bool has_small_arena_ = false;
-  ClusterConfig config_;
+  const Draw draw_;
+  const ClusterConfig& config_;
   Cluster cluster_;
   std::vector<Fault> faults_;
   std::uint32_t fault_percent_ = 0;

@@ -8,15 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "sim/cluster.h"
+#include "sim/draw.h"
 
 namespace hoplite::sim {
-
-struct RunOptions {
-  std::uint64_t seed = 1;
-  bool trace = false;
-  Canary canary = Canary::kNone;  // faults only where it needs them, and work enough to matter
-};
 
 struct RunResult {
   std::vector<std::string> failures;  // empty: the seed passed

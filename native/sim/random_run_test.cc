@@ -11,10 +11,10 @@
 namespace hoplite::sim {
 namespace {
 
-void expect_clean(std::uint64_t seed) {
-  const RunResult result = random_run({.seed = seed});
+void expect_clean(const RunOptions& options) {
+  const RunResult result = random_run(options);
   for (const std::string& failure : result.failures) {
-    ADD_FAILURE() << "seed " << seed << " (" << result.summary << "): " << failure;
+    ADD_FAILURE() << "seed " << options.seed << " (" << result.summary << "): " << failure;
   }
 }
 
@@ -24,14 +24,37 @@ TEST(RandomRun, KeptSeedsPass) {
   int count = 0;
   while (std::getline(file, line)) {
     if (line.empty() || line[0] == '#') continue;
-    expect_clean(std::stoull(line));
+    const std::uint64_t seed = std::stoull(line);
+    expect_clean({.seed = seed});
+    expect_clean({.seed = seed,  // as most of them failed
+                  .small_limits = Choice::kNever,
+                  .real_turns = Choice::kNever,
+                  .liar = Choice::kNever});
     ++count;
   }
   EXPECT_GT(count, 0) << "seeds.txt was not found";
 }
 
 TEST(RandomRun, FirstSeedsPass) {
-  for (std::uint64_t seed = 1; seed <= 50; ++seed) expect_clean(seed);
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) expect_clean({.seed = seed});
+}
+
+TEST(RandomRun, SeedsPassWithAllLimitsSmall) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    expect_clean({.seed = seed, .small_limits = Choice::kAlways});
+  }
+}
+
+TEST(RandomRun, SeedsPassWithRealTurnsAndUnfairSchedules) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    expect_clean({.seed = seed, .real_turns = Choice::kAlways});
+  }
+}
+
+TEST(RandomRun, SeedsPassWithAMemberThatLies) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    expect_clean({.seed = seed, .liar = Choice::kAlways});
+  }
 }
 
 TEST(RandomRun, SameSeedGivesTheSameRun) {
