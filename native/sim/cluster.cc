@@ -156,7 +156,7 @@ void Cluster::jump_clock(std::size_t index, Duration ahead) {
 }
 
 void Cluster::report_death(std::size_t to, NodeId of, Incarnation life) {
-  node_of(of).is_steady = false;
+  if (of.value <= nodes_.size()) node_of(of).is_steady = false;
   handle_io(nodes_[to]->id, PeerDead{of, life}, notice_of(of));
 }
 

@@ -145,7 +145,8 @@ void Cluster::take_turn(Node& node) {
   if (std::ranges::any_of(batch, goes_down)) perform_all(node);
   for (const Inbox::Item& item : batch) {
     item.deed(node);
-    if (config_.check_every != 0) node.engine->check_invariants();
+    const bool is_last = &item == &batch.back();  // end_turn checks what that leaves
+    if (config_.check_every != 0 && !is_last) node.engine->check_invariants();
   }
   node.engine->handle_timeout(clock_of(node));
   node.is_busy = true;

@@ -165,8 +165,9 @@ void fill(std::span<std::byte> bytes, DType dtype, Prng& prng, bool rough) {
 
 std::string layout_of(const std::vector<Part>& parts) {
   std::string layout = "layout";
+  if (parts.size() < 2) return layout;
   for (const Part& part : parts) {
-    layout += " of elements of dtype " + std::to_string(static_cast<int>(part.dtype)) + ",";
+    layout += " of elements of the dtype " + std::to_string(static_cast<int>(part.dtype)) + " and";
   }
   return layout;
 }
