@@ -108,8 +108,8 @@ inline constexpr std::size_t kResyncsMax = 8;
 inline constexpr std::uint64_t kSpillStepBytes = 4_MiB;
 inline constexpr std::uint64_t kSpillFileBytesMax = 1ULL << 62;  // the disk is full before
 
-// Deletions that a node asks for and that are not answered yet; it holds back more of them. And how
-// many deletions, evictions and deaths of owners it remembers, of each the newest.
+// Deletions that a node asks of one home and that are not answered yet; it holds back more of them.
+// And how many deletions, evictions and deaths of owners it remembers, of each the newest.
 inline constexpr std::size_t kDeletesMax = 8192;
 inline constexpr std::size_t kRecentObjectsMax = 65'536;
 

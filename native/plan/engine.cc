@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "base/check.h"
 #include "base/prng.h"
@@ -51,8 +50,7 @@ EngineTables::EngineTables(const EngineConfig& config, std::uint64_t seed)
       last_transfer_((std::uint64_t{config.incarnation.value} << 40) | (mix64(seed) & 0xffff)
                                                                            << 24),
       tombstones_(config.tombstone_life, config.recent_objects_max),
-      deletes_(config.tombstone_life, std::numeric_limits<std::size_t>::max()),
-      undated_(config.tombstone_life, std::numeric_limits<std::size_t>::max()),
+      deletes_(config),
       gone_(config.tombstone_life, config.recent_objects_max),
       orphans_(config.tombstone_life, config.recent_objects_max),
       parked_(config.parked_messages_max, config.parked_bytes_max) {
@@ -84,11 +82,9 @@ void Engine::State::settle() {
       send(view_.home_of(locate->object), *locate);
     } else if (auto target = reduces_.poll_cancelled()) {
       delete_everywhere(*target, Incarnation{1});
-    } else if (!held_deletes_.empty() && has_room_for_deletes()) {
-      const auto [waiter, remove] = held_deletes_.front();
-      held_deletes_.pop_front();
-      delete_everywhere(remove.object, remove.upto);
-      reply(waiter, Done{});
+    } else if (const auto held = deletes_.poll_held()) {
+      delete_everywhere(held->command.object, held->command.upto);
+      reply(held->waiter, Done{});
     } else if (!dirty_folds_.empty() && fold_bytes_left_ > 0) {
       const ObjectId dirty = *dirty_folds_.begin();
       dirty_folds_.erase(dirty_folds_.begin());
@@ -131,8 +127,8 @@ void Engine::State::handle_timeout() {
     out_of_reach_.pop_front();
     fail_pull(transfer);
   }
-  for (RecentObjects* recent : {&tombstones_, &deletes_, &undated_, &gone_, &orphans_})
-    recent->handle_timeout(now_);
+  deletes_.handle_timeout(now_);
+  for (RecentObjects* recent : {&tombstones_, &gone_, &orphans_}) recent->handle_timeout(now_);
 }
 
 std::optional<Action> Engine::State::poll_action() {
@@ -155,7 +151,8 @@ std::optional<Instant> Engine::State::poll_timeout() const {
   consider(paces_due_);
   consider(answers_due_);
   if (!out_of_reach_.empty()) consider(out_of_reach_.front().first);
-  for (const RecentObjects* recent : {&tombstones_, &deletes_, &undated_, &gone_, &orphans_}) {
+  consider(deletes_.poll_timeout());
+  for (const RecentObjects* recent : {&tombstones_, &gone_, &orphans_}) {
     consider(recent->poll_timeout());
   }
   return earliest;
@@ -243,11 +240,8 @@ void Engine::State::resync(std::optional<NodeId> only_to, const ResyncDone& end)
     asked_again_.insert(peer);
     send(peer, ResyncWanted{});
   }
-  deletes_.for_each([&](const ObjectId& id, Incarnation upto) {
-    if (is_meant(id)) send(view_.home_of(id), Delete{id, upto});
-  });
-  undated_.for_each([&](const ObjectId& id, Incarnation) {
-    if (is_meant(id)) send(view_.home_of(id), Delete{id, {}});
+  deletes_.for_each([&](const Delete& request) {
+    if (is_meant(request.object)) send(view_.home_of(request.object), request);
   });
   orphans_.for_each([&](const ObjectId& id, Incarnation upto) {
     if (is_meant(id)) send(view_.home_of(id), Orphan{id, upto});
@@ -349,8 +343,7 @@ EngineStats Engine::State::stats() const {
   stats.parked_messages = parked_.size();
   stats.parked_bytes = parked_.bytes();
   const Deletions& shard = directory_.deletions();
-  stats.deletions_open =
-      deletes_.size() + undated_.size() + held_deletes_.size() + shard.under_way_count();
+  stats.deletions_open = deletes_.size() + shard.under_way_count();
   stats.deletions_remembered = tombstones_.size() + shard.ended_count();
   stats.objects_recent = gone_.size() + orphans_.size();
   stats.questions = locates_.size();
@@ -366,6 +359,7 @@ void Engine::State::check_invariants() const {
   reduces_.check_invariants();
   rails_.check_invariants();
   parked_.check_invariants();
+  deletes_.check_invariants();
   EngineStats counted;
   std::map<std::uint64_t, std::uint64_t> ranges;
   const auto add = [&](const Extent& extent) {

@@ -94,22 +94,15 @@ void Engine::State::on(const Command& command, const ReleaseCommand& release) {
 
 void Engine::State::on(const Command& command, const DeleteCommand& remove) {
   const Waiter waiter{command.client, command.request};
-  if (!has_room_for_deletes()) {
-    held_deletes_.emplace_back(waiter, remove);
-    return;
-  }
+  const NodeId home = view_.home_of(remove.object);
+  if (!deletes_.has_room(home)) return deletes_.hold(home, {waiter, remove});
   delete_everywhere(remove.object, remove.upto);
   reply(waiter, Done{});
 }
 
 // A deletion that is not answered yet is known, however many came after it.
 bool EngineTables::is_deleted(const ObjectId& id, Incarnation incarnation) const {
-  return tombstones_.covers(id, incarnation) || deletes_.covers(id, incarnation) ||
-         undated_.covers(id, incarnation);
-}
-
-bool EngineTables::has_room_for_deletes() const {
-  return deletes_.size() + undated_.size() < config_.deletes_max;
+  return tombstones_.covers(id, incarnation) || deletes_.covers(id, incarnation);
 }
 
 // `upto` 0: all there is.
@@ -124,8 +117,9 @@ void Engine::State::delete_everywhere(const ObjectId& id, Incarnation upto) {
   const bool is_later = it != objects_.end() && it->second.incarnation > here;
   const bool ends_question = question != locates_.end() && !is_later &&
                              (upto.value == 0 || question->second.incarnation <= upto);
-  (upto.value == 0 ? undated_ : deletes_).note(id, here, now_);
-  send(view_.home_of(id), Delete{id, upto});
+  const Delete request{id, upto};
+  deletes_.note(view_.home_of(id), request, here, now_);
+  send(view_.home_of(id), request);
   if (it != objects_.end() && it->second.is_wanted() && it->second.incarnation <= here) {
     fail_waiters(it->second, Code::kObjectLost, "object " + short_name(id) + " was deleted");
   }
@@ -285,6 +279,7 @@ void Engine::State::on(const Command&, const SetViewCommand& view) {
     connected_.emplace(member.node, member);
     actions_.emplace_back(Connect{member});
   }
+  deletes_.handle_view(view_);
   directory_.handle_view(view_, now_);
   reduces_.handle_view(view_);
   for (const NodeId node : gone) {

@@ -122,6 +122,17 @@ TEST_F(Gone, HoldsDeletionsBackBeyondItsBoundUntilOthersAreAnswered) {
   EXPECT_EQ(said<Delete>().size(), kDeletesMaxHere) << "all but the answered one";
 }
 
+// Thousands that wait for one home which is frozen held back all others, whose memory was not
+// freed.
+TEST_F(Gone, ASilentHomeHoldsBackNoDeletionOfAnothersObjects) {
+  for (std::uint8_t number = 0; number <= kDeletesMaxHere; ++number) {
+    ask(DeleteCommand{Nodes(3).object_at(1, static_cast<std::uint8_t>(10 + number)), {}});
+  }
+  deeds<ReplyToClient>();
+  ask(DeleteCommand{Nodes(3).object_at(2, 5), Incarnation{1}});
+  EXPECT_EQ(deeds<ReplyToClient>().size(), 1U);
+}
+
 TEST_F(Gone, CountsDeletionsThatAreOpenAndThoseThatItRemembers) {
   const std::uint64_t remembered = engine_.stats().deletions_remembered;
   ask(DeleteCommand{id_, Incarnation{1}});

@@ -333,9 +333,7 @@ void Engine::State::on(NodeId from, const Message&, const Drop& drop) {
 // Without a view every node takes itself for the home.
 void Engine::State::on(NodeId from, const Message&, const Deleted& deleted) {
   if (from != view_.home_of(deleted.object) || view_.epoch().value == 0) return;
-  if (deleted.upto.value == 0) return undated_.forget(deleted.object);
-  const auto upto = deletes_.find(deleted.object);
-  if (upto && *upto <= deleted.upto) deletes_.forget(deleted.object);
+  deletes_.handle_deleted(deleted);
 }
 
 // ---- between receivers and senders ----

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/asked_deletions.h"
 #include "plan/directory.h"
 #include "plan/engine.h"
 #include "plan/folding.h"
@@ -63,7 +64,6 @@ struct EngineTables {
   // The result is not here any more. The caller's node remembers that it is committed.
   void forget_outcome(const ObjectId& target);
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
-  [[nodiscard]] bool has_room_for_deletes() const;
   [[nodiscard]] bool is_deleted(const ObjectId& id, Incarnation incarnation) const;
   template <typename T>
   void queue(const T& fold);  // engine_fold.cc
@@ -105,9 +105,7 @@ struct EngineTables {
   std::map<ObjectId, Call> calls_;
   std::map<ObjectId, Locate> locates_;
   RecentObjects tombstones_;
-  RecentObjects deletes_;  // asked for here and not answered yet: repeated to new homes
-  RecentObjects undated_;  // such ones of all attempts, whatever there is
-  std::deque<std::pair<Waiter, DeleteCommand>> held_deletes_;  // until others are answered
+  AskedDeletions deletes_;
   RecentObjects gone_;     // bytes that were here, and not granted to us again since
   RecentObjects orphans_;  // said to their homes; repeated to new ones
   mutable std::optional<std::pair<Instant, std::string>> holders_;  // as they were told last
