@@ -310,6 +310,7 @@ void Engine::State::on(NodeId from, const Message&, const Lost& lost) {
     fail_waiters(object, lost.code, lost.text);
     return drop_object(lost.object, object.incarnation, false);
   }
+  if (object.is_late_copy()) return;  // a claim that wants it would be answered by the same
   if (object.is_whole() || object.writing || object.inbound) return claim(lost.object);
   const std::string why = object.fault.empty() ? "" : "; it was here, but: " + object.fault;
   fail_waiters(object, lost.code, lost.text + why);

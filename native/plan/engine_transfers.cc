@@ -35,6 +35,8 @@ void Engine::State::on(NodeId from, const Message&, const Grant& grant) {
   if (it == objects_.end() || !it->second.is_wanted() || it->second.is_whole() ||
       it->second.writing || it->second.inbound) {
     if (it != objects_.end()) note_lease(it->second, grant);
+    if (it != objects_.end() && it->second.is_late_copy())
+      return;  // it wants it still, and would be granted it again
     return claim(id);
   }
   // Its home has forgotten, or never heard, and would grant it again at once.

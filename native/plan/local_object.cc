@@ -41,19 +41,19 @@ bool LocalObject::has_range(Extent range) const {
 
 Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range) {
   const bool is_others = object.adopting || (object.adopted && (object.pinned || object.elsewhere));
-  Claim claim{
-      .object = id,
-      .incarnation = object.incarnation,
-      .target_epoch = object.target_epoch,
-      .meta = object.meta,
-      .wants = object.is_wanted() && !object.is_whole() && !waits_for_range && !object.writing,
-      .exists = object.exists,
-      .pinned = object.pinned || object.adopting,
-      .orphaned = object.orphaned,
-      .elsewhere = object.elsewhere,
-      .committed = object.committed,
-      .owner = is_others ? object.owner : kNoNode,
-      .stripes = {}};
+  Claim claim{.object = id,
+              .incarnation = object.incarnation,
+              .target_epoch = object.target_epoch,
+              .meta = object.meta,
+              .wants = object.is_wanted() && !object.is_whole() && !object.writing &&
+                       (!waits_for_range || object.is_late_copy()),
+              .exists = object.exists,
+              .pinned = object.pinned || object.adopting,
+              .orphaned = object.orphaned,
+              .elsewhere = object.elsewhere,
+              .committed = object.committed,
+              .owner = is_others ? object.owner : kNoNode,
+              .stripes = {}};
   if (!object.is_here()) return claim;
   if (object.writing || object.is_whole()) {
     const auto state = object.writing ? StripeState::kRoot : StripeState::kComplete;

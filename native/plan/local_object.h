@@ -59,6 +59,9 @@ struct LocalObject {
   [[nodiscard]] bool is_complete() const;  // in the arena
   [[nodiscard]] bool is_whole() const { return spilled || is_complete(); }
   [[nodiscard]] bool is_here() const { return extent || spilled; }  // or some of it
+  // True if all of another node's object has come and waits for its range. The node goes on to want
+  // it, so that its home knows whom to tell of a deletion.
+  [[nodiscard]] bool is_late_copy() const { return inbound && !put_request; }
   [[nodiscard]] bool has_bytes() const { return is_here() || writing || inbound; }
   [[nodiscard]] bool is_read_back() const { return spilled && spilling; }
   [[nodiscard]] std::uint64_t orphaned_bytes() const {  // of the arena

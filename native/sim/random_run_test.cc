@@ -26,6 +26,7 @@ TEST(RandomRun, KeptSeedsPass) {
     if (line.empty() || line[0] == '#') continue;
     const std::uint64_t seed = std::stoull(line);
     expect_clean({.seed = seed});
+    expect_clean({.seed = seed, .small_limits = Choice::kAlways});
     expect_clean({.seed = seed,  // as most of them failed
                   .small_limits = Choice::kNever,
                   .real_turns = Choice::kNever,
