@@ -11,19 +11,6 @@
 namespace hoplite {
 namespace {
 
-std::string refusal(const ObjectId& source, DType dtype, ReduceOp op) {
-  std::string text = "source " + short_name(source) + " is " +
-                     kDTypeNames[static_cast<std::size_t>(dtype)] + ", which has no " +
-                     kReduceOpNames[static_cast<std::size_t>(op)] + "; ";
-  std::string others;
-  for (int other = 0; other < kReduceOpCount; ++other) {
-    if (!can_reduce(dtype, static_cast<ReduceOp>(other))) continue;
-    others += (others.empty() ? "use op=" : " or op=") + std::string(kReduceOpNames[other]);
-  }
-  if (others.empty()) return text + "get the values and combine them yourself";
-  return text + others + ", or convert it before it is put";
-}
-
 // Without one owner of eight an allreduce takes 6 % longer, should its source not be late after
 // all.
 constexpr std::size_t kNodesPerLateOne = 8;
@@ -39,13 +26,6 @@ std::size_t copies_of(const std::vector<ReduceSource>& located, std::size_t coun
   }
   const std::size_t late = std::max(count, located.size()) - located.size();
   return (combines ? nodes.size() + spread : located.size()) + late;
-}
-
-std::string mismatch(const ReduceSource& source, const ObjectMeta& is, const std::string& other,
-                     std::uint64_t other_bytes) {
-  return "source " + std::to_string(source.index) + " (object " + short_name(source.object) + ", " +
-         std::to_string(is.size_bytes) + " bytes) differs in shape or dtype from " + other + " (" +
-         std::to_string(other_bytes) + " bytes)";
 }
 
 }  // namespace
@@ -140,49 +120,6 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
   advance(report.target, plan, view);
 }
 
-void ReduceTree::handle_located(const Located& located, const Membership& view) {
-  for (auto& [target, plan] : plans_) {
-    const auto asked = plan.locating.extract(located.object);
-    if (!asked || plan.has_ended()) continue;
-    if (take_in(target, plan, located, asked.mapped())) advance(target, plan, view);
-  }
-}
-
-// Returns whether the reduce goes on with it. The first one located says what the result looks
-// like.
-bool ReduceTree::take_in(const ObjectId& target, Plan& plan, const Located& located,
-                         const Site& members) {
-  const auto refused =
-      std::find_if(located.meta.parts.begin(), located.meta.parts.end(),
-                   [op = plan.op](const Part& part) { return !can_reduce(part.dtype, op); });
-  if (refused != located.meta.parts.end()) {
-    fail(target, plan, Code::kInvalidArgument, refusal(located.object, refused->dtype, plan.op));
-    return false;
-  }
-  if (!plan.source_meta) plan.source_meta = located.meta;
-  if (!plan.meta) plan.meta = located.meta;
-  for (ReduceSource member : members) {
-    if (plan.lost.contains(member.index) || plan.indices.contains(member.index)) continue;
-    if (!plan.share.fits(located.meta, *plan.meta)) {
-      const bool is_share = plan.share.is_share();
-      fail(target, plan, Code::kLayoutMismatch,
-           mismatch(member, located.meta, is_share ? "what is to be shared" : "the first source",
-                    is_share ? plan.share.source_bytes : plan.meta->size_bytes));
-      return false;
-    }
-    if (located.meta != *plan.source_meta) {
-      fail(target, plan, Code::kLayoutMismatch,
-           mismatch(member, located.meta, "the first source", plan.source_meta->size_bytes));
-      return false;
-    }
-    member.incarnation = located.incarnation;
-    member.holder = located.sender;
-    plan.located.push_back(member);
-    plan.indices.insert(member.index);
-  }
-  return true;
-}
-
 // Who sends its source to all owners and then its own stripe to all readers takes nearly two
 // copies' time from when it comes. Its stripe can't just move: its new owner would have two to
 // send. So all are cut anew, under the next target epoch, and folded anew, but for what is still at
@@ -200,16 +137,6 @@ void ReduceTree::handle_begun(const ObjectId& target, const Membership& view) {
   if (std::none_of(plan.owners.begin(), plan.owners.end(), is_late)) return;
   plan.owners.clear();
   advance(target, plan, view);
-}
-
-void ReduceTree::handle_source_lost(const ObjectId& source, const Membership& view) {
-  for (auto& [target, plan] : plans_) {
-    if (plan.locating.erase(source) == 0 || plan.has_ended()) continue;
-    for (const ReduceSource& arrival : plan.arrivals) {
-      if (arrival.object == source) lose(target, plan, arrival.index, "all its holders are gone");
-    }
-    advance(target, plan, view);
-  }
 }
 
 void ReduceTree::handle_node_dead(NodeId node, bool is_certain, const Membership& view) {
@@ -253,6 +180,7 @@ void ReduceTree::handle_view(const Membership& view) {
     if (is_others(entry)) cancel_branches(entry.second);
   }
   std::erase_if(plans_, is_others);
+  seeking_.clear();
   for (auto& [target, plan] : plans_) {
     end_branches(target, plan);
     plan.told.clear();
@@ -283,6 +211,7 @@ void ReduceTree::forget(const ObjectId& target) {
   const auto it = plans_.find(target);
   if (it == plans_.end()) return;
   cancel_branches(it->second);
+  seeking_.erase(target);
   plans_.erase(it);
 }
 
@@ -303,6 +232,7 @@ void ReduceTree::handle_delete(const ObjectId& target) {
     parcels_.push_back({plan.caller, plan.state});
   }
   cancel_branches(plan);
+  seeking_.erase(target);
   plans_.erase(it);
 }
 
@@ -417,42 +347,6 @@ void ReduceTree::raise_epoch(const ObjectId& target, Plan& plan) {
   plan.is_raised = true;
 }
 
-// The next arrivals, in the place of those that are missing or were lost.
-void ReduceTree::choose_members(Plan& plan) {
-  for (; plan.members.size() < plan.count && plan.considered < plan.arrivals.size();
-       ++plan.considered) {
-    const ReduceSource& source = plan.arrivals[plan.considered];
-    if (!plan.lost.contains(source.index)) plan.members.push_back(source);
-  }
-}
-
-void ReduceTree::locate_members(const ObjectId& target, Plan& plan) {
-  for (; plan.sought < plan.members.size(); ++plan.sought) {
-    const ReduceSource& member = plan.members[plan.sought];
-    if (plan.indices.contains(member.index)) continue;
-    auto& same = plan.locating[member.object];
-    if (same.empty()) locates_.emplace_back(target, member);
-    same.push_back(member);
-  }
-}
-
-// When the last one is here: those that their caller has found need not be asked for. Before, the
-// answers take no time that anybody waits for, and come together. Returns whether it goes on.
-bool ReduceTree::take_in_found(const ObjectId& target, Plan& plan, const Membership& view) {
-  const auto is_found = [&](const auto& asked) {
-    return plan.source_meta && view.is_live(asked.second.front().holder);
-  };
-  const bool are_all = plan.members.size() == plan.count &&
-                       std::all_of(plan.locating.begin(), plan.locating.end(), is_found);
-  if (!are_all) return true;
-  for (const auto& [object, members] : std::exchange(plan.locating, {})) {
-    const ReduceSource& one = members.front();
-    const Located located{object, one.incarnation, *plan.source_meta, one.holder};
-    if (!take_in(target, plan, located, members)) return false;
-  }
-  return true;
-}
-
 void ReduceTree::tell_owners(const ObjectId& target, Plan& plan) {
   for (const NodeId owner : std::set<NodeId>(plan.owners.begin(), plan.owners.end())) {
     const auto known = plan.told.find(owner);
@@ -548,20 +442,6 @@ std::optional<Parcel> ReduceTree::poll_parcel() {
   Parcel parcel = std::move(parcels_.front());
   parcels_.pop_front();
   return parcel;
-}
-
-// Not of those that have been told meanwhile.
-std::optional<Locate> ReduceTree::poll_locate() {
-  while (!locates_.empty()) {
-    const auto [target, source] = std::move(locates_.front());
-    locates_.pop_front();
-    const auto it = plans_.find(target);
-    if (it == plans_.end() || !it->second.locating.contains(source.object)) continue;
-    const Plan& plan = it->second;
-    return Locate{source.object, source.incarnation, kNoNode, true,
-                  is_carried(plan) ? carried_bytes_max(plan.count, config_) : 0};
-  }
-  return std::nullopt;
 }
 
 std::optional<ReduceState> ReduceTree::poll_state() {

@@ -3,8 +3,7 @@
 // nobody holds any more is replaced by the next confirmed source under a new epoch; an owner that
 // dies costs only its stripes (design decision 5; Hoplite, section 4.3). What an owner pulls are
 // sources or branches: some of the sources, combined on one node (reduce_branches.cc), in one view.
-// A small reduce is planned by its caller's node instead; its home knows how it ends.
-// SPDX-License-Identifier: Apache-2.0
+// A small reduce is planned by its caller's node instead. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <deque>
@@ -41,15 +40,15 @@ class ReduceTree {
   void handle_link_up(NodeId node, const Membership& view);
   void handle_view(const Membership& view);
   void handle_delete(const ObjectId& target);
-  void forget(const ObjectId& target);  // its caller, which planned it, has its answer
-  // The directory shard has heard from everybody: reduces may be planned again.
-  void handle_recovered(const Membership& view);
+  void forget(const ObjectId& target);            // its caller, which planned it, has its answer
+  void handle_recovered(const Membership& view);  // the shard has heard from all: plans again
 
   [[nodiscard]] std::optional<Parcel> poll_parcel();
   [[nodiscard]] std::optional<Locate> poll_locate();       // a member: what it is, who has it
   [[nodiscard]] std::optional<ReduceState> poll_state();   // for the directory and all it tells
   [[nodiscard]] std::optional<ObjectId> poll_cancelled();  // to be deleted
   [[nodiscard]] std::size_t plan_count() const { return plans_.size(); }
+  [[nodiscard]] std::size_t seeking_count() const { return seeking_.size(); }
   [[nodiscard]] const ReduceStats& stats() const { return stats_; }
   void check_invariants() const;
 
@@ -95,8 +94,9 @@ class ReduceTree {
     [[nodiscard]] bool has_ended() const { return state.phase != ReducePhase::kRunning; }
     [[nodiscard]] NodeId located_at(std::uint32_t index) const;
   };
-
+  using Plans = std::map<ObjectId, Plan>;
   void advance(const ObjectId& target, Plan& plan, const Membership& view);
+  std::vector<Plans::value_type*> seekers_of(const ObjectId& source);
   void choose_owners(const ObjectId& target, Plan& plan, const Membership& view);
   void raise_epoch(const ObjectId& target, Plan& plan);
   static void choose_members(Plan& plan);
@@ -131,13 +131,13 @@ class ReduceTree {
   [[nodiscard]] bool is_carried(const Plan& plan) const;
   [[nodiscard]] Share share_of(const Plan& plan) const;
   [[nodiscard]] ObjectMeta cut_of(const Plan& plan) const;
-  // Does this node plan it, or does its caller's?
-  [[nodiscard]] bool is_ours(const Plan& plan) const;
+  [[nodiscard]] bool is_ours(const Plan& plan) const;  // or does its caller's node plan it?
   [[nodiscard]] std::vector<NodeId> able_nodes(const Plan& plan, const Membership& view) const;
 
   EngineConfig config_;
   bool recovering_ = false;
-  std::map<ObjectId, Plan> plans_;
+  Plans plans_;
+  std::set<ObjectId> seeking_;  // plans that may wait for a Located
   std::deque<Parcel> parcels_;
   std::deque<std::pair<ObjectId, ReduceSource>> locates_;  // by target
   std::deque<ReduceState> states_;
