@@ -111,6 +111,11 @@ bool Directory::adopt_identity(NodeId from, const Claim& claim, Entry& entry) {
     send(from, std::move(state));
     return false;
   }
+  if (claim.target_epoch > entry.target_epoch && !has_data(claim) && unheard_.empty()) {
+    // An owner tells of a new epoch by what it has. A node that has nothing begins again with ours.
+    send(from, Drop{claim.object, claim.incarnation, false});
+    return false;
+  }
   if (claim.target_epoch > entry.target_epoch) {
     restart(entry, true);
     entry.target_epoch = claim.target_epoch;

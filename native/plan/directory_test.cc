@@ -421,6 +421,16 @@ TEST_F(DirectoryShard, SaysThatACommittedResultIsLostIfNoNodeHasIt) {
   EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
 }
 
+// A member of the view could void what all holders have, by a claim of nothing.
+TEST_F(DirectoryShard, KeepsAResultWhereAClaimOfALaterTargetEpochHasNothingOfIt) {
+  claim(kA, {.state = StripeState::kComplete, .target_epoch = 1});
+  take();
+  claim(kC, {.wants = true, .target_epoch = 7});
+  EXPECT_EQ(of<Drop>(take(), kC).size(), 1U) << "it would refuse all grants of the first epoch";
+  wants(kB);
+  EXPECT_EQ(only<Grant>(kB).target_epoch, TargetEpoch{1});
+}
+
 TEST_F(DirectoryShard, AsksTheCallersNodeOfAResultToForgetIt) {
   for (const ReducePhase phase : {ReducePhase::kCommitted, ReducePhase::kFailed}) {
     reset(1);
