@@ -24,6 +24,11 @@ NodeId owner_of(const DirectoryEntry& entry) {
   return owner;
 }
 
+// Has the node that drains heard, or is it about to, that another one keeps the object?
+bool is_handed_over(const DirectoryEntry::Holder& holder) {
+  return holder.elsewhere || (holder.told && holder.told->second);
+}
+
 }  // namespace
 
 void Directory::handle_orphan(const Orphan& orphan, Instant now) {
@@ -89,7 +94,7 @@ void Directory::tell_standing(const ObjectId& object, Entry& entry) {
     bool elsewhere = false;
     if (draining_.contains(node)) {
       if (!kept) kept = entry.lost || is_kept(entry);
-      elsewhere = *kept || (orphaned && holder.elsewhere);
+      elsewhere = *kept || (orphaned && is_handed_over(holder));
     }
     const std::pair standing(orphaned, elsewhere);
     if (holder.told.value_or(std::pair(holder.orphaned, holder.elsewhere)) == standing) continue;
@@ -110,7 +115,7 @@ void Directory::find_adopter(const ObjectId& object, Entry& entry, Instant now) 
     const bool drains = draining_.contains(node);
     const bool whole = std::all_of(holder.stripes.begin(), holder.stripes.end(), has);
     if (!drains && holder.pinned && (holder.wants || whole)) return;  // fetched, or just not told
-    is_leaving = is_leaving || (drains && !(holder.elsewhere && is_orphaned(entry)) &&
+    is_leaving = is_leaving || (drains && !(is_handed_over(holder) && is_orphaned(entry)) &&
                                 std::any_of(holder.stripes.begin(), holder.stripes.end(), has));
   }
   if (!is_leaving || entry.adopter != kNoNode || is_kept(entry)) return;

@@ -366,6 +366,29 @@ TEST_F(DirectoryShard, AwaitsTheMemberThatItHasAskedToAdoptWhatIsDeleted) {
   EXPECT_EQ(only<Deleted>(kA).upto, Incarnation{1});
 }
 
+// The adopter's arena is full: it evicts the orphan as soon as it has it. Its claims were heard
+// before the answer of the node that drains, and the object went to and fro without end.
+TEST_F(DirectoryShard, HandsAnOrphanOverOnce) {
+  has(kA);
+  directory_.handle_orphan({kObject, Incarnation{1}}, now_);
+  take();
+  directory_.handle_draining(kA, true, now_);
+  const auto sent = take();
+  NodeId adopter = kNoNode;
+  for (const NodeId node : {kHome, kB, kC, kD}) {
+    if (!of<Adopt>(sent, node).empty()) adopter = node;
+  }
+  ASSERT_NE(adopter, kNoNode);
+  claim(adopter, {.wants = true, .pinned = true});
+  take();
+  claim(adopter, {.state = StripeState::kComplete, .lease = 1, .orphaned = true});
+  const auto standings = of<Standing>(take(), kA);
+  ASSERT_EQ(standings.size(), 1U);
+  EXPECT_TRUE(standings[0].elsewhere);
+  has_nothing(adopter);
+  expect_silence();
+}
+
 TEST_F(DirectoryShard, AwaitsTheMembersThatItHasNotHeardSinceTheViewChanged) {
   change_view({kHome, kA, kB, kC});
   for (const NodeId node : {kB, kC}) done(node);

@@ -36,7 +36,7 @@ class DirectoryTest : public ::testing::Test {
     NodeId sender = kNoNode;
     bool wants = false, exists = false;
     std::uint32_t incarnation = 1, target_epoch = 0;
-    bool committed = true, pinned = false;
+    bool committed = true, pinned = false, orphaned = false;
     ObjectMeta meta = kMeta;
   };
 
@@ -208,6 +208,7 @@ class DirectoryTest : public ::testing::Test {
     claim.exists = said.exists;
     claim.committed = said.committed;
     claim.pinned = said.pinned;
+    claim.orphaned = said.orphaned;
     return claim;
   }
   void tell(NodeId from, const Claim& claim) {
