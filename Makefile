@@ -58,10 +58,11 @@ pictures: $(ready)/package $(venv)/.dev
 docs: $(ready)/package $(venv)/.dev
 	mkdocs build
 
-# 10,000 random lives of a cluster; each that fails prints its seed. And every order of events in
-# small worlds, as far as 300,000 states of each go; what fails prints its schedule.
+# 5,000 random lives of a cluster, and 5,000 with all limits small; each that fails prints its seed.
+# And every order of events in small worlds, as far as 300,000 states of each go; what fails prints
+# its schedule.
 simulate: tests-built
-	$(tree)/hoplite_sim --seed 1 --seeds 10000
+	.ci/lives $(tree)/hoplite_sim 5000
 	$(tree)/hoplite_sim --explore small --states 300000
 
 # Hostile bytes into every decoder, and hostile control messages, for a minute or MINUTES=60.

@@ -78,7 +78,7 @@ def verify() -> list[Step]:
         *native_coverage(),
         *sanitized(),
         *fuzz(1),
-        Step("seeds", f".ci/lives {TREE}/hoplite_sim 10000", 3600),
+        Step("seeds", f".ci/lives {TREE}/hoplite_sim 5000", 3600),
         Step("states", f"{TREE}/hoplite_sim --explore small --states 300000", 3600),
         tests("ray", chosen, 5400, covered=True),
         tests("serve", chosen, 2400, covered=True),
@@ -128,7 +128,7 @@ def scenarios(chosen: str = "*") -> Step:
 
 
 def simulation() -> Iterator[Step]:
-    yield Step("simulation", f".ci/lives {TREE}/hoplite_sim 1000", 480)
+    yield Step("simulation", f".ci/lives {TREE}/hoplite_sim 400", 480)
     yield Step("exploration", f"{TREE}/hoplite_sim --explore tiny", 240)
 
 
@@ -172,7 +172,7 @@ def sanitized() -> Iterator[Step]:
     fuzzers = " ".join(f"{name}_fuzz" for name in FUZZERS)
     yield _build_asan(f"{fuzzers} native_tests hoplite_sim")
     yield Step("asan-native", f"build/asan/native_tests {chosen}", 1200)
-    yield Step("asan-simulation", ".ci/lives build/asan/hoplite_sim 300", 1200)
+    yield Step("asan-simulation", ".ci/lives build/asan/hoplite_sim 150", 1200)
     threads = "-DHOPLITE_SANITIZE=thread -DHOPLITE_TESTED='io;node;client;bindings;world'"
     yield _build("tsan", "native_tests", threads)
     yield Step("tsan-native", f"build/tsan/native_tests {chosen}", 1200)
@@ -203,7 +203,7 @@ def native_coverage() -> Iterator[Step]:
     programs = [
         "build/coverage/native_tests --gtest_brief=1",
         ".ci/shards build/coverage/sim_tests --gtest_brief=1",
-        ".ci/lives build/coverage/hoplite_sim 200",
+        ".ci/lives build/coverage/hoplite_sim 100",
     ]
     run = "; ".join(["find build/coverage -name '*.gcda' -delete", *programs])
     yield Step("coverage-run", run, 2400)
