@@ -310,7 +310,7 @@ void Directory::handle_locate(NodeId from, const Locate& locate, Instant now) {
 
 void Directory::handle_resync_done(NodeId from, Instant now) {
   awaited_.erase(from);
-  const bool all_heard = end_silence(from);
+  const bool all_heard = end_silence(from, now);
   deletions_.handle_resync_done(from, now);
   send_of_deletions();
   std::vector<ObjectId> touched;
@@ -385,13 +385,15 @@ void Directory::handle_unreachable(NodeId node) {
 }
 
 // Returns true if it was the last one of those that this shard has to hear.
-bool Directory::end_silence(NodeId node) {
+bool Directory::end_silence(NodeId node, Instant now) {
   const bool was_awaited = unheard_.erase(node) + unreachable_.erase(node) > 0;
-  return was_awaited && unheard_.empty() && unreachable_.empty();
+  const bool is_last = was_awaited && unheard_.empty() && unreachable_.empty();
+  if (is_last) heard_at_ = now;
+  return is_last;
 }
 
 void Directory::handle_node_dead(NodeId node, Instant now) {
-  const bool last_word = end_silence(node);
+  const bool last_word = end_silence(node, now);
   live_.erase(node);
   awaited_.erase(node);
   draining_.erase(node);

@@ -42,7 +42,6 @@ class Directory {
   void handle_unreachable(NodeId node);  // by this node, until its resync is done
   void handle_node_dead(NodeId node, Instant now);
   void handle_timeout(Instant now);
-
   // A new target epoch voids older blocks, a commit lets gets resolve, a failure answers them.
   void handle_reduce_state(const ReduceState& state, Instant now);
 
@@ -69,7 +68,7 @@ class Directory {
 
   // claims (directory.cc)
   void hear(NodeId from, const Claim& claim, Epoch epoch, Instant now);
-  bool end_silence(NodeId node);
+  bool end_silence(NodeId node, Instant now);
   bool adopt_identity(NodeId from, const Claim& claim, Entry& entry);
   void merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Holder& holder, Instant now);
   void merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry& entry, Edge& edge,
@@ -143,6 +142,7 @@ class Directory {
   std::set<NodeId> unheard_;      // members that have not finished telling us what they have
   std::set<NodeId> unreachable_;  // likewise, since their link broke: they may have put more
   std::set<NodeId> awaited_;      // all of them, and those whose link has come again
+  Instant heard_at_;              // when the last of them was heard
   std::deque<Parcel> parcels_;
   DirectoryStats stats_;
 };

@@ -473,7 +473,8 @@ void Directory::answer_locates(const ObjectId& object, Entry& entry, Instant now
 }
 
 // The receiver or this shard knows that the object was there, and for too long no node has claimed
-// it, nor a part of a result that no caller stands behind any more.
+// it, nor a part of a result that no caller stands behind any more. What a member has put since it
+// began to say what it has comes behind the end of that: the grace begins there.
 void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) {
   const bool may_come = entry.known && (entry.committed || is_held(entry));
   const bool is_running = entry.reduce && entry.reduce->phase == ReducePhase::kRunning;
@@ -481,8 +482,8 @@ void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) 
   const bool was_there = entry.reduce && entry.reduce->phase == ReducePhase::kCommitted;
   for (auto& [node, holder] : entry.holders) {
     if (!holder.wants || !(holder.exists || was_there)) continue;
-    if (now - holder.since < config_.lost_grace) {
-      wake_at(entry, holder.since + config_.lost_grace);
+    if (const Instant until = std::max(holder.since, heard_at_) + config_.lost_grace; now < until) {
+      wake_at(entry, until);
       continue;
     }
     holder.wants = false;
@@ -497,8 +498,9 @@ void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) 
       ++at;
       continue;
     }
-    if (now - at->second.since < config_.lost_grace) {
-      wake_at(entry, at->second.since + config_.lost_grace);
+    const Instant until = std::max(at->second.since, heard_at_) + config_.lost_grace;
+    if (now < until) {
+      wake_at(entry, until);
       ++at;
       continue;
     }

@@ -140,6 +140,8 @@ TEST_F(DirectoryShard, SaysThatItIsLostWhenTheLastUnreachableMemberHasNotPutIt) 
   elapse(10_s);
   expect_silence();
   done(kA);
+  expect_silence();
+  elapse(kLostGrace);
   EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
   directory_.handle_unreachable(kA);
   change_view({kHome, kB, kC, kD});
@@ -215,6 +217,18 @@ TEST_F(DirectoryShard, AnswersAGetOfAnObjectThatExistsAndNobodyClaimsAfterTheGra
   expect_silence();
   elapse(1_ms);
   EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
+}
+
+// putter: says what it has, its end │ put, claim │ the home hears both after more than the grace.
+TEST_F(DirectoryShard, WaitsForWhatAMemberHasPutSinceItSaidWhatItHas) {
+  change_view({kHome, kA, kB, kC, kD});
+  for (const NodeId node : {kB, kC, kD}) done(node);
+  claim(kB, {.wants = true, .exists = true, .incarnation = 0});
+  elapse(kLostGrace * 2);
+  done(kA);
+  expect_silence();
+  has(kA);
+  EXPECT_EQ(only<Grant>(kB).sender, kA);
 }
 
 // A member can say anything of a view that never comes.
