@@ -16,6 +16,7 @@
 namespace hoplite::sim {
 namespace {
 
+constexpr Duration kBusyMax = 20_ms;       // of a port that the liar sends to
 constexpr std::size_t kTransfersMax = 16;  // of which the liar knows
 
 // It lies about half of all objects; of the others it says only what their home may say.
@@ -163,6 +164,8 @@ void Cluster::tell_lie(Node& node) {
   auto said = liar.message(node.id, node.told);
   const auto to = lying_.below(nodes_.size());
   if (!said || to == node.index) return;
+  // A slow port takes all frames in one line: lies that fill it would hold up what others send.
+  if (network_.busy_until(nodes_[to]->id) > now() + kBusyMax) return;
   if (is_of_a_home(said->message.body) && !honest.empty() && lying_.chance(50)) {
     const ObjectId& object = honest[lying_.below(honest.size())];
     if (is_honest(object)) name(said->message.body, object);

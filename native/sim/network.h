@@ -81,7 +81,7 @@ class Network {
   void stall_way(NodeId from, NodeId to, Duration duration);  // likewise, but for the way back
   void set_rate(NodeId node, std::uint64_t rate_bytes_per_s);
   void calm() { config_.jitter_max = {0}; }
-
+  [[nodiscard]] Instant busy_until(NodeId node) { return ports_[node].ingress_free; }
   [[nodiscard]] std::uint64_t frames() const { return frames_; }
 
  private:

@@ -104,6 +104,7 @@ class Run {
     Request* made;  // by a put, or by a reduce before
   };
   struct ById {  // addresses differ from run to run
+    using is_transparent = void;
     bool operator()(const Request* a, const Request* b) const { return a->id < b->id; }
   };
 
@@ -440,9 +441,14 @@ class Run {
     return made.is_pending() || (made.has_value() && last_fault_ < *made.answered);
   }
 
-  // True when the request must be answered by itself. A get of what nobody has may wait.
+  // True when the request must be answered by itself. A get of what no node has may wait, and so
+  // may a reduce of what the liar speaks of.
   bool is_owed(const Request& request) {
     if (!request.is_pending() || !cluster_.is_honest(request.object)) return false;
+    if (const auto reduce = sources_.find(&request); reduce != sources_.end()) {
+      const auto is_honest = [&](const Source& s) { return cluster_.is_honest(s.object); };
+      if (!std::all_of(reduce->second.begin(), reduce->second.end(), is_honest)) return false;
+    }
     if (request.verb != Verb::kGet || request.exists || request.cancelled) return true;
     if (cluster_.checker().has_live_copy(request.object)) return true;
     return std::any_of(
