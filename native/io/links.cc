@@ -31,7 +31,8 @@ std::optional<QueuedPush> push_of(const Message& message) {
 template <typename T, typename Token>
 void order_by_turns(std::vector<T>& connections, std::uint64_t next, Token token) {
   std::ranges::sort(connections, {}, token);
-  std::ranges::rotate(connections, std::ranges::lower_bound(connections, next, {}, token));
+  const auto first = std::ranges::lower_bound(connections, next, {}, token);
+  std::rotate(connections.begin(), first, connections.end());  // clang 14 has no ranges::rotate
 }
 
 }  // namespace

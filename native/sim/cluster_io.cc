@@ -168,7 +168,8 @@ std::string Cluster::move_on_disk(Node& node, const SpillJob& job) {
 LinkLayouts* Cluster::layouts_of(Node& node, NodeId peer, std::uint64_t life) {
   if (config_.lies_per_mille > 0) return nullptr;
   const wire::Layouts none(config_.layout_table_bytes_max);
-  LinkLayouts& layouts = node.layouts.try_emplace(peer, life, none, none).first->second;
+  LinkLayouts& layouts =
+      node.layouts.try_emplace(peer, LinkLayouts{life, none, none}).first->second;
   if (layouts.life != life) layouts = {life, none, none};
   return &layouts;
 }
