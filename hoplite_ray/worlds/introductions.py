@@ -314,8 +314,7 @@ class Acceptor:
                 if rest is not None:
                     await rest
             except HopliteError as error:
-                if sock.fileno() >= 0:  # else the connection has been handed on
-                    await _refuse(sock, error)
+                await _refuse(sock, error)
 
     async def _heard(self, sock: socket.socket, address: Any) -> Coroutine[Any, Any, None] | None:
         try:
@@ -327,7 +326,8 @@ class Acceptor:
                 return await self._answer(sock)
         except HopliteError as error:
             if isinstance(error, RefusedError) and error.reason == "tls":
-                self.refusal = f"a connection from {address[0]} was refused: {error}"
+                peer = address[0] if address else "a process of this machine"
+                self.refusal = f"a connection from {peer} was refused: {error}"
             await _refuse(sock, error)  # a dialler that is being refused counts as a stranger
             return None
         finally:
@@ -336,6 +336,8 @@ class Acceptor:
 
 async def _refuse(sock: socket.socket, error: HopliteError) -> None:
     """Tell a dialler why, and let it hear that: unread bytes would make the end a reset."""
+    if sock.fileno() < 0:
+        return  # the connection has been handed on
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(HANDSHAKE_S):
         if isinstance(sock, TlsSocket) and not sock.tls.is_open:

@@ -55,7 +55,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 async def listening(leader: worlds.WorldManager) -> place.Place:
-    """Return rank 0's place when it has read its settings, and waits for others."""
+    """Return rank 0's place when it has read its settings, and waits for other ranks."""
     await until(lambda: leader._meet is not None and leader._meet.place.lives)
     assert leader._meet is not None
     return leader._meet.place
@@ -63,7 +63,7 @@ async def listening(leader: worlds.WorldManager) -> place.Place:
 
 @contextlib.asynccontextmanager
 async def leading(leader: worlds.WorldManager, **how: Any) -> AsyncIterator[place.Place]:
-    """A rank 0 that waits for others until the end; yields its place."""
+    """A rank 0 that waits for other ranks until the end; yields its place."""
     leads = asyncio.create_task(leader.join("w", rank=0, **how))
     try:
         yield await listening(leader)
