@@ -31,6 +31,6 @@ def test_a_query_passes_by_tls_and_a_replica_of_another_authority_is_named(tmp_p
             stderr=subprocess.STDOUT,
         )
     assert done.returncode == 0, said.read_text()
-    [line] = told.read_text().splitlines()  # told once, however often it is tried
+    [line] = told.read_text().splitlines()
     assert "of stage last now: RefusedError: its certificate is refused" in line
     assert "our RAY_TLS_CA_CERT must have signed it" in line
