@@ -1,4 +1,4 @@
-"""A Ray node with Ray's TLS settings and data_tls, and Serve on it: by test_tls.py.
+"""A Ray node with Ray's TLS settings and data_tls, and Serve on it: by test_encrypted.py.
 
 Another authority has signed the certificate of one of the last stage's two replicas. The other one
 answers, and what the log of the stage before it says of the first goes into a file.

@@ -63,14 +63,14 @@ def check(asked: list[Any]) -> None:
 def kept(application: Application) -> dict[str, int]:
     """What the process that outlives all replicas has: an edge that was forgotten shows here.
 
-    Of its threads Python's and ours: gRPC has more or fewer as it has work.
+    Of its threads ours alone: gRPC and Python's executor have more or fewer as they have work.
     """
     (pid,) = application.pids("ingress")
     threads = Counter[str]()
     for each in Path(f"/proc/{pid}/task").iterdir():
         with suppress(OSError):  # it has ended since
             name = (each / "comm").read_text().strip()
-            if name.startswith(("ray::", "hoplite-")):  # Python's bear their process's name
+            if name.startswith("hoplite-"):
                 threads[name] += 1
     return {**threads, "descriptors": psutil.Process(pid).num_fds()}
 
