@@ -12,7 +12,7 @@ namespace hoplite {
 struct TurnLimits {
   std::size_t commands_max = kCommandsPerTurnMax;  // of each source of commands
   std::size_t actions_max = kActionsPerTurnMax;
-  std::uint64_t bytes_max = kBytesPerTurnMax;  // one half comes in, the other goes out or is folded
+  std::uint64_t bytes_max = kBytesPerTurnMax;  // half comes in, is folded, goes out
 };
 
 }  // namespace hoplite

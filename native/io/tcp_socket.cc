@@ -30,10 +30,13 @@ Result<void> set_option(int fd, int level, int option, int value, const char* na
   return {};
 }
 
-// Before it listens or dials; what it accepts has it as well.
-Result<void> bound_segments(int fd) {
-  return set_option(fd, IPPROTO_TCP, TCP_MAXSEG, kSegmentBytesMax, "TCP_MAXSEG");
+// Of options without which a connection is slower, and works.
+void prefer(int fd, int level, int option, int value) {
+  [[maybe_unused]] const int set = ::setsockopt(fd, level, option, &value, sizeof value);
 }
+
+// Before it listens or dials. An accepted socket has it from the listening one.
+void bound_segments(int fd) { prefer(fd, IPPROTO_TCP, TCP_MAXSEG, kSegmentBytesMax); }
 
 }  // namespace
 
@@ -84,7 +87,7 @@ Result<UniqueFd> listen_on(const SocketAddress& address) {
   if (auto set = set_option(fd.value(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"); !set) {
     return set.error();
   }
-  if (auto set = bound_segments(fd.value()); !set) return set.error();
+  bound_segments(fd.value());
   if (::bind(fd.value(), raw(address), address.size) != 0 ||
       ::listen(fd.value(), kListenBacklog) != 0) {
     return system_error("listening on " + address_text(address));
@@ -108,7 +111,8 @@ Result<SocketAddress> remote_address(int fd) {
 
 Dial dial(const SocketAddress& to, const SocketAddress& source) {
   UniqueFd fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.is_open() || !bound_segments(fd.value())) return {};
+  if (!fd.is_open()) return {};
+  bound_segments(fd.value());
   if (source.storage.ss_family == to.storage.ss_family) {
     SocketAddress from = source;
     if (from.storage.ss_family == AF_INET6) {
@@ -143,7 +147,8 @@ DialState finish_dial(int fd) {
 Result<void> set_rail_options(int fd, ConnectionKind kind) {
   if (auto set = set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"); !set) return set;
   if (kind == ConnectionKind::kControl) {
-    return set_option(fd, SOL_SOCKET, SO_PRIORITY, kControlPriority, "SO_PRIORITY");
+    prefer(fd, SOL_SOCKET, SO_PRIORITY, kControlPriority);
+    return {};
   }
   return set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kBulkNotSentBytesMax, "TCP_NOTSENT_LOWAT");
 }
@@ -159,6 +164,7 @@ Result<void> await_bytes(int fd, std::uint64_t bytes) {
 
 Result<void> set_liveness_options(int fd, Duration cut) {
   if (auto set = set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"); !set) return set;
+  prefer(fd, SOL_SOCKET, SO_PRIORITY, kControlPriority);
   const auto cut_ms = static_cast<int>(cut.ns / 1'000'000);
   return set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, cut_ms, "TCP_USER_TIMEOUT");
 }

@@ -25,8 +25,6 @@ constexpr std::uint64_t kFirstLinkToken = 1ULL << 63;
 
 constexpr Duration kLongTurn = 10_ms;
 constexpr Duration kPublishEvery = 10_ms;
-// Of blocks, whatever folds have used up.
-constexpr std::uint64_t kFlushBytesMin = kControlFrameBytesMax;
 
 Instant read_clock() {
   timespec now{};
@@ -151,9 +149,9 @@ void Node::run() noexcept {
     // What was decided for a link's last life is void; it must not go out on the next one.
     if (parts_.links->has_lost_link()) perform_all(now);
     decide(now);
+    Budget folded{config_.turn.bytes_max / 2};
+    perform_some(folded, now);
     Budget outgoing{config_.turn.bytes_max / 2};
-    perform_some(outgoing, now);
-    outgoing.bytes = std::max(outgoing.bytes, kFlushBytesMin);
     parts_.links->flush(outgoing, now);
     parts_.port->flush();
     end_turn(now);

@@ -14,7 +14,7 @@ std::optional<std::string> fault_of(const EngineConfig& config) {
   constexpr std::uint64_t kMost = ~std::uint64_t{0};
   const std::uint64_t block = config.block_bytes_max;
   const Rule rules[] = {
-      {"block_bytes_max", block, 1, kBlockBytesMax, "one block never holds up a turn"},
+      {"block_bytes_max", block, 1, kBlockBytesMax, "a turn exceeds its share by less"},
       {"block_bytes_min", config.block_bytes_min, 1, block, "block_bytes_max is not less"},
       {"inline_bytes_max", config.inline_bytes_max, 0, kInlineBytesMax, "it fits into a frame"},
       {"carried_bytes_max", config.carried_bytes_max, 0, kInlineBytesMax, "it fits into a frame"},
