@@ -7,8 +7,12 @@
 #include "base/check.h"
 
 namespace hoplite {
+namespace {
+constexpr std::size_t kHomesAtOnce = 8;
+}  // namespace
 
 bool AskedDeletions::has_room(NodeId home) const {
+  if (noted_.size() / kHomesAtOnce >= each_max_) return false;
   const auto count = counts_.find(home);
   return count == counts_.end() || count->second < each_max_;
 }

@@ -50,6 +50,17 @@ TEST_F(AskedDeletionsTest, HoldsBackThoseOfAHomeThatHasTooMany) {
   EXPECT_EQ(asked_.size(), 4U);
 }
 
+TEST_F(AskedDeletionsTest, HoldsBackThoseOfAllHomesBeyondEightTimesAsMany) {
+  for (std::uint64_t home = 1; home <= 10; ++home) {
+    for (std::uint64_t i = 0; i < 2; ++i) {
+      const ObjectId id = object(kOther, static_cast<std::uint8_t>(2 * home + i));
+      if (!asked_.has_room(NodeId{home})) continue;
+      asked_.note(NodeId{home}, {id, Incarnation{1}}, Incarnation{1}, kStart);
+    }
+  }
+  EXPECT_EQ(asked_.size(), 16U);
+}
+
 TEST_F(AskedDeletionsTest, ForgetsWhatIsNotAnsweredForALife) {
   for (std::uint8_t number = 1; number <= 3; ++number) ask(kFrozen, number);
   EXPECT_EQ(asked_.poll_timeout(), kStart + config().tombstone_life);

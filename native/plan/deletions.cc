@@ -151,7 +151,8 @@ void Deletions::check_invariants() const {
   for (const ObjectId& object : order_) HOPLITE_CHECK(!under_way_.at(object).awaited.empty());
 }
 
-// Each node holds back what it asks for beyond `deletes_max`: only a liar makes more.
+// A node holds back what it asks of one home beyond `deletes_max`. A liar makes more, and so do
+// nodes whose homes have become one. The oldest then ends early.
 Deletions::UnderWay::iterator Deletions::open(const ObjectId& object, Incarnation upto,
                                               Instant now) {
   const auto known = under_way_.find(object);

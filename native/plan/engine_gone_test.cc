@@ -122,8 +122,7 @@ TEST_F(Gone, HoldsDeletionsBackBeyondItsBoundUntilOthersAreAnswered) {
   EXPECT_EQ(said<Delete>().size(), kDeletesMaxHere) << "all but the answered one";
 }
 
-// Thousands that wait for one home which is frozen held back all others, whose memory was not
-// freed.
+// Thousands of deletions wait for one home which is frozen. The memory of the others is freed.
 TEST_F(Gone, ASilentHomeHoldsBackNoDeletionOfAnothersObjects) {
   for (std::uint8_t number = 0; number <= kDeletesMaxHere; ++number) {
     ask(DeleteCommand{Nodes(3).object_at(1, static_cast<std::uint8_t>(10 + number)), {}});
