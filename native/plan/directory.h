@@ -69,6 +69,7 @@ class Directory {
   // claims (directory.cc)
   void hear(NodeId from, const Claim& claim, Epoch epoch, Instant now);
   bool end_silence(NodeId node, Instant now);
+  [[nodiscard]] Instant grace_end(Instant since) const;
   bool adopt_identity(NodeId from, const Claim& claim, Entry& entry);
   void merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Holder& holder, Instant now);
   void merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry& entry, Edge& edge,

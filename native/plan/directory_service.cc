@@ -472,9 +472,17 @@ void Directory::answer_locates(const ObjectId& object, Entry& entry, Instant now
   }
 }
 
+// A member that says what it has goes on to say what it has put meanwhile, so the grace of a wait
+// begins with the last member's end. A link that breaks again and again defers it ten times at
+// most.
+Instant Directory::grace_end(Instant since) const {
+  constexpr std::int64_t kDeferralsMax = 10;
+  const Instant latest = since + config_.lost_grace * kDeferralsMax;
+  return std::max(since, std::min(heard_at_, latest)) + config_.lost_grace;
+}
+
 // The receiver or this shard knows that the object was there, and for too long no node has claimed
-// it, nor a part of a result that no caller stands behind any more. What a member has put since it
-// began to say what it has comes behind the end of that: the grace begins there.
+// it, nor a part of a result that no caller stands behind any more.
 void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) {
   const bool may_come = entry.known && (entry.committed || is_held(entry));
   const bool is_running = entry.reduce && entry.reduce->phase == ReducePhase::kRunning;
@@ -482,7 +490,7 @@ void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) 
   const bool was_there = entry.reduce && entry.reduce->phase == ReducePhase::kCommitted;
   for (auto& [node, holder] : entry.holders) {
     if (!holder.wants || !(holder.exists || was_there)) continue;
-    if (const Instant until = std::max(holder.since, heard_at_) + config_.lost_grace; now < until) {
+    if (const Instant until = grace_end(holder.since); now < until) {
       wake_at(entry, until);
       continue;
     }
@@ -498,8 +506,7 @@ void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) 
       ++at;
       continue;
     }
-    const Instant until = std::max(at->second.since, heard_at_) + config_.lost_grace;
-    if (now < until) {
+    if (const Instant until = grace_end(at->second.since); now < until) {
       wake_at(entry, until);
       ++at;
       continue;

@@ -231,6 +231,16 @@ TEST_F(DirectoryShard, WaitsForWhatAMemberHasPutSinceItSaidWhatItHas) {
   EXPECT_EQ(only<Grant>(kB).sender, kA);
 }
 
+TEST_F(DirectoryShard, SaysThatAnObjectIsLostThoughALinkBreaksAgainAndAgain) {
+  claim(kB, {.wants = true, .exists = true, .incarnation = 0});
+  for (int i = 0; i < 30; ++i) {
+    elapse(500_ms);
+    directory_.handle_unreachable(kA);
+    done(kA);
+  }
+  EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
+}
+
 // A member can say anything of a view that never comes.
 TEST_F(DirectoryShard, ConcludesAgainOnceTheMemberIsGoneThatSpokeOfANewerView) {
   directory_.handle_newer_view(kC, Epoch{1ULL << 40});

@@ -74,8 +74,8 @@ class KeepingElsewhere : public OneEngine {
   }();
 };
 
-// The home took it for declined and forgot this node. A deletion did not come here, and the copy
-// stayed for good once it had its range. Seed 101 of `hoplite_sim --limits small`.
+// A home that takes it for declined forgets this node. A deletion then does not come here, and the
+// copy stays for good once it has its range. Seed 101 of `hoplite_sim --limits small`.
 TEST_F(KeepingElsewhere, ACopyThatWaitsForItsRangeIsStillWanted) {
   adopt_without_room();
   hear(kPeer, Adopt{id_, Incarnation{1}, TargetEpoch{0}, small_, kPeer});

@@ -59,8 +59,8 @@ struct LocalObject {
   [[nodiscard]] bool is_complete() const;  // in the arena
   [[nodiscard]] bool is_whole() const { return spilled || is_complete(); }
   [[nodiscard]] bool is_here() const { return extent || spilled; }  // or some of it
-  // True if all of another node's object has come and waits for its range. The node goes on to want
-  // it, so that its home knows whom to tell of a deletion.
+  // True if all of another node's object has come and waits for its range. While a waiter is left
+  // the node wants it, so that the home tells this node of a deletion.
   [[nodiscard]] bool is_late_copy() const { return inbound && !put_request; }
   [[nodiscard]] bool has_bytes() const { return is_here() || writing || inbound; }
   [[nodiscard]] bool is_read_back() const { return spilled && spilling; }
@@ -83,8 +83,8 @@ struct LocalObject {
   }
 };
 
-// Everything a home needs to know. `wants` is false while its range is not reserved: a node without
-// a reservation is nobody's sender (design decision 6).
+// Everything a home needs to know. `wants` is false while the range of what has not come is not
+// reserved: a node without a reservation is nobody's sender (design decision 6).
 Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range);
 
 }  // namespace hoplite

@@ -52,7 +52,7 @@ void ReduceTree::locate_members(const ObjectId& target, Plan& plan) {
 }
 
 // When the last one is here: those that their caller has found need not be asked for. Before, the
-// answers take no time that anybody waits for, and come together. Returns whether it goes on.
+// answers take no time that a caller waits for, and come together. Returns whether it goes on.
 bool ReduceTree::take_in_found(const ObjectId& target, Plan& plan, const Membership& view) {
   const auto is_found = [&](const auto& asked) {
     return plan.source_meta && view.is_live(asked.second.front().holder);
@@ -82,8 +82,8 @@ std::optional<Locate> ReduceTree::poll_locate() {
   return std::nullopt;
 }
 
-// The running reduces that ask for a source. Cost: O(those that ask for any), for the plans that
-// have ended stay as long as their targets.
+// The running reduces that ask for a source. Cost: O(those that ask for any), because the plans
+// that have ended stay as long as their targets.
 std::vector<ReduceTree::Plans::value_type*> ReduceTree::seekers_of(const ObjectId& source) {
   std::vector<Plans::value_type*> found;
   std::erase_if(seeking_, [&](const ObjectId& target) {
