@@ -55,7 +55,7 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void set_rate(std::size_t node, std::uint64_t rate_bytes_per_s);
   // The member that lies says no more, and dies.
   void end_lies();
-  // True of an object that only honest members have had to do with.
+  [[nodiscard]] std::uint64_t lies_told() const { return lies_told_; }
   [[nodiscard]] bool is_honest(const ObjectId& object) const;
   void fail_disks(std::uint32_t per_mille) { config_.disk_faults_per_mille = per_mille; }
   void calm() { network_.calm(); }

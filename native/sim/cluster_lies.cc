@@ -22,7 +22,7 @@ constexpr std::size_t kTransfersMax = 16;  // of which the liar knows
 // It lies about half of all objects; of the others it says only what their home may say.
 bool may_lie_about(const ObjectId& object) { return object.bytes[9] % 2 == 0; }
 
-// True of what the home of its object alone may say. Whoever is not the home lies without effect.
+// True of what the home of its object alone may say. A lie of another member has no effect.
 bool is_of_a_home(const PeerMessage& body) {
   return std::holds_alternative<Grant>(body) || std::holds_alternative<Located>(body) ||
          std::holds_alternative<PushTo>(body) || std::holds_alternative<Drop>(body) ||
@@ -109,9 +109,10 @@ void Cluster::renew_lease(NodeId receiver, const MessageIn& heard) {
 
 // ---- one member that lies ----
 
-// True of an object that only honest members have had to do with: nobody asked the liar for it, the
-// liar tells no lies about it and was never its home, because a member that has always been there,
-// and that no other has ever taken for dead, comes first. Of a reduce, its sources must be so too.
+// True of an object that only honest members have had to do with: no client asked the liar for it,
+// the liar tells no lies about it and was never its home, because a member that has always been
+// there, and that no member has ever taken for dead, comes first. Of a reduce, its sources must be
+// so too.
 bool Cluster::is_honest(const ObjectId& object) const {
   if (!config_.liar) return true;
   const NodeId liar = nodes_[*config_.liar]->id;
@@ -171,6 +172,7 @@ void Cluster::tell_lie(Node& node) {
     if (is_honest(object)) name(said->message.body, object);
   }
   if (!may_carry(said->message.body)) said->payload.clear();
+  ++lies_told_;
   if (config_.trace) trace(node, "  lies: " + describe(said->message));
   send_frame(node, nodes_[to]->id, said->message, said->payload, 0);
 }

@@ -47,6 +47,7 @@ struct ClusterTables {
   std::set<ObjectId> asked_of_liar_;
   std::map<ObjectId, const Request*> reduces_;  // by target
   bool lies_ = false;
+  std::uint64_t lies_told_ = 0;
 };
 
 }  // namespace hoplite::sim

@@ -74,7 +74,7 @@ void add_by_bits(Draw& draw) {
   if (config.canary == Canary::kNone && bits / 16384 % 4 == 0) config.withheld_per_mille = 300;
 }
 
-// Every bound of a queue, a table or a turn: 8 to 16 of what it counts, or two to four blocks.
+// Every bound of a queue, a table or a turn: 8 to 16 of what it counts, or a few blocks.
 void shrink_limits(ClusterConfig& config, Prng prng) {
   const auto count = [&prng] { return 8 + prng.below(9); };
   const auto blocks = [&] { return (2 + prng.below(3)) * config.engine.block_bytes_max; };

@@ -29,12 +29,13 @@ using hoplite::sim::RunOptions;
 using hoplite::sim::World;
 
 std::uint64_t current_seed = 0;
+std::string modes;  // as given, with a space before each word
 
 void name_the_seed() noexcept {
   std::fflush(stdout);
-  std::fprintf(stderr, "seed %llu aborts; replay it with --seed %llu --trace\n",
+  std::fprintf(stderr, "seed %llu aborts; replay it with --seed %llu%s --trace\n",
                static_cast<unsigned long long>(current_seed),
-               static_cast<unsigned long long>(current_seed));
+               static_cast<unsigned long long>(current_seed), modes.c_str());
 }
 
 std::optional<Canary> canary_named(std::string_view name) {
@@ -161,6 +162,8 @@ int run_seeds(RunOptions options, std::uint64_t count) {
     std::printf("seed %llu failed (%s)\n", static_cast<unsigned long long>(options.seed),
                 result.summary.c_str());
     for (const auto& failure : result.failures) std::printf("  %s\n", failure.c_str());
+    std::printf("  replay it with --seed %llu%s\n", static_cast<unsigned long long>(options.seed),
+                modes.c_str());
   }
   std::printf("%llu seeds from %llu: %llu failed; %llu requests answered in %llu turns\n",
               static_cast<unsigned long long>(count), static_cast<unsigned long long>(first),
@@ -179,6 +182,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
     const bool has_value = i + 1 < argc;
+    const bool is_mode = name == "--limits" || name == "--turns" || name == "--liar";
+    if (is_mode && has_value) modes.append(" ").append(name).append(" ").append(argv[i + 1]);
     if (name == "--trace") {
       options.trace = true;
     } else if (name == "--scale") {

@@ -82,8 +82,11 @@ class Run {
     RunResult result;
     result.failures = cluster_.checker().failures();
     result.events = cluster_.events();
+    result.lies = cluster_.lies_told();
     for (const Request& request : cluster_.requests()) {
-      if (request.answered) ++result.answered;
+      if (!request.answered) continue;
+      ++result.answered;
+      if (cluster_.is_honest(request.object)) ++result.answered_honest;
     }
     result.summary = std::to_string(config_.nodes) + " nodes, " +
                      std::to_string(config_.engine.broadcast_stripes) + " stripes, " +

@@ -17,6 +17,8 @@ struct RunResult {
   std::string summary;                // what kind of run it was
   std::uint64_t events = 0;
   std::uint64_t answered = 0;
+  std::uint64_t lies = 0;             // that the liar told
+  std::uint64_t answered_honest = 0;  // of what it could not lie about
 };
 
 [[nodiscard]] RunResult random_run(const RunOptions& options);

@@ -11,11 +11,12 @@
 namespace hoplite::sim {
 namespace {
 
-void expect_clean(const RunOptions& options) {
-  const RunResult result = random_run(options);
+RunResult expect_clean(const RunOptions& options) {
+  RunResult result = random_run(options);
   for (const std::string& failure : result.failures) {
     ADD_FAILURE() << "seed " << options.seed << " (" << result.summary << "): " << failure;
   }
+  return result;
 }
 
 TEST(RandomRun, KeptSeedsPass) {
@@ -53,9 +54,14 @@ TEST(RandomRun, SeedsPassWithRealTurnsAndUnfairSchedules) {
 }
 
 TEST(RandomRun, SeedsPassWithAMemberThatLies) {
+  std::uint64_t lies = 0, honest = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    expect_clean({.seed = seed, .liar = Choice::kAlways});
+    const RunResult result = expect_clean({.seed = seed, .liar = Choice::kAlways});
+    lies += result.lies;
+    honest += result.answered_honest;
   }
+  EXPECT_GT(lies, 1000U);
+  EXPECT_GT(honest, 100U);
 }
 
 TEST(RandomRun, SameSeedGivesTheSameRun) {
