@@ -65,7 +65,6 @@ class Directory {
   using Edge = Entry::Edge;
   using Holder = Entry::Holder;
   using Query = Entry::Query;
-
   // claims (directory.cc)
   void hear(NodeId from, const Claim& claim, Epoch epoch, Instant now);
   bool end_silence(NodeId node, Instant now);
