@@ -1,8 +1,8 @@
-// One shard of the object directory: for each object whose home is this node, who holds what, how
-// far, who waits, and who may send to whom. Soft state, rebuilt from claims after a change of view
-// or a broken link; until then it grants on what it knows and says of nothing that it is lost
-// (design decision 3). Queries may come before the object. Invariants: per stripe the edges form a
-// forest rooted at complete or producing holders. SPDX-License-Identifier: Apache-2.0
+// One shard of the object directory: for each object whose home is this node, which nodes hold
+// what, how far, which wait, and which sends to which. Soft state, rebuilt from claims after a
+// change of view or a broken link; until then it grants on what it knows and says of nothing that
+// it is lost (design decision 3). Queries may come before the object. Invariants: per stripe the
+// edges form a forest rooted at complete or producing holders. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>

@@ -11,8 +11,8 @@ namespace {
 // All nodes have declined to keep an object: one may have room by then.
 constexpr Duration kAdoptRetry = 1_s;
 
-// Who tells of the last reference: the caller's node of a reduce, else the node that put it, also
-// when others keep it for that one.
+// The node that tells of the last reference: the caller's node of a reduce, else the node that put
+// it, also when other nodes keep it for that one.
 NodeId owner_of(const DirectoryEntry& entry) {
   if (entry.reduce) return entry.reduce->caller;
   NodeId owner = kNoNode;

@@ -32,7 +32,7 @@ std::uint16_t stripes_for(const DirectoryEntry& entry, const EngineConfig& confi
   return static_cast<std::uint16_t>(std::min<std::uint32_t>(config.broadcast_stripes, blocks));
 }
 
-// Does anybody have a stripe of it, or make one?
+// Does any node have a stripe of it, or make one?
 bool is_held(const DirectoryEntry& entry) {
   return std::any_of(entry.holders.begin(), entry.holders.end(), [](const auto& holder) {
     return std::any_of(holder.second.stripes.begin(), holder.second.stripes.end(),

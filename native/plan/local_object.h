@@ -84,7 +84,7 @@ struct LocalObject {
 };
 
 // Everything a home needs to know. `wants` is false while the range of what has not come is not
-// reserved: a node without a reservation is nobody's sender (design decision 6).
+// reserved: a node without a reservation sends to no node (design decision 6).
 Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range);
 
 }  // namespace hoplite

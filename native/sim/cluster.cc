@@ -7,7 +7,7 @@
 namespace hoplite::sim {
 namespace {
 
-constexpr std::size_t kHopsOfADelete = 8;  // from its client to all who have some, and back
+constexpr std::size_t kHopsOfADelete = 8;  // from its client to all nodes that have some, and back
 
 }  // namespace
 
