@@ -375,14 +375,21 @@ TEST_F(DirectoryShard, AsksEveryMemberForAnAttemptThatIsDeletedBeforeItIsHeardOf
   EXPECT_EQ(only<Deleted>(kC).upto, Incarnation{2});
 }
 
-TEST_F(DirectoryShard, AwaitsTheMemberThatItHasAskedToAdoptWhatIsDeleted) {
+class Adopting : public DirectoryShard {
+ protected:
+  static NodeId asked_to_adopt(const std::vector<Parcel>& sent) {
+    NodeId adopter = kNoNode;
+    for (const NodeId node : {kHome, kB, kC, kD}) {
+      if (!of<Adopt>(sent, node).empty()) adopter = node;
+    }
+    return adopter;
+  }
+};
+
+TEST_F(Adopting, AwaitsTheMemberThatItHasAskedToAdoptWhatIsDeleted) {
   has(kA);
   directory_.handle_draining(kA, true, now_);
-  const auto sent = take();
-  NodeId adopter = kNoNode;
-  for (const NodeId node : {kHome, kB, kC, kD}) {
-    if (!of<Adopt>(sent, node).empty()) adopter = node;
-  }
+  const NodeId adopter = asked_to_adopt(take());
   ASSERT_NE(adopter, kNoNode);
   remove(kA, 1);
   EXPECT_EQ(only<Drop>(adopter).upto, Incarnation{1});
@@ -390,18 +397,14 @@ TEST_F(DirectoryShard, AwaitsTheMemberThatItHasAskedToAdoptWhatIsDeleted) {
   EXPECT_EQ(only<Deleted>(kA).upto, Incarnation{1});
 }
 
-// The adopter's arena is full: it evicts the orphan as soon as it has it. Its claims were heard
-// before the answer of the node that drains, and the object went to and fro without end.
-TEST_F(DirectoryShard, HandsAnOrphanOverOnce) {
+// The adopter's arena is full: it evicts the orphan as soon as it has it. If its claims, which are
+// heard before the answer of the node that drains, lead to an adoption, that goes on without end.
+TEST_F(Adopting, HandsAnOrphanOverOnce) {
   has(kA);
   directory_.handle_orphan({kObject, Incarnation{1}}, now_);
   take();
   directory_.handle_draining(kA, true, now_);
-  const auto sent = take();
-  NodeId adopter = kNoNode;
-  for (const NodeId node : {kHome, kB, kC, kD}) {
-    if (!of<Adopt>(sent, node).empty()) adopter = node;
-  }
+  const NodeId adopter = asked_to_adopt(take());
   ASSERT_NE(adopter, kNoNode);
   claim(adopter, {.wants = true, .pinned = true});
   take();
