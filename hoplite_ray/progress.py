@@ -22,6 +22,7 @@ from hoplite_ray.errors import HopliteError
 
 PATIENCE_S = 1.0  # before the line: shorter waits are over before it is read
 _LOOK_S = 0.25
+_CALL_S = 1.0  # for the node's answer to one look
 _RATE_SHARE = 0.3  # of the newest look in the rate that is shown
 _WIDTH_MAX = 110
 _BAR_WIDTH, _BAR_WIDTH_MIN = 20, 4  # where a terminal is narrow the figures are worth more
@@ -71,12 +72,16 @@ class ProgressLine:
         so_far = Progress(len(self._object_ids))
         try:
             while not self._is_over.is_set():
-                rows = await calls.transfers(control, limit=1000, timeout_s=1.0)
-                mine = [row for row in rows if row.target_id in self._object_ids]
-                so_far.look(mine, time.monotonic() - self._began_s, self._ended())
-                excess = len(f"{self._what}: {so_far}") - _width()
-                bar_width = _BAR_WIDTH - max(excess, 0)
-                _write(f"{self._what}: {so_far.text(bar_width)}")
+                try:
+                    rows = await calls.transfers(control, limit=1000, timeout_s=_CALL_S)
+                except HopliteError:  # a busy node: the next call may be answered
+                    _write(f"{self._what}: this machine's node does not answer")
+                else:
+                    mine = [row for row in rows if row.target_id in self._object_ids]
+                    so_far.look(mine, time.monotonic() - self._began_s, self._ended())
+                    excess = len(f"{self._what}: {so_far}") - _width()
+                    bar_width = _BAR_WIDTH - max(excess, 0)
+                    _write(f"{self._what}: {so_far.text(bar_width)}")
                 await asyncio.to_thread(self._is_over.wait, _LOOK_S)
         finally:
             _write("", end="\r")

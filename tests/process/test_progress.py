@@ -67,6 +67,17 @@ def test_ctrl_c_leaves_nothing_behind(nodes: Nodes) -> None:
         assert window.seen.partition("interrupted")[0].endswith(" \r")
 
 
+def test_the_line_outlives_a_node_that_does_not_answer_for_a_while(nodes: Nodes) -> None:
+    source = program(nodes, new_id()).replace("try:", "try:\n    print('attached', flush=True)")
+    with terminal(source) as window:
+        window.until("attached")
+        with stopped(nodes.processes[1]):
+            window.until("this machine's node does not answer")
+        window.until(r"nothing has come after \d+ s")
+        window.press("\x03")
+        window.until(r"threads \[\]")
+
+
 AGAIN = """
 print(sys.stdin.readline().strip(), store.get(bytes.fromhex({object_id!r})).nbytes)
 """
