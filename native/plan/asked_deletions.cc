@@ -18,7 +18,7 @@ bool AskedDeletions::has_room(NodeId home) const {
 }
 
 void AskedDeletions::hold(NodeId home, Held held) {
-  lines_[home].push_back(std::move(held));
+  lines_[home].push_back(held);
   ++held_;
 }
 
@@ -26,7 +26,7 @@ std::optional<AskedDeletions::Held> AskedDeletions::poll_held() {
   const auto line =
       std::ranges::find_if(lines_, [this](const auto& each) { return has_room(each.first); });
   if (line == lines_.end()) return std::nullopt;
-  Held held = std::move(line->second.front());
+  const Held held = line->second.front();
   line->second.pop_front();
   if (line->second.empty()) lines_.erase(line);
   --held_;
@@ -62,7 +62,7 @@ void AskedDeletions::handle_view(const Membership& view) {
     ++counts_[note.home];
   }
   for (auto& [home, line] : std::exchange(lines_, {})) {
-    for (Held& held : line) lines_[view.home_of(held.command.object)].push_back(std::move(held));
+    for (const Held& held : line) lines_[view.home_of(held.command.object)].push_back(held);
   }
 }
 

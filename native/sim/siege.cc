@@ -29,7 +29,7 @@ ObjectMeta floats(std::uint64_t size_bytes, std::uint32_t block_bytes = kBlockBy
 // What is said is about few things, so that lies meet what is true: mostly about the first object
 // of each node's part of the directory, and of one shape.
 Liar::Pools pools() {
-  constexpr int kOften = 8;
+  constexpr std::size_t kOften = 8;
   Membership view(kSelf);
   HOPLITE_CHECK(view.handle_view(Epoch{1}, all_members()));
   Liar::Pools pools;
@@ -38,7 +38,8 @@ Liar::Pools pools() {
   while (counts[kSelf] < 3 || counts[kLiar] < 3 || counts[kSilent] < 3) {
     if (++id.bytes[0] == 0) ++id.bytes[1];
     const int before = counts[view.home_of(id)]++;
-    if (before < 3) pools.objects.insert(pools.objects.end(), before == 0 ? kOften : 1, id);
+    if (before < 3)
+      pools.objects.insert(pools.objects.end(), before == 0 ? kOften : std::size_t{1}, id);
   }
   pools.metas = {ObjectMeta{},
                  floats(0),
