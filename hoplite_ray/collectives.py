@@ -81,7 +81,7 @@ class Collectives(ABC):
                  1 / (n - 1) of the result and holds size_bytes for it; deterministic: and of its
                  share up to min(count, sources / 2) copies, twice as wide for 16-bit floats, for
                  what waits for its neighbour.
-        Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; docs/design.md.
+        Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; design decision 5.
         """
         pending = self._begin_reduce_of(target, sources, op, count, deterministic=deterministic)
         return pending.result(timeout_s)

@@ -49,7 +49,7 @@ def reduce(
     Cost:    every other node folds a share of the bytes; the caller's receives the result.
              `deterministic`: each of them keeps up to min(count, sources / 2) copies of its share
              until their neighbours in the tree come, twice as wide for 16-bit floats.
-    Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; docs/design.md decision 5.
+    Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; design decision 5.
     """
     return _reduced(source_refs(refs, "reduce"), op, count, deterministic, everywhere=False)
 

@@ -1,6 +1,6 @@
 // The one thread of a process that moves bytes of worlds when no caller does, and hears of peers
 // that die: for all worlds, however many. Sleeps while nothing waits. Any thread may call it.
-// Design decisions 9 and 12. SPDX-License-Identifier: Apache-2.0
+// Design decision 22. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/types.h>

@@ -5,7 +5,7 @@
 //  - An operation has succeeded if and only if its state says kDone; nothing succeeds after the
 //  end.
 //  - The caller's memory is not touched once the operation's state is not kPending.
-// MultiWorld; design decision 12. SPDX-License-Identifier: Apache-2.0
+// MultiWorld; design decision 22. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <atomic>

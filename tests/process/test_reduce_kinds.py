@@ -1,4 +1,4 @@
-"""Every dtype and operation over real nodes, equal to numpy within what docs/design.md promises.
+"""Every dtype and operation over real nodes, equal to numpy within what decision 5h promises.
 
 Integers, bools, max and min: exactly. Float sums, products and means: each of the n - 1 operations
 is off by half a unit at most. 16-bit floats: as float32, and then rounded once.
