@@ -56,7 +56,7 @@ pictures: $(ready)/package $(venv)/.dev
 
 # The documentation as a site, in build/site.
 docs: $(ready)/package $(venv)/.dev
-	mkdocs build
+	NO_MKDOCS_2_WARNING=1 mkdocs build
 
 # 5,000 random lives of a cluster, and 5,000 with all limits small; each that fails prints its seed.
 # And every order of events in small worlds, as far as 300,000 states of each go; what fails prints
