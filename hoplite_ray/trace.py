@@ -1,7 +1,8 @@
 """The life of one object as text: which file of which process had it in hand, and when.
 
 A node started with the option `trace=1` writes one line to its log for each command, event and
-action that names an object. `stations` reads them back as the walk that docs/design.md lists.
+action that names an object. `stations` reads them back as the walk that
+docs/internals/architecture.md lists.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 // process of the same machine is answered at once, and may ask again at once. It pays only while
 // both are awake: whose last wait was not a moment ago doesn't look at all. And only while there
 // are cores for it: who has looked in vain rests, twice as long each time, and so spends a
-// hundredth of his time on it at most. One thread at a time. Design, "Threads".
+// hundredth of his time on it at most. One thread at a time. docs/internals/architecture.md.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-"""A block crosses at most eight files in three processes, and docs/design.md lists them."""
+"""A block crosses at most eight files in three processes, and a page lists them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ROOT = Path(__file__).parents[2]
 FILES_MAX = 8
 
 
-def test_the_design_lists_the_stations_in_order() -> None:
-    text = (ROOT / "docs/design.md").read_text()
-    part = text.split("### Follow the block")[1].split("###")[0]
+def test_the_page_lists_the_stations_in_order() -> None:
+    text = (ROOT / "docs/internals/architecture.md").read_text()
+    part = text.split("\n## Follow the block")[1].split("\n## ")[0]
     assert re.findall(r"^\d\. `([^`]+)`", part, re.MULTILINE) == [s.file for s in STATIONS]
     assert len(STATIONS) <= FILES_MAX
     assert all((ROOT / station.file).is_file() for station in STATIONS)
