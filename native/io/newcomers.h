@@ -1,7 +1,7 @@
 // Who has connected and not proven itself yet, and who of these goes when there are too many: the
 // oldest of the address that has most, so that one stranger at one address holds no place that
 // somebody else needs. Addresses of IPv6 count by their network, for everybody has the rest of it.
-// Plain state. Reactor thread only. Design decision 19. SPDX-License-Identifier: Apache-2.0
+// Plain state. Reactor thread only. Design decision 19d. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // TLS 1.3 between nodes, by OpenSSL, where the option data_tls asks for it: both ends show a
 // certificate that our authority has signed. A session is one connection's; it turns what is to be
 // sent into records, which wait here until the kernel has taken them, so that no write is ever half
-// done, and opens those that come. It owns no descriptor. One thread at a time; design decision 15.
+// done, and opens those that come. It owns no descriptor. One thread at a time; decision 15b.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -8,7 +8,7 @@
 //  - What has landed is never lost: a receive that is cancelled in mid-message leaves the message
 //    to the next one. What a sender has begun is finished from a copy when it is cancelled.
 //  - A caller's buffer is its own again as soon as its operation has ended, however it did.
-// MultiWorld, with eager and rendezvous as in MPI; docs/design.md. One thread at a time.
+// MultiWorld, with eager and rendezvous as in MPI; design decision 22a. One thread at a time.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

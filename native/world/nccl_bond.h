@@ -7,7 +7,7 @@
 //    more: when their kernels have ended, or the communicator was aborted, or that has taken
 //    kAbortLimit and it is leaked.
 //  - The world's lock is never taken with this one's held.
-// NCCL's user guide, "Fault tolerance"; design decision 22. SPDX-License-Identifier: Apache-2.0
+// NCCL's user guide, "Fault tolerance"; design decision 22c. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <condition_variable>

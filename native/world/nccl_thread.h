@@ -1,6 +1,6 @@
 // The one thread of a process that calls NCCL: so all operations of a device are issued in one
 // order, and no caller waits for a library. Sleeps while nothing is under way; what runs on a
-// device rings it when it is over. Any thread may call it. Design decision 22.
+// device rings it when it is over. Any thread may call it. Design decision 22c.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
 // The bytes of one edge, in order, in both directions: what a transport is. Whoever holds the
-// world's lock may call it. docs/design.md, "Worlds". SPDX-License-Identifier: Apache-2.0
+// world's lock may call it. Design decision 22. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/uio.h>

@@ -5,7 +5,7 @@
 // there is checked like bytes from a socket.
 //  - The memory has no name and its seals keep its size, so that a peer can neither leave it behind
 //    nor take it from under us.
-// MultiWorld's shared-memory edges; docs/design.md. SPDX-License-Identifier: Apache-2.0
+// MultiWorld's shared-memory edges; design decision 22g. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <atomic>

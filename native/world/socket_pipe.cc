@@ -21,7 +21,7 @@ namespace {
 // Sixteen messages of 4 KiB by one call. More is copied once more without saving calls.
 constexpr std::size_t kReadAheadBytes = 64_KiB;
 // Of a large message, before its reader wakes up: more lets the sender run dry, less is a wake-up
-// for each segment (docs/design.md).
+// for each segment (design decision 22g).
 constexpr std::uint64_t kEnoughBytesMax = 64_KiB;
 
 // What a session of TLS may have in hand of a record that has not come whole. No poller counts it.

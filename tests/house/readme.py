@@ -1,17 +1,19 @@
-"""What the pages say is there: two set-up commands, code that parses, paths, design decisions."""
+"""What the pages say is there: two set-up commands, code that parses, paths, decisions."""
 
 from __future__ import annotations
 
 import ast
 import re
+from string import ascii_lowercase
 
 from tests.house.tree import Tree
 
 SET_UP = ["make demo", "make test"]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
-DECISION = re.compile(r"^\*\*(\d+)\. ", re.M)
-NAMED_DECISIONS = re.compile(r"\bdecisions? ((?:\d+(?:, | and )?)+)")
+RECORD = re.compile(r"docs/internals/decisions/(\d{4})([a-z]?)-[a-z0-9-]+\.md")
+RECORD_HEADING = re.compile(r"# (\d+)([a-z]?)\. \S")
+NAMED_DECISIONS = re.compile(r"\bdecisions? ((?:\d+[a-z]?(?:, | and )?)+)\b")
 IN_BACKTICKS = re.compile(r"`([\w./-]+)`")
 TEST_NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 FOLDERS = re.compile(r"(docs|native|hoplite_ray|tests|examples|benchmarks|serve_integration|\.ci)/")
@@ -68,16 +70,32 @@ def paths(tree: Tree) -> list[str]:
 
 
 def decisions(tree: Tree) -> list[str]:
-    """docs/design.md counts its decisions from 1, and whoever names one names one of these."""
-    numbers = [int(each) for each in DECISION.findall(tree.read("docs/design.md"))]
+    """Records are 1 to N, or lettered parts of one, and every citation is of one that exists."""
     found = []
+    records: list[tuple[int, str]] = []
+    for path in tree.matching(r"docs/internals/decisions/\d.*"):
+        name, heading = RECORD.fullmatch(path), RECORD_HEADING.match(tree.read(path))
+        if name is None or heading is None or _record(name) != _record(heading):
+            found.append(f"{path}: its name and its heading are of no decision, or of two")
+        else:
+            records.append(_record(name))
+    numbers = [number for number, letter in records if not letter]
     if numbers != list(range(1, len(numbers) + 1)):
-        found.append(f"docs/design.md: its decisions are numbered {numbers}")
-    for path in [*tree.cpp, *tree.python, *tree.matching(r"docs/.*\.md")]:
+        found.append(f"docs/internals/decisions: the decisions are numbered {numbers}")
+    for number in sorted({number for number, _ in records}):
+        letters = "".join(letter for each, letter in records if each == number)
+        if number not in numbers or letters != ascii_lowercase[: len(letters)]:
+            found.append(f"docs/internals/decisions: the parts of {number} are '{letters}'")
+    known = {f"{number}{letter}" for number, letter in records}
+    for path in [*tree.cpp, *tree.python, *tree.matching(r"(docs/.*|README)\.md")]:
         for named in NAMED_DECISIONS.findall(tree.read(path)):
-            unknown = [each for each in re.findall(r"\d+", named) if int(each) not in numbers]
+            unknown = [each for each in re.findall(r"\d+[a-z]?", named) if each not in known]
             found += [f"{path}: there is no design decision {each}" for each in unknown]
     return found
+
+
+def _record(match: re.Match[str]) -> tuple[int, str]:
+    return int(match[1]), match[2]
 
 
 def _exists_as_file_or_unit(tree: Tree, name: str) -> bool:

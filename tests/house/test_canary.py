@@ -57,6 +57,10 @@ GROWTH = {
 }
 
 
+def record(name: str) -> str:
+    return f"docs/internals/decisions/{name}.md"
+
+
 def times(**seconds: float) -> Files:
     """A recorded gate, in which every other folder took a second."""
     took = {**dict.fromkeys(budgets.BUDGET_S, 1.0), **seconds}
@@ -303,15 +307,44 @@ CASES: list[tuple[Checker, Files, Files]] = [
         {"README.md": "`tests/a.py::test_b`", "tests/a.py": "def test_a() -> None: ...\n"},
         {"README.md": "`tests/a.py::test_a`", "tests/a.py": "def test_a() -> None: ...\n"},
     ),
-    (
+    (  # a number is missing
         readme.decisions,
-        {"docs/design.md": "**1. One.**\n\n**1. Two.**\n"},
-        {"docs/design.md": "**1. One.**\n\n**2. Two.**\n"},
+        {record("0001-one"): "# 1. One\n", record("0003-three"): "# 3. Three\n"},
+        {record("0001-one"): "# 1. One\n", record("0002-two"): "# 2. Two\n"},
     ),
-    (
+    (  # a number is there twice
         readme.decisions,
-        {"docs/design.md": "**1. One.**\n", "native/a.h": "// Design decisions 1 and 3.\n"},
-        {"docs/design.md": "**1. One.**\n", "native/a.h": "// Design decision 1.\n"},
+        {record("0001-one"): "# 1. One\n", record("0001-uno"): "# 1. One\n"},
+        {record("0001-one"): "# 1. One\n", record("0001a-uno"): "# 1a. One\n"},
+    ),
+    (  # name and heading differ
+        readme.decisions,
+        {record("0001-one"): "# 2. One\n"},
+        {record("0001-one"): "# 1. One\n"},
+    ),
+    (  # a letter is missing
+        readme.decisions,
+        {record("0001-one"): "# 1. One\n", record("0001b-uno"): "# 1b. One\n"},
+        {record("0001-one"): "# 1. One\n", record("0001a-uno"): "# 1a. One\n"},
+    ),
+    (  # a part is of no decision
+        readme.decisions,
+        {record("0001a-one"): "# 1a. One\n"},
+        {record("0001-one"): "# 1. One\n", "docs/internals/decisions/README.md": ""},
+    ),
+    (  # a number is cited that is not there
+        readme.decisions,
+        {record("0001-one"): "# 1. One\n", "native/a.h": "// Design decisions 1 and 3.\n"},
+        {record("0001-one"): "# 1. One\n", "native/a.h": "// Design decision 1.\n"},
+    ),
+    (  # a letter is cited that is not there
+        readme.decisions,
+        {record("0001-one"): "# 1. One\n", "docs/a.md": f"(decision {1}a)\n"},
+        {
+            record("0001-one"): "# 1. One\n",
+            record("0001a-one"): "# 1a. One\n",
+            "docs/a.md": f"(decisions 1 and {1}a)\n",
+        },
     ),
     (
         growth.table,
