@@ -29,7 +29,7 @@ from hoplite_ray.plugin.attachment import (
 )
 from hoplite_ray.plugin.collecting import Gathered
 from hoplite_ray.plugin.fetching import PendingValue, PendingValues, results
-from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.sharing import left_s
 from hoplite_ray.refs import Layout, short_name
 

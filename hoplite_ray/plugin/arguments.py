@@ -13,7 +13,7 @@ import ray
 
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.plugin.array import Array
-from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.refs import ReduceOp
 
 Gettable: TypeAlias = "Ref | Array"

@@ -17,7 +17,7 @@ import ray
 from hoplite_ray.dtypes import Kind
 from hoplite_ray.pending import Pending, shown
 from hoplite_ray.plugin import array as arrays
-from hoplite_ray.plugin import combining, seams
+from hoplite_ray.plugin import combining
 from hoplite_ray.plugin.api import (
     begun,
     deletable,
@@ -43,7 +43,8 @@ from hoplite_ray.plugin.fetching import (
     in_thread,
     put_async_of,
 )
-from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.sharing import left_s
 from hoplite_ray.refs import ReduceOp
 

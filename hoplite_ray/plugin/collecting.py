@@ -9,7 +9,7 @@ import asyncio
 from typing import Any
 
 from hoplite_ray.plugin.array import Array
-from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.source import Source, TakeBare, resolve
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import ray
 
 from hoplite_ray.errors import HopliteError, InvalidArgumentError, WrongTypeError
-from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.api import ray_values
 from hoplite_ray.plugin.arguments import (
     checked_count,
@@ -21,7 +20,8 @@ from hoplite_ray.plugin.array import Array
 from hoplite_ray.plugin.attachment import Attachment, attachment
 from hoplite_ray.plugin.bare import attend
 from hoplite_ray.plugin.reducing import Combination
-from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.refs import ReduceOp
 
 

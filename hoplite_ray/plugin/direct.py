@@ -11,7 +11,7 @@ import threading
 from ray.experimental import register_tensor_transport
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.plugin import direct_seams
+from hoplite_ray.plugin.seams import direct as direct_seams
 
 NAMES = frozenset({"HOPLITE", "HOPLITE_NUMPY"})
 

@@ -17,7 +17,7 @@ from typing import Any
 import ray
 
 from hoplite_ray.errors import ControlError
-from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.seams import core as seams
 
 _CONNECT_S = 2.0
 

@@ -20,7 +20,7 @@ from typing import Any
 import ray
 
 from hoplite_ray.errors import HopliteError
-from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.stewards import steward_on
 
 _logger = logging.getLogger("hoplite_ray.holding")

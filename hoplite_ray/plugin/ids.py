@@ -15,7 +15,7 @@ import threading
 from collections import OrderedDict
 from functools import cache
 
-from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.refs import OBJECT_ID_BYTES
 
 _TASKS_REMEMBERED = 16_384  # calls of one process that have made arrays and may still be running

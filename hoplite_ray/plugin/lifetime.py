@@ -16,8 +16,8 @@ from contextlib import suppress
 import ray
 
 from hoplite_ray.errors import HopliteError
-from hoplite_ray.plugin import seams
-from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams.core import Ref
 
 _logger = logging.getLogger("hoplite_ray.lifetime")
 

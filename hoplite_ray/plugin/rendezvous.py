@@ -13,7 +13,7 @@ from urllib.parse import quote
 import ray
 
 from hoplite_ray.errors import ControlError, HopliteError
-from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.threads import begin
 
 T = TypeVar("T")

@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 import ray
 
 from hoplite_ray.plugin import array as arrays
-from hoplite_ray.plugin import seams, value_seams
 from hoplite_ray.plugin.array import PADDED_BYTES, Array
-from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import values as value_seams
+from hoplite_ray.plugin.seams.core import Ref
 
 # A handle, padded or not, is below this, unless its value has hundreds of arrays; what is larger
 # stays where it is until a task there has looked.

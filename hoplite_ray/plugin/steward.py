@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import ray
 
 from hoplite_ray.errors import NodeLostError
-from hoplite_ray.plugin import flag, seams
+from hoplite_ray.plugin import flag
 from hoplite_ray.plugin.anchors import StewardLife
 from hoplite_ray.plugin.array import Array
 from hoplite_ray.plugin.attachment import attachment
@@ -33,7 +33,8 @@ from hoplite_ray.plugin.leaving import Departure
 from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.publishing import publish_always
 from hoplite_ray.plugin.reducing import Combination, ReduceRun
-from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.stewards import guest
 from hoplite_ray.store import new_id
 

@@ -137,7 +137,7 @@ CASES: list[tuple[Checker, Files, Files]] = [
     (
         layers.imports,
         {"hoplite_ray/store.py": "def f():\n    import ray.util\n"},
-        {"hoplite_ray/plugin/seams.py": "import ray\n"},
+        {"hoplite_ray/plugin/seams/core.py": "import ray\n"},
     ),
     (
         layers.imports,

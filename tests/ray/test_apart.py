@@ -14,7 +14,9 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin import flag, seams, value_seams
+from hoplite_ray.plugin import flag
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import values as value_seams
 from hoplite_ray.plugin.source import SourceError
 from hoplite_ray.plugin.steward import Steward
 from hoplite_ray.plugin.stewards import environment_apart, steward_on

@@ -20,9 +20,10 @@ from ray.core.generated import autoscaler_pb2
 
 import hoplite_ray as hop
 from hoplite_ray.control.client import ControlClient
-from hoplite_ray.plugin import leaving, seams
+from hoplite_ray.plugin import leaving
 from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.start import NodePlace, node_name, running_node
 from hoplite_ray.plugin.stewards import steward_on
 from tests.ray.raycluster import LARGE, RayCluster, eventually

@@ -15,7 +15,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.seams import core as seams
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 
 

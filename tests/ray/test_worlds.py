@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from hoplite_ray import worlds
-from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.seams import core as seams
 from tests.ray.raycluster import RayCluster, eventually
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.plugin import awaiting, seams
+from hoplite_ray.plugin import awaiting
 from hoplite_ray.plugin.arguments import deadline_of
+from hoplite_ray.plugin.seams import core as seams
 
 
 def test_an_infinite_limit_is_none() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hoplite_ray.plugin import array as arrays
-from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.array import PADDED_BYTES, Array
+from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.refs import Layout
 
 TASK = bytes(24)

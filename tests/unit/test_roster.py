@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from hoplite_ray.plugin import seams
 from hoplite_ray.plugin.roster import Meeting
+from hoplite_ray.plugin.seams import core as seams
 
 TABLE: dict[str, bytes] = {}
 ALIVE: set[str] = set()

@@ -18,10 +18,11 @@ import pytest
 
 from hoplite_ray.codec import encode
 from hoplite_ray.errors import GetTimeoutError, NodeLostError
-from hoplite_ray.plugin import attachment, fetching, seams, sharing
+from hoplite_ray.plugin import attachment, fetching, sharing
 from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.attachment import Attachment
 from hoplite_ray.plugin.fetching import PendingValue
+from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.sharing import SharedCall
 from hoplite_ray.plugin.start import NodePlace
 

@@ -12,9 +12,10 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnschedulableError
 
 from hoplite_ray.errors import HopliteError
-from hoplite_ray.plugin import attachment, seams, stewards
+from hoplite_ray.plugin import attachment, stewards
 from hoplite_ray.plugin.anchors import StewardLife
 from hoplite_ray.plugin.attachment import Attachment
+from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.sharing import SharedCall
 from hoplite_ray.plugin.start import NodePlace, node_name
 

@@ -14,7 +14,7 @@ import ray
 import ray.experimental.rdt.rdt_store
 from ray import cloudpickle
 
-from hoplite_ray.plugin.seams import Ref, is_ray_pickling
+from hoplite_ray.plugin.seams.core import Ref, is_ray_pickling
 
 _Worker: Any = ray._private.worker.Worker
 _Manager: Any = ray.experimental.RDTManager

@@ -26,7 +26,7 @@ from ray.core.generated.common_pb2 import (  # type: ignore[attr-defined]
     RayException,
 )
 
-from hoplite_ray.plugin.seams import Ref
+from hoplite_ray.plugin.seams.core import Ref
 
 _PYTHON = ray_constants.OBJECT_METADATA_TYPE_PYTHON
 _VALUES = (
