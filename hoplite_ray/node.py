@@ -356,8 +356,8 @@ async def _is_taken_away(options: NodeOptions) -> bool:
     """
     if options.gcs_address is None:
         return False
+    from hoplite_ray.plugin.node.start import node_number
     from hoplite_ray.plugin.seams.core import drained_nodes
-    from hoplite_ray.plugin.start import node_number
 
     asked = asyncio.to_thread(drained_nodes, options.gcs_address, _ASK_S)
     try:

@@ -28,9 +28,9 @@ from hoplite_ray.plugin import flag, ids
 from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.journal import Journal
 from hoplite_ray.plugin.lifetime import Reaper
+from hoplite_ray.plugin.node.start import NodePlace, RunningNode, ensure_node, node_name
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.sharing import SharedCall, deadline_in, left_s
-from hoplite_ray.plugin.start import NodePlace, RunningNode, ensure_node, node_name
 from hoplite_ray.plugin.stewards import answered, guest_name, steward_of
 from hoplite_ray.store import Store
 

@@ -20,8 +20,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import hoplite_ray
 from hoplite_ray.errors import HopliteError
+from hoplite_ray.plugin.node.start import NodePlace, node_name
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.start import NodePlace, node_name
 
 T = TypeVar("T")
 

@@ -23,8 +23,8 @@ from hoplite_ray.control.client import ControlClient
 from hoplite_ray.plugin import leaving
 from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.node.start import NodePlace, node_name, running_node
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.start import NodePlace, node_name, running_node
 from hoplite_ray.plugin.stewards import steward_on
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 from tests.ray.rounds import Rounds, Worker, drain, living, stats_at

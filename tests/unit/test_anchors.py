@@ -15,7 +15,7 @@ import pytest
 from hoplite_ray.errors import GetTimeoutError, HopliteError
 from hoplite_ray.plugin import anchors
 from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
-from hoplite_ray.plugin.start import NodePlace
+from hoplite_ray.plugin.node.start import NodePlace
 
 TAKERS = 40  # more than one call to the steward brings
 

@@ -12,7 +12,7 @@ from hoplite_ray.errors import ControlError
 from hoplite_ray.plugin import attachment
 from hoplite_ray.plugin.attachment import Attachment
 from hoplite_ray.plugin.journal import Journal
-from hoplite_ray.plugin.start import NodePlace
+from hoplite_ray.plugin.node.start import NodePlace
 
 
 @pytest.mark.parametrize("is_driver", [True, False], ids=["driver", "worker"])

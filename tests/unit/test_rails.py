@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hoplite_ray.config import Config
-from hoplite_ray.plugin.rails import chosen
+from hoplite_ray.plugin.node.rails import chosen
 
 INTERFACES = {
     "lo": ["127.0.0.1", "::1"],

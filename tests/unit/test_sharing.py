@@ -22,9 +22,9 @@ from hoplite_ray.plugin import attachment, fetching, sharing
 from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.attachment import Attachment
 from hoplite_ray.plugin.fetching import PendingValue
+from hoplite_ray.plugin.node.start import NodePlace
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.sharing import SharedCall
-from hoplite_ray.plugin.start import NodePlace
 
 STORE = SimpleNamespace(is_alive=True)
 NOW = 0.0  # a deadline that has passed

@@ -15,9 +15,9 @@ from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin import attachment, stewards
 from hoplite_ray.plugin.anchors import StewardLife
 from hoplite_ray.plugin.attachment import Attachment
+from hoplite_ray.plugin.node.start import NodePlace, node_name
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.sharing import SharedCall
-from hoplite_ray.plugin.start import NodePlace, node_name
 
 HERE, OTHER, THIRD = "aa" * 28, "bb" * 28, "cc" * 28
 

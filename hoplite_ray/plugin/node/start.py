@@ -40,7 +40,7 @@ from hoplite_ray.errors import (
     WireVersionMismatchError,
 )
 from hoplite_ray.files import replace_file
-from hoplite_ray.plugin import rails
+from hoplite_ray.plugin.node import rails
 from hoplite_ray.plugin.seams import core as seams
 
 _START_S = 60.0  # a node is up in 0.3 s; a loaded machine has been seen to take 20

@@ -1,4 +1,4 @@
-"""Where a Ray cluster's nodes are: `python -m hoplite_ray.plugin.discovery [RAY_ADDRESS]`.
+"""Where a Ray cluster's nodes are: `python -m hoplite_ray.plugin.node.discovery [RAY_ADDRESS]`.
 
 Prints a line once Ray is imported, then one line of JSON, and ends. The `hoplite-ray` command runs
 it as a process of its own, which it can end in time: Ray's client of a cluster that does not answer
