@@ -31,7 +31,7 @@ from hoplite_ray.plugin.lifetime import Reaper
 from hoplite_ray.plugin.node.start import NodePlace, RunningNode, ensure_node, node_name
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.sharing import SharedCall, deadline_in, left_s
-from hoplite_ray.plugin.stewards import answered, guest_name, steward_of
+from hoplite_ray.plugin.steward_client.client import answered, guest_name, steward_of
 from hoplite_ray.store import Store
 
 _PUTS_KNOWN_MAX = 16_384  # each takes some 200 bytes

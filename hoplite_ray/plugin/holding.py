@@ -21,7 +21,7 @@ import ray
 
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.stewards import steward_on
+from hoplite_ray.plugin.steward_client.client import steward_on
 
 _logger = logging.getLogger("hoplite_ray.holding")
 

@@ -35,7 +35,7 @@ from hoplite_ray.plugin.publishing import publish_always
 from hoplite_ray.plugin.reducing import Combination, ReduceRun
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.stewards import guest
+from hoplite_ray.plugin.steward_client.client import guest
 from hoplite_ray.store import new_id
 
 T = TypeVar("T")

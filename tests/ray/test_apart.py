@@ -19,7 +19,7 @@ from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import values as value_seams
 from hoplite_ray.plugin.source import SourceError
 from hoplite_ray.plugin.steward import Steward
-from hoplite_ray.plugin.stewards import environment_apart, steward_on
+from hoplite_ray.plugin.steward_client.client import environment_apart, steward_on
 from tests.ray.gates import Gate
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 

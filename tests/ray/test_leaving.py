@@ -25,7 +25,7 @@ from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.node.start import NodePlace, node_name, running_node
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.stewards import steward_on
+from hoplite_ray.plugin.steward_client.client import steward_on
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 from tests.ray.rounds import Rounds, Worker, drain, living, stats_at
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.plugin import steward, stewards
+from hoplite_ray.plugin import steward
+from hoplite_ray.plugin.steward_client import client as stewards
 
 
 class End(BaseException):
