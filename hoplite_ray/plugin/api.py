@@ -17,20 +17,20 @@ from hoplite_ray.errors import (
     WrongTypeError,
 )
 from hoplite_ray.plugin import array as arrays
-from hoplite_ray.plugin import ids
 from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables, listed
 from hoplite_ray.plugin.array import Array, PutHandle
-from hoplite_ray.plugin.attachment import (
+from hoplite_ray.plugin.collecting import Gathered
+from hoplite_ray.plugin.fetching import PendingValue, PendingValues, results
+from hoplite_ray.plugin.process import ids
+from hoplite_ray.plugin.process.attachment import (
     Attachment,
     RayObjectLostError,
     attachment,
     is_attached,
     need_ray,
 )
-from hoplite_ray.plugin.collecting import Gathered
-from hoplite_ray.plugin.fetching import PendingValue, PendingValues, results
+from hoplite_ray.plugin.process.sharing import left_s
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.sharing import left_s
 from hoplite_ray.refs import Layout, short_name
 
 # Between looks whether a fetch has failed while Ray's refs are pending: doubles up to the maximum.

@@ -34,7 +34,6 @@ from hoplite_ray.plugin.api import (
 )
 from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables, listed
 from hoplite_ray.plugin.array import Array
-from hoplite_ray.plugin.attachment import Attachment, attachment, need_ray
 from hoplite_ray.plugin.combining import answer_ref, members_of
 from hoplite_ray.plugin.fetching import (
     PendingValue,
@@ -43,9 +42,10 @@ from hoplite_ray.plugin.fetching import (
     in_thread,
     put_async_of,
 )
+from hoplite_ray.plugin.process.attachment import Attachment, attachment, need_ray
+from hoplite_ray.plugin.process.sharing import left_s
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.sharing import left_s
 from hoplite_ray.refs import ReduceOp
 
 _AT_ONCE = 0.0  # a deadline that has passed: nothing waits on the event loop

@@ -10,13 +10,13 @@ from typing import Any, ParamSpec, TypeVar
 from hoplite_ray.codec import Encoded, decode
 from hoplite_ray.errors import GetTimeoutError, NodeLostError, ObjectLostError
 from hoplite_ray.pending import Pending, Received, first_failure
-from hoplite_ray.plugin.attachment import (
+from hoplite_ray.plugin.process.attachment import (
     TRIES,
     Attachment,
     RayObjectLostError,
     attachment,
 )
-from hoplite_ray.plugin.sharing import deadline_in, left_s
+from hoplite_ray.plugin.process.sharing import deadline_in, left_s
 from hoplite_ray.refs import short_name
 from hoplite_ray.store import Store
 

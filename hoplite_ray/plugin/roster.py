@@ -35,9 +35,9 @@ from hoplite_ray.errors import (
     NodeLostError,
 )
 from hoplite_ray.pending import Pending, Received
-from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.process.attachment import attachment
+from hoplite_ray.plugin.process.sharing import deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.sharing import deadline_in, left_s
 from hoplite_ray.refs import OBJECT_ID_BYTES
 from hoplite_ray.store import Store
 

@@ -23,14 +23,14 @@ import ray
 
 from hoplite_ray.errors import NodeLostError
 from hoplite_ray.plugin import flag
-from hoplite_ray.plugin.anchors import StewardLife
 from hoplite_ray.plugin.array import Array
-from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.plugin.bare import Bare, BareSources, Taken
 from hoplite_ray.plugin.collecting import Gathered, run_gather
-from hoplite_ray.plugin.journal import Journals
 from hoplite_ray.plugin.leaving import Departure
-from hoplite_ray.plugin.lifetime import Reaper
+from hoplite_ray.plugin.process.anchors import StewardLife
+from hoplite_ray.plugin.process.attachment import attachment
+from hoplite_ray.plugin.process.journal import Journals
+from hoplite_ray.plugin.process.reaper import Reaper
 from hoplite_ray.plugin.publishing import publish_always
 from hoplite_ray.plugin.reducing import Combination, ReduceRun
 from hoplite_ray.plugin.seams import core as seams

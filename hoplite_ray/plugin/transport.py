@@ -18,9 +18,10 @@ from ray.experimental.rdt.tensor_transport_manager import FetchRequest
 
 from hoplite_ray.codec import encode
 from hoplite_ray.errors import HopliteError
-from hoplite_ray.plugin import flag, ids
-from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin import flag
 from hoplite_ray.plugin.fetching import PendingValue
+from hoplite_ray.plugin.process import ids
+from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.seams import direct as direct_seams
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.store import new_id

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.plugin.journal import Journal, Journals, Kind, Left, Record
+from hoplite_ray.plugin.process.journal import Journal, Journals, Kind, Left, Record
 
 GROWS_BYTES = 600  # ten records
 DIES = struct.Struct("<c28s")

@@ -13,7 +13,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.process.attachment import attachment
 from tests.ray.direct_actors import (
     Actors,
     DiesOnce,

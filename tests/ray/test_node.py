@@ -27,7 +27,7 @@ class Client:
     """A process that attaches, and says to what."""
 
     def attach(self) -> tuple[int, str]:
-        from hoplite_ray.plugin.attachment import attachment
+        from hoplite_ray.plugin.process.attachment import attachment
 
         hop.array(np.ones(3))
         directory = attachment().place.directory
@@ -37,7 +37,7 @@ class Client:
         return hop.array(np.ones(LARGE, np.float32))
 
     def life(self) -> int:
-        from hoplite_ray.plugin.attachment import attachment
+        from hoplite_ray.plugin.process.attachment import attachment
 
         return attachment().node_life
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from hoplite_ray.errors import GetTimeoutError, HopliteError
-from hoplite_ray.plugin import anchors
-from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.node.start import NodePlace
+from hoplite_ray.plugin.process import anchors
+from hoplite_ray.plugin.process.anchors import AnchorSupply, StewardLife
 
 TAKERS = 40  # more than one call to the steward brings
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from hoplite_ray.plugin import ids
+from hoplite_ray.plugin.process import ids
 from hoplite_ray.plugin.seams import core as seams
 
 

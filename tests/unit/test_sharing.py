@@ -18,13 +18,14 @@ import pytest
 
 from hoplite_ray.codec import encode
 from hoplite_ray.errors import GetTimeoutError, NodeLostError
-from hoplite_ray.plugin import attachment, fetching, sharing
-from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
-from hoplite_ray.plugin.attachment import Attachment
+from hoplite_ray.plugin import fetching
 from hoplite_ray.plugin.fetching import PendingValue
 from hoplite_ray.plugin.node.start import NodePlace
+from hoplite_ray.plugin.process import attachment, sharing
+from hoplite_ray.plugin.process.anchors import AnchorSupply, StewardLife
+from hoplite_ray.plugin.process.attachment import Attachment
+from hoplite_ray.plugin.process.sharing import SharedCall
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.sharing import SharedCall
 
 STORE = SimpleNamespace(is_alive=True)
 NOW = 0.0  # a deadline that has passed

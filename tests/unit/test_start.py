@@ -17,9 +17,9 @@ import pytest
 from hoplite_ray import node, node_options
 from hoplite_ray.cli import places
 from hoplite_ray.errors import NodeLostError
-from hoplite_ray.plugin.journal import Journal, Journals
 from hoplite_ray.plugin.node import start
 from hoplite_ray.plugin.node.start import NodePlace, RunningNode
+from hoplite_ray.plugin.process.journal import Journal, Journals
 
 MANY = 1100  # more than select takes
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from hoplite_ray.errors import GetTimeoutError, HopliteError
 from hoplite_ray.plugin.node.start import NodePlace
+from hoplite_ray.plugin.process.sharing import deadline_in
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.sharing import deadline_in
 from hoplite_ray.plugin.steward_client.client import answered
 
 _ANCHORS_PER_CALL = 32

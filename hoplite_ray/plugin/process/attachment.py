@@ -24,13 +24,14 @@ from hoplite_ray.errors import (
     ObjectLostError,
     UnusableAfterForkError,
 )
-from hoplite_ray.plugin import flag, ids
-from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
-from hoplite_ray.plugin.journal import Journal
-from hoplite_ray.plugin.lifetime import Reaper
+from hoplite_ray.plugin import flag
 from hoplite_ray.plugin.node.start import NodePlace, RunningNode, ensure_node, node_name
+from hoplite_ray.plugin.process import ids
+from hoplite_ray.plugin.process.anchors import AnchorSupply, StewardLife
+from hoplite_ray.plugin.process.journal import Journal
+from hoplite_ray.plugin.process.reaper import Reaper
+from hoplite_ray.plugin.process.sharing import SharedCall, deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.sharing import SharedCall, deadline_in, left_s
 from hoplite_ray.plugin.steward_client.client import answered, guest_name, steward_of
 from hoplite_ray.store import Store
 
