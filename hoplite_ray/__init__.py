@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from hoplite_ray.config import Config
     from hoplite_ray.pending import Reduction
     from hoplite_ray.plugin.api import array, delete, empty, get, put, wait
-    from hoplite_ray.plugin.array import Array
     from hoplite_ray.plugin.awaiting import (
         allgather_async,
         allreduce_async,
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
         sources,
     )
     from hoplite_ray.plugin.flag import runtime_env
+    from hoplite_ray.plugin.handle.array import Array
     from hoplite_ray.refs import Layout
     from hoplite_ray.stats import NodeStats
     from hoplite_ray.store import Store, new_id
@@ -135,7 +135,7 @@ __all__ = [
 
 _PLUGIN = {
     "api": ("array", "delete", "empty", "get", "put", "wait"),
-    "array": ("Array",),
+    "handle.array": ("Array",),
     "awaiting": (
         *("array_async", "delete_async", "empty_async", "get_async", "put_async", "wait_async"),
         *("allgather_async", "allreduce_async", "gather_async", "reduce_async"),

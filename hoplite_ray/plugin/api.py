@@ -16,11 +16,11 @@ from hoplite_ray.errors import (
     InvalidArgumentError,
     WrongTypeError,
 )
-from hoplite_ray.plugin import array as arrays
 from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables, listed
-from hoplite_ray.plugin.array import Array, PutHandle
 from hoplite_ray.plugin.collecting import Gathered
-from hoplite_ray.plugin.fetching import PendingValue, PendingValues, results
+from hoplite_ray.plugin.handle import array as arrays
+from hoplite_ray.plugin.handle.array import Array, PutHandle
+from hoplite_ray.plugin.handle.fetching import PendingValue, PendingValues, results
 from hoplite_ray.plugin.process import ids
 from hoplite_ray.plugin.process.attachment import (
     Attachment,

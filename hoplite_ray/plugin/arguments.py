@@ -12,7 +12,7 @@ import numpy as np
 import ray
 
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
-from hoplite_ray.plugin.array import Array
+from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.refs import ReduceOp
 

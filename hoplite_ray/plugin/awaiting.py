@@ -16,7 +16,6 @@ import ray
 
 from hoplite_ray.dtypes import Kind
 from hoplite_ray.pending import Pending, shown
-from hoplite_ray.plugin import array as arrays
 from hoplite_ray.plugin import combining
 from hoplite_ray.plugin.api import (
     begun,
@@ -33,9 +32,10 @@ from hoplite_ray.plugin.api import (
     wait,
 )
 from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables, listed
-from hoplite_ray.plugin.array import Array
 from hoplite_ray.plugin.combining import answer_ref, members_of
-from hoplite_ray.plugin.fetching import (
+from hoplite_ray.plugin.handle import array as arrays
+from hoplite_ray.plugin.handle.array import Array
+from hoplite_ray.plugin.handle.fetching import (
     PendingValue,
     PendingValues,
     delete_async_of,

@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hoplite_ray.codec import Encoded, encode
 from hoplite_ray.errors import HopliteError, InvalidArgumentError, WrongTypeError
-from hoplite_ray.plugin.array import Array, make
+from hoplite_ray.plugin.handle.array import Array, make
 from hoplite_ray.plugin.process.attachment import Attachment
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref

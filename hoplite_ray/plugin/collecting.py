@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from hoplite_ray.plugin.array import Array
+from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.source import Source, TakeBare, resolve
 

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import ray
 
-from hoplite_ray.plugin import array as arrays
-from hoplite_ray.plugin.array import PADDED_BYTES, Array
+from hoplite_ray.plugin.handle import array as arrays
+from hoplite_ray.plugin.handle.array import PADDED_BYTES, Array
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import values as value_seams
 from hoplite_ray.plugin.seams.core import Ref

@@ -23,9 +23,9 @@ import ray
 
 from hoplite_ray.errors import NodeLostError
 from hoplite_ray.plugin import flag
-from hoplite_ray.plugin.array import Array
 from hoplite_ray.plugin.bare import Bare, BareSources, Taken
 from hoplite_ray.plugin.collecting import Gathered, run_gather
+from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.leaving import Departure
 from hoplite_ray.plugin.process.anchors import StewardLife
 from hoplite_ray.plugin.process.attachment import attachment

@@ -16,8 +16,8 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin import holding
-from hoplite_ray.plugin.holding import Holdings, hold
+from hoplite_ray.plugin.handle import holding
+from hoplite_ray.plugin.handle.holding import Holdings, hold
 from hoplite_ray.plugin.process.anchors import AnchorSupply
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.process.reaper import Reaper

@@ -7,8 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
-from hoplite_ray.plugin import array as arrays
-from hoplite_ray.plugin.array import PADDED_BYTES, Array
+from hoplite_ray.plugin.handle import array as arrays
+from hoplite_ray.plugin.handle.array import PADDED_BYTES, Array
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.refs import Layout
 

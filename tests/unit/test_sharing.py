@@ -18,8 +18,8 @@ import pytest
 
 from hoplite_ray.codec import encode
 from hoplite_ray.errors import GetTimeoutError, NodeLostError
-from hoplite_ray.plugin import fetching
-from hoplite_ray.plugin.fetching import PendingValue
+from hoplite_ray.plugin.handle import fetching
+from hoplite_ray.plugin.handle.fetching import PendingValue
 from hoplite_ray.plugin.node.start import NodePlace
 from hoplite_ray.plugin.process import attachment, sharing
 from hoplite_ray.plugin.process.anchors import AnchorSupply, StewardLife

@@ -15,16 +15,16 @@ import numpy.typing as npt
 from hoplite_ray.codec import Encoded
 from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import HopliteError
-from hoplite_ray.plugin.fetching import PendingValue, in_thread, put_async_of
-from hoplite_ray.plugin.holding import hold
-from hoplite_ray.plugin.leaves import converted, copied, read_only, to_numpy, to_tensor
-from hoplite_ray.plugin.operators import Operators
+from hoplite_ray.plugin.handle.fetching import PendingValue, in_thread, put_async_of
+from hoplite_ray.plugin.handle.holding import hold
+from hoplite_ray.plugin.handle.leaves import converted, copied, read_only, to_numpy, to_tensor
+from hoplite_ray.plugin.handle.operators import Operators
+from hoplite_ray.plugin.handle.writable import Writable
 from hoplite_ray.plugin.process import ids
 from hoplite_ray.plugin.process.attachment import Attachment, attachment, is_attached
 from hoplite_ray.plugin.process.sharing import deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.writable import Writable
 from hoplite_ray.refs import Layout, short_name
 
 # Ray keeps task results above 100 KB on the node that made them and re-executes the task when that
