@@ -80,7 +80,9 @@ def _wait_for_first_use(table: Any) -> None:
 
 
 def _register_backend(table: Any) -> None:
-    importlib.import_module("hoplite_ray.plugin.collective")  # maybe under way: it imports `table`
+    importlib.import_module(
+        "hoplite_ray.plugin.groups.collective"
+    )  # maybe under way: it imports `table`
 
 
 def _expand_first(worker: Any) -> None:

@@ -273,6 +273,6 @@ def rays() -> ClosedRendezvous:
             'join needs to know where members meet: give rendezvous="tcp://ADDRESS:PORT", or an '
             "object with async set and get, or call ray.init() first"
         )
-    from hoplite_ray.plugin.rendezvous import RayRendezvous
+    from hoplite_ray.plugin.groups.rendezvous import RayRendezvous
 
     return RayRendezvous()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from hoplite_ray.plugin.roster import Meeting
+from hoplite_ray.plugin.groups.roster import Meeting
 from hoplite_ray.plugin.seams import core as seams
 
 TABLE: dict[str, bytes] = {}

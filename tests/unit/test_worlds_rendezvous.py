@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import ray
 
-from hoplite_ray.plugin import rendezvous
-from hoplite_ray.plugin.rendezvous import RayRendezvous
+from hoplite_ray.plugin.groups import rendezvous
+from hoplite_ray.plugin.groups.rendezvous import RayRendezvous
 from hoplite_ray.plugin.seams import core as seams
 
 TABLE: dict[str, bytes] = {}

@@ -11,7 +11,7 @@ import numpy as np
 
 from hoplite_ray.errors import GetTimeoutError, HopliteError
 from hoplite_ray.pending import Pending
-from hoplite_ray.plugin.roster import Roster
+from hoplite_ray.plugin.groups.roster import Roster
 from hoplite_ray.refs import ReduceOp
 
 _LOOK_S = 0.1  # between looks at the notice: a failure is heard within this

@@ -35,8 +35,8 @@ from hoplite_ray import refs
 from hoplite_ray.dtypes import memory_step
 from hoplite_ray.errors import InvalidArgumentError, LayoutMismatchError
 from hoplite_ray.plugin import flag
-from hoplite_ray.plugin.operation import Operation
-from hoplite_ray.plugin.roster import Meeting, Roster
+from hoplite_ray.plugin.groups.operation import Operation
+from hoplite_ray.plugin.groups.roster import Meeting, Roster
 
 BACKEND = "HOPLITE"
 
