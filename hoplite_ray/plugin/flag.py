@@ -129,7 +129,7 @@ def accept(options: Mapping[str, object]) -> None:
     try:
         _is_given = True
         _asked = Config.from_options(options)
-        from hoplite_ray.plugin import direct
+        from hoplite_ray.plugin.direct import tables as direct
 
         direct.read()
     except Exception as error:

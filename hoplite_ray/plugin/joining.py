@@ -72,7 +72,7 @@ def _wait_for_first_use(table: Any) -> None:
 
     def filled() -> None:
         fill()
-        from hoplite_ray.plugin import direct
+        from hoplite_ray.plugin.direct import tables as direct
 
         direct.join()
 

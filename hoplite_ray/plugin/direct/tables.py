@@ -39,7 +39,7 @@ def join() -> None:
             return
         import numpy as np
 
-        from hoplite_ray.plugin import transport
+        from hoplite_ray.plugin.direct import transport
 
         read()
         direct_seams.on_pickling(NAMES, transport.begin, transport.stand_in)
