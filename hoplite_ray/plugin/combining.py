@@ -16,12 +16,12 @@ from hoplite_ray.plugin.arguments import (
     deadline_of,
     source_refs,
 )
-from hoplite_ray.plugin.bare import attend
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.process.attachment import Attachment, attachment
-from hoplite_ray.plugin.reducing import Combination
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
+from hoplite_ray.plugin.steward.bare_sources import attend
+from hoplite_ray.plugin.steward.reducing import Combination
 from hoplite_ray.refs import ReduceOp
 
 

@@ -17,8 +17,8 @@ import hoplite_ray as hop
 from hoplite_ray.plugin import flag
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import values as value_seams
-from hoplite_ray.plugin.source import SourceError
-from hoplite_ray.plugin.steward import Steward
+from hoplite_ray.plugin.steward.source import SourceError
+from hoplite_ray.plugin.steward.steward import Steward
 from hoplite_ray.plugin.steward_client.client import environment_apart, steward_on
 from tests.ray.gates import Gate
 from tests.ray.raycluster import LARGE, RayCluster, eventually
@@ -178,7 +178,7 @@ def unread(ref: ray.ObjectRef[Any]) -> value_seams.Unread:
 def test_a_value_is_made_of_the_names_that_are_given_and_else_not_at_all(
     cluster: RayCluster,
 ) -> None:
-    from hoplite_ray.plugin.source import _NAMES
+    from hoplite_ray.plugin.steward.source import _NAMES
 
     put = hop.put(np.ones(3))
     handle = value_seams.value_made_of(unread(put), _NAMES)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hoplite_ray.errors import WrongTypeError
-from hoplite_ray.plugin import bare
-from hoplite_ray.plugin.bare import BareSources
-from hoplite_ray.plugin.source import Source
+from hoplite_ray.plugin.steward import bare_sources as bare
+from hoplite_ray.plugin.steward.bare_sources import BareSources
+from hoplite_ray.plugin.steward.source import Source
 
 
 def source() -> Any:

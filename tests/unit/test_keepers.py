@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hoplite_ray.errors import SystemFailureError
-from hoplite_ray.plugin import publishing
 from hoplite_ray.plugin.process import reaper as lifetime
+from hoplite_ray.plugin.steward import publishing
 from hoplite_ray.serve import discovery, metrics, outlet
 
 STAGE = ("application", "stage")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.plugin import steward
+from hoplite_ray.plugin.steward import steward
 from hoplite_ray.plugin.steward_client import client as stewards
 
 

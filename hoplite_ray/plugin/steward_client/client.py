@@ -129,7 +129,7 @@ def _actor() -> Any:
                         sys.path.remove(directory)
             if util.find_spec("hoplite_ray") is None:
                 sys.path.append(packages)  # the job has brought it
-            self._duties = import_module("hoplite_ray.plugin.steward").Steward()
+            self._duties = import_module("hoplite_ray.plugin.steward.steward").Steward()
 
         def __getattr__(self, name: str) -> Any:  # for tests, which look inside
             return getattr(self.__dict__["_duties"], name)

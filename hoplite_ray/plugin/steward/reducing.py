@@ -22,7 +22,7 @@ from hoplite_ray.errors import (
 )
 from hoplite_ray.pending import Pending, PendingReduce, Received
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.source import Source, TakeBare, resolve
+from hoplite_ray.plugin.steward.source import Source, TakeBare, resolve
 from hoplite_ray.refs import Layout, ReduceOp, Share, check_reducible
 from hoplite_ray.store import Store
 

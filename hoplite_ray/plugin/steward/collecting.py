@@ -10,7 +10,7 @@ from typing import Any
 
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.source import Source, TakeBare, resolve
+from hoplite_ray.plugin.steward.source import Source, TakeBare, resolve
 
 
 class Gathered(list[Array]):

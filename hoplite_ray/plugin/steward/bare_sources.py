@@ -28,7 +28,7 @@ from hoplite_ray.plugin.handle.array import Array, make
 from hoplite_ray.plugin.process.attachment import Attachment
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.source import Source
+from hoplite_ray.plugin.steward.source import Source
 
 _KEY_BYTES = 16
 _POLL_S = 5.0  # of one question for bare sources; beyond it a caller has asked in vain
