@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.plugin import awaiting
-from hoplite_ray.plugin.arguments import deadline_of
 from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.surface import awaiting
+from hoplite_ray.plugin.surface.arguments import deadline_of
 
 
 def test_an_infinite_limit_is_none() -> None:

@@ -16,7 +16,6 @@ from hoplite_ray.errors import (
     InvalidArgumentError,
     WrongTypeError,
 )
-from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables, listed
 from hoplite_ray.plugin.handle import array as arrays
 from hoplite_ray.plugin.handle.array import Array, PutHandle
 from hoplite_ray.plugin.handle.fetching import PendingValue, PendingValues, results
@@ -31,6 +30,7 @@ from hoplite_ray.plugin.process.attachment import (
 from hoplite_ray.plugin.process.sharing import left_s
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.steward.collecting import Gathered
+from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed
 from hoplite_ray.refs import Layout, short_name
 
 # Between looks whether a fetch has failed while Ray's refs are pending: doubles up to the maximum.

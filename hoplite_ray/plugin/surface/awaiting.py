@@ -16,23 +16,6 @@ import ray
 
 from hoplite_ray.dtypes import Kind
 from hoplite_ray.pending import Pending, shown
-from hoplite_ray.plugin import combining
-from hoplite_ray.plugin.api import (
-    begun,
-    deletable,
-    encoded_of,
-    fetches_in,
-    filled,
-    late,
-    owned,
-    put,
-    raise_ours,
-    ray_values,
-    unfinished,
-    wait,
-)
-from hoplite_ray.plugin.arguments import Gettable, deadline_of, gettables, listed
-from hoplite_ray.plugin.combining import answer_ref, members_of
 from hoplite_ray.plugin.handle import array as arrays
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.handle.fetching import (
@@ -46,6 +29,23 @@ from hoplite_ray.plugin.process.attachment import Attachment, attachment, need_r
 from hoplite_ray.plugin.process.sharing import left_s
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
+from hoplite_ray.plugin.surface import combining
+from hoplite_ray.plugin.surface.api import (
+    begun,
+    deletable,
+    encoded_of,
+    fetches_in,
+    filled,
+    late,
+    owned,
+    put,
+    raise_ours,
+    ray_values,
+    unfinished,
+    wait,
+)
+from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed
+from hoplite_ray.plugin.surface.combining import answer_ref, members_of
 from hoplite_ray.refs import ReduceOp
 
 _AT_ONCE = 0.0  # a deadline that has passed: nothing waits on the event loop
