@@ -41,13 +41,13 @@ from hoplite_ray.errors import (
     WorldTimeoutError,
     WrongTypeError,
 )
-from hoplite_ray.plugin.joining import install as _install_joining
+from hoplite_ray.plugin.hooks.joining import install as _install_joining
 
 if TYPE_CHECKING:
     from hoplite_ray.config import Config
     from hoplite_ray.pending import Reduction
-    from hoplite_ray.plugin.flag import runtime_env
     from hoplite_ray.plugin.handle.array import Array
+    from hoplite_ray.plugin.hooks.flag import runtime_env
     from hoplite_ray.plugin.surface.api import array, delete, empty, get, put, wait
     from hoplite_ray.plugin.surface.awaiting import (
         allgather_async,
@@ -145,7 +145,7 @@ _PLUGIN = {
         *("allgather", "allreduce", "gather"),
         *("reduce", "reduce_scatter", "sources"),
     ),
-    "flag": ("runtime_env",),
+    "hooks.flag": ("runtime_env",),
 }
 
 _HOMES = {

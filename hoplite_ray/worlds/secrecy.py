@@ -41,7 +41,7 @@ def needs_encryption() -> bool:
         return True
     if not ray_runs():
         return False
-    from hoplite_ray.plugin import flag
+    from hoplite_ray.plugin.hooks import flag
     from hoplite_ray.plugin.node import start
     from hoplite_ray.plugin.seams import core as seams
 

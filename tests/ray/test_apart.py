@@ -14,7 +14,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin import flag
+from hoplite_ray.plugin.hooks import flag
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import values as value_seams
 from hoplite_ray.plugin.steward.source import SourceError

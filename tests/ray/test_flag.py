@@ -13,7 +13,7 @@ from ray import cloudpickle
 
 import hoplite_ray as hop
 from hoplite_ray.config import Config
-from hoplite_ray.plugin import flag
+from hoplite_ray.plugin.hooks import flag
 from tests.ray.raycluster import ARENA_BYTES, RayCluster, not_initialized
 
 

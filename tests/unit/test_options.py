@@ -13,7 +13,7 @@ from hoplite_ray.cli import options
 from hoplite_ray.cli.options import options_of
 from hoplite_ray.cli.places import Cluster, NoClusterError
 from hoplite_ray.config import DEFAULTS, Config
-from hoplite_ray.plugin import flag
+from hoplite_ray.plugin.hooks import flag
 
 TOLD: dict[str, Any] = {
     "address": "10.0.0.1:6379",

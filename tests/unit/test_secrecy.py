@@ -13,7 +13,7 @@ import ray
 from hoplite_ray._native import WorldPort
 from hoplite_ray.config import Config
 from hoplite_ray.errors import WorldError
-from hoplite_ray.plugin import flag
+from hoplite_ray.plugin.hooks import flag
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.worlds import nccl_meeting, secrecy
 from hoplite_ray.worlds.life import Life

@@ -18,8 +18,8 @@ from ray.experimental.rdt.tensor_transport_manager import FetchRequest
 
 from hoplite_ray.codec import encode
 from hoplite_ray.errors import HopliteError
-from hoplite_ray.plugin import flag
 from hoplite_ray.plugin.handle.fetching import PendingValue
+from hoplite_ray.plugin.hooks import flag
 from hoplite_ray.plugin.process import ids
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.seams import direct as direct_seams

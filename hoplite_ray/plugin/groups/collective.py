@@ -34,9 +34,9 @@ from ray.util.collective.types import (
 from hoplite_ray import refs
 from hoplite_ray.dtypes import memory_step
 from hoplite_ray.errors import InvalidArgumentError, LayoutMismatchError
-from hoplite_ray.plugin import flag
 from hoplite_ray.plugin.groups.operation import Operation
 from hoplite_ray.plugin.groups.roster import Meeting, Roster
+from hoplite_ray.plugin.hooks import flag
 
 BACKEND = "HOPLITE"
 

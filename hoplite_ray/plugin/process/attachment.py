@@ -24,7 +24,7 @@ from hoplite_ray.errors import (
     ObjectLostError,
     UnusableAfterForkError,
 )
-from hoplite_ray.plugin import flag
+from hoplite_ray.plugin.hooks import flag
 from hoplite_ray.plugin.node.start import NodePlace, RunningNode, ensure_node, node_name
 from hoplite_ray.plugin.process import ids
 from hoplite_ray.plugin.process.anchors import AnchorSupply, StewardLife

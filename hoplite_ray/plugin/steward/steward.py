@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 import ray
 
 from hoplite_ray.errors import NodeLostError
-from hoplite_ray.plugin import flag
 from hoplite_ray.plugin.handle.array import Array
+from hoplite_ray.plugin.hooks import flag
 from hoplite_ray.plugin.process.anchors import StewardLife
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.process.journal import Journals

@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from hoplite_ray.plugin import flag
+from hoplite_ray.plugin.hooks import flag
 
 
 def install() -> None:

@@ -144,7 +144,7 @@ def _is_joined() -> bool:
 def _setup(options: dict[str, object], users_setup: str | Callable[[], object] | None) -> Any:
     def set_up_hoplite() -> None:  # nested, so that it is pickled by value
         try:
-            from hoplite_ray.plugin import flag
+            from hoplite_ray.plugin.hooks import flag
 
             flag.accept(options)
         except BaseException:  # its import says so at the first use
