@@ -14,7 +14,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin.hooks import flag
+from hoplite_ray.plugin.process import job_options
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import values as value_seams
 from hoplite_ray.plugin.steward.source import SourceError
@@ -124,7 +124,7 @@ def test_a_steward_has_nothing_of_its_jobs_environment(cluster: RayCluster) -> N
     def look(_steward: Steward) -> tuple[dict[str, Any], dict[str, str], list[str], bool]:
         job = ray._private.worker.global_worker.core_worker.get_job_config()
         ours = ray.get_runtime_context().runtime_env
-        return ours, dict(os.environ), list(job.py_driver_sys_path), flag.is_given()
+        return ours, dict(os.environ), list(job.py_driver_sys_path), job_options.is_given()
 
     ours, variables, directories, is_given = ray.get(
         steward_on(node_here()).__ray_call__.remote(look)

@@ -19,8 +19,7 @@ from ray.experimental.rdt.tensor_transport_manager import FetchRequest
 from hoplite_ray.codec import encode
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin.handle.fetching import PendingValue
-from hoplite_ray.plugin.hooks import flag
-from hoplite_ray.plugin.process import ids
+from hoplite_ray.plugin.process import ids, job_options
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.seams import direct as direct_seams
 from hoplite_ray.plugin.seams.core import Ref
@@ -235,7 +234,7 @@ def need_flag() -> None:
 
     Raises: HopliteError.
     """
-    if not flag.is_given():
+    if not job_options.is_given():
         raise HopliteError(
             "the tensor transports need this package in every worker: import hoplite_ray, then "
             'ray.init(runtime_env={"hoplite": {}})'

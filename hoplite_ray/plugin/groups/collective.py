@@ -36,7 +36,7 @@ from hoplite_ray.dtypes import memory_step
 from hoplite_ray.errors import InvalidArgumentError, LayoutMismatchError
 from hoplite_ray.plugin.groups.operation import Operation
 from hoplite_ray.plugin.groups.roster import Meeting, Roster
-from hoplite_ray.plugin.hooks import flag
+from hoplite_ray.plugin.process import job_options
 
 BACKEND = "HOPLITE"
 
@@ -80,7 +80,7 @@ class Collective(BaseGroup):
     @classmethod
     def check_backend_availability(cls) -> bool:
         """Whether the job has the flag: without it workers don't know the backend."""
-        return flag.is_given()
+        return job_options.is_given()
 
     def destroy_group(self) -> None:
         """Leave; the others' next operation waits for this member in vain.

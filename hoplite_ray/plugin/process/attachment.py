@@ -24,9 +24,8 @@ from hoplite_ray.errors import (
     ObjectLostError,
     UnusableAfterForkError,
 )
-from hoplite_ray.plugin.hooks import flag
 from hoplite_ray.plugin.node.start import NodePlace, RunningNode, ensure_node, node_name
-from hoplite_ray.plugin.process import ids
+from hoplite_ray.plugin.process import ids, job_options
 from hoplite_ray.plugin.process.anchors import AnchorSupply, StewardLife
 from hoplite_ray.plugin.process.journal import Journal
 from hoplite_ray.plugin.process.reaper import Reaper
@@ -58,11 +57,13 @@ class Attachment:
 
     def __init__(self, place: NodePlace) -> None:
         self.pid = os.getpid()
-        flag.refuse_raw(ray.get_runtime_context().runtime_env)
+        job_options.refuse_raw(ray.get_runtime_context().runtime_env)
         self.place = place
         self.connection = seams.connection()
         ids.lives_before()  # asked here, where no event loop waits for Ray's answer
-        self._node: RunningNode = ensure_node(place, flag.asked(), origins=flag.origins())
+        self._node: RunningNode = ensure_node(
+            place, job_options.asked(), origins=job_options.origins()
+        )
         self._store: Store | None = Store.attach(self._node.socket)
         self.journal = Journal(place.journals)
         log = place.directory / "node.log"
@@ -231,7 +232,7 @@ class Attachment:
         with seams.staying(self.connection):
             if store is not None:
                 store.close()
-            self._node = ensure_node(self.place, flag.asked(), lost=self._node)
+            self._node = ensure_node(self.place, job_options.asked(), lost=self._node)
             self._store = store = Store.attach(self._node.socket)
             return store
 

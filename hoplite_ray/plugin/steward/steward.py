@@ -23,7 +23,7 @@ import ray
 
 from hoplite_ray.errors import NodeLostError
 from hoplite_ray.plugin.handle.array import Array
-from hoplite_ray.plugin.hooks import flag
+from hoplite_ray.plugin.process import job_options
 from hoplite_ray.plugin.process.anchors import StewardLife
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.process.journal import Journals
@@ -59,7 +59,7 @@ class Steward:
     """See the module; its public methods are coroutines of one thread."""
 
     def __init__(self) -> None:
-        flag.ask_nothing()  # the options of the cluster are fixed, by the process that needs this
+        job_options.ask_nothing()  # the process that needs this steward has fixed the cluster's
         self._here = attachment()
         self._life = StewardLife(self._here.place)
         self._is_restarted = seams.restarts() > 0
