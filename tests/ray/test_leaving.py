@@ -21,11 +21,12 @@ from ray.core.generated import autoscaler_pb2
 import hoplite_ray as hop
 from hoplite_ray.control.client import ControlClient
 from hoplite_ray.plugin.node.start import NodePlace, node_name, running_node
-from hoplite_ray.plugin.process.anchors import AnchorSupply, StewardLife
+from hoplite_ray.plugin.process.anchors import AnchorSupply
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward import leaving
 from hoplite_ray.plugin.steward_client.client import steward_on
+from hoplite_ray.plugin.steward_client.life import StewardLife
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 from tests.ray.rounds import Rounds, Worker, drain, living, stats_at
 

@@ -15,7 +15,8 @@ import pytest
 from hoplite_ray.errors import GetTimeoutError, HopliteError
 from hoplite_ray.plugin.node.start import NodePlace
 from hoplite_ray.plugin.process import anchors
-from hoplite_ray.plugin.process.anchors import AnchorSupply, StewardLife
+from hoplite_ray.plugin.process.anchors import AnchorSupply
+from hoplite_ray.plugin.steward_client.life import StewardLife
 
 TAKERS = 40  # more than one call to the steward brings
 

@@ -22,10 +22,11 @@ from hoplite_ray.plugin.handle import fetching
 from hoplite_ray.plugin.handle.fetching import PendingValue
 from hoplite_ray.plugin.node.start import NodePlace
 from hoplite_ray.plugin.process import attachment, sharing
-from hoplite_ray.plugin.process.anchors import AnchorSupply, StewardLife
+from hoplite_ray.plugin.process.anchors import AnchorSupply
 from hoplite_ray.plugin.process.attachment import Attachment
 from hoplite_ray.plugin.process.sharing import SharedCall
 from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.steward_client.life import StewardLife
 
 STORE = SimpleNamespace(is_alive=True)
 NOW = 0.0  # a deadline that has passed

@@ -14,11 +14,11 @@ from ray.exceptions import ActorDiedError, ActorUnschedulableError
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin.node.start import NodePlace, node_name
 from hoplite_ray.plugin.process import attachment
-from hoplite_ray.plugin.process.anchors import StewardLife
 from hoplite_ray.plugin.process.attachment import Attachment
 from hoplite_ray.plugin.process.sharing import SharedCall
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward_client import client as stewards
+from hoplite_ray.plugin.steward_client.life import StewardLife
 
 HERE, OTHER, THIRD = "aa" * 28, "bb" * 28, "cc" * 28
 

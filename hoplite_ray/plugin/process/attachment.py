@@ -26,12 +26,13 @@ from hoplite_ray.errors import (
 )
 from hoplite_ray.plugin.node.start import NodePlace, RunningNode, ensure_node, node_name
 from hoplite_ray.plugin.process import ids, job_options
-from hoplite_ray.plugin.process.anchors import AnchorSupply, StewardLife
+from hoplite_ray.plugin.process.anchors import AnchorSupply
 from hoplite_ray.plugin.process.journal import Journal
 from hoplite_ray.plugin.process.reaper import Reaper
 from hoplite_ray.plugin.process.sharing import SharedCall, deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward_client.client import answered, guest_name, steward_of
+from hoplite_ray.plugin.steward_client.life import StewardLife
 from hoplite_ray.store import Store
 
 _PUTS_KNOWN_MAX = 16_384  # each takes some 200 bytes

@@ -24,7 +24,6 @@ import ray
 from hoplite_ray.errors import NodeLostError
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.process import job_options
-from hoplite_ray.plugin.process.anchors import StewardLife
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.process.journal import Journals
 from hoplite_ray.plugin.process.reaper import Reaper
@@ -36,6 +35,7 @@ from hoplite_ray.plugin.steward.leaving import Departure
 from hoplite_ray.plugin.steward.publishing import publish_always
 from hoplite_ray.plugin.steward.reducing import Combination, ReduceRun
 from hoplite_ray.plugin.steward_client.client import guest
+from hoplite_ray.plugin.steward_client.life import StewardLife
 from hoplite_ray.store import new_id
 
 T = TypeVar("T")

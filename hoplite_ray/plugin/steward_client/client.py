@@ -18,7 +18,6 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnschedulableError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import hoplite_ray
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin.node.start import NodePlace, node_name
 from hoplite_ray.plugin.seams import core as seams
@@ -31,7 +30,7 @@ _NAMESPACE = "hoplite_ray"
 _CALLS_AT_ONCE = 2**31 - 1
 _INTERPRETERS = {"conda", "container", "image_uri", "py_executable"}
 _TRIES = 3  # of a call under which the steward leaves: it does if a call takes 10 s to reach it
-_PACKAGES = str(Path(hoplite_ray.__file__).parents[1])  # the directory that holds hoplite_ray
+_PACKAGES = str(Path(__file__).parents[3])  # the directory that holds hoplite_ray
 
 
 def steward_of(place: NodePlace) -> Any:
@@ -129,6 +128,8 @@ def _actor() -> Any:
                         sys.path.remove(directory)
             if util.find_spec("hoplite_ray") is None:
                 sys.path.append(packages)  # the job has brought it
+            # By name, in the actor's own process: callers never load the steward's modules, which
+            # import those of callers.
             self._duties = import_module("hoplite_ray.plugin.steward.steward").Steward()
 
         def __getattr__(self, name: str) -> Any:  # for tests, which look inside

@@ -1,0 +1,104 @@
+"""The life of a Ray node's steward, told by a file that the steward and its callers share."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hoplite_ray.plugin.node.start import NodePlace
+
+_LIFE_DIGITS = 9
+_ENDS_AT = _LIFE_DIGITS
+_ENDS = b"-"
+_USED_AT = _ENDS_AT + 1
+_USED = b"u"
+_NO_MARK = b" "
+
+
+class StewardLife:
+    """Which life of the steward this is, as long as this is it: it holds the file's flock.
+
+    The file has the life's number, a mark while the life may be about to end, and one of whoever
+    has begun to rely on it. That one makes its mark and then looks for the other; the life makes
+    its own and then looks likewise. So one of them sees the other.
+    """
+
+    def __init__(self, place: NodePlace) -> None:
+        file = place.directory / "steward"
+        self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        self.number = int(os.pread(self._descriptor, _LIFE_DIGITS, 0) or b"0") + 1
+        os.pwrite(self._descriptor, b"%0*d " % (_LIFE_DIGITS, self.number), 0)
+
+    def was_used(self) -> bool:
+        """Whether somebody has begun to rely on this life since the last such question."""
+        if os.pread(self._descriptor, 1, _USED_AT) != _USED:
+            return False
+        os.pwrite(self._descriptor, _NO_MARK, _USED_AT)
+        return True
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Nobody begins to rely on this life in the body, unless `was_used` says so there."""
+        os.pwrite(self._descriptor, _ENDS, _ENDS_AT)
+        try:
+            yield
+        finally:
+            os.pwrite(self._descriptor, _NO_MARK, _ENDS_AT)
+
+    @staticmethod
+    def of(place: NodePlace) -> int:
+        """The number of the present life, on which nobody relies by this; 0 without one."""
+        with _opened(place) as descriptor:
+            return _read(descriptor)[0]
+
+    @staticmethod
+    def used(place: NodePlace, timeout_s: float | None = None) -> int | None:
+        """The number of the life that the caller relies on from now on; 0 without one.
+
+        That life stays for seconds more, in which the caller gives it something to do. Waits while
+        one may be about to end, which takes milliseconds, or as long as Ray does not answer the
+        life: None after `timeout_s`.
+        """
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        with _opened(place) as descriptor:
+            if descriptor is not None:
+                os.pwrite(descriptor, _USED, _USED_AT)
+            while True:
+                life, ends = _read(descriptor)
+                if not ends:
+                    return life
+                if time.monotonic() >= deadline:
+                    return None
+                time.sleep(0.001)
+
+
+@contextmanager
+def _opened(place: NodePlace) -> Iterator[int | None]:
+    """The file of the lives; None if there was none yet."""
+    try:
+        descriptor = os.open(place.directory / "steward", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int | None) -> tuple[int, bool]:
+    """The number of the present life, or 0, and whether it may be about to end."""
+    if descriptor is None:
+        return 0, False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(descriptor, _USED_AT, 0)
+        return int(text[:_LIFE_DIGITS] or b"0"), text[_ENDS_AT:] == _ENDS
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return 0, False
