@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.plugin.process.journal import Journal, Journals, Kind, Left, Record
+from hoplite_ray.plugin.process.journal import Journal, Kind, Record
+from hoplite_ray.plugin.steward.journals import Journals, Left
 
 GROWS_BYTES = 600  # ten records
 DIES = struct.Struct("<c28s")

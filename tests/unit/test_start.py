@@ -19,7 +19,8 @@ from hoplite_ray.cli import places
 from hoplite_ray.errors import NodeLostError
 from hoplite_ray.plugin.node import start
 from hoplite_ray.plugin.node.start import NodePlace, RunningNode
-from hoplite_ray.plugin.process.journal import Journal, Journals
+from hoplite_ray.plugin.process.journal import Journal
+from hoplite_ray.plugin.steward.journals import Journals
 
 MANY = 1100  # more than select takes
 
