@@ -6,18 +6,10 @@ No byte moves for it: whoever gets the result pulls the sources, through their b
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from hoplite_ray.plugin.handle.array import Array
+from hoplite_ray.plugin.handle.messages import Gathered
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.steward.source import Source, TakeBare, resolve
-
-
-class Gathered(list[Array]):
-    """A gather's result: the Arrays of its sources, in their order. hop.get takes their values."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Gathered, (list(self),)
 
 
 async def run_gather(refs: list[Ref], take_bare: TakeBare) -> Gathered:

@@ -21,26 +21,16 @@ from hoplite_ray.errors import (
     ReduceError,
 )
 from hoplite_ray.pending import Pending, PendingReduce, Received
+from hoplite_ray.plugin.handle.messages import Combination
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.steward.source import Source, TakeBare, resolve
-from hoplite_ray.refs import Layout, ReduceOp, Share, check_reducible
+from hoplite_ray.refs import Layout, Share, check_reducible
 from hoplite_ray.store import Store
 
 _FOLDED_HERE_BYTES = 64 << 10  # at most: folded by the caller's node, so that nothing has to come
 _fetching: set[asyncio.Task[None]] = set()  # the last blocks of results that have committed
 
 _POLL_S = (0.0005, 0.01)  # first and longest pause between looks at a reduce that may commit
-
-
-@dataclass(frozen=True, slots=True)
-class Combination:
-    """What a reduce is asked to do with its sources; `count` None: all of them."""
-
-    op: ReduceOp
-    count: int | None
-    everywhere: bool
-    deterministic: bool
-    reader: int | None = None  # of a reduce-scatter: whose share of it
 
 
 @dataclass(slots=True)

@@ -23,17 +23,18 @@ import ray
 
 from hoplite_ray.errors import NodeLostError
 from hoplite_ray.plugin.handle.array import Array
+from hoplite_ray.plugin.handle.messages import Bare, Combination, Gathered, Taken
 from hoplite_ray.plugin.process import job_options
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.process.reaper import Reaper
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.steward.bare_sources import Bare, BareSources, Taken
-from hoplite_ray.plugin.steward.collecting import Gathered, run_gather
+from hoplite_ray.plugin.steward.bare_sources import BareSources
+from hoplite_ray.plugin.steward.collecting import run_gather
 from hoplite_ray.plugin.steward.journals import Journals
 from hoplite_ray.plugin.steward.leaving import Departure
 from hoplite_ray.plugin.steward.publishing import publish_always
-from hoplite_ray.plugin.steward.reducing import Combination, ReduceRun
+from hoplite_ray.plugin.steward.reducing import ReduceRun
 from hoplite_ray.plugin.steward_client.client import guest
 from hoplite_ray.plugin.steward_client.life import StewardLife
 from hoplite_ray.store import new_id

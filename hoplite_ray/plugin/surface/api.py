@@ -19,6 +19,7 @@ from hoplite_ray.errors import (
 from hoplite_ray.plugin.handle import array as arrays
 from hoplite_ray.plugin.handle.array import Array, PutHandle
 from hoplite_ray.plugin.handle.fetching import PendingValue, PendingValues, results
+from hoplite_ray.plugin.handle.messages import Gathered
 from hoplite_ray.plugin.process import ids
 from hoplite_ray.plugin.process.attachment import (
     Attachment,
@@ -29,7 +30,6 @@ from hoplite_ray.plugin.process.attachment import (
 )
 from hoplite_ray.plugin.process.sharing import left_s
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.steward.collecting import Gathered
 from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed
 from hoplite_ray.refs import Layout, short_name
 

@@ -9,11 +9,10 @@ import ray
 
 from hoplite_ray.errors import HopliteError, InvalidArgumentError, WrongTypeError
 from hoplite_ray.plugin.handle.array import Array
+from hoplite_ray.plugin.handle.messages import Combination
 from hoplite_ray.plugin.process.attachment import Attachment, attachment
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.steward.bare_sources import attend
-from hoplite_ray.plugin.steward.reducing import Combination
 from hoplite_ray.plugin.surface.api import ray_values
 from hoplite_ray.plugin.surface.arguments import (
     checked_count,
@@ -22,6 +21,7 @@ from hoplite_ray.plugin.surface.arguments import (
     deadline_of,
     source_refs,
 )
+from hoplite_ray.plugin.surface.bare_reader import attend
 from hoplite_ray.refs import ReduceOp
 
 
