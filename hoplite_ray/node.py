@@ -341,9 +341,8 @@ def _record(options: NodeOptions, own: Member) -> dict[str, Any]:
 def _view_store(options: NodeOptions) -> ViewStore | None:
     if options.gcs_address is None:
         return None
-    from hoplite_ray.plugin.seams.core import (
-        RayViewStore,  # imports ray, which nothing else here needs
-    )
+    # Imports ray, which nothing else here needs.
+    from hoplite_ray.plugin.seams.table import RayViewStore
 
     return TableViews(RayViewStore(options.gcs_address))
 

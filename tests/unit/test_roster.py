@@ -9,13 +9,14 @@ import ray
 
 from hoplite_ray.plugin.groups.roster import Meeting
 from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import table
 
 TABLE: dict[str, bytes] = {}
 ALIVE: set[str] = set()
 
 
 class Table:
-    """As seams.KeyValues."""
+    """As table.KeyValues."""
 
     def __init__(self, address: str) -> None:
         self.write, self.read = TABLE.__setitem__, TABLE.get
@@ -31,7 +32,7 @@ class Table:
 def _table(monkeypatch: pytest.MonkeyPatch) -> None:
     TABLE.clear()
     ALIVE.clear()
-    monkeypatch.setattr(seams, "KeyValues", Table)
+    monkeypatch.setattr(table, "KeyValues", Table)
     monkeypatch.setattr(seams, "is_worker_alive", lambda worker, node: worker in ALIVE)
 
 

@@ -14,6 +14,7 @@ import ray
 
 from hoplite_ray.errors import ControlError, HopliteError
 from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import table
 from hoplite_ray.threads import begin
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ class RayRendezvous:
 
     def __init__(self) -> None:
         context = ray.get_runtime_context()
-        self._values = seams.KeyValues(context.gcs_address)
+        self._values = table.KeyValues(context.gcs_address)
         self._prefix = f"{_ALL}{quote(context.namespace, safe='')}"
         self._own: dict[str, bytes] = {}  # the records that rank 0 has set
         self._connection = seams.connection()

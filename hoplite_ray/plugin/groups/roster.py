@@ -38,6 +38,7 @@ from hoplite_ray.pending import Pending, Received
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.process.sharing import deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import table
 from hoplite_ray.refs import OBJECT_ID_BYTES
 from hoplite_ray.store import Store
 
@@ -71,7 +72,7 @@ class Meeting:
         context = ray.get_runtime_context()
         self._name = name
         self._rank = rank
-        self._values = seams.KeyValues(context.gcs_address)
+        self._values = table.KeyValues(context.gcs_address)
         # As the named actors of create_collective_group, groups belong to a namespace.
         self._prefix = f"{_ALL}{quote(context.namespace, safe='')}/{quote(name, safe='')}"
         self._me = Member(

@@ -18,6 +18,7 @@ import ray
 
 from hoplite_ray.errors import ControlError
 from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import table
 
 _CONNECT_S = 2.0
 
@@ -36,9 +37,9 @@ def discovered(asked: str | None) -> dict[str, Any]:
         socket.create_connection((machine.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise ConnectionError(f"no Ray cluster answers at {address} ({error})") from None
-    values = seams.KeyValues(address)
+    values = table.KeyValues(address)
     secret = values.read("secret")
-    _, view = seams.RayViewStore(address).read()
+    _, view = table.RayViewStore(address).read()
     stored = values.read("options")
     fixed: dict[str, Any] = json.loads(stored) if stored else {}
     raylets = seams.raylets(address)

@@ -42,6 +42,7 @@ from hoplite_ray.errors import (
 from hoplite_ray.files import replace_file
 from hoplite_ray.plugin.node import rails
 from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import table
 
 _START_S = 60.0  # a node is up in 0.3 s; a loaded machine has been seen to take 20
 _END_S = (
@@ -125,7 +126,7 @@ def ensure_node(
     _refuse_others(place.directory)
     place.directory.chmod(0o700)
     place.journals.mkdir(exist_ok=True, mode=0o700)
-    values = seams.KeyValues(ray.get_runtime_context().gcs_address)
+    values = table.KeyValues(ray.get_runtime_context().gcs_address)
     if asked.rails is not None:  # a mistake must not become the cluster's
         rails.chosen(asked.rails, seams.node_address(), seams.interfaces())
     if asked.data_tls == "on":
@@ -141,7 +142,7 @@ def ensure_node(
 
 def has_data_tls(asked: Config) -> bool:
     """Whether this cluster's nodes encrypt data, or would if a job that asks so started them."""
-    stored = seams.KeyValues(ray.get_runtime_context().gcs_address).read("options")
+    stored = table.KeyValues(ray.get_runtime_context().gcs_address).read("options")
     fixed = json.loads(stored)["options"] if stored else asked.explicit()
     return bool(fixed.get("data_tls") == "on")
 
@@ -191,7 +192,7 @@ def _refuse_others(directory: Path) -> None:
         )
 
 
-def _agree(values: seams.KeyValues, asked: Config, origins: Mapping[str, str]) -> Config:
+def _agree(values: table.KeyValues, asked: Config, origins: Mapping[str, str]) -> Config:
     """Fix the cluster's options, or compare with what is fixed."""
     wanted = asked.explicit()
     stored = values.read("options")
@@ -228,7 +229,7 @@ def _refuse_unlike(first: dict[str, Any]) -> None:
         )
 
 
-def _start(place: NodePlace, values: seams.KeyValues, options: Config) -> RunningNode:
+def _start(place: NodePlace, values: table.KeyValues, options: Config) -> RunningNode:
     incarnation = _next_life(place.directory)
     secret_file = place.directory / "secret"
     replace_file(secret_file, values.put_if_absent("secret", secrets.token_hex(32).encode()))

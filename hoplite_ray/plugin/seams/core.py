@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 else:
     Ref = ray.ObjectRef
 
-_NAMESPACE = b"hoplite_ray"
 _LOOK_S = 0.1  # between looks whether a ray.shutdown has left a call without an answer
 _IO_THREAD = "worker.io"  # of every process that is connected by other than Ray Client
 
@@ -393,105 +391,3 @@ async def ready(ref: Ref) -> None:
     finally:
         if not is_told:  # a ray.shutdown tells it, and to stop after that ends the process
             stop_waiting()
-
-
-# The key-value store of the cluster.
-
-
-class KeyValues:
-    """The cluster's small shared table: works in any process that knows Ray's address.
-
-    Every call raises ControlError if Ray's GCS does not answer within `timeout_s`.
-    """
-
-    def __init__(self, address: str, *, timeout_s: float = 30.0) -> None:
-        self._address = address
-        self._timeout_s = timeout_s
-
-    def put_if_absent(self, key: str, value: bytes) -> bytes:
-        """Store `value` unless the key has one; returns what is stored."""
-        if self.add(key, value):
-            return value
-        stored = self.read(key)
-        return value if stored is None else stored
-
-    def add(self, key: str, value: bytes) -> bool:
-        """Store `value`; False, and nothing stored, if the key has a value already."""
-        return bool(self._call("put", key.encode(), value, False) == 1)
-
-    def write(self, key: str, value: bytes) -> None:
-        """Store `value`, whatever the key had."""
-        self._call("put", key.encode(), value, True)
-
-    def read(self, key: str) -> bytes | None:
-        value = self._call("get", key.encode())
-        return None if value is None else bytes(value)
-
-    def keys(self, prefix: str) -> list[str]:
-        return [key.decode() for key in self._call("keys", prefix.encode())]
-
-    def remove(self, key: str) -> None:
-        self._call("del", key.encode(), False)
-
-    def _call(self, verb: str, *arguments: Any) -> Any:
-        try:
-            call = getattr(self._client, f"internal_kv_{verb}")
-            return call(*arguments, namespace=_NAMESPACE, timeout=self._timeout_s)
-        except ray.exceptions.RayError as error:
-            raise ControlError(
-                f"Ray's key-value store at {self._address} does not answer ({error}); "
-                "look at the machine of Ray's head node and the way to it"
-            ) from error
-
-    @cached_property
-    def _client(self) -> Any:  # at the first call: it waits for a GCS that is not there, too
-        from ray._raylet import GcsClient  # type: ignore[attr-defined]
-
-        return GcsClient(address=self._address)
-
-
-class RayViewStore:
-    """The view of the nodes, kept in Ray's key-value store: one key per epoch, written once.
-
-    Implements control's Table. Ray's table has put-if-absent and no compare-and-set; a key per
-    epoch turns the one into the other. The newest few epochs stay for readers that are late.
-    """
-
-    _EPOCHS_KEPT = 8
-    _TIMEOUT_S = (
-        5.0  # then the node says that it is cut off; a GCS that is there takes milliseconds
-    )
-
-    def __init__(self, address: str, *, prefix: str = "view") -> None:
-        self._values = KeyValues(address, timeout_s=self._TIMEOUT_S)
-        self._prefix = prefix
-
-    def read(self) -> tuple[int, bytes]:
-        """(epoch, value) of the newest view; (0, b"") if there was none yet."""
-        for _ in range(100):
-            epochs = self._epochs()
-            if not epochs:
-                return 0, b""
-            value = self._values.read(self._key(epochs[-1]))
-            if value is not None:  # else it was removed meanwhile: there is a newer one
-                return epochs[-1], value
-        raise ControlError("the view in Ray's key-value store changes faster than it can be read")
-
-    def compare_and_set(self, epoch: int, value: bytes) -> bool:
-        """Store `value` as `epoch`; False if that epoch or a newer one is stored already."""
-        epochs = self._epochs()
-        if epochs and epochs[-1] >= epoch:
-            return False
-        if not self._values.add(self._key(epoch), value):
-            return False
-        with suppress(ControlError):  # it is stored; the next one tidies up
-            for old in epochs[: -self._EPOCHS_KEPT]:
-                self._values.remove(self._key(old))
-        return True
-
-    def _epochs(self) -> list[int]:
-        names = [key.rpartition("/")[2] for key in self._values.keys(f"{self._prefix}/")]
-        return sorted(int(each) for each in names if each.isdecimal())
-
-    def _key(self, epoch: int) -> str:
-        return f"{self._prefix}/{epoch:020d}"
