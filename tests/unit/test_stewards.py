@@ -17,7 +17,7 @@ from hoplite_ray.plugin.process import attachment
 from hoplite_ray.plugin.process.attachment import Attachment
 from hoplite_ray.plugin.process.sharing import SharedCall
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.steward_client import client as stewards
+from hoplite_ray.plugin.steward_client import client
 from hoplite_ray.plugin.steward_client.life import StewardLife
 
 HERE, OTHER, THIRD = "aa" * 28, "bb" * 28, "cc" * 28
@@ -76,11 +76,11 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> MadeUpRay:
     monkeypatch.setattr(seams, "this_worker", lambda: "worker")
     context = SimpleNamespace(runtime_env={})
     monkeypatch.setattr(
-        stewards,
+        client,
         "ray",
         SimpleNamespace(get_actor=fake.get_actor, get_runtime_context=lambda: context),
     )
-    monkeypatch.setattr(stewards, "_actor", lambda: None)
+    monkeypatch.setattr(client, "_actor", lambda: None)
     return fake
 
 

@@ -72,9 +72,9 @@ def _wait_for_first_use(table: Any) -> None:
 
     def filled() -> None:
         fill()
-        from hoplite_ray.plugin.direct import tables as direct
+        from hoplite_ray.plugin.direct import tables
 
-        direct.join()
+        tables.join()
 
     table._ensure_default_transports_registered = filled
 
