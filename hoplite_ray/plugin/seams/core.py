@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 else:
     Ref = ray.ObjectRef
 
-_LOOK_S = 0.1  # between looks whether a ray.shutdown has left a call without an answer
-_IO_THREAD = "worker.io"  # of every process that is connected by other than Ray Client
+_LOOK_S = 0.1  # between two looks for a ray.shutdown, which leaves a call without an answer
+_IO_THREAD = "worker.io"  # a thread of every connected process, except under Ray Client
 
 
 def _worker() -> Any:
@@ -41,9 +41,10 @@ def _worker() -> Any:
 
 
 def connection() -> bytes | None:
-    """Names this process's connection to Ray, another one after each `ray.init`; None without.
+    """Return a name of this process's connection to Ray; None without one.
 
-    A driver's id is its job's, which two clusters may both have; no Ray node is in both.
+    Each `ray.init` makes a new name. It has the Ray node's id besides the driver's, because drivers
+    of two clusters may have the same id.
     """
     if not ray.is_initialized():
         return None
@@ -52,11 +53,12 @@ def connection() -> bytes | None:
 
 @contextmanager
 def staying(joined: bytes | None) -> Iterator[None]:
-    """Stay in the Ray of that connection for the body: a `ray.shutdown` waits until its end.
+    """Hold up a `ray.shutdown` of the connection `joined` until the end of the body.
 
-    For threads of our own: much of Ray's API would start a cluster, once the user has shut Ray
-    down. In the body no lock of ours is taken that is also held around a `staying`.
-    Raises: HopliteError if this process has left that Ray.
+    Threads of this package need it, because after a `ray.shutdown` much of Ray's API would start a
+    cluster.
+    REQUIRES: the body takes no lock of this package that is also held around a `staying`.
+    Raises:   HopliteError if this process has left that Ray.
     """
     with ray._private.worker._connect_or_shutdown_lock:
         if joined is None or connection() != joined:
@@ -68,10 +70,10 @@ def staying(joined: bytes | None) -> Iterator[None]:
 
 
 def answer_to(ask: Callable[[], Ref], joined: bytes | None, timeout_s: float = math.inf) -> Any:
-    """The value of the ref that `ask` returns; for threads of our own, as `staying` is.
+    """Return the value of the ref that `ask` returns; for threads of this package, like `staying`.
 
-    Raises: HopliteError once this process has left the Ray of that connection, which would leave
-            the ref without an answer; TimeoutError after `timeout_s`; what the ref's task raises.
+    Raises: HopliteError as soon as this process has left the Ray of `joined`, because the ref then
+            gets no answer; TimeoutError after `timeout_s`; any error of the ref's task.
     """
     with staying(joined):
         answer = ask().future()
@@ -85,12 +87,12 @@ def answer_to(ask: Callable[[], Ref], joined: bytes | None, timeout_s: float = m
 
 
 def is_driver() -> bool:
-    """Whether this process is a job's own program, and no worker."""
+    """Return True if this process is a job's own program, and no worker."""
     return bool(_worker().mode == ray._private.worker.SCRIPT_MODE)
 
 
 def is_forked() -> bool:
-    """Whether this process was forked from one that is connected: Ray's threads are not in it."""
+    """Return True if this process lacks Ray's threads: it was forked from a connected one."""
     for each in Path("/proc/self/task").glob("*/comm"):
         with suppress(OSError):  # a thread that has ended meanwhile
             if each.read_text().strip() == _IO_THREAD:
@@ -99,24 +101,24 @@ def is_forked() -> bool:
 
 
 def is_client() -> bool:
-    """Whether this process is connected by Ray Client: it is on no Ray node of the cluster."""
+    """Return True if this process is connected by Ray Client, and on no Ray node of the cluster."""
     from ray.util.client import ray as client
 
     return bool(client.is_connected())  # type: ignore[no-untyped-call]
 
 
 def ray_directory() -> str:
-    """The directory of this Ray session, the same for every process of one host."""
+    """Return the directory of this Ray session, the same for every process of one host."""
     return str(_worker().node.get_session_dir_path())
 
 
 def node_address() -> str:
-    """The address under which other Ray nodes reach this one."""
+    """Return the address under which other Ray nodes reach this one."""
     return str(_worker().node.node_ip_address)
 
 
 def interfaces() -> dict[str, list[str]]:
-    """The addresses of this machine's interfaces, by name, as Ray's own copy of psutil has them."""
+    """Return the addresses of this machine's interfaces by name, from Ray's own copy of psutil."""
     import psutil  # type: ignore[import-untyped]
 
     kinds = (socket.AF_INET, socket.AF_INET6)
@@ -127,15 +129,15 @@ def interfaces() -> dict[str, list[str]]:
 
 
 def raylet_pid() -> int:
-    """The process id of this node's raylet, from the credentials of its socket.
+    """Return the process id of this node's raylet, from the credentials of its socket.
 
-    Workers have it in their environment; drivers don't, and several raylets may share a host.
+    Only workers have it in their environment, and several raylets may share a host.
     """
     return _raylet_credentials()[0]
 
 
 def raylet_user() -> int:
-    """The user as whom this node's raylet runs, and so do its workers and actors."""
+    """Return the user of this node's raylet, who is also that of its workers and actors."""
     return _raylet_credentials()[1]
 
 
@@ -148,28 +150,28 @@ def _raylet_credentials() -> tuple[int, int]:
 
 
 def this_worker() -> str:
-    """The id of this process, another one for each life of an actor."""
+    """Return the id of this process; each life of an actor has its own."""
     return str(_worker().worker_id.hex())
 
 
 def this_job() -> str:
-    """Names this process's job: its id, and the command line of its driver."""
+    """Return a name of this process's job: its id, and the command line of its driver."""
     job = ray.get_runtime_context().get_job_id()
     jobs = ray._private.state.state.job_table()  # type: ignore[no-untyped-call]
     return " ".join([job, *(f"({each['Entrypoint']})" for each in jobs if each["JobID"] == job)])
 
 
 def this_actor() -> Any:
-    """The handle of the actor that this process is."""
+    """Return the handle of the actor that this process is."""
     return ray.get_runtime_context().current_actor
 
 
 def create_actor(
     actor: Any, arguments: list[Any], environment: dict[str, Any] | None, **options: Any
 ) -> Any:
-    """Start an actor whose runtime environment is `environment` upon what it inherits.
+    """Start an actor, and lay `environment` upon the runtime environment that it inherits.
 
-    Unlike `actor.options`, a None in it takes away what is inherited under that key.
+    A None in `environment` removes the inherited value of its key; `actor.options` would keep it.
     """
     if environment is None:
         return actor.options(**options).remote(*arguments)
@@ -178,7 +180,7 @@ def create_actor(
 
 
 class _ExactEnvironment(RuntimeEnv):
-    """A runtime environment that Ray takes as it is written, its None too."""
+    """A runtime environment that Ray takes as it is written, including each None."""
 
     def __init__(self, environment: dict[str, Any]) -> None:
         super().__init__(_validate=False)
@@ -189,14 +191,15 @@ class _ExactEnvironment(RuntimeEnv):
 
 
 def actor_id() -> str | None:
-    """The id of the actor that this process is, the same in all its lives; None outside actors."""
+    """Return the id of the actor that this process is, the same in all its lives; or None."""
     return ray.get_runtime_context().get_actor_id()
 
 
 def restarts() -> int:
-    """How often Ray had restarted the actor that this process is; 0 outside actors. Asks the GCS.
+    """Return how often Ray has restarted the actor that this process is; 0 outside actors.
 
     Raises: HopliteError if Ray has forgotten the actor, or has a later life of it by now.
+    Cost:   one question to the GCS.
     """
     from ray.core.generated.gcs_pb2 import ActorTableData  # type: ignore[attr-defined]
 
@@ -204,8 +207,8 @@ def restarts() -> int:
     if actor is None:
         return 0
     accessor = ray._private.state.state._connect_and_get_accessor()
-    told = accessor.get_actor_info(ray.ActorID(bytes.fromhex(actor)))
-    record = None if told is None else ActorTableData.FromString(told)
+    answer = accessor.get_actor_info(ray.ActorID(bytes.fromhex(actor)))
+    record = None if answer is None else ActorTableData.FromString(answer)
     if record is None or record.address.worker_id != _worker().worker_id:
         raise HopliteError(
             f"Ray has taken this process for dead, and knows another life of actor {actor}, or "
@@ -215,12 +218,12 @@ def restarts() -> int:
 
 
 def is_draining(ray_node_id: str) -> bool:
-    """Whether Ray drains that node: it places nothing there any more, and takes it away soon."""
+    """Return True if Ray drains that node: it places nothing there, and removes the node soon."""
     return ray_node_id in ray._private.state.state.get_draining_nodes()
 
 
 def placeable_nodes() -> list[str]:
-    """The Ray nodes that live and are not drained."""
+    """Return the Ray nodes that live and are not drained."""
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
     draining = ray._private.state.state.get_draining_nodes()
     alive = [node["NodeID"] for node in nodes if node["Alive"]]
@@ -228,29 +231,29 @@ def placeable_nodes() -> list[str]:
 
 
 def is_worker_alive(worker: str, ray_node_id: str) -> bool:
-    """Whether that process lives, and the Ray node that it is on, as far as Ray has heard."""
+    """Return True if that process and its Ray node live, as far as Ray knows."""
     from ray.core.generated.gcs_pb2 import WorkerTableData  # type: ignore[attr-defined]
 
     accessor = ray._private.state.state._connect_and_get_accessor()
-    told = accessor.get_worker_info(ray.WorkerID(bytes.fromhex(worker)))
-    if told is None or not WorkerTableData.FromString(told).is_alive:
+    answer = accessor.get_worker_info(ray.WorkerID(bytes.fromhex(worker)))
+    if answer is None or not WorkerTableData.FromString(answer).is_alive:
         return False
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
     return any(node["NodeID"] == ray_node_id and node["Alive"] for node in nodes)
 
 
 def memory_threshold() -> float:
-    """The share of memory above which Ray kills workers."""
+    """Return the share of memory above which Ray kills workers."""
     return float(os.environ.get("RAY_memory_usage_threshold", "0.95"))
 
 
-# Which cluster there is, for a process that has not joined one.
+# The cluster, for a process that has not joined it.
 
 
 def cluster_address(asked: str | None) -> str:
-    """The address of the cluster's GCS: as asked, by RAY_ADDRESS, or of the one that runs here.
+    """Return the address of the cluster's GCS: `asked`, RAY_ADDRESS, or that of the cluster here.
 
-    Raises: ConnectionError if none runs here; ValueError if what was asked is no address.
+    Raises: ConnectionError if no cluster runs here; ValueError if `asked` is no address.
     """
     from ray._private import services
 
@@ -258,37 +261,38 @@ def cluster_address(asked: str | None) -> str:
 
 
 def raylets(address: str) -> list[tuple[str, str, bool]]:
-    """(Ray node id, its Ray directory, whether it lives) of every raylet that the cluster had."""
+    """Return (Ray node id, Ray directory, is alive) of every raylet that the cluster has had."""
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
-    told = GcsClient(address=address).get_all_node_info()
+    nodes = GcsClient(address=address).get_all_node_info()
     return [
         (node_id.hex(), info.session_dir, info.state == info.ALIVE)
-        for node_id, info in told.items()
+        for node_id, info in nodes.items()
     ]
 
 
 def drained_nodes(address: str, timeout_s: float) -> list[str]:
-    """The Ray nodes that have ended after Ray had drained them.
+    """Return the Ray nodes that Ray has drained and that have ended.
 
-    Raises: ControlError if Ray's GCS does not answer; one that is gone holds the call for longer.
+    Raises: ControlError if Ray's GCS does not answer within `timeout_s`. A GCS that is gone may
+            hold the call for longer.
     """
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
     from ray.core.generated.common_pb2 import NodeDeathInfo  # type: ignore[attr-defined]
 
     drained = (NodeDeathInfo.AUTOSCALER_DRAIN_PREEMPTED, NodeDeathInfo.AUTOSCALER_DRAIN_IDLE)
     try:
-        told = GcsClient(address=address).get_all_node_info(timeout=timeout_s)
+        nodes = GcsClient(address=address).get_all_node_info(timeout=timeout_s)
     except ray.exceptions.RayError as error:
         raise ControlError(f"Ray's GCS at {address} does not answer ({error})") from error
-    return [node_id.hex() for node_id, info in told.items() if info.death_info.reason in drained]
+    return [node_id.hex() for node_id, info in nodes.items() if info.death_info.reason in drained]
 
 
-# What this process executes.
+# The task that this process executes.
 
 
 def task_id() -> bytes | None:
-    """Id of the running task, 24 bytes; a thread of a task has a random one; None in a driver."""
+    """Return the running task's id of 24 bytes, in a thread a random id, in a driver None."""
     if _worker().mode != ray._private.worker.WORKER_MODE:
         return None
     current = _worker().current_task_id
@@ -296,12 +300,12 @@ def task_id() -> bytes | None:
 
 
 def attempt_number() -> int:
-    """0 for the first execution of the running task, counted up by retries and by lineage."""
+    """Return how often the running task was executed before, by a retry or for its lineage."""
     return int(_worker().core_worker.get_current_task_attempt_number())
 
 
 def return_id(task: bytes) -> bytes:
-    """Id of the ref which a task with one return value answers: its task id, then index 1."""
+    """Return the id of the only ref that a task answers: its task id, then index 1."""
     return task + (1).to_bytes(4, "little")
 
 
@@ -309,29 +313,32 @@ def return_id(task: bytes) -> bytes:
 
 
 def outer_ref() -> Ref | None:
-    """While Ray unpickles an object: that object's ref; None for values inside a task's call."""
+    """Return the ref of the object that Ray unpickles; None for values inside a task's call."""
     ref = _worker().get_serialization_context().get_outer_object_ref()
     return None if ref is None or ref.is_nil() else ref
 
 
 def is_ray_pickling() -> bool:
-    """Whether Ray, and not plain pickle or deepcopy, is serialising in this thread."""
+    """Return True if Ray serialises in this thread, and not plain pickle or deepcopy."""
     if not ray.is_initialized():
         return False
     return bool(_worker().get_serialization_context().is_in_band_serialization())
 
 
 def on_out_of_scope(ref: Ref, callback: Callable[[bytes], None]) -> bool:
-    """Call `callback(id)` when nobody in the cluster refers to `ref`, which this process owns.
+    """Call `callback(id)` when no reference to `ref` is left in the cluster.
 
-    False if that is so already. The callback runs on a thread of Ray's and must not block.
+    REQUIRES: this process owns `ref`. The callback runs on a thread of Ray's and must not block.
+    Returns:  False if no reference is left already; the callback is not called then.
     """
     return bool(_worker().core_worker.add_object_out_of_scope_callback(ref, callback))
 
 
 def on_settled(ref: Ref, callback: Callable[[], None]) -> None:
-    """Call `callback` when the task of `ref`, which this process owns, has ended, or no reference
-    to it is left; maybe twice, on threads of Ray's, which must not be blocked.
+    """Call `callback` when the task of `ref` has ended, or no reference to it is left.
+
+    The callback may be called twice. It runs on threads of Ray's and must not block.
+    REQUIRES: this process owns `ref`.
     """
     ref._on_ready(lambda _: callback())
     if not on_out_of_scope(ref, lambda _: callback()):
@@ -339,7 +346,7 @@ def on_settled(ref: Ref, callback: Callable[[], None]) -> None:
 
 
 def owner_node_id(ref: Ref) -> str | None:
-    """The Ray node of the process that owns `ref`; None if that is this process, or unknown."""
+    """Return the Ray node of the owner of `ref`; None if this process owns it, or for no owner."""
     from ray.core.generated.common_pb2 import Address  # type: ignore[attr-defined]
 
     try:
@@ -351,7 +358,7 @@ def owner_node_id(ref: Ref) -> str | None:
 
 
 def is_owned(ref: Ref) -> bool:
-    """Whether this process owns `ref`, and somebody in the cluster still refers to it."""
+    """Return True if this process owns `ref`, and a reference to it is left in the cluster."""
     try:
         _worker().core_worker.get_owner_address(ref)
     except ValueError:
@@ -360,13 +367,13 @@ def is_owned(ref: Ref) -> bool:
 
 
 def known_refs() -> set[bytes]:
-    """Ids of all refs that live in this process, not of those that only a pending call has."""
+    """Return the ids of all refs that live in this process, except those of pending calls only."""
     counts = _worker().core_worker.get_all_reference_counts()
     return {bytes.fromhex(name.decode()) for name, each in counts.items() if each["local"] > 0}
 
 
 def ref_of(object_id: bytes) -> Ref:
-    """A further ref of an id that lives in this process."""
+    """Return a further ref of an id that lives in this process."""
     return ray.ObjectRef(object_id)
 
 
@@ -377,17 +384,18 @@ async def ready(ref: Ref) -> None:
     """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    is_told = False
+    is_announced = False
 
     def announce(_: BaseException | None) -> None:
-        nonlocal is_told
-        is_told = True
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        nonlocal is_announced
+        is_announced = True
+        with suppress(RuntimeError):  # the loop is closed, and nothing waits on it
             loop.call_soon_threadsafe(ended.set)
 
     stop_waiting = ref._on_ready(announce)
     try:
         await ended.wait()
     finally:
-        if not is_told:  # a ray.shutdown tells it, and to stop after that ends the process
+        # A ray.shutdown announces it, too. To stop waiting after that would end the process.
+        if not is_announced:
             stop_waiting()

@@ -23,10 +23,10 @@ _Context: Any = ray._private.serialization.SerializationContext
 
 
 def readers_fetch(names: Collection[str]) -> None:
-    """Have whoever reads an object of these transports unpickle it at once; nobody pushes arrays.
+    """Have readers unpickle objects of these transports at once, and owners push no arrays.
 
-    Ray has the ref's owner push them, to actors with enable_tensor_transport and for positional
-    arguments only, and every reader wait for that: all others wait in vain.
+    Ray's readers wait until the ref's owner has pushed the arrays. The owner pushes them to actors
+    with enable_tensor_transport, for positional arguments. Any other reader would wait for ever.
     """
     deserialize = _Worker.deserialize_objects
     push = _Manager.queue_or_trigger_out_of_band_tensor_transfer
@@ -56,7 +56,7 @@ def readers_fetch(names: Collection[str]) -> None:
 
 
 def transport_of(argument: Any) -> str | None:
-    """The tensor transport of a ref that this process knows; None of everything else."""
+    """Return the tensor transport of a ref that this process knows; None for all else."""
     if not isinstance(argument, ray.ObjectRef):
         return None
     known = ray._private.worker.global_worker.rdt_manager.get_rdt_metadata(argument.hex())
@@ -64,7 +64,7 @@ def transport_of(argument: Any) -> str | None:
 
 
 def arrays_at_hand() -> list[Any]:
-    """While Ray unpickles an object: its arrays, if Ray had them or has fetched them."""
+    """Return the arrays of the object that Ray unpickles, if Ray has them."""
     worker: Any = ray._private.worker.global_worker
     context = worker.get_serialization_context()
     at_hand: list[Any] = getattr(context._thread_local, "rdt_tensors", [])
@@ -73,7 +73,7 @@ def arrays_at_hand() -> list[Any]:
 
 @contextmanager
 def others_may_unpickle() -> Any:
-    """While Ray unpickles an object: let other threads do so in the body."""
+    """Let other threads unpickle in the body, while this thread unpickles an object for Ray."""
     unpickling: Any = ray._private.worker.global_worker.function_actor_manager.lock
     is_ours = unpickling._is_owned()
     if is_ours:
@@ -90,8 +90,8 @@ def on_pickling(
 ) -> None:
     """Call `begin` before a value is pickled, and pickle the n-th array in it as `stand_in(n)`.
 
-    Arrays of other values are pickled as without a transport, out of band: Ray copies each into the
-    stream, from the first use of a transport for its type on.
+    Arrays of other values are pickled out of band, as without a transport. Ray itself would copy
+    each into the stream after the first use of a transport for its type.
     """
     serialize = _Context.serialize_rdt_objects
 
@@ -128,7 +128,7 @@ def _replace_reducer(context: Any, transport: str, stand_in: Callable[[int], Any
 
 
 class _Arrays(list[Any]):
-    """The arrays of a value; true even if there are none, so that ray.put hands them on."""
+    """The arrays of a value; true even if there are none, because ray.put drops a false list."""
 
     def __bool__(self) -> bool:
         return True
@@ -137,7 +137,7 @@ class _Arrays(list[Any]):
 def on_put_of_nothing(names: Collection[str], refuse: Callable[[str], None]) -> None:
     """Call `refuse` for a ray.put whose value has nothing for its transport to carry.
 
-    Ray stores the value itself then, and nobody can read it by its ref.
+    Ray then stores the value itself, and no process can read it by its ref.
     """
     put = _Manager.put_object
 
@@ -150,16 +150,16 @@ def on_put_of_nothing(names: Collection[str], refuse: Callable[[str], None]) -> 
 
 
 def nest_pending(names: Collection[str], unknown: Any) -> None:
-    """Let a ref be passed on before its owner is told of the object; `unknown` stands in for that.
+    """Let a process pass a ref on before its owner knows the object, with `unknown` in its place.
 
-    Ray refuses it then, also for a moment after the object is there.
+    Ray itself refuses it then, and for a moment after the object is there.
     """
     known = _Manager.get_rdt_metadata
 
     def get_rdt_metadata(manager: Any, name: str) -> Any:
         found = known(manager, name)
-        is_told = found is None or found.tensor_transport_meta is not None
-        if is_told or found.tensor_transport_backend not in names or not is_ray_pickling():
+        is_known = found is None or found.tensor_transport_meta is not None
+        if is_known or found.tensor_transport_backend not in names or not is_ray_pickling():
             return found
         return found._replace(tensor_transport_meta=unknown)
 

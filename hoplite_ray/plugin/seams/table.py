@@ -27,18 +27,18 @@ class KeyValues:
         self._timeout_s = timeout_s
 
     def put_if_absent(self, key: str, value: bytes) -> bytes:
-        """Store `value` unless the key has one; returns what is stored."""
+        """Store `value` unless the key has one, and return the stored one."""
         if self.add(key, value):
             return value
         stored = self.read(key)
         return value if stored is None else stored
 
     def add(self, key: str, value: bytes) -> bool:
-        """Store `value`; False, and nothing stored, if the key has a value already."""
+        """Store `value` and return True; store nothing and return False if the key has a value."""
         return bool(self._call("put", key.encode(), value, False) == 1)
 
     def write(self, key: str, value: bytes) -> None:
-        """Store `value`, whatever the key had."""
+        """Store `value` in place of any other."""
         self._call("put", key.encode(), value, True)
 
     def read(self, key: str) -> bytes | None:
@@ -62,17 +62,17 @@ class KeyValues:
             ) from error
 
     @cached_property
-    def _client(self) -> Any:  # at the first call: it waits for a GCS that is not there, too
+    def _client(self) -> Any:  # made at the first call, because it may wait for the GCS
         from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
         return GcsClient(address=self._address)
 
 
 class RayViewStore:
-    """The view of the nodes, kept in Ray's key-value store: one key per epoch, written once.
+    """The view of the nodes in Ray's key-value store: one key per epoch, written once.
 
-    Implements control's Table. Ray's table has put-if-absent and no compare-and-set; a key per
-    epoch turns the one into the other. The newest few epochs stay for readers that are late.
+    Implements control's Table. Ray's table has put-if-absent and no compare-and-set, and a key per
+    epoch turns the first into the second. The newest few epochs stay for slow readers.
     """
 
     _EPOCHS_KEPT = 8
@@ -83,24 +83,24 @@ class RayViewStore:
         self._prefix = prefix
 
     def read(self) -> tuple[int, bytes]:
-        """(epoch, value) of the newest view; (0, b"") if there was none yet."""
+        """Return (epoch, value) of the newest view; (0, b"") if there is none."""
         for _ in range(100):
             epochs = self._epochs()
             if not epochs:
                 return 0, b""
             value = self._values.read(self._key(epochs[-1]))
-            if value is not None:  # else it was removed meanwhile: there is a newer one
+            if value is not None:  # else a writer has removed it: there is a newer one
                 return epochs[-1], value
         raise ControlError("the view in Ray's key-value store changes faster than it can be read")
 
     def compare_and_set(self, epoch: int, value: bytes) -> bool:
-        """Store `value` as `epoch`; False if that epoch or a newer one is stored already."""
+        """Store `value` as `epoch`; return False if that epoch or a newer one is stored."""
         epochs = self._epochs()
         if epochs and epochs[-1] >= epoch:
             return False
         if not self._values.add(self._key(epoch), value):
             return False
-        with suppress(ControlError):  # it is stored; the next one tidies up
+        with suppress(ControlError):  # the value is stored; the next writer removes old ones
             for old in epochs[: -self._EPOCHS_KEPT]:
                 self._values.remove(self._key(old))
         return True

@@ -44,7 +44,7 @@ def _worker() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """An object as Ray keeps it, of which nothing has been unpickled."""
+    """An object in Ray's own form; nothing in it has been unpickled."""
 
     ref: Ref
     data: Any
@@ -100,9 +100,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def failure_in(unread: Unread) -> bytes | Exception | None:
-    """What the task of an object has failed with; None if it is a value.
+    """Return the error with which the task of an object has failed; None if it is a value.
 
-    Bytes: the message of an error with a user's class in it, for `error_of` in another process.
+    Bytes are the message of an error that may have a user's class. `error_of` reads it, in a
+    process that has the class.
     """
     if unread.kind in _VALUES:
         return None
@@ -112,9 +113,9 @@ def failure_in(unread: Unread) -> bytes | Exception | None:
     if kind == ErrorType.Value("TASK_EXECUTION_EXCEPTION"):
         return bytes(context._deserialize_msgpack_data(unread.data, fields))
     if kind == ErrorType.Value("ACTOR_DIED") and unread.data:
-        told = RayErrorInfo.FromString(context._deserialize_msgpack_data(unread.data, fields))
-        if told.actor_died_error.HasField("creation_task_failure_context"):
-            failure = told.actor_died_error.creation_task_failure_context
+        error = RayErrorInfo.FromString(context._deserialize_msgpack_data(unread.data, fields))
+        if error.actor_died_error.HasField("creation_task_failure_context"):
+            failure = error.actor_died_error.creation_task_failure_context
             return bytes(failure.SerializeToString())
     (error,) = context.deserialize_objects([(unread.data, unread.metadata, None)], [unread.ref], {})
     assert isinstance(error, Exception)
@@ -122,14 +123,14 @@ def failure_in(unread: Unread) -> bytes | Exception | None:
 
 
 def error_of(message: bytes) -> BaseException:
-    """The error of such a message; Ray's UnserializableException if its class is missing here."""
+    """Return the error of a message; Ray's UnserializableException if its class is missing."""
     error = ray.exceptions.RayError.from_bytes(message)  # type: ignore[no-untyped-call]
     assert isinstance(error, BaseException)
     return error
 
 
 def text_of(message: bytes) -> str:
-    """What Ray prints of the error of such a message, with its traceback."""
+    """Return Ray's text of the error of a message, with the traceback."""
     try:
         return str(RayException.FromString(message).formatted_exception_string)
     except DecodeError:
