@@ -1,8 +1,8 @@
 """Where a Ray cluster's nodes are: `python -m hoplite_ray.plugin.node.discovery [RAY_ADDRESS]`.
 
-Prints a line once Ray is imported, then one line of JSON, and ends. The `hoplite-ray` command runs
-it as a process of its own, which it can end in time: Ray's client of a cluster that does not answer
-waits for a minute, then aborts.
+The program prints a line when Ray is imported, then one line of JSON, and ends. The `hoplite-ray`
+command runs it as a process of its own and ends that at its limit, because Ray's client of a
+cluster that does not answer waits for a minute and then aborts.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ _CONNECT_S = 2.0
 
 
 def discovered(asked: str | None) -> dict[str, Any]:
-    """What Ray knows of the nodes of the cluster at `asked`, or of the one that runs here.
+    """Return Ray's knowledge of the nodes of the cluster at `asked`, or of the cluster here.
 
-    Returns: address, ray, memory_threshold; secret and view (hexadecimal) or None, where no job has
-             used hoplite_ray yet; options, and first: the job that has fixed them, its user, and
-             where each one is from; directories: of this user and of live and dead raylets.
+    Returns: a dict with these keys:
+             address, ray, memory_threshold;
+             secret and view (hexadecimal), None if no job has used hoplite_ray yet;
+             options, and first: the job that has fixed them, its user, each option's origin;
+             directories of this user -> True if the raylet lives.
     Raises:  ConnectionError if there is no cluster there; ControlError if it does not answer.
     """
     address = seams.cluster_address(asked)
@@ -65,7 +67,7 @@ if __name__ == "__main__":
     sys.stdout.write("Ray is imported\n")
     sys.stdout.flush()
     try:
-        told = json.dumps(discovered(sys.argv[1] if sys.argv[1:] else None))
+        line = json.dumps(discovered(sys.argv[1] if sys.argv[1:] else None))
     except (ConnectionError, ValueError, ControlError) as problem:
         sys.exit(f"{problem}")
-    sys.stdout.write(f"{told}\n")
+    sys.stdout.write(f"{line}\n")

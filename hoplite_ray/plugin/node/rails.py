@@ -1,7 +1,8 @@
-"""At which addresses of its machine a node listens under Ray, and why: one rail each.
+"""The addresses of its machine at which a node listens under Ray: each is one rail.
 
-By default there is one: Ray's own address of the node, which all others reach already. The option
-`rails` names networks instead, which mean the same on every machine, as its addresses don't.
+By default there is one rail: Ray's own address of the node, which all other nodes reach already.
+The option `rails` names networks, because a network means the same on every machine and an address
+does not.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from hoplite_ray.config import networks_of
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """One address, and in words why it was taken."""
+    """One address, and in words the reason for it."""
 
     address: str
     why: str
 
     @property
     def listen(self) -> str:
-        """As the node's command line takes it, with any port."""
+        """The address for the node's command line, with any port."""
         return with_port(self.address, 0)
 
 
 def with_port(address: str, port: int) -> str:
-    """ADDRESS:PORT; [ADDRESS]:PORT if it is one of IPv6."""
+    """Return ADDRESS:PORT, or [ADDRESS]:PORT for IPv6."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def chosen(
     rails: str | None, rays_address: str, interfaces: Mapping[str, Sequence[str]]
 ) -> list[Rail]:
-    """The rails of this machine, whose `interfaces` have addresses by name.
+    """Return the rails of this machine, whose `interfaces` have addresses by name.
 
-    Raises: ValueError if none of them has an address in one of the networks, naming what they have.
+    Raises: ValueError if no interface has an address in one of the networks; it names all of them.
     """
     if rails is None:
         name = next((n for n, has in interfaces.items() if rays_address in has), "no interface")

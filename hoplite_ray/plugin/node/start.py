@@ -1,14 +1,14 @@
-"""The node process of this Ray node: started once, by whoever needs it first.
+"""The node process of this Ray node: the first process that needs the node starts it.
 
     RAY DIRECTORY/hoplite-<uid>-<wire version>-<end of the Ray node id>/    one per raylet and user
-        start.lock      held while somebody starts the node
-        life            how many lives the node had
+        start.lock      held while a process starts the node
+        life            the number of the node's lives
         node.json       written by the node when it is ready; node.sock beside it
-        journal/        what each process owns (journal.py)
-        node.log        what the node says; in Ray's own directory of logs by the directory's name
+        journal/        what each process owns (process/journal.py)
+        node.log        the node's log; also in Ray's directory of logs, by this directory's name
 
-A node that died alone is started again under the same lock with the next incarnation. The options
-of the first start in a cluster are the cluster's: Ray's key-value store keeps them.
+If a node has died alone, the next process starts it under the same lock with the next incarnation.
+The first start in a cluster fixes the cluster's options: Ray's key-value store keeps them.
 """
 
 from __future__ import annotations
@@ -44,15 +44,14 @@ from hoplite_ray.plugin.node import rails
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
 
-_START_S = 60.0  # a node is up in 0.3 s; a loaded machine has been seen to take 20
-_END_S = (
-    5.0  # between a node's closed socket and the end of its process: unmapping takes 0.3 s per GB
-)
+_START_S = 60.0  # of a node's start, beyond which it has failed: 0.3 s, on a loaded machine 20 s
+# Between a node's closed socket and the end of its process, which unmaps 1 GB in 0.3 s.
+_END_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """Where the node of a Ray node lives, running or not."""
+    """The place of a Ray node's node, whether that runs or not."""
 
     ray_node_id: str
     directory: Path
@@ -69,7 +68,7 @@ class NodePlace:
 
 @dataclass(frozen=True, slots=True)
 class RunningNode:
-    """A node that answers: its socket, and which life this is."""
+    """A node that answers: its socket, and the number of its life."""
 
     socket: str
     incarnation: int
@@ -77,9 +76,10 @@ class RunningNode:
 
 
 def running_node(place: NodePlace) -> RunningNode | None:
-    """The node that runs at `place`; None if there is none.
+    """Return the node that runs at `place`; None if there is none.
 
-    A node holds the lock of its directory as long as it lives; its pid would tell of zombies, too.
+    A node holds the lock of its directory as long as it lives. Its process id is no proof of life,
+    because a zombie still has one.
     """
     try:
         record = json.loads((place.directory / "node.json").read_text())
@@ -91,7 +91,7 @@ def running_node(place: NodePlace) -> RunningNode | None:
 
 @contextmanager
 def _free_of_nodes(directory: Path) -> Iterator[bool]:
-    """Whether no node process lives there; if so, none can begin meanwhile."""
+    """Yield True if no node process lives there; then none can begin in the body."""
     descriptor = os.open(directory / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -111,9 +111,10 @@ def ensure_node(
     lost: RunningNode | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> RunningNode:
-    """Return the running node of `place`, started here if nobody has; `lost` is known to be dead.
+    """Return the running node of `place`, and start it unless another process has.
 
-    `origins` says where what is asked is from, for those who look at the cluster's options later.
+    The caller knows that `lost` is dead. `origins` says where each option in `asked` is from; the
+    command `hoplite-ray options` shows it.
 
     Raises: ValueError if `asked` differs from the cluster's options; ControlError if it asks for
             data_tls without Ray's TLS settings; UnauthenticatedError if another user has made the
@@ -141,7 +142,7 @@ def ensure_node(
 
 
 def has_data_tls(asked: Config) -> bool:
-    """Whether this cluster's nodes encrypt data, or would if a job that asks so started them."""
+    """Return True if this cluster's nodes encrypt data, or if a start with `asked` makes them."""
     stored = table.KeyValues(ray.get_runtime_context().gcs_address).read("options")
     fixed = json.loads(stored)["options"] if stored else asked.explicit()
     return bool(fixed.get("data_tls") == "on")
@@ -150,7 +151,10 @@ def has_data_tls(asked: Config) -> bool:
 def _settled(
     place: NodePlace, lost: RunningNode | None, start: Callable[[], RunningNode]
 ) -> RunningNode:
-    """The node at `place`, by `start` if no process is there: one may be between two lives."""
+    """Return the node at `place`; call `start` if no process is there.
+
+    A process without a node is between two lives: wait for the next one.
+    """
     began = time.monotonic()
     while True:
         with _only_one(place.directory / "start.lock"):
@@ -162,7 +166,7 @@ def _settled(
                     return replace(start(), is_new=True)
         waited_s = time.monotonic() - began
         if node is not None and (node != lost or waited_s > _END_S):
-            return node  # a `lost` one runs after all, or is stuck: attaching again tells
+            return node  # the lost node runs after all, or is stuck: the next attach shows it
         if node is None and waited_s > _START_S:
             raise NodeLostError(
                 f"the node in {place.directory} has had no life for {_START_S:.0f} s, and its "
@@ -173,7 +177,7 @@ def _settled(
 
 
 def _refuse_guests(host: int) -> None:
-    """A Ray node has one node, as the user who started Ray here: as whom its steward runs, too."""
+    """Refuse a process of another user than Ray's: the node and its steward run as Ray's user."""
     if host != os.getuid():
         raise UnauthenticatedError(
             f"this process is of user {os.getuid()}, and the Ray node that it is connected to of "
@@ -183,7 +187,7 @@ def _refuse_guests(host: int) -> None:
 
 
 def _refuse_others(directory: Path) -> None:
-    """Every user of the machine may write where Ray has us put our directory."""
+    """Refuse a directory of another user: Ray has us put it where all users may write."""
     owner = directory.lstat().st_uid
     if owner != os.getuid():
         raise UnauthenticatedError(
@@ -193,7 +197,7 @@ def _refuse_others(directory: Path) -> None:
 
 
 def _agree(values: table.KeyValues, asked: Config, origins: Mapping[str, str]) -> Config:
-    """Fix the cluster's options, or compare with what is fixed."""
+    """Fix the cluster's options, or compare `asked` with the fixed ones."""
     wanted = asked.explicit()
     stored = values.read("options")
     if stored is None:
@@ -219,8 +223,8 @@ def _agree(values: table.KeyValues, asked: Config, origins: Mapping[str, str]) -
 
 
 def _refuse_unlike(first: dict[str, Any]) -> None:
-    """Nodes of two wire versions can't talk; in one view each would end lives of the other."""
-    wire = first.get("wire", 1)  # that of the releases that do not keep it
+    """Refuse another wire version: in one view, such nodes would end each other's lives."""
+    wire = first.get("wire", 1)  # 1 for releases that write none
     if wire != _native.WIRE_VERSION:
         raise WireVersionMismatchError(
             f"this process has wire version {_native.WIRE_VERSION}, but this cluster's nodes run "
@@ -256,29 +260,29 @@ def _start(place: NodePlace, values: table.KeyValues, options: Config) -> Runnin
     with _log(place).open("a") as log:
         now = time.strftime("%Y-%m-%d %H:%M:%S,000")
         for rail in chosen:
-            said = f"rail at {rail.address} of {rail.why}"
-            log.write(f"{now} level=INFO logger=hoplite_ray.start {said}\n")
+            text = f"rail at {rail.address} of {rail.why}"
+            log.write(f"{now} level=INFO logger=hoplite_ray.start {text}\n")
     return node
 
 
 def node_name(ray_node_id: str) -> str:
-    """The name of a Ray node's directory, and of its steward.
+    """Return the name of a Ray node's directory, and of its steward.
 
-    From the digits at the end, by which also the nodes of Ray's fake autoscaler differ.
+    It has the last digits of the id, because the nodes of Ray's fake autoscaler differ in these.
     """
     return f"hoplite-{os.getuid()}-{_native.WIRE_VERSION}-{ray_node_id[-16:]}"
 
 
 def node_number(ray_node_id: str) -> int:
-    """The node id of a Ray node, which has one node: 63 bits of its hash, never 0."""
+    """Return the node id of a Ray node's node: 63 bits of a hash, never 0."""
     digest = hashlib.blake2b(ray_node_id.encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 1) or 1
 
 
 def _arena_bytes(options: Config, memory: Memory) -> int:
-    """The arena's size, such that a full arena alone does not make Ray kill workers.
+    """Return an arena's size with which a full arena alone does not make Ray kill workers.
 
-    The default of 20 % shrinks to half of what is left; a size that was asked for does not.
+    The default of 20 % shrinks to half of the spare memory. A size that a job asks for does not.
     """
     spare_bytes = memory.available_bytes - int((1 - seams.memory_threshold()) * memory.total_bytes)
     if options.arena_bytes is None:
@@ -294,7 +298,7 @@ def _arena_bytes(options: Config, memory: Memory) -> int:
 
 
 def _run(place: NodePlace, command: list[str]) -> RunningNode:
-    """Run the node as nobody's child, so that no worker's end takes it along, and wait for it."""
+    """Run the node, and wait for it. It is no worker's child, so no worker's end ends it."""
     log = _log(place)
     alive, held_by_node = os.pipe()  # the node holds the other end for its whole life
     try:
@@ -324,7 +328,7 @@ def _run(place: NodePlace, command: list[str]) -> RunningNode:
 
 
 def _log(place: NodePlace) -> Path:
-    """The node's log, which Ray's dashboard and `ray logs` find, too: a second name of the file."""
+    """Return the node's log, with a second name that Ray's dashboard and `ray logs` find."""
     log = place.directory / "node.log"
     log.touch()
     with suppress(FileExistsError):
@@ -333,14 +337,14 @@ def _log(place: NodePlace) -> Path:
 
 
 def _next_life(directory: Path) -> int:
-    """Count the lives; a node that was told dead by its peers has begun lives of its own."""
+    """Count the node's lives. A node that its peers held for dead has begun further ones itself."""
     lives = [0]
     with suppress(FileNotFoundError):
         lives.append(int((directory / "life").read_text()))
     with suppress(FileNotFoundError):
         lives.append(json.loads((directory / "node.json").read_text())["incarnation"])
     with _free_of_nodes(directory) as is_free:
-        if is_free:  # else it is of one that somebody else has started
+        if is_free:  # else another process has started the node that wrote it
             (directory / "node.json").unlink(missing_ok=True)  # of a life that has ended
     replace_file(directory / "life", str(max(lives) + 1).encode())
     return int(max(lives) + 1)
@@ -348,7 +352,7 @@ def _next_life(directory: Path) -> int:
 
 @contextmanager
 def _only_one(file: Path) -> Iterator[None]:
-    """Hold `file` for this process alone; a second one waits, at most as long as a start takes."""
+    """Hold `file` for this process alone; a second waits for at most two starts."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + 2 * _START_S

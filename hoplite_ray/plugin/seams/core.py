@@ -1,7 +1,7 @@
-"""Private names of Ray, each behind one function that tests/ray/test_seams.py names.
+"""Private names of Ray Core, each behind one function that tests/ray/test_seams.py names.
 
-Written against Ray 2.60 and 2.61. When a release moves one of these names, this file and its test
-are the only things that change.
+Written against Ray 2.60 and 2.61. A release that moves one of these names changes this file and
+its test, and nothing else.
 """
 
 from __future__ import annotations

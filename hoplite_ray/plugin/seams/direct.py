@@ -1,7 +1,7 @@
 """Private names of Ray Direct Transport, each behind one function that test_direct_seams.py names.
 
-Written against Ray 2.60 and 2.61, as seams.py. Each function takes the place of a method of Ray's
-for objects of some transports, and calls Ray's own for all others.
+Written against Ray 2.60 and 2.61. Each function replaces a method of Ray's for the objects of some
+transports, and calls Ray's own method for all other objects.
 """
 
 from __future__ import annotations

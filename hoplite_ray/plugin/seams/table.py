@@ -17,7 +17,7 @@ _NAMESPACE = b"hoplite_ray"
 
 
 class KeyValues:
-    """The cluster's small shared table: works in any process that knows Ray's address.
+    """The cluster's small shared table, for any process that knows Ray's address.
 
     Every call raises ControlError if Ray's GCS does not answer within `timeout_s`.
     """

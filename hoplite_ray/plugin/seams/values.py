@@ -1,4 +1,4 @@
-"""Private names of Ray for values and errors that are looked at without being unpickled.
+"""Private names of Ray for values and errors that stay pickled.
 
 Written against Ray 2.60 and 2.61; tests/ray/test_apart.py tests each function.
 """

@@ -1,9 +1,9 @@
 """How a process reaches the stewards of the cluster's Ray nodes, and starts one.
 
 A steward serves all jobs of its Ray node, and lives longer than the job that has started it. So it
-is started outside of that job's runtime environment, and without the directories that the job's
-driver puts before all others in its workers' import paths. Only an environment that brings an
-interpreter of its own stays: hoplite_ray may be nowhere else.
+runs outside of that job's runtime environment, and without the import directories that the job's
+driver gives to its workers. The exception is an environment that brings an interpreter of its own:
+the steward keeps it, because hoplite_ray may be nowhere else.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ T = TypeVar("T")
 
 _NAMESPACE = "hoplite_ray"
 # No limit, which Ray writes as its greatest int32. A pending reduce ends by take_bare, abandon or
-# by another reduce: if these waited for places, it might keep its own for ever.
+# by another reduce: if these waited for places, the reduce might keep its own for ever.
 _CALLS_AT_ONCE = 2**31 - 1
 _INTERPRETERS = {"conda", "container", "image_uri", "py_executable"}
-_TRIES = 3  # of a call under which the steward leaves: it does if a call takes 10 s to reach it
+_TRIES = 3  # of a call whose steward leaves, which it does if a call takes 10 s to reach it
 _PACKAGES = str(Path(__file__).parents[3])  # the directory that holds hoplite_ray
 
 
 def steward_of(place: NodePlace) -> Any:
-    """The handle of a Ray node's steward, which is started unless it runs.
+    """Return the handle of a Ray node's steward, and start it unless it runs.
 
-    A drain that begins meanwhile may still keep it from its place: the first answer tells.
-    Raises: ActorUnschedulableError if none runs, and Ray drains the node.
+    If a drain begins meanwhile, Ray may still refuse to place it: the first call then raises.
+    Raises: ActorUnschedulableError if no steward runs, and Ray drains the node.
     """
     if seams.is_draining(place.ray_node_id):
         try:
@@ -64,11 +64,11 @@ def answered(
     elsewhere: Callable[[], Iterable[Callable[[], Any]]],
     ask: Callable[[Any, bool], T],
 ) -> T:
-    """What `ask` returns for the steward of this Ray node, or for another if Ray places none here.
+    """Return the result of `ask` for this Ray node's steward, or for another if Ray places none.
 
-    `ask` is given a steward, and whether it is this node's. If the steward leaves under the
-    question, its next life is asked.
-    Raises: HopliteError if Ray places no steward on any node; what `ask` raises.
+    Args:   `here` and each of `elsewhere` give a steward; `ask` takes a steward, and True if it is
+            this node's. If the steward leaves during the call, `ask` is called for its next life.
+    Raises: HopliteError if Ray places no steward on any node; any error of `ask`.
     """
     for tries_left in reversed(range(_TRIES)):
         try:
@@ -80,7 +80,7 @@ def answered(
                 raise
     for _ in range(_TRIES):
         for other in elsewhere():
-            with suppress(ActorUnschedulableError, ActorDiedError):  # the next node may do
+            with suppress(ActorUnschedulableError, ActorDiedError):  # the next node may have one
                 return ask(other(), False)
     raise HopliteError(
         "Ray drains this Ray node, and no other node takes a steward for what is made here: "
@@ -89,20 +89,20 @@ def answered(
 
 
 def guest_name(worker: str, ray_node_id: str) -> str:
-    """The name of a process at the steward of a Ray node other than its own."""
+    """Return the name of a process at the steward of a Ray node other than its own."""
     return f"{worker}@{ray_node_id}"
 
 
 def guest(name: str) -> tuple[str, str] | None:
-    """The worker and the Ray node of such a name; None for a process of the steward's own node."""
+    """Return the worker and the Ray node of a guest's name; None for any other name."""
     worker, is_guest, ray_node_id = name.partition("@")
     return (worker, ray_node_id) if is_guest else None
 
 
 def environment_apart(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What to ask Ray for so that nothing of `environment`, which it would inherit, is left.
+    """Return an environment that undoes `environment`, which the actor would inherit.
 
-    Ray merges variables one by one, and expands "${X}" to what X is on the Ray node itself.
+    Ray merges variables one by one, and expands "${X}" to the value of X on the Ray node itself.
     """
     nothing: dict[str, Any] = dict.fromkeys(environment)
     if "env_vars" in environment:
@@ -112,7 +112,9 @@ def environment_apart(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _actor() -> Any:
-    class Steward:  # nested, so that it is pickled by value: it imports nothing of ours too early
+    # Nested, so that it is pickled by value: the actor can mend its import paths before it imports
+    # hoplite_ray.
+    class Steward:
         def __init__(self, variables: list[str] | None, packages: str) -> None:
             import os
             import sys
@@ -160,8 +162,8 @@ def _actor() -> Any:
 
 
 def steward_on(ray_node_id: str) -> Any:
-    """The handle of the steward of any Ray node of the cluster.
+    """Return the handle of the steward of any Ray node of the cluster.
 
-    Raises: ValueError if there is none.
+    Raises: ValueError if none runs there.
     """
     return ray.get_actor(node_name(ray_node_id), namespace=_NAMESPACE)

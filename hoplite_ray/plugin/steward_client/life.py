@@ -1,4 +1,4 @@
-"""The life of a Ray node's steward, told by a file that the steward and its callers share."""
+"""The number of a Ray node's steward process, in a file that the steward and its callers share."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ _NO_MARK = b" "
 
 
 class StewardLife:
-    """Which life of the steward this is, as long as this is it: it holds the file's flock.
+    """The number of the current steward process, which holds the file's flock while it is current.
 
-    The file has the life's number, a mark while the life may be about to end, and one of whoever
-    has begun to rely on it. That one makes its mark and then looks for the other; the life makes
-    its own and then looks likewise. So one of them sees the other.
+    The file has the number, and two marks:
+        the steward's   while it may be about to end
+        a caller's      since it has begun to rely on this steward process
+    The caller makes its mark and then looks for the steward's; the steward makes its mark and then
+    looks for a caller's. So at least one of them sees the other's mark.
     """
 
     def __init__(self, place: NodePlace) -> None:
@@ -35,7 +37,7 @@ class StewardLife:
         os.pwrite(self._descriptor, b"%0*d " % (_LIFE_DIGITS, self.number), 0)
 
     def was_used(self) -> bool:
-        """Whether somebody has begun to rely on this life since the last such question."""
+        """Return True if a caller has begun to rely on this life since the last such question."""
         if os.pread(self._descriptor, 1, _USED_AT) != _USED:
             return False
         os.pwrite(self._descriptor, _NO_MARK, _USED_AT)
@@ -43,7 +45,7 @@ class StewardLife:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """Nobody begins to rely on this life in the body, unless `was_used` says so there."""
+        """Keep callers in the body from relying on this life, unless `was_used` is True there."""
         os.pwrite(self._descriptor, _ENDS, _ENDS_AT)
         try:
             yield
@@ -52,17 +54,17 @@ class StewardLife:
 
     @staticmethod
     def of(place: NodePlace) -> int:
-        """The number of the present life, on which nobody relies by this; 0 without one."""
+        """Return the number of the current life, without relying on it; 0 if there is none."""
         with _opened(place) as descriptor:
             return _read(descriptor)[0]
 
     @staticmethod
     def used(place: NodePlace, timeout_s: float | None = None) -> int | None:
-        """The number of the life that the caller relies on from now on; 0 without one.
+        """Return the number of the life on which the caller relies from now on; 0 if there is none.
 
-        That life stays for seconds more, in which the caller gives it something to do. Waits while
-        one may be about to end, which takes milliseconds, or as long as Ray does not answer the
-        life: None after `timeout_s`.
+        That life stays for seconds more, in which the caller gives it something to do. The call
+        waits while the life may be about to end. This takes milliseconds, except when Ray does not
+        answer the steward: None after `timeout_s`.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         with _opened(place) as descriptor:
@@ -79,7 +81,7 @@ class StewardLife:
 
 @contextmanager
 def _opened(place: NodePlace) -> Iterator[int | None]:
-    """The file of the lives; None if there was none yet."""
+    """Open the file of the lives; yield None if there is no file yet."""
     try:
         descriptor = os.open(place.directory / "steward", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -92,7 +94,7 @@ def _opened(place: NodePlace) -> Iterator[int | None]:
 
 
 def _read(descriptor: int | None) -> tuple[int, bool]:
-    """The number of the present life, or 0, and whether it may be about to end."""
+    """Return the number of the current life, or 0, and True if it may be about to end."""
     if descriptor is None:
         return 0, False
     try:
