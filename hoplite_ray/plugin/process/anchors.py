@@ -1,7 +1,7 @@
-"""Anchors: tiny refs of the node's steward, one per array, that end when the array's handles do.
+"""Anchors: tiny refs of the node's steward, one per array, that end with the array's handles.
 
-An array must outlive the worker that made it, so the worker can't own what keeps it alive. Each
-process keeps a few anchors in store, so that making an array doesn't wait for the steward (1 ms).
+An array outlives the worker that made it, so the steward owns the ref that keeps it alive. Each
+process keeps a few anchors in store: without them each new array would wait for the steward.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from hoplite_ray.plugin.steward_client.life import StewardLife
 
 _ANCHORS_PER_CALL = 32
 _ANCHORS_LOW = 8
-_TAKE_S = 60.0  # the first call starts the steward's process, which takes seconds on a busy machine
-_LOOK_S = 0.1  # between looks whether more wait than the last call has brought anchors for
+_TAKE_S = 60.0  # of a taker's wait, beyond which it fails; the first call may start the steward
+_LOOK_S = 0.1  # between looks, because more takers may wait than the last call brought anchors for
 
 
 class AnchorSupply:
@@ -36,17 +36,17 @@ class AnchorSupply:
         steward: Callable[[], Any],
         elsewhere: Callable[[], Iterable[Callable[[], Any]]] = lambda: (),
     ) -> None:
-        """`elsewhere`: the stewards of other Ray nodes, for a node on which Ray places none."""
+        """Take no anchor yet. `elsewhere`: other Ray nodes' stewards, if Ray places none here."""
         self._place = place
         self._steward = steward
         self._elsewhere = elsewhere
         self._connection = seams.connection()
         self._ready: queue.SimpleQueue[tuple[int | None, Ref]] = queue.SimpleQueue()
-        self._failures: deque[Exception] = deque(maxlen=1)  # of the last call, if no taker has it
+        self._failures: deque[Exception] = deque(maxlen=1)  # of the last call, for one taker
         self._refilling = threading.Lock()
 
     def take(self, timeout_s: float | None = None) -> Ref:
-        """An anchor for this caller alone, of the steward's present life or of another node's.
+        """Return an anchor for this caller alone, of the current steward or of another node's.
 
         Raises: GetTimeoutError after `timeout_s`; HopliteError if the steward does not answer.
         """
@@ -54,7 +54,7 @@ class AnchorSupply:
         deadline = time.monotonic() + limit_s
         while True:
             if self._ready.qsize() < _ANCHORS_LOW and self._refilling.acquire(blocking=False):
-                self._failures.clear()  # an earlier call's says nothing of this one
+                self._failures.clear()  # the failure of an earlier call does not matter
                 threading.Thread(target=self._refill, name="hoplite-anchors", daemon=True).start()
             left_s = deadline - time.monotonic()
             try:
@@ -66,7 +66,7 @@ class AnchorSupply:
                         f"the steward of this Ray node does not answer: {failure}"
                     ) from failure
                 if left_s > 0:
-                    continue  # others may have taken all that the last call brought
+                    continue  # other takers may have all anchors of the last call
                 raise _late(limit_s, timeout_s) from None
             used = StewardLife.used(self._place, max(0.0, deadline - time.monotonic()))
             if life == used or life is None:
@@ -80,26 +80,26 @@ class AnchorSupply:
             for anchor in anchors:
                 self._ready.put((life, anchor))
         except Exception as error:
-            self._failures.append(error)  # one taker that waits hears it; the next one asks again
+            self._failures.append(error)  # one waiting taker raises it; the next taker asks again
         finally:
             self._refilling.release()
 
     def _asked(self) -> tuple[int | None, list[Ref]]:
-        """The life and anchors of the steward here; without a life, an anchor of another node's.
+        """Return the life and anchors of the steward here; or None and one of another node's.
 
-        A node that Ray drains has no steward if the last one had left before: none can begin.
+        On a node that Ray drains no steward can begin, if the last one has left before.
         """
         return answered(self._steward, self._elsewhere, self._answer)
 
     def _answer(self, steward: Any, is_here: bool) -> tuple[int | None, list[Ref]]:
-        # Elsewhere one: an array that has it is an orphan in the eyes of a later steward here.
+        # One from elsewhere: a later steward here would take an array with it for an orphan.
         count = _ANCHORS_PER_CALL if is_here else 1
         life, anchors = seams.answer_to(lambda: steward.anchors.remote(count), self._connection)
         return life if is_here else None, anchors
 
 
 def _late(limit_s: float, timeout_s: float | None) -> HopliteError:
-    """What to raise when no anchor has come within `limit_s`."""
+    """Return the error of a taker that has no anchor within `limit_s`."""
     kind = GetTimeoutError if limit_s == timeout_s else HopliteError
     return kind(
         f"the steward of this Ray node has not answered for {limit_s:g} s; "

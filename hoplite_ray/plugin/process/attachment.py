@@ -1,6 +1,7 @@
 """This process's attachment to the node of its Ray node: made at first use, renewed when it breaks.
 
-One per process: the store's client, what the process owns (journal, reaper), and its anchors.
+A process has one. It has the store's client, the journal and the reaper of owned objects, and the
+anchors in store.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from hoplite_ray.plugin.steward_client.client import answered, guest_name, stewa
 from hoplite_ray.plugin.steward_client.life import StewardLife
 from hoplite_ray.store import Store
 
-_PUTS_KNOWN_MAX = 16_384  # each takes some 200 bytes
-_BEGIN_S = 60.0  # of a steward's start, which takes seconds on a busy machine
-TRIES = 3  # of an operation whose node dies under it; each waits for a new life of the node
+_PUTS_KNOWN_MAX = 16_384  # of some 200 bytes each; a get of an older put asks Ray for its handle
+_BEGIN_S = 60.0  # of a steward's start, beyond which the call waits at the steward
+TRIES = 3  # of an operation whose node dies; each try waits for the node's next life
 
 
 class RayObjectLostError(ObjectLostError, ray.exceptions.ObjectLostError):
@@ -54,14 +55,14 @@ class RayObjectLostError(ObjectLostError, ray.exceptions.ObjectLostError):
 
 
 class Attachment:
-    """What this process has of its node. Any thread may use it."""
+    """This process's part of its node. Any thread may use it."""
 
     def __init__(self, place: NodePlace) -> None:
         self.pid = os.getpid()
         job_options.refuse_raw(ray.get_runtime_context().runtime_env)
         self.place = place
         self.connection = seams.connection()
-        ids.lives_before()  # asked here, where no event loop waits for Ray's answer
+        ids.lives_before()  # the first call asks Ray: here, where no event loop waits for it
         self._node: RunningNode = ensure_node(
             place, job_options.asked(), origins=job_options.origins()
         )
@@ -71,30 +72,30 @@ class Attachment:
         self._renewal = SharedCall(
             "renewal", self._renew, lambda: f"the node here has no next life yet, see {log},"
         )
-        self._steward: tuple[int, Any] = (0, None)  # its life, and its handle
+        self._steward: tuple[int, Any] = (0, None)  # the number of its life, and its handle
         self._finding = SharedCall(
             "finding", self._find_steward, lambda: "the steward of this Ray node has not begun"
         )
-        self._answering: dict[bytes, Any] = {}  # the stewards of answers that are referred to
-        self.known_puts: OrderedDict[bytes, int] = OrderedDict()  # ids and incarnations; the newest
+        self._answering: dict[bytes, Any] = {}  # answer -> its steward, while a reference is left
+        self.known_puts: OrderedDict[bytes, int] = OrderedDict()  # id -> incarnation, newest last
         try:
             if seams.is_driver():
-                _ = self._reaper  # which hears of a ray.shutdown
+                _ = self._reaper  # notices a ray.shutdown
             if self._node.is_new:
-                self.begin_steward(None)  # which tells Ray's metrics of the node from now on
-        except BaseException:  # the next call makes another one
+                self.begin_steward(None)  # publishes the node's metrics from now on
+        except BaseException:  # the next call makes another attachment
             self.close()
             raise
 
     @property
     def store(self) -> Store:
-        """The store of the node's present life."""
+        """The store of the node's current life."""
         return self.store_by(None)
 
     def store_by(self, deadline: float | None) -> Store:
         """Return `store`, if it is there by `deadline`.
 
-        Raises: GetTimeoutError if the node has no next life by then; what kept it from one.
+        Raises: GetTimeoutError if the node has no next life by then; the error of its start.
         """
         store = self._store
         if store is not None and store.is_alive:
@@ -130,7 +131,7 @@ class Attachment:
         return self._steward[1]
 
     def begin_steward(self, deadline: float | None) -> None:
-        """Start the steward of this Ray node unless it runs; without effect if Ray drains the node.
+        """Start the steward of this Ray node unless it runs, or Ray drains the node.
 
         Raises: GetTimeoutError if it has not begun by `deadline`.
         """
@@ -138,19 +139,19 @@ class Attachment:
             self.steward_by(deadline)
 
     def steward_for_call(self) -> tuple[Any, str]:
-        """The steward for a reduce or gather of this process, and this process's name there.
+        """Return the steward for a reduce or gather of this process, and this process's name there.
 
-        It is another Ray node's if Ray drains this one and its own has left: none can begin here.
-        Waits until a steward that was not there answers, at most for a minute: Ray gives a call to
-        a steward that it can't place no second chance.
+        It is another Ray node's steward if Ray drains this node and its own steward has left,
+        because none can begin here then. The call waits for the answer of a new steward, at most a
+        minute: a call to a steward that Ray can't place is lost.
 
-        Raises: HopliteError if Ray places nothing on any other node either.
+        Raises: HopliteError if Ray places no steward on any other node either.
         """
         if StewardLife.used(self.place) != 0:
             return self.steward, self.journal.process
 
         def placed(steward: Any, is_here: bool) -> tuple[Any, bool]:
-            with suppress(TimeoutError):  # a busy machine; the call waits there
+            with suppress(TimeoutError):  # on a busy machine the call waits at the steward
                 seams.answer_to(lambda: steward.anchors.remote(0), self.connection, _BEGIN_S)
             return steward, is_here
 
@@ -168,10 +169,7 @@ class Attachment:
         return AnchorSupply(self.place, lambda: self.steward, self._stewards_elsewhere)
 
     def _stewards_elsewhere(self) -> list[Callable[[], Any]]:
-        """For each other Ray node that is not drained now: what starts its steward unless it runs.
-
-        What it raises: as `steward_of`.
-        """
+        """Return one `steward_of` for each other Ray node that Ray does not drain now."""
 
         def begin(ray_node_id: str) -> Any:
             with seams.staying(self.connection):
@@ -182,10 +180,10 @@ class Attachment:
         return [partial(begin, each) for each in nodes if each != self.place.ray_node_id]
 
     def reap(self, ref: seams.Ref, deadline: float | None) -> None:
-        """Delete the object that this process has put under `ref`, when that has gone.
+        """Delete the object that this process has put under `ref`, when no reference is left.
 
-        The steward does if this process dies first. Where it has not begun by `deadline` it reads
-        of the object later. A node that Ray drains may have none.
+        If this process dies first, the steward deletes it. A steward that has not begun by
+        `deadline` reads of the object later. A node that Ray drains may have no steward.
         """
         self._reaper.watch(ref)
         with suppress(GetTimeoutError):
@@ -197,7 +195,7 @@ class Attachment:
 
     @cached_property
     def abandoned(self) -> Reaper:
-        """Tells the steward which results nobody waits for any more."""
+        """Tells the steward of answers to which no reference is left."""
         return Reaper(self._abandon, self._shut_down)
 
     def _abandon(self, target: bytes) -> None:
@@ -209,27 +207,27 @@ class Attachment:
         self.journal.released(object_id)
 
     def _shut_down(self) -> None:
-        """After `ray.shutdown` nobody tells what this process owns: its steward takes it over.
+        """After a `ray.shutdown`, leave the objects of this process to its steward.
 
-        Arrays that were received stay valid, and the arena's memory only as long as one is there.
+        Received arrays stay valid. The arena's memory stays mapped as long as one of them is left.
         """
         self.journal.close()
         self._let_go()
 
     def _let_go(self) -> None:
-        """Close the store, and drop it: as long as it is there, it has the arena's memory.
+        """Close the store, and drop it, because it keeps the arena's memory mapped.
 
-        Without waiting for a `_renew`, which may take a minute: the process may be at its end.
+        It does not wait for a `_renew`, because the process may be at its end.
         """
         store, self._store = self._store, None
         if store is not None:
             store.close()
 
     def _renew(self) -> Store:
-        """Attach to the next life of the node, started here unless another process has."""
+        """Attach to the node's next life, and start that unless another process has."""
         store = self._store
         if store is not None and store.is_alive:
-            return store  # the last call has ended since the caller looked
+            return store  # another call has renewed it since the caller looked
         with seams.staying(self.connection):
             if store is not None:
                 store.close()
@@ -263,7 +261,7 @@ class Attachment:
     def _retried(
         self, operation: Callable[[Store, float | None], None], timeout_s: float | None
     ) -> None:
-        """Do it, again in the node's next life if that one ends under it; all in `timeout_s`."""
+        """Do it, and again in the node's next life if the node dies; all within `timeout_s`."""
         deadline = deadline_in(timeout_s)
         for tries_left in reversed(range(TRIES)):
             try:
@@ -274,7 +272,7 @@ class Attachment:
         raise AssertionError("unreachable")
 
     def remember_put(self, object_id: bytes, incarnation: int) -> None:
-        """The next get of that ref needn't ask Ray for its handle."""
+        """Remember a put, so that the next get of its ref needn't ask Ray for the handle."""
         self.known_puts[object_id] = incarnation
         if len(self.known_puts) > _PUTS_KNOWN_MAX:
             self.known_puts.popitem(last=False)
@@ -288,13 +286,13 @@ class Attachment:
 
 
 _current: Attachment | None = None
-_connected_pid = 0  # of the process that is known to be no fork of a connected one
+_connected_pid = 0  # the id of this process, if it is known to be no fork of a connected one
 _is_over = False  # True if this process is at its end
 
 
 @atexit.register
 def _detach() -> None:
-    """Let go of the native client while the interpreter can still free it."""
+    """Close the native client while the interpreter can still free it."""
     global _current, _is_over
     _is_over = True
     if _current is not None and _current.pid == os.getpid():
@@ -303,13 +301,13 @@ def _detach() -> None:
 
 
 def _refuse_at_end() -> None:
-    """Refuse to attach again for a daemon thread that is still here when the process ends."""
+    """Refuse to attach again when the process ends, for a daemon thread that still runs."""
     if _is_over:
         raise HopliteError("this process ends; nothing can be asked of its node any more")
 
 
 def need_ray() -> None:
-    """Refuse what Ray itself would answer by starting a cluster, or by hanging in a fork.
+    """Refuse calls that would start a cluster, or would hang in a fork.
 
     Raises: HopliteError if Ray is not running here, this is Ray Client, or this process ends;
             UnusableAfterForkError in the child of a process that is connected to Ray.
@@ -338,12 +336,12 @@ def need_ray() -> None:
 
 
 def is_attached() -> bool:
-    """Whether this process has used the store."""
+    """Return True if this process has used the store."""
     return _current is not None
 
 
 def attachment(deadline: float | None = None) -> Attachment:
-    """This process's attachment, made now if there is none for the Ray node it is connected to.
+    """Return this process's attachment; make it if there is none for its present Ray node.
 
     Raises: HopliteError if Ray is not running here; ValueError if the job's options are wrong;
             UnusableAfterForkError in the child of a connected process; GetTimeoutError if the node

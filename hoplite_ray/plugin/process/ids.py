@@ -1,10 +1,10 @@
-"""Which object an array is: the same one again when Ray executes its task again.
+"""The ids of arrays: an array has the same id when Ray executes its task again.
 
 The n-th array of a task is H(task id, n). Its incarnation counts the executions of the task: a
-later attempt's bytes replace those of an earlier one, whatever any clock says (design decision 9).
-A driver is never executed again, and Ray gives each further thread of a task a random task id: ids
-made there are unique and nothing else. Coroutines of one call that make arrays at the same time
-number them in the order they run.
+later attempt's bytes replace those of an earlier one, independent of any clock (design decision 9).
+In a driver, and in a further thread of a task, ids are only unique: Ray never executes a driver
+again, and gives each such thread a random task id. Coroutines of one call number their arrays in
+the order in which they run.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from functools import cache
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.refs import OBJECT_ID_BYTES
 
-_TASKS_REMEMBERED = 16_384  # calls of one process that have made arrays and may still be running
+_TASKS_REMEMBERED = 16_384  # running calls of one process; beyond it the oldest counts anew
 
 _lock = threading.Lock()
 _made: OrderedDict[tuple[bytes, int], int] = OrderedDict()
 
 
 def next_array_id() -> bytes:
-    """Id of the next array that the running task makes."""
+    """Return the id of the next array that the running task makes."""
     task = seams.task_id()
     if task is None:
         return os.urandom(OBJECT_ID_BYTES)
@@ -40,11 +40,10 @@ def next_array_id() -> bytes:
 
 
 def incarnation() -> int:
-    """Incarnation of what the running task puts now: higher than in each earlier execution of it.
+    """Return the incarnation of the running task's objects: higher than in earlier executions.
 
-    A retry has a higher attempt number and runs in no earlier life of its actor. In an async actor
-    Ray says attempt 0 always, and a retry in the same life makes arrays of other ids: there the
-    life decides.
+    A retry has a higher attempt number, and runs in no earlier life of its actor. In an async actor
+    the attempt is always 0: there the life decides, and a retry in the same life makes other ids.
     """
     if seams.task_id() is None:
         return 1
@@ -52,10 +51,10 @@ def incarnation() -> int:
 
 
 def lives_before() -> int:
-    """How often Ray had restarted this process's actor; asks Ray at an actor's first call only."""
+    """Return how often Ray has restarted this process's actor; only the first call asks Ray."""
     return _restarts(seams.actor_id())
 
 
-@cache  # a worker that has run tasks may become an actor, and stays that one
+@cache  # by actor, because a worker that has run tasks may become one
 def _restarts(actor: str | None) -> int:
     return 0 if actor is None else seams.restarts()

@@ -34,9 +34,9 @@ def remember_error(error: Exception) -> None:
 
 
 def asked() -> Config:
-    """The options that this job asked for: the flag's, then those of HOPLITE_RAY_* variables.
+    """Return the options that this job asks for: the flag's, then those of HOPLITE_RAY_* variables.
 
-    Raises: what went wrong in this worker's setup, at the first use, where it can be seen.
+    Raises: the error of this worker's setup, here at the first use, where users see it.
     """
     if not _asks:
         return Config()
@@ -46,7 +46,7 @@ def asked() -> Config:
 
 
 def origins() -> dict[str, str]:
-    """Where each option that `asked` returns is from: "flag", or the name of a variable."""
+    """Return the origin of each option that `asked` returns: "flag", or a variable's name."""
     from_flag = _asked.explicit()
     return {name: "flag" if name in from_flag else variable_of(name) for name in asked().explicit()}
 
@@ -58,12 +58,12 @@ def ask_nothing() -> None:
 
 
 def is_given() -> bool:
-    """Whether the flag was given here, or this worker was set up by it."""
+    """Return True if the flag was given here, or if it has set up this worker."""
     return _is_given
 
 
 def refuse_raw(runtime_env: Mapping[str, Any]) -> None:
-    """Raise if `runtime_env`, as Ray has it, still holds a flag that nobody consumed."""
+    """Raise ValueError if Ray's own `runtime_env` still has a flag, which no hook consumed."""
     if KEY in runtime_env:
         raise ValueError(
             f'runtime_env={{"{KEY}": ...}} was not consumed: import hoplite_ray before '

@@ -1,9 +1,9 @@
-"""What a process owns, written down before it exists, so that its death leaks nothing.
+"""The journal of a process: it names each object before the object exists, so no death leaks one.
 
-Each attached process appends to a file of its own and holds the file's flock as long as it lives:
-the kernel lets go of it, whatever the process dies of. A file that has grown is followed by the
-next, which begins with what is still owned; only then does the old one say ENDED. The steward of
-the node reads all of them, keeps in its own what anchors hold, and removes files that have ended.
+Each attached process appends to a file of its own, and holds the file's flock as long as it lives:
+the kernel releases it at any death. When a file has grown, the process writes the next one, which
+begins with all that it still owns, and then ENDED into the old one. The steward of the node reads
+all files, keeps in its own the objects of anchors, and removes files that have ended.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _logger = logging.getLogger(__name__)
 
 _RECORD = struct.Struct("<B28s28sI")
 _NOTHING = bytes(28)
-_GROWS_BYTES = 1 << 20  # of news, or as much as it began with; then the next file follows
+_GROWS_BYTES = 1 << 20  # of new records, or as many as at its begin; then the next file follows
 
 
 class Kind(IntEnum):
-    OWNED = 1  # an object of put(): it goes when its ref does, and is orphaned with this process
-    RELEASED = 2  # ... and has gone
-    ANCHORED = 3  # an object of array(): it goes when its anchor does
-    ENDED = 4  # what this file owned is in the next one
+    OWNED = 1  # an object of put(): it goes with its ref, and is an orphan after this process
+    RELEASED = 2  # an object that this process owned has gone
+    ANCHORED = 3  # an object of array(): it goes with its anchor
+    ENDED = 4  # the next file has all that this one owned
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,16 @@ class Journal:
         self._count = 0
         self._descriptor = -1
         self._written_bytes = self._until_bytes = 0
-        self._followed: list[int] = []  # files that are to say ENDED yet, as on a full disk
-        self._is_stuck = False  # there is no next file, or they can't say so; it was warned of
+        self._followed: list[int] = []  # files with a next one that lack ENDED yet
+        self._is_stuck = False  # True if a full disk, say, keeps off a next file or an ENDED
         self._begin()
         _open.add(self)
 
     def owned(self, object_id: bytes, incarnation: int) -> None:
-        """Raises OSError if it can't be written down, as on a full disk: then it is not owned."""
+        """Write down that this process owns an object.
+
+        Raises: OSError if it can't, for example on a full disk: then the object is not owned.
+        """
         with self._lock:
             self._owned[object_id] = incarnation
             try:
@@ -90,7 +93,7 @@ class Journal:
             self._news(Record(Kind.ANCHORED, object_id, anchor, incarnation))
 
     def keep(self, anchored: dict[bytes, tuple[bytes, int]]) -> None:
-        """Take over what another file says, anchor -> object and incarnation: that is no growth."""
+        """Take over another file's anchors -> (object, incarnation), which are no growth."""
         kept = [Record(Kind.ANCHORED, each, by, of) for by, (each, of) in anchored.items()]
         with self._lock:
             data = b"".join(record.to_bytes() for record in kept)
@@ -98,7 +101,7 @@ class Journal:
             self._until_bytes += 2 * len(data)
 
     def close(self) -> None:
-        """Let go, as the death of the process would."""
+        """Release the files, as the death of the process would."""
         with self._lock:
             self._let_go()
 
@@ -111,7 +114,7 @@ class Journal:
 
     def _news(self, record: Record) -> None:
         if self._descriptor < 0:
-            return  # closed at the end of the process: what it owns is orphaned anyway
+            return  # the process ends, and its objects become orphans
         self._append(record.to_bytes())
         is_due = self._written_bytes > self._until_bytes
         if not is_due and not self._followed:
@@ -120,7 +123,7 @@ class Journal:
             if is_due:
                 self._begin()
             self._end_followed()
-        except OSError as error:  # the present files say all there is to say: later
+        except OSError as error:  # the present files have all records: try again later
             if not self._is_stuck:
                 _logger.warning(
                     "%s: no next journal until there is room: %s", self._directory, error
@@ -137,9 +140,9 @@ class Journal:
         self._written_bytes += len(data)
 
     def _begin(self) -> None:
-        """Write the next file, which the present one ends for.
+        """Write the next file.
 
-        Raises:  OSError if it can't be written; then the present one goes on.
+        Raises: OSError if it can't be written; then the present one goes on.
         """
         name = f"{self.process}.{self._count}"
         self._count += 1
@@ -162,14 +165,14 @@ class Journal:
         self._until_bytes = len(data) + max(self._grows_bytes, len(data))
 
     def _end_followed(self) -> None:
-        """Have the files before the present one say so: one that is closed without is a death."""
+        """Write ENDED into the files before the present one: a file without it means a death."""
         while self._followed:
             _write_whole(self._followed[0], Record(Kind.ENDED).to_bytes())
             os.close(self._followed.pop(0))
 
 
 def _write_whole(descriptor: int, data: bytes) -> None:
-    """Append all of it, or raise OSError and append nothing: a file has whole records only."""
+    """Append all of `data`, or raise OSError and append nothing: a file has whole records."""
     written = os.write(descriptor, data)
     if written < len(data):
         os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
@@ -180,7 +183,7 @@ _open: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """A child must not hold its parent's locks: the parent's death would go unnoticed."""
+    """Release the parent's locks in a child: with them the parent's death would go unnoticed."""
     for journal in list(_open):
         journal._let_go()
 

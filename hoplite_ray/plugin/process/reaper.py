@@ -1,8 +1,8 @@
-"""Deletes what nobody refers to any more, on a thread of its own.
+"""Deletes objects to which no reference is left, on a thread of its own.
 
-Ray calls back on a thread that must not block and that all callbacks of the process share; so a
-callback only queues its id here. No callback comes for refs that are alive at `ray.shutdown`: the
-thread finds out that this was the end of them. What is queued then is left to the steward, too.
+All callbacks of a process share one thread of Ray's, which must not block. So a callback queues its
+id here, and does nothing else. For refs that are alive at `ray.shutdown` no callback comes: the
+thread notices the shutdown, and leaves them and all that is queued to the steward.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hoplite_ray.plugin.seams.core import Ref
 
 _logger = logging.getLogger("hoplite_ray.lifetime")
 
-_LOOK_EVERY_S = 1.0  # as often as a steward looks for the dead
+_LOOK_EVERY_S = 1.0  # between two looks for a ray.shutdown
 
 
 class Reaper:
-    """Calls `release(id)` some time after the ref of that id has gone out of scope everywhere.
+    """Calls `release(id)` after the ref of that id has gone out of scope everywhere.
 
-    And `shut_down` once, soon after the process has left the Ray that it was in.
+    It calls `shut_down` once, soon after the process has left the Ray that it was in.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Reaper:
         self._thread.start()
 
     def watch(self, ref: Ref) -> None:
-        """Release when `ref`, which this process owns, has gone."""
+        """Release the object of `ref`, which this process owns, when no reference to it is left."""
         if not seams.on_out_of_scope(ref, self._gone.put):
             self._gone.put(ref.binary())
 
@@ -64,12 +64,12 @@ class Reaper:
                 self._release(object_id)
             except (HopliteError, ray.exceptions.RayError):
                 pass  # the node has gone, and the object with it
-            except Exception as error:  # as a full disk; what comes next may go
+            except Exception as error:  # for example a full disk; the next object may succeed
                 _logger.warning("object %s is left to its steward: %s", object_id.hex(), error)
 
     def _is_connected(self) -> bool:
-        """Whether this process is still in the Ray that it was in."""
+        """Return True if this process is still in the Ray that it was in."""
         try:
             return seams.connection() == self._connection
-        except Exception:  # what Ray is asked for is half gone, in the midst of a ray.shutdown
+        except Exception:  # Ray's objects are half gone, because a ray.shutdown is under way
             return False

@@ -1,4 +1,4 @@
-"""A slow call that is made once for all callers of the moment; each has a time limit of its own."""
+"""A slow call that is made once for all its callers; each caller has a time limit of its own."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ T = TypeVar("T")
 
 
 def left_s(deadline: float | None) -> float | None:
-    """Seconds until `deadline` of the monotonic clock; None if there is none."""
+    """Return the seconds until `deadline` of the monotonic clock; None if there is none."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def deadline_in(timeout_s: float | None) -> float | None:
-    """The time of the monotonic clock in `timeout_s`; None if that is None, or infinite."""
+    """Return the monotonic clock's time in `timeout_s`; None if that is None or infinite."""
     return None if timeout_s is None or math.isinf(timeout_s) else time.monotonic() + timeout_s
 
 
 class SharedCall(Generic[T]):
-    """Makes `call` on a thread of its own. A caller whose limit ends leaves; the call goes on.
+    """Makes `call` on a thread of its own. A caller leaves at its limit, and the call goes on.
 
-    Any thread may ask, except inside of `seams.staying`: the call may need that lock.
+    Any thread may ask, except inside `seams.staying`, because the call may need that lock.
     """
 
     def __init__(self, name: str, call: Callable[[], T], late: Callable[[], str]) -> None:
-        """`late` says what has not come yet, and where to look."""
+        """Make no call yet. `late` returns the beginning of the error at a caller's limit."""
         self._name = name
         self._call = call
         self._late = late
@@ -40,9 +40,9 @@ class SharedCall(Generic[T]):
         self._answer: Future[T] | None = None  # of the call under way
 
     def result(self, deadline: float | None = None) -> T:
-        """Make the call, or wait for the one that another caller has begun.
+        """Make the call, or wait for the call that is under way.
 
-        Raises: what the call raises; GetTimeoutError at `deadline`.
+        Raises: any error of the call; GetTimeoutError at `deadline`.
         """
         began_s = time.monotonic()
         with self._lock:
