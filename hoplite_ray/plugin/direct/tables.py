@@ -1,6 +1,6 @@
-"""Ray Direct Transport over the store: what joins Ray's table, and what is done in Ray's place.
+"""The transports' entries in Ray's table, and Ray's methods that this package replaces.
 
-Every worker of a job with the flag imports it, so it imports little.
+Every worker of a job with the flag imports this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _has_joined = False
 
 
 def read() -> None:
-    """From now on this process can read what the transports carry, however it is given it."""
+    """Let this process read values that the transports carry, on whatever way they come."""
     global _can_read
     with _changing:
         if not _can_read:

@@ -1,8 +1,8 @@
 """The store as tensor transports of Ray: `hoplite` for torch's tensors, `hoplite_numpy` for arrays.
 
-The arrays of a result, or of a ray.put, are one object of the store, which an anchor holds as it
-holds an `array`. Its Route is in the value that Ray keeps: the object lives as long as that does,
-and whoever is given the value can fetch the arrays; nobody waits for its owner to push them.
+The arrays of a result, or of a ray.put, are one object of the store. An anchor keeps it alive, like
+the object of an `array`. Its Route is in the value that Ray keeps, so the object lives as long as
+that value. A process that has the value can fetch the arrays, and waits for no push of its owner.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hoplite_ray.store import new_id
 
 
 class Route:
-    """Where the arrays of a value are. It travels in the value, with the anchor that holds them."""
+    """The object that has the arrays of a value. It travels in the value, with its anchor."""
 
     __slots__ = ("_anchor", "_arrays", "incarnation", "object_id")
 
@@ -39,14 +39,14 @@ class Route:
 
     @classmethod
     def new(cls) -> Route:
-        """A route that nobody has; what is put there goes with it."""
+        """Return a new route; the object that is put there goes with it."""
         here = attachment()
         route = cls(new_id(), ids.incarnation(), here.anchors.take())
         here.journal.anchored(route.object_id, route._anchor.binary(), route.incarnation)
         return route
 
     def arrays(self) -> list[Any]:
-        """The arrays, fetched once."""
+        """Return the arrays, which are fetched once."""
         if self._arrays is None:
             with direct_seams.others_may_unpickle():
                 self._arrays = PendingValue(self.object_id, self.incarnation).result(None)
@@ -66,13 +66,13 @@ _pickling = _Pickling()
 
 
 def begin() -> None:
-    """This thread begins to pickle a value for a transport."""
+    """Note that this thread begins to pickle a value for a transport."""
     need_flag()
     _pickling.route = Route.new()
 
 
 def stand_in(index: int) -> tuple[Any, ...]:
-    """What an array is pickled as."""
+    """Return the function and arguments as which an array is pickled."""
     return _array, (index, _pickling.route)
 
 
@@ -82,7 +82,7 @@ def _array(index: int, route: Route) -> Any:
 
 @dataclass
 class Carried(TensorTransportMetadata):
-    """What Ray tells who has a ref, beside shapes and dtypes: which object it is."""
+    """Ray's record of an object for processes that have its ref: its id, shapes and dtypes."""
 
     object_id: bytes = b""
     incarnation: int = 0
@@ -92,16 +92,16 @@ class Carried(TensorTransportMetadata):
 
 
 def _told(*fields: Any) -> Carried:
-    need_flag()  # who is given a ref may pass it on
+    need_flag()  # a process that has a ref may pass it on
     return Carried(*fields)
 
 
-NOTHING = Carried([], "cpu")  # as long as the object is not there, and if it has no arrays
+NOTHING = Carried([], "cpu")  # for an object that is not there yet, or that has no arrays
 
 
 @dataclass(eq=False)
 class Fetch(FetchRequest):
-    """A fetch under way, which is taken back when nobody waits for it any more."""
+    """A fetch under way; it is cancelled when no reference to this is left."""
 
     pending: PendingValue | None
     targets: Sequence[Any] | None
@@ -116,7 +116,7 @@ class Fetch(FetchRequest):
 
 
 class StoreTransport(TensorTransportManager):
-    """One per transport and process. Ray calls it, on any thread."""
+    """A transport in one process. Ray calls it, on any thread."""
 
     name: ClassVar[str]
 
@@ -135,7 +135,7 @@ class StoreTransport(TensorTransportManager):
         return True
 
     def actor_has_tensor_transport(self, actor: Any) -> bool:
-        """Whether the actor can produce; asked by its caller."""
+        """Return True: every actor of a job with the flag can produce. Its caller asks."""
         need_flag()
         return True
 
@@ -180,15 +180,15 @@ class StoreTransport(TensorTransportManager):
         between: CommunicatorMetadata,
         target_buffers: list[Any] | None = None,
     ) -> Fetch:
-        """Start to fetch an object's arrays, if it is known; returns at once."""
-        told: Carried = tensor_transport_metadata
-        pending = PendingValue(told.object_id, told.incarnation) if told.object_id else None
+        """Start to fetch an object's arrays, if it is known, and return at once."""
+        known: Carried = tensor_transport_metadata
+        pending = PendingValue(known.object_id, known.incarnation) if known.object_id else None
         fetch = Fetch(obj_id, [], pending, target_buffers)
         self._under_way.add(fetch)
         return fetch
 
     def wait_fetch_complete(self, fetch_request: Any, timeout: float = -1) -> list[Any]:
-        """The arrays, which nobody else has, or the targets, filled; none of what is not known.
+        """Return the caller's own arrays, or the filled targets; no array if the object is unknown.
 
         Raises: GetTimeoutError, RequestCancelledError after `abort_transport`, ObjectLostError.
         """
@@ -212,10 +212,10 @@ class StoreTransport(TensorTransportManager):
     def garbage_collect(
         self, obj_id: str, tensor_transport_meta: TensorTransportMetadata, tensors: list[Any]
     ) -> None:
-        """Nothing is left to do: the object goes with its anchor, whether its producer lives."""
+        """Do nothing: the object goes with its anchor, whether its producer lives or not."""
 
     def abort_transport(self, obj_id: str, between: CommunicatorMetadata) -> None:
-        """Take back all fetches of the object that are under way in this process."""
+        """Cancel all fetches of the object that are under way in this process."""
         for each in list(self._under_way):
             if each.obj_id == obj_id:
                 each.cancel()
@@ -230,10 +230,7 @@ class NumpyTransport(StoreTransport):
 
 
 def need_flag() -> None:
-    """Refuse what workers that nobody has set up would wait for in vain.
-
-    Raises: HopliteError.
-    """
+    """Raise HopliteError without the flag, because workers without it would wait for ever."""
     if not job_options.is_given():
         raise HopliteError(
             "the tensor transports need this package in every worker: import hoplite_ray, then "

@@ -1,9 +1,9 @@
 """ray.util.collective over the store: backend "HOPLITE".
 
-The members of a group derive the ids of an operation's objects alike, so that nobody is asked what
-these are: each puts what it gives under its own id, gets what others give, and fills the caller's
-tensors in place. Who makes an object deletes it, once those who need it have acknowledged it. An
-acknowledgement is deleted by its reader. What a process has made is in its journal until then.
+The members of a group derive the ids of an operation's objects alike, without asking each other.
+Each member puts its own object, gets those of the other members, and fills the caller's tensors in
+place. The maker of an object deletes it when all its readers have acknowledged it. The reader of an
+acknowledgement deletes that. The maker's journal has its objects until then.
 
 The import of this module makes the backend known to Ray in this process.
 """
@@ -46,8 +46,8 @@ _OPS: dict[ReduceOp, refs.ReduceOp] = {
     ReduceOp.MIN: "min",
     ReduceOp.MAX: "max",
 }
-_MEET_S = 30.0  # as Ray's gloo_timeout, which Ray hands to its Gloo backend only
-_TIMEOUT_S = 1800.0  # as torch's process groups, which Ray's Gloo backend leaves at their default
+_MEET_S = 30.0  # of a meeting, beyond which it fails; like gloo_timeout, which only Gloo gets
+_TIMEOUT_S = 1800.0  # of an operation without a limit of its own; like torch's process groups
 
 
 class Collective(BaseGroup):
@@ -56,7 +56,7 @@ class Collective(BaseGroup):
     def __init__(self, world_size: int, rank: int, name: str) -> None:
         """Meet the other members.
 
-        Raises: as `Meeting.members`; CollectiveError if one dies meanwhile.
+        Raises: like `Meeting.members`; CollectiveError if a member dies meanwhile.
         """
         super().__init__(world_size, rank, name)
         self._others = [each for each in range(world_size) if each != rank]
@@ -79,14 +79,14 @@ class Collective(BaseGroup):
 
     @classmethod
     def check_backend_availability(cls) -> bool:
-        """Whether the job has the flag: without it workers don't know the backend."""
+        """Return True if the job has the flag: without it workers don't know the backend."""
         return job_options.is_given()
 
     def destroy_group(self) -> None:
-        """Leave; the others' next operation waits for this member in vain.
+        """Leave; the next operation of the other members waits for this member in vain.
 
-        Its last acknowledgements may not have been read yet, unless nobody will read them: they
-        stay, and are no longer this process's.
+        Its last acknowledgements stay, because a member may still read them, and are no longer this
+        process's. In a group that has failed they are deleted.
         """
         end = self._roster.delete if self._roster.has_failed else self._roster.released
         for object_id in self._acknowledged.values():
@@ -144,7 +144,7 @@ class Collective(BaseGroup):
     def reducescatter(
         self, tensor: Any, tensor_list: Any, reducescatter_options: Any = ReduceScatterOptions
     ) -> None:
-        """Every member folds its own share, of as many reduces as there are members."""
+        """Run one reduce for each member, which folds its own share."""
         op, timeout_s = _OPS[reducescatter_options.reduceOp], _timeout_s(reducescatter_options)
         array = _target(_one(tensor))
         sources = [_array(each) for each in self._one_each(_one(tensor_list))]
@@ -161,7 +161,7 @@ class Collective(BaseGroup):
             self._settle(operation)
 
     def send(self, tensor: Any, send_options: Any = SendOptions) -> None:
-        """Returns once the other member has received it."""
+        """Send, and return when the other member has received it."""
         to, timeout_s = send_options.dst_rank, _timeout_s(send_options)
         array = _array(_one(tensor))
         with self._operation("send", self.rank, to, timeout_s=timeout_s) as operation:
@@ -177,7 +177,7 @@ class Collective(BaseGroup):
 
     @contextmanager
     def _operation(self, what: str, *pair: int, timeout_s: float) -> Iterator[Operation]:
-        """The next operation of the group, or from one member to another; it leaves nothing."""
+        """Run the group's next operation, or one between two members, and delete its objects."""
         self._roster.check()
         self._begun[pair] += 1
         number = self._begun[pair]
@@ -197,7 +197,7 @@ class Collective(BaseGroup):
         _copy(array, value, f"the {what.split()[0]} at rank {rank}")
 
     def _settle(self, operation: Operation) -> None:
-        """Wait until all members have come here: then nobody needs anything any more."""
+        """Wait until all members have come here: no member needs an object any more then."""
         if self.rank == 0:
             self._await(operation, *self._others)
             self._acknowledge(operation, *self._others)
@@ -206,7 +206,10 @@ class Collective(BaseGroup):
             self._await(operation, 0)
 
     def _acknowledge(self, operation: Operation, *ranks: int) -> None:
-        """Tell `ranks`, who have been heard in this operation: so they have ended their last."""
+        """Acknowledge to `ranks`. REQUIRES: this operation has had a message of each.
+
+        So they have ended the last operation, and need the last acknowledgement no more.
+        """
         for rank in ranks:
             last = self._acknowledged.get(rank)
             self._acknowledged[rank] = operation.acknowledge(self.rank, rank)
@@ -226,7 +229,7 @@ class Collective(BaseGroup):
 
 
 def _timeout_s(options: Any) -> float:
-    """The option's limit, which Ray's functions leave unset."""
+    """Return the option's limit; Ray's functions leave it unset."""
     timeout: timedelta = getattr(options, "timeout_ms", timedelta(-1))
     return timeout.total_seconds() if timeout >= timedelta(0) else _TIMEOUT_S
 
@@ -241,9 +244,9 @@ def _one(tensors: Any) -> Any:
 
 
 def _array(tensor: Any) -> Any:
-    """The tensor's own memory, as numpy has it unless its dtype is torch's alone.
+    """Return the tensor's own memory as a numpy array, or as it is if only torch has its dtype.
 
-    Raises: InvalidArgumentError for what no object can hold.
+    Raises: InvalidArgumentError for a tensor that no object can hold.
     """
     if isinstance(tensor, np.ndarray):
         array: Any = tensor
@@ -262,13 +265,13 @@ def _array(tensor: Any) -> Any:
         try:
             array = array.numpy()
         except (TypeError, RuntimeError):
-            pass  # such as bfloat16
+            pass  # for example bfloat16
     refs.Layout.of(array)
     return array
 
 
 def _target(tensor: Any) -> Any:
-    """As `_array`, of a tensor that is written to."""
+    """Like `_array`, for a tensor that the operation writes into."""
     array = _array(tensor)
     if isinstance(array, np.ndarray) and not array.flags.writeable:
         raise InvalidArgumentError(

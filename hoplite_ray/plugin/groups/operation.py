@@ -1,4 +1,4 @@
-"""One operation of a ray.util.collective group at one member: its objects, and waiting for them."""
+"""One operation of a ray.util.collective group at one member: its objects, and its waits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hoplite_ray.pending import Pending
 from hoplite_ray.plugin.groups.roster import Roster
 from hoplite_ray.refs import ReduceOp
 
-_LOOK_S = 0.1  # between looks at the notice: a failure is heard within this
+_LOOK_S = 0.1  # between looks at the notice; a member's failure takes up to this time to arrive
 _ACKNOWLEDGED = np.zeros(1, np.uint8)
 
 
 class Operation:
-    """See the module. Every wait ends with the operation's time, or with a member's failure."""
+    """See the module. Every wait ends at the operation's limit, or with a member's failure."""
 
     def __init__(
         self, roster: Roster, what: str, key: tuple[object, ...], timeout_s: float
@@ -33,7 +33,7 @@ class Operation:
         self._to_delete: list[bytes] = []
 
     def id(self, what: str, *ranks: int) -> bytes:
-        """Id of one of its objects, which all members derive alike."""
+        """Return the id of one of its objects, which all members derive alike."""
         return self._roster.id(self._key, what, ranks)
 
     def put(self, value: Any, what: str, *ranks: int) -> None:
@@ -45,7 +45,7 @@ class Operation:
     def reduce(
         self, sources: Mapping[int, bytes], what: str, op: ReduceOp, *, everywhere: bool = False
     ) -> None:
-        """Combine what the members put into an object of rank 0's name, and wait until it is."""
+        """Combine the members' objects into one with rank 0's name, and wait for it."""
         target = self.id(what, 0)
         self._to_delete.append(target)
         self._roster.owned(target)
@@ -57,24 +57,24 @@ class Operation:
         self._results([pending], [])
 
     def get(self, ids: Mapping[int, bytes]) -> list[Any]:
-        """The values of objects that these ranks put."""
+        """Return the values of the objects that these ranks put."""
         pending = [self._store.begin_get(each) for each in ids.values()]
         return [each.value for each in self._results(pending, list(ids))]
 
     def acknowledge(self, of: int, to: int) -> bytes:
-        """Say to `to` that `of` needs nothing of it; the object is `to`'s to delete."""
+        """Tell member `to` that member `of` needs nothing of it; `to` deletes the object."""
         object_id = self.id("acknowledged", of, to)
         self._put(object_id, _ACKNOWLEDGED)
         return object_id
 
     def await_acknowledged(self, pairs: Mapping[int, tuple[int, int]]) -> None:
-        """Wait for what others have acknowledged, and delete that."""
+        """Wait for the acknowledgements of other members; `clear` deletes them."""
         ids = {rank: self.id("acknowledged", *pair) for rank, pair in pairs.items()}
         self._to_delete += ids.values()
         self.get(ids)
 
     def clear(self) -> None:
-        """Delete what this member is to delete."""
+        """Delete the objects that are this member's to delete."""
         for object_id in self._to_delete:
             with suppress(HopliteError):  # its node is gone, and so is the object
                 self._roster.delete(object_id)
@@ -91,7 +91,7 @@ class Operation:
         pending.result()
 
     def _results(self, pending: Sequence[Pending[Any]], ranks: Sequence[int]) -> list[Any]:
-        """The results of all of `pending`, each of which one of `ranks` has to make."""
+        """Return the results of `pending`, each of which one of `ranks` makes."""
         try:
             while pending:
                 ended = pending[0].wait_beside(pending, _LOOK_S)

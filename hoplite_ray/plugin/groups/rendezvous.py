@@ -25,11 +25,11 @@ _LOOKS = 16  # records that one set looks at: the dead stay a sixteenth of all, 
 
 
 class RayRendezvous:
-    """One join's part of the table. All processes of a Ray namespace reach the same one.
+    """One join's part of the table. All processes of a Ray namespace reach the same table.
 
-    It keeps no process: an actor would keep its Ray node from being taken away. A record names the
-    process that has set it. That of a dead one goes when a rank 0 of any world sets its own, which
-    looks at a few records of others each time: so the dead ones stay a small share of all.
+    It is no actor, because an actor would keep its Ray node from being taken away. A record names
+    the process that has set it. Each rank 0 that sets a record looks at a few other records, and
+    removes those of dead processes. So these stay a small share of all.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class RayRendezvous:
         return None if record is None else record.partition(_ENDS)[2]
 
     def close(self) -> None:
-        """Remove what was set here, unless another rank 0 has set its own; waits for nothing."""
+        """Remove the records that this process has set and no other has replaced; don't wait."""
         own, self._own = self._own, {}
         if own:
             _begin(lambda: self._remove(own))
@@ -75,7 +75,7 @@ class RayRendezvous:
                 if record is not None and self._is_dead(record):
                     self._remove_if(at, record)
             for key, record in self._own.copy().items():
-                # another's `_remove_if` for a predecessor may meet the moment of our write
+                # Another rank's `_remove_if` of a dead predecessor's record may remove a new one.
                 if self._values.read(self._key(key)) is None and key in self._own:
                     self._values.write(self._key(key), record)
 

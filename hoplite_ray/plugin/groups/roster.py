@@ -1,13 +1,14 @@
-"""Who is in a ray.util.collective group: how its members meet, and how they hear of a failure.
+"""The members of a ray.util.collective group: how they meet, and how they learn of a failure.
 
-They meet once, in Ray's key-value store. Each writes an entry with a nonce of its own; rank 0 lists
-them, and the list is agreed once every entry says that it was seen: what a dead member of an
-earlier attempt has left there never does. The list's hash is the epoch from which all ids of
-operations are derived, so that a group made again under the same name shares no id with the last.
-What the dead have left goes when members of any group meet, each of which looks at a few keys.
+They meet once, in Ray's key-value store. Each member writes an entry with a nonce of its own, and
+rank 0 writes the list of all entries. The list is agreed when every entry says that its member has
+seen it; an entry of a dead member, of an earlier attempt, never does. The list's hash is the epoch,
+from which members derive all ids of operations. So a group that is made again under the same name
+shares no id with the last one. Members of any group that meet look at a few keys each, and remove
+those of dead members.
 
-Each member watches the next one, by Ray. Whoever sees a failure puts one object, the notice, which
-every member of the group awaits from the beginning: then all of them raise, and go on raising.
+Each member watches the next one, by Ray. A member that sees a failure puts one object, the notice,
+which every member awaits from the beginning. Then all of them raise, at each operation.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ _logger = logging.getLogger("hoplite_ray.collective")
 _ALL = "collective/"  # every key begins with it
 _LOOKS = 4  # keys that each member looks at: the dead stay a quarter of all, or less than that
 _MEET_EVERY_S = 0.02  # a read of Ray's table takes about 1 ms
-_WATCH_EVERY_S = 0.5  # Ray hears of a dead worker within milliseconds, of a dead raylet likewise
-_EXPLAIN_S = 5.0  # our nodes hear of a dead node before Ray does
+_WATCH_EVERY_S = 0.5  # Ray knows of a dead worker or raylet within milliseconds
+_EXPLAIN_S = 5.0  # of waiting for Ray to know of a death that this package's nodes know already
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process, by an entry that it has written itself."""
+    """One process, by the entry that it has written."""
 
     nonce: str
     world_size: int
@@ -73,14 +74,14 @@ class Meeting:
         self._name = name
         self._rank = rank
         self._values = table.KeyValues(context.gcs_address)
-        # As the named actors of create_collective_group, groups belong to a namespace.
+        # Groups belong to a namespace, like the named actors of create_collective_group.
         self._prefix = f"{_ALL}{quote(context.namespace, safe='')}/{quote(name, safe='')}"
         self._me = Member(
             secrets.token_hex(16), world_size, seams.this_worker(), context.get_node_id()
         )
 
     def members(self, timeout_s: float) -> list[Member]:
-        """Meet the others; all of them return the same list, by rank.
+        """Meet the other members; all of them return the same list, by rank.
 
         Raises: GetTimeoutError naming the ranks that have not come; InvalidArgumentError if members
                 differ in the number of members, or two have the same rank.
@@ -114,8 +115,8 @@ class Meeting:
         members = [member for member, _ in entries if member is not None]
         if len(members) == len(entries):
             is_agreed = all(seen == epoch_of(members) for _, seen in entries)
-            told = [is_agreed, [asdict(each) for each in members]]
-            self._values.write(f"{self._prefix}/list", json.dumps(told).encode())
+            record = [is_agreed, [asdict(each) for each in members]]
+            self._values.write(f"{self._prefix}/list", json.dumps(record).encode())
 
     def _listed(self) -> tuple[list[Member], bool]:
         for rank in {0, self._rank}:
@@ -160,9 +161,9 @@ class Meeting:
         )
 
     def _say(self, *, seen: str) -> None:
-        said = json.dumps([asdict(self._me), seen])
-        if self._values.read(self._key(self._rank)) != said.encode():
-            self._values.write(self._key(self._rank), said.encode())
+        entry = json.dumps([asdict(self._me), seen])
+        if self._values.read(self._key(self._rank)) != entry.encode():
+            self._values.write(self._key(self._rank), entry.encode())
 
     def _entry(self, rank: int) -> tuple[Member | None, str]:
         stored = self._values.read(self._key(rank))
@@ -176,15 +177,15 @@ class Meeting:
 
 
 def _writer_of(stored: bytes) -> Member:
-    """The member that has written an entry, or a list: rank 0."""
+    """Return the member that has written an entry; of a list it is rank 0."""
     first, second = json.loads(stored)
     return Member(**(first if isinstance(first, dict) else second[0]))
 
 
 def epoch_of(members: list[Member]) -> str:
-    """What tells this life of a group from all others."""
-    told = json.dumps([asdict(each) for each in members])
-    return hashlib.blake2b(told.encode(), digest_size=32).hexdigest()
+    """Return a name that only this meeting of a group has."""
+    text = json.dumps([asdict(each) for each in members])
+    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
 
 
 class Roster:
@@ -211,7 +212,7 @@ class Roster:
     def owned(self, object_id: bytes) -> None:
         """Write down that this process is about to make the object."""
         self._here.journal.owned(object_id, 0)
-        self._here.begin_steward(None)  # which orphans it if this process dies
+        self._here.begin_steward(None)  # makes it an orphan if this process dies
 
     def released(self, object_id: bytes) -> None:
         """Write down that the object, which this process has made, is gone."""
@@ -222,7 +223,7 @@ class Roster:
         self.released(object_id)
 
     def id(self, *what: object) -> bytes:
-        """Id of an object of this group, which every member derives alike."""
+        """Return the id of an object of this group, which every member derives alike."""
         return hashlib.blake2b(
             repr(what).encode(), key=self._epoch, digest_size=OBJECT_ID_BYTES
         ).digest()
@@ -236,10 +237,7 @@ class Roster:
         return False
 
     def check(self) -> None:
-        """Raise what a member has noticed.
-
-        Raises: CollectiveError.
-        """
+        """Raise CollectiveError if a member has noticed a failure."""
         if not self._failure and self._notice.wait(0):
             try:
                 self._failure = bytes(self._notice.result().value).decode()
@@ -254,9 +252,9 @@ class Roster:
 
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """Tell all members of what goes wrong in the body, which is `what`.
+        """Tell all members of an error in the body, which does `what`.
 
-        Raises: CollectiveError if it went wrong because of a dead member, whom it names.
+        Raises: CollectiveError, which names the member, if the cause is a dead member.
         """
         try:
             yield
@@ -275,7 +273,7 @@ class Roster:
             raise
 
     def close(self) -> None:
-        """Watch no more; a notice of ours goes."""
+        """End the watch, and delete the notice if this member has put it."""
         self._closing.set()
         self._notice.cancel()
         if self._has_noticed:
@@ -292,7 +290,7 @@ class Roster:
         return self._here.store.begin_get(self._notice_id)
 
     def _tell(self, text: str) -> None:
-        """Put the notice, unless somebody has."""
+        """Put the notice, unless another member has."""
         self.owned(self._notice_id)
         self._has_noticed = True
         with suppress(HopliteError):  # DuplicateObjectError as a rule
@@ -302,7 +300,7 @@ class Roster:
             store.put(self._notice_id, data, timeout_s=left_s(deadline))
 
     def _dead(self) -> str:
-        """Which members are dead; empty if none is."""
+        """Return a text that names the dead members; empty if none is dead."""
         dead = [rank for rank, member in enumerate(self._members) if not member.is_alive]
         return ", ".join(self._death_of(rank) for rank in dead)
 
@@ -310,7 +308,7 @@ class Roster:
         return f"rank {rank} is dead (Ray node {self._members[rank].ray_node_id[:8]})"
 
     def _watch(self) -> None:
-        """Look after the next member: one question in a while, however large the group is."""
+        """Watch the next member: one question at a time, in a group of any size."""
         following = (self.rank + 1) % len(self._members)
         while not self._closing.wait(_WATCH_EVERY_S):
             try:

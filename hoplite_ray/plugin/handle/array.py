@@ -42,7 +42,7 @@ class Array(Operators):
     Shape, dtype, size and repr fetch nothing. Operators, indexing, len, iteration and numpy's and
     torch's functions fetch once and keep what came, read-only, as long as this handle lives; it
     occupies arena so long. np.asarray(a), a.copy(), a.numpy(), a.torch(), DLPack and `await a`
-    give the caller a value of his own: writing into it changes nothing else.
+    give the caller its own value: writing into it changes nothing else.
 
     A value that is a dict, list or tuple has no shape and dtype: take what is in it by a["w"], or
     all with hop.get(a). Two Arrays are compared element by element, so they have no hash.
@@ -80,10 +80,10 @@ class Array(Operators):
         self._incarnation = incarnation
         self._layout = layout
         self._anchor = anchor  # keeps the object alive
-        self._made_by = made_by  # the task that made it, if that is this process
+        self._made_by = made_by  # the task of this process that made it, if one did
         self._members = members  # of a reduce's result: ids of the source refs that went in
         self._writing = writing  # of `empty`, until it is sealed
-        self._spare = spare  # a task's small result: its bytes, for when the object is lost
+        self._spare = spare  # the bytes of a task's small result, in case the object is lost
         self._fetched: Any = None  # the value that operators work on
         self._prefetch: weakref.finalize[Any, Any] | None = None
 
@@ -161,8 +161,8 @@ class Array(Operators):
     def prefetch(self) -> None:
         """Start to fetch the bytes to this node, so that the next use finds them here.
 
-        Returns at once. What has come stays in the arena until its room is needed; failures, as
-        of a full arena, show at the next use. Ends with this handle.
+        Returns at once. The bytes stay in the arena until it needs their room. A failure, for
+        example of a full arena, shows at the next use. The fetch ends with this handle.
         """
         is_under_way = self._prefetch is not None and self._prefetch.alive
         if is_under_way or self._fetched is not None or self._writing is not None:
@@ -184,7 +184,7 @@ class Array(Operators):
             if copy is False:
                 raise ValueError(f"{self!r} can't become {np.dtype(dtype)} without a copy")
             return array.astype(dtype)
-        is_shared = self._writing is not None  # else nobody else has it: that is a copy
+        is_shared = self._writing is not None  # else it is the caller's own, as a copy is
         return array.copy() if copy and is_shared else array
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -196,7 +196,7 @@ class Array(Operators):
         return _DLPACK_CPU
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """The value, the caller's own: what hop.get(a) returns."""
+        """The value, the caller's own, as hop.get(a) returns it."""
         return self._awaited().__await__()
 
     async def _awaited(self) -> Any:
@@ -210,7 +210,7 @@ class Array(Operators):
         return PendingValue(self._object_id, self._incarnation, deadline=deadline, spare=spare)
 
     def _own(self) -> Any:
-        """A value that nobody else has; the one being written, of an unsealed `empty`."""
+        """Return the caller's own value; of an unsealed `empty` the memory itself."""
         writing = self._writing
         return self.begin().result(None) if writing is None else writing.value
 
@@ -218,7 +218,7 @@ class Array(Operators):
         writing = self._writing
         if writing is not None:
             return writing.value
-        if self._fetched is None:  # two threads may both fetch: either's is right
+        if self._fetched is None:  # two threads may both fetch, and either result is right
             self._fetched = converted(self._own(), read_only)
         return self._fetched
 
@@ -238,7 +238,7 @@ class Array(Operators):
             )
 
     def _seal(self, deadline: float | None = None) -> None:
-        """End the writing of an `empty`, by `deadline`; the object is then as any other."""
+        """End the writing of an `empty`, by `deadline`; the object is then like any other."""
         writing = self._writing
         if writing is not None:
             writing.seal(deadline)
@@ -252,26 +252,26 @@ class Array(Operators):
         return _unpickled, (*fields, self._members, self._spare, self._padding())
 
     def _padding(self) -> bytes:
-        """Makes a task's own large result large for Ray too."""
+        """Return bytes that make a task's own large result large for Ray, too."""
         if self._made_by is None or self.nbytes < _PADDED_FROM_BYTES:
             return b""
         return _PADDING if self._made_by == seams.task_id() else b""
 
 
 def _spare_of(encoded: Encoded) -> bytes | None:
-    """The bytes of a task's small value: they live with its caller then, as the handle does."""
+    """Return the bytes of a task's small value, which then live with the handle at its caller."""
     if seams.task_id() is None or encoded.layout.size_bytes >= _PADDED_FROM_BYTES:
         return None
     return b"".join(encoded.data)
 
 
 def _taken(value: Any) -> Any:
-    """What plain pickle makes of an Array: its value."""
+    """Return the value; a plain pickle of an Array calls it. Files of users have this name."""
     return value
 
 
 class PutHandle:
-    """What put() stores under a ref whose id is not known yet: read, it is an Array of that id."""
+    """The value that put() stores under a ref without knowing its id; read, it is an Array."""
 
     __slots__ = ("_incarnation", "_layout")
 
@@ -284,7 +284,7 @@ class PutHandle:
 
 
 def make(encoded: Encoded, *, timeout_s: float | None = None) -> Array:
-    """Put a value as the running task's next array; an anchor of the steward keeps it alive."""
+    """Put a value as the running task's next array; an anchor of a steward keeps it alive."""
     here, anchor, timeout_s = _anchored(timeout_s)
     object_id, incarnation = _named(here, anchor)
     here.put(object_id, encoded, incarnation=incarnation, timeout_s=timeout_s)
@@ -297,7 +297,7 @@ def make(encoded: Encoded, *, timeout_s: float | None = None) -> Array:
 async def make_async(
     here: Attachment, anchor: Ref, encoded: Encoded, *, timeout_s: float | None
 ) -> Array:
-    """`make`, awaited, with an anchor that was taken before."""
+    """Like `make`, but awaitable, and with an anchor that the caller has taken."""
     object_id, incarnation = _named(here, anchor)
     await put_async_of(object_id, encoded, incarnation, timeout_s)
     spare = _spare_of(encoded)
@@ -309,7 +309,7 @@ async def make_async(
 def make_empty(
     shape: int | Sequence[int], dtype: Any, kind: Kind, timeout_s: float | None
 ) -> Array:
-    """The running task's next array, to be written until it is sealed."""
+    """Reserve the running task's next array, which the caller writes until it is sealed."""
     here, anchor, timeout_s = _anchored(timeout_s)
     object_id, incarnation = _named(here, anchor)
     writing = Writable(here, object_id, incarnation, shape, dtype, kind=kind, timeout_s=timeout_s)
@@ -326,7 +326,7 @@ async def make_empty_async(
     *,
     timeout_s: float | None,
 ) -> Array:
-    """`make_empty`, awaited, with an anchor that was taken before."""
+    """Like `make_empty`, but awaitable, and with an anchor that the caller has taken."""
     object_id, incarnation = _named(here, anchor)
     reserve = partial(Writable, here, object_id, incarnation, shape, dtype, kind=kind)
     writing = await in_thread(deadline_in(timeout_s), reserve, timeout_s=timeout_s)
@@ -335,14 +335,14 @@ async def make_empty_async(
 
 
 def _anchored(timeout_s: float | None) -> tuple[Attachment, Ref, float | None]:
-    """The attachment, an anchor, and what is left of `timeout_s`."""
+    """Return the attachment, an anchor, and the rest of `timeout_s`."""
     deadline = deadline_in(timeout_s)
     here = attachment(deadline)
     return here, here.anchors.take(left_s(deadline)), left_s(deadline)
 
 
 def _named(here: Attachment, anchor: Ref) -> tuple[bytes, int]:
-    """Id and incarnation of the running task's next array, in the journal before it exists."""
+    """Return the next array's id and incarnation, which the journal has before it exists."""
     object_id = ids.next_array_id()
     incarnation = ids.incarnation()
     here.journal.anchored(object_id, anchor.binary(), incarnation)

@@ -1,4 +1,4 @@
-"""Transfers between the store and this process that begin again when the node dies under them."""
+"""Transfers between the store and this process, which begin again when the node dies."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _STALE_S = 0.02  # between looks for the bytes of a later attempt
 async def in_thread(
     deadline: float | None, function: Callable[P, T], *args: P.args, **options: P.kwargs
 ) -> T:
-    """Return what `function` does, on another thread: also if no thread is free by `deadline`.
+    """Call `function` on another thread and return its result, by `deadline`.
 
-    Raises: what it raises; GetTimeoutError at `deadline`.
+    Raises: any error of `function`; GetTimeoutError at `deadline`, also if no thread is free.
     """
     scope = asyncio.timeout(left_s(deadline))
     began_s = time.monotonic()
@@ -51,7 +51,7 @@ async def in_thread(
 async def retried(
     operation: Callable[[Store, float | None], Awaitable[T]], deadline: float | None
 ) -> T:
-    """Do it, again in the node's next life if that one ends under it; all by `deadline`."""
+    """Do it, and again in the node's next life if the node dies; all by `deadline`."""
     for tries_left in reversed(range(TRIES)):
         store = await in_thread(deadline, lambda: attachment(deadline).store_by(deadline))
         try:
@@ -65,7 +65,7 @@ async def retried(
 async def put_async_of(
     object_id: bytes, encoded: Encoded, incarnation: int, timeout_s: float | None
 ) -> None:
-    """Attachment.put, awaited."""
+    """Like `Attachment.put`, but awaitable; cancelling it cancels the transfer."""
     await retried(
         lambda store, left_s: store.put_async(
             object_id, encoded, incarnation=incarnation, timeout_s=left_s
@@ -75,15 +75,15 @@ async def put_async_of(
 
 
 async def delete_async_of(object_id: bytes, deadline: float | None) -> None:
-    """Attachment.delete, awaited."""
+    """Like `Attachment.delete`, but awaitable."""
     await retried(lambda store, left_s: store.delete_async(object_id, timeout_s=left_s), deadline)
 
 
 class PendingValue:
-    """A fetch under way. One of `result` and `result_async` is called; `result` also again.
+    """A fetch under way. The caller calls `result`, also again, or `result_async` once.
 
-    `here`: the attachment, where it is at hand; `deadline`: of the beginning; `spare`: what to
-    return instead when the object is lost; `why`: what is known of a loss.
+    Args: `here`: the attachment, if it is at hand; `deadline`: of the beginning; `spare`: the value
+          to return if the object is lost; `why`: the reason for a loss, if it is known.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class PendingValue:
 
     @property
     def pending(self) -> Pending[Received]:
-        """The present try."""
+        """The fetch of the current try."""
         return self._pending
 
     def result(self, timeout_s: float | None) -> Any:
-        """The value, which nobody else has: the handle's attempt's, or that of a later one.
+        """Return the caller's own value, of the handle's attempt or of a later one.
 
         Raises: GetTimeoutError, ObjectLostError, and NodeLostError if the node does not come back.
         """
@@ -140,7 +140,7 @@ class PendingValue:
             self._begin(deadline)
 
     async def result_async(self, timeout_s: float | None, *, is_shown: bool = True) -> Any:
-        """`result`, awaited; cancelling takes the fetch back."""
+        """Like `result`, but awaitable; cancelling it cancels the fetch."""
         deadline = deadline_in(timeout_s)
         while True:
             try:
@@ -157,7 +157,7 @@ class PendingValue:
             await in_thread(deadline, self._begin, deadline)
 
     def cancel(self) -> None:
-        """Take the fetch back: unless it has ended, its result raises RequestCancelledError."""
+        """Cancel the fetch: unless it has ended, its result raises RequestCancelledError."""
         self._is_cancelled = True
         self._pending.cancel()
 
@@ -173,7 +173,10 @@ class PendingValue:
         return decode(self._spare.layout.to_bytes(), bytearray().join(self._spare.data))
 
     def _is_new(self, received: Received, deadline: float | None, timeout_s: float | None) -> bool:
-        """Whether the bytes are not those of an earlier attempt, whose successors are coming."""
+        """Return True if the bytes are of the handle's attempt or of a later one.
+
+        Raises: GetTimeoutError at `deadline` if they are of an earlier attempt.
+        """
         if received.incarnation >= self._incarnation:
             return True
         if deadline is not None and time.monotonic() >= deadline:
@@ -189,9 +192,9 @@ class PendingValues(list[PendingValue]):
 
 
 def results(fetches: Sequence[PendingValue], deadline: float | None) -> list[Any]:
-    """Wait for all of them and return their values in this order.
+    """Wait for all fetches, and return their values in this order.
 
-    Raises: as `PendingValue.result`, of the first that fails; the others are then taken back.
+    Raises: the error of the first fetch that fails, like `PendingValue.result`; it cancels all.
     """
     values: dict[PendingValue, Any] = {}
     waiting = list(fetches)

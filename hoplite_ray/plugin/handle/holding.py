@@ -1,8 +1,8 @@
 """Makes this process known to the stewards whose anchors it has.
 
-A ref's owner hears of a borrower's own borrowers only when that borrower lets go. If it dies first,
-Ray forgets them 2 s later, and what they have would go. So whoever is given an array asks the
-anchor's steward for the anchor, and is a borrower of its own from then on, whoever passed it on.
+A borrower tells a ref's owner of its own borrowers only when it drops the ref. If it dies first,
+Ray forgets them 2 s later, and their arrays would go. So a process that receives an array asks the
+anchor's steward for the anchor. From then on it is the steward's own borrower.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from hoplite_ray.plugin.steward_client.client import steward_on
 
 _logger = logging.getLogger("hoplite_ray.holding")
 
-# Arguments of short tasks have gone by then and cost nothing; a twentieth of Ray's 2 s.
+# A twentieth of Ray's 2 s. Arguments of short tasks have gone by then, and cost nothing.
 _SOON_S = 0.1
 
 
 class Holdings:
-    """The arrays that this process has been given lately. Any thread may add."""
+    """The arrays that this process has received lately. Any thread may add."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -41,7 +41,7 @@ class Holdings:
 
     @property
     def is_alive(self) -> bool:
-        """Whether what is added here will be asked for."""
+        """True if the thread that asks for added arrays runs."""
         return self.pid == os.getpid() and self._thread.is_alive()
 
     def add(self, array: Any) -> None:
@@ -56,13 +56,13 @@ class Holdings:
                 given.append(self._given.get())
             connection = seams.connection()
             if connection is None:
-                continue  # what was given before a ray.shutdown needs nothing any more
+                continue  # an array from before a ray.shutdown needs nothing any more
             try:
                 with seams.staying(connection):
                     self._ask(given)
             except HopliteError:
                 continue  # that was a ray.shutdown
-            except Exception as error:  # what is given next may do better
+            except Exception as error:  # the next arrays may succeed
                 _logger.warning("%d arrays are not asked for: %s", len(given), error)
 
     def _ask(self, given: list[weakref.ref[Any]]) -> None:
@@ -88,7 +88,7 @@ _current: Holdings | None = None
 
 
 def hold(array: Any) -> None:
-    """This process has been given `array`, which has an anchor."""
+    """Have this process ask for the anchor of `array`, which it has received."""
     global _current
     if _current is None or not _current.is_alive:
         _current = Holdings()

@@ -1,4 +1,4 @@
-"""The arrays in a value, each turned into another: numpy's into torch's, and read-only views."""
+"""Conversions of the arrays in a value: between numpy and torch, and to read-only views."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hoplite_ray.errors import WrongTypeError
 
 
 def converted(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """`value` with each of its arrays converted; its containers are new ones of the same kind."""
+    """Return `value` with each of its arrays converted, in new containers of the same kinds."""
     if isinstance(value, dict):
         return type(value)((key, converted(each, convert)) for key, each in value.items())
     if isinstance(value, list | tuple):
@@ -21,7 +21,7 @@ def converted(value: Any, convert: Callable[[Any], Any]) -> Any:
 
 
 def read_only(leaf: Any) -> Any:
-    """A view that numpy refuses to write into; torch has nothing like it."""
+    """Return a view that numpy refuses to write into; a tensor stays, because torch has none."""
     if isinstance(leaf, np.ndarray):
         leaf = leaf.view()
         leaf.flags.writeable = False
@@ -33,7 +33,7 @@ def copied(leaf: Any) -> Any:
 
 
 def to_numpy(leaf: Any) -> Any:
-    """The same memory as a numpy array.
+    """Return the same memory as a numpy array.
 
     Raises: WrongTypeError for a tensor whose dtype numpy lacks; HopliteError without ml_dtypes,
             which has bfloat16.
@@ -50,7 +50,7 @@ def to_numpy(leaf: Any) -> Any:
 
 
 def to_tensor(leaf: Any) -> Any:
-    """The same memory as a tensor.
+    """Return the same memory as a tensor.
 
     Raises: WrongTypeError for an array whose dtype torch lacks; HopliteError without torch.
     """

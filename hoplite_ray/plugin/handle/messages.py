@@ -12,17 +12,17 @@ from hoplite_ray.refs import ReduceOp
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """What a reduce is asked to do with its sources; `count` None: all of them."""
+    """The order to a reduce: how it combines its sources, and how many; `count` None: all."""
 
     op: ReduceOp
     count: int | None
     everywhere: bool
     deterministic: bool
-    reader: int | None = None  # of a reduce-scatter: whose share of it
+    reader: int | None = None  # of a reduce-scatter: the number of the share
 
 
 class Gathered(list[Array]):
-    """A gather's result: the Arrays of its sources, in their order. hop.get takes their values."""
+    """A gather's result: the Arrays of its sources in their order. hop.get takes their values."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Gathered, (list(self),)
@@ -30,15 +30,15 @@ class Gathered(list[Array]):
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """One source to be read, for the call that has `answer`: its ref, and a node that has it."""
+    """A bare source that the caller shall read, for the call with this `answer`."""
 
     key: bytes
     answer: bytes
     index: int
     refs: list[Ref]
     node: str | None
-    is_large: bool  # True if the value stays on that node
+    is_large: bool  # True if the value stays on `node`
 
 
-# What the caller has made of one: the handle, the ref of a task that makes it, or what is wrong.
+# The caller's result for a bare source: the handle, the ref of a task that makes it, or an error.
 Taken: TypeAlias = Array | list[Ref] | Exception

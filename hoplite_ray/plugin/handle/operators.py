@@ -1,6 +1,6 @@
-"""Operators of hop.Array: what numpy or torch answers for the value that the handle stands for.
+"""Operators of hop.Array: numpy or torch applies each to the value of the handle.
 
-The value is fetched at the first use and kept, so that an expression of ten operators fetches once.
+The first use fetches the value and keeps it, so that an expression of ten operators fetches once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Binary = Callable[[Any, Any], Any]
 
 
 def plain(value: Any) -> Any:
-    """Values in place of handles, also inside an index."""
+    """Return the values in place of handles, also inside an index."""
     if isinstance(value, Operators):
         return value._shown()
     return tuple(map(plain, value)) if type(value) is tuple else value
@@ -32,7 +32,7 @@ def _comparison(operate: _Binary) -> _Binary:
 
 
 def _binary(operate: _Binary, store: _Binary) -> tuple[_Binary, _Binary, _Binary]:
-    """An operator forwards, reflected, and in place."""
+    """Return an operator forwards, reflected, and in place."""
 
     def in_place(self: Any, other: Any) -> Any:
         store(self._writable(), plain(other))
@@ -42,21 +42,21 @@ def _binary(operate: _Binary, store: _Binary) -> tuple[_Binary, _Binary, _Binary
 
 
 class Operators(ABC):
-    """Everything that Python, numpy and torch let an operand do."""
+    """All that Python, numpy and torch let an operand do."""
 
     __slots__ = ()
 
     @abstractmethod
     def _shown(self) -> Any:
-        """The value, read-only where numpy can see to it."""
+        """Return the value, read-only if it is numpy's."""
 
     @abstractmethod
     def _writable(self) -> Any:
-        """The value, to be written. Raises: TypeError unless this is an unsealed `empty`."""
+        """Return the value to write into. Raises: TypeError unless this is an unsealed `empty`."""
 
     @abstractmethod
     def torch(self) -> Any:
-        """The value as tensors."""
+        """Return the value as tensors."""
 
     __add__, __radd__, __iadd__ = _binary(operator.add, operator.iadd)
     __sub__, __rsub__, __isub__ = _binary(operator.sub, operator.isub)
@@ -122,11 +122,11 @@ class Operators(ABC):
         return value.item()
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        """numpy's arithmetic: np.add(a, 1), ndarray + a, np.add.reduce(a)."""
+        """Apply numpy's arithmetic: np.add(a, 1), ndarray + a, np.add.reduce(a)."""
         outputs = (inputs[0],) if method == "at" else options.get("out", ())
         for each in outputs:
             if isinstance(each, Operators):
-                each._writable()  # or it raises
+                each._writable()  # raises if it is sealed
         if "out" in options:
             options["out"] = tuple(map(_as_numpy, outputs))
         return getattr(ufunc, method)(*map(_as_numpy, inputs), **options)
@@ -135,7 +135,7 @@ class Operators(ABC):
     def __torch_function__(
         cls, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """torch's functions: torch.stack([a, b]), tensor + a."""
+        """Apply torch's functions: torch.stack([a, b]), tensor + a."""
         kwargs = kwargs or {}
         if isinstance(kwargs.get("out"), Operators):
             kwargs["out"]._writable()

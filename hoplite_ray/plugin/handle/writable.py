@@ -1,4 +1,4 @@
-"""The memory of a `hop.empty` while it is written, until it is sealed."""
+"""The memory of a `hop.empty`, from its reservation until it is sealed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hoplite_ray.unsealed import Unsealed
 
 
 class Writable:
-    """An object that is being written in place. Any thread may seal it; the first one does."""
+    """An object that its maker writes in place. Any thread may seal it; the first one does."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class Writable:
     def seal(self, deadline: float | None = None) -> None:
         """End the writing, by `deadline`: numpy then refuses to write through `value`.
 
-        Views that were taken of `value` before, and tensors, can still be written: that changes
-        pages of this process alone.
+        Tensors, and views from before, can still be written, which changes pages of this process
+        alone.
         Raises: HopliteError if this process has left the Ray session in which it was made;
-                GetTimeoutError at `deadline`: what is not sealed by then may be sealed again.
+                GetTimeoutError at `deadline`, after which it may be sealed again.
         """
         object_id, incarnation = self._name
         with self._alone_by(deadline):
@@ -61,7 +61,7 @@ class Writable:
                 )
             try:
                 self._unsealed.seal(left_s(deadline))
-            except NodeLostError:  # this process still has the memory: put it into the next life
+            except NodeLostError:  # the memory is still here: put it into the node's next life
                 encoded = encode(self.value)
                 self._here.put(
                     object_id, encoded, incarnation=incarnation, timeout_s=left_s(deadline)
@@ -70,9 +70,9 @@ class Writable:
 
     @contextmanager
     def _alone_by(self, deadline: float | None) -> Iterator[None]:
-        """No other thread seals in the body.
+        """Keep other threads from sealing in the body.
 
-        Raises: GetTimeoutError if one still does at `deadline`.
+        Raises: GetTimeoutError if another thread still seals at `deadline`.
         """
         limit_s = left_s(deadline)
         if not self._sealing.acquire(timeout=-1 if limit_s is None else min(limit_s, TIMEOUT_MAX)):
