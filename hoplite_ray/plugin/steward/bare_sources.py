@@ -1,7 +1,7 @@
-"""Bare values: what a source returned without hop.array, put into the store for a reduce.
+"""Bare values: results of sources without hop.array, which a reduce needs in the store.
 
-The steward leaves them to the process that has called reduce or gather, because that process has
-the modules and the environment of its job. The process asks for them while it waits:
+The caller of the reduce or gather reads them, because it has the modules and the environment of its
+job. It asks the steward for them while it waits:
 
     caller   reduce(...), then bare_sources()
     steward  answers bare_sources() with the bare sources that it has met
@@ -22,12 +22,12 @@ from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.steward.source import Source
 
 _KEY_BYTES = 16
-_POLL_S = 5.0  # of one question for bare sources; beyond it a caller has asked in vain
+_POLL_S = 5.0  # of one question for bare sources, beyond which the answer is empty
 
 
 @dataclass(slots=True)
 class _Asking:
-    """What one caller is to be told."""
+    """The bare sources that one caller has not received yet."""
 
     bare: list[Bare] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -43,7 +43,7 @@ class BareSources:
     async def taken(
         self, caller: str, answer: bytes, source: Source, node: str | None, is_large: bool
     ) -> Array | Ref:
-        """What `caller` has made of a source's bare value."""
+        """Return the handle that `caller` has made of a bare value, or the ref of a task's."""
         assert source.ref is not None
         key = os.urandom(_KEY_BYTES)
         coming = self._taken[key] = asyncio.get_running_loop().create_future()
@@ -60,7 +60,7 @@ class BareSources:
         return taken if isinstance(taken, Array) else taken[0]
 
     async def next_of(self, caller: str) -> list[Bare]:
-        """The sources that `caller` is to read; none if a call of it has ended, or after a time."""
+        """Return the sources that `caller` shall read; none if its call ends, or after a time."""
         asking = self._asking.setdefault(caller, _Asking())
         if not asking.bare:
             asking.changed.clear()
@@ -72,12 +72,12 @@ class BareSources:
         return bare
 
     def take(self, key: bytes, taken: Taken) -> None:
-        """Hear what has become of a source, unless its call has ended meanwhile."""
+        """Take the caller's result for a source, unless its call has ended meanwhile."""
         coming = self._taken.get(key)
         if coming is not None and not coming.done():
             coming.set_result(taken)
 
     def look(self, caller: str) -> None:
-        """A call of `caller` has ended."""
+        """End the question of `caller`, because a call of it has ended."""
         if caller in self._asking:
             self._asking[caller].changed.set()

@@ -1,6 +1,6 @@
 """One pending gather: a coroutine of the steward that waits for the handles of all sources.
 
-No byte moves for it: whoever gets the result pulls the sources, through their broadcast trees.
+No byte moves for it: a process that gets the result pulls the sources by their broadcast trees.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hoplite_ray.plugin.steward.source import Source, TakeBare, resolve
 
 
 async def run_gather(refs: list[Ref], take_bare: TakeBare) -> Gathered:
-    """The handles of all sources; raises what the first failing one raised."""
+    """Return the handles of all sources. Raises: the error of the first source that fails."""
     arrivals: asyncio.Queue[Source] = asyncio.Queue()
     sources = [Source(index, ref) for index, ref in enumerate(refs)]
     waits = [asyncio.create_task(resolve(source, arrivals, take_bare)) for source in sources]

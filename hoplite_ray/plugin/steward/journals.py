@@ -17,17 +17,17 @@ _UNFINISHED_S = 60.0  # a file is begun within milliseconds, unless its process 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is left of processes that died: the same is said again until it is released."""
+    """The remains of dead processes. `of_the_dead` returns them again until `release`."""
 
     processes: set[str]
     orphans: dict[bytes, int]  # object id -> incarnation
-    unheard: dict[bytes, int]  # what anchors of an earlier steward hold: nobody hears their end
+    unheard: dict[bytes, int]  # objects of an earlier steward's anchors, whose end no process sees
     files: list[str]
 
 
 @dataclass(slots=True)
 class _Read:
-    """How far one file is read, and what it still says."""
+    """How far one file is read, and the records in it that still hold."""
 
     offset: int = 0
     is_ended: bool = False
@@ -38,7 +38,7 @@ class _Read:
 class Journals:
     """The steward's view of all journals of its node. Any thread may call.
 
-    An anchor that `is_live` does not know is one of a steward that has died, and holds nothing.
+    An anchor for which `is_live` is False is of a steward that has died, and holds nothing.
     """
 
     def __init__(self, own: Journal, directory: Path, is_live: Callable[[bytes], bool]) -> None:
@@ -51,7 +51,7 @@ class Journals:
         self._unheard: dict[bytes, int] = {}
 
     def unbind(self, anchor: bytes) -> tuple[bytes, int] | None:
-        """(object id, incarnation) that `anchor` held, once; None if it never held one."""
+        """Forget an anchor, and return its (object id, incarnation); None if it has no object."""
         with self._lock:
             if anchor not in self._bound:
                 self._read_all()
@@ -60,13 +60,13 @@ class Journals:
             return self._bound.pop(anchor, None)
 
     def of_the_dead(self) -> Left:
-        """Which processes have died, and what is orphaned by it; see `release`."""
+        """Return the processes that have died, and their orphans; see `release`."""
         with self._lock:
             left = Left(set(), {}, {}, [])
             for name in self._read_all():
                 if self._is_held(name):
                     continue
-                self._read_one(name)  # its last words
+                self._read_one(name)  # the last records
                 state = self._read[name]
                 left.files.append(name)
                 left.orphans.update(state.owned)
@@ -76,11 +76,11 @@ class Journals:
             return left
 
     def release(self, left: Left) -> None:
-        """Remove the files of the dead, whose orphans are known to be orphans now."""
+        """Remove the files of dead processes. REQUIRES: the node knows their orphans as orphans."""
         with self._lock:
             for name in left.files:
                 anchored = {each: self._bound[each] for each in self._read[name].anchors}
-                if anchored:  # their anchors live on: kept before they are removed
+                if anchored:  # the anchors live on: keep them before the file is removed
                     self._own.keep(anchored)
                     self._read_all()
                 del self._read[name]
@@ -89,12 +89,12 @@ class Journals:
                 self._unheard.pop(object_id, None)
 
     def has_any(self) -> bool:
-        """Whether a process here owns anything, or a live anchor holds anything."""
+        """Return True if a process here owns an object, or a live anchor holds one."""
         with self._lock:
             return bool(self._bound) or any(self._read[name].owned for name in self._read_all())
 
     def is_dead(self, process: str) -> bool:
-        """Whether the process of that journal has died, also if that was reported long ago."""
+        """Return True if the process of that journal has died, also if its file is gone."""
         with self._lock:
             names = [name for name in self._names() if _process(name) == process]
             for name in names:

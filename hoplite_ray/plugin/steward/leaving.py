@@ -1,9 +1,9 @@
-"""How a Ray node leaves the cluster, as its steward sees to it.
+"""The steward's part when a Ray node leaves the cluster.
 
-Ray takes a node away once it is idle, and a steward, as any actor, keeps its node from being idle.
-So a steward for which nothing is left to do leaves; the next use on the node starts another one.
-Where Ray drains a node, ours is drained as well, and its steward stays until that is done: Ray lets
-a draining node end as soon as it is idle, and gives it time until the deadline that it was told.
+Ray takes a node away when it is idle, and a steward, like any actor, keeps its node from being
+idle. So a steward with nothing to do leaves, and the next use on the node starts another one.
+When Ray drains a Ray node, its steward drains the node of this package, and stays until that is
+done: Ray ends a draining node as soon as it is idle, or at the drain's deadline.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 _logger = logging.getLogger("hoplite_ray.steward")
 
-_UNNEEDED_S = 10.0  # a start takes a second or two, and Ray lets an idle node stay for a minute
+_UNNEEDED_S = 10.0  # without duties, beyond which it leaves: a start takes 2 s, idle is 60 s
 _DRAIN_ASK_S = 0.5
 
 
 class Departure:
-    """Whether the Ray node of one steward leaves, looked at in turns by one thread."""
+    """The leaving of one steward's Ray node; one thread calls `look` again and again."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Departure:
         self._is_drained = False
 
     def look(self) -> None:
-        """Drain the node if Ray does; end this process if nobody needs it.
+        """Drain the node if Ray does; end this process if nothing needs it.
 
         Raises: HopliteError or OSError if the node does not answer: look again later.
         """
@@ -65,7 +65,7 @@ class Departure:
             self._leave()
 
     def _is_needed(self) -> bool:
-        """Whether there is something to do, or somebody has said that there will be."""
+        """Return True if there is something to do, or a caller has marked this life as used."""
         was_used = self._life.was_used()
         return self._has_duties(is_drained=self._is_drained) or was_used
 
@@ -76,7 +76,7 @@ class Departure:
                 return
             _logger.info("nothing here needs a steward; the next use starts one")
             ray.kill(seams.this_actor(), no_restart=True)
-            time.sleep(60.0)  # it is killed meanwhile
+            time.sleep(60.0)  # Ray kills the process meanwhile
 
     def _drain(self) -> None:
         if not self._has_asked_others and self._keeps_objects():
@@ -89,9 +89,9 @@ class Departure:
         self._is_drained = drain.drained
 
     def _ask_others(self) -> None:
-        """Have stewards where something may be handed over to: they keep their Ray nodes then.
+        """Start stewards on Ray nodes that may take objects over: a steward keeps its node.
 
-        If no other Ray node has a node of ours yet, one begins.
+        If no other Ray node has a node of this package yet, one begins.
         """
         view = self._call(lambda calls, at: calls.view(at))
         members = {member.key[0] for member in view.members}
@@ -102,7 +102,7 @@ class Departure:
         self._has_asked_others = bool(takers)
 
     def _call(self, ask: Callable[[ControlClient, str], Awaitable[T]]) -> T:
-        """What the node here answers."""
+        """Return the node's answer to `ask`."""
 
         async def answer() -> T:
             calls = ControlClient(self._secret())
@@ -114,9 +114,9 @@ class Departure:
         return asyncio.run(answer())
 
     def _keeps_objects(self) -> bool:
-        """Whether other nodes rely on what this one has."""
-        told = NodeStats.read(self._record()["control"], self._secret())
-        return told.arena_bytes_pinned + told.spill_bytes > 0
+        """Return True if other nodes may rely on objects of this node."""
+        stats = NodeStats.read(self._record()["control"], self._secret())
+        return stats.arena_bytes_pinned + stats.spill_bytes > 0
 
     def _record(self) -> dict[str, Any]:
         return dict(json.loads((self._place.directory / "node.json").read_text()))

@@ -1,7 +1,7 @@
-"""A node's counters, given to the metrics agent of its Ray node, from where Prometheus has them.
+"""Gives a node's counters to the metrics agent of its Ray node, from which Prometheus reads them.
 
-The steward does it: Ray takes metrics from its own workers only. Without `ray[default]` no agent
-listens, and what is given is dropped.
+The steward does it, because Ray takes metrics from its own workers only. Without `ray[default]` no
+agent listens, and Ray drops the counters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EVERY_S = 5.0  # half of Ray's own interval
 
 
 def publish_always(place: NodePlace) -> None:
-    """Give away the counters of the node at `place` as long as this thread lives."""
+    """Publish the counters of the node at `place`, and never return."""
     asyncio.run(_publish_always(place))
 
 
@@ -37,17 +37,17 @@ async def _publish_always(place: NodePlace) -> None:
             published.set(await calls.stats(record["control"]))
         except (HopliteError, OSError, ValueError) as error:  # between two lives of the node
             _logger.info("no metrics of the node now: %s", error)
-        except Exception as error:  # as a counter that a node of another version lacks
+        except Exception as error:  # for example, a node of another release lacks a counter
             _logger.warning("no metrics of the node now: %s: %s", type(error).__name__, error)
         await asyncio.sleep(_EVERY_S)
 
 
 class _Published:
-    """What Ray has been told."""
+    """The counters that Ray has, of one node."""
 
     def __init__(self, node: str) -> None:
         self._tags = {"node": node}
-        self._told: dict[str, int] = {}
+        self._published: dict[str, int] = {}
         of_kind = {kind: [m for m in METRICS if m.kind == kind] for kind in ("gauge", "counter")}
         tags = {"tag_keys": ("node",)}
         self._gauges = {m.counter: Gauge(m.name, m.meaning, **tags) for m in of_kind["gauge"]}
@@ -57,8 +57,8 @@ class _Published:
         for name, gauge in self._gauges.items():
             gauge.set(counters[name], self._tags)
         for name, counter in self._counters.items():
-            told, value = self._told.get(name, 0), counters[name]
-            more = value - told if value >= told else value  # less: another life of the node
+            last, value = self._published.get(name, 0), counters[name]
+            more = value - last if value >= last else value  # less: another life of the node
             if more:
                 counter.inc(more, self._tags)
-            self._told[name] = value
+            self._published[name] = value

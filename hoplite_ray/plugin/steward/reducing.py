@@ -1,10 +1,11 @@
 """One pending reduce: a coroutine of the steward that feeds sources to the store as they get ready.
 
-A source is confirmed when its task has ended and its handle is here. Failed ones are skipped while
-`count` others can still come. The refs of all sources are held until the reduce has committed.
+A source is confirmed when its task has ended and its handle is here. The reduce skips failed
+sources while `count` other ones can still come. It holds the refs of all sources until it has
+committed.
 
-The result comes to this node block by block as it is folded: whoever is told that it has committed
-and gets it then would else wait for a whole copy more.
+The result comes to this node block by block while it is folded. Without that, the caller's get
+after the commit would wait for a whole further copy.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from hoplite_ray.plugin.steward.source import Source, TakeBare, resolve
 from hoplite_ray.refs import Layout, Share, check_reducible
 from hoplite_ray.store import Store
 
-_FOLDED_HERE_BYTES = 64 << 10  # at most: folded by the caller's node, so that nothing has to come
+_FOLDED_HERE_BYTES = 64 << 10  # up to it the caller's node folds, and nothing has to come
 _fetching: set[asyncio.Task[None]] = set()  # the last blocks of results that have committed
 
 _POLL_S = (0.0005, 0.01)  # first and longest pause between looks at a reduce that may commit
@@ -70,7 +71,7 @@ class ReduceRun:
         )
 
     async def run(self) -> tuple[Layout, tuple[bytes, ...]]:
-        """The result's layout and the ids of the refs that went in, once it has committed."""
+        """Wait for the commit; return the result's layout and the ids of the refs that went in."""
         arrivals: asyncio.Queue[Source] = asyncio.Queue()
         waits = [
             asyncio.create_task(resolve(source, arrivals, self.take_bare))
@@ -107,7 +108,7 @@ class ReduceRun:
             self._let_go()
 
     async def _share(self, arrivals: asyncio.Queue[Source]) -> Share | None:
-        """What the first source to arrive says of the reader's share of it."""
+        """Return the reader's share, by the layout of the first source that arrives."""
         if self.how.reader is None:
             return None
         first = await arrivals.get()
@@ -129,7 +130,7 @@ class ReduceRun:
         confirmed = 0
         pause_s = _POLL_S[0]
         while True:
-            if confirmed < self.count:  # nothing can commit before: wait for a source
+            if confirmed < self.count:  # the reduce can't commit before
                 arrived = await arrivals.get()
             else:
                 if request.wait(0):
@@ -145,12 +146,12 @@ class ReduceRun:
     def _members(self, request: PendingReduce) -> Sequence[int]:
         try:
             return request.result().members
-        except ReduceError as error:  # sources were lost after they had been ready
+        except ReduceError as error:  # the store has lost sources that were ready
             fates = [each.fate() for each in self.sources]
             raise ReduceError(str(error.args[0]), fates) from None
 
     def _accept(self, source: Source, request: PendingReduce) -> bool:
-        """Confirm a source, or count its failure; raises when too few can come."""
+        """Confirm a source, or count its failure. Raises: the error if too few can come."""
         if source.failure is None:
             source.failure = self._mismatch(source)
         if source.failure is None:
@@ -175,7 +176,7 @@ class ReduceRun:
         return False
 
     def _begin_fetch(self, layout: Layout) -> None:
-        """Of what the caller alone reads; an allreduce's result comes to all nodes by itself."""
+        """Fetch a result for the caller alone; an allreduce's comes to all nodes by itself."""
         is_for_caller = not self.how.everywhere and layout.size_bytes > _FOLDED_HERE_BYTES
         if is_for_caller and self.fetch is None:
             self.fetch = self.store.begin_get(self.target)
@@ -198,5 +199,5 @@ class ReduceRun:
 
 
 async def _come(fetch: Pending[Received]) -> None:
-    with suppress(HopliteError):  # whoever gets it hears what is wrong
+    with suppress(HopliteError):  # a get of the result raises it
         await fetch.result_async()

@@ -1,7 +1,8 @@
 """One source of a pending reduce or gather: from a ref to the handle of a value in the store.
 
-Runs in the steward, which reads handles and nothing else: no value or error of a user's, whose
-modules only the caller's job may have. What is no handle is left to the caller (bare.py).
+The steward reads handles and nothing else. It reads no value or error of a user, because only the
+caller's job may have the modules of these: a value that is no handle is the caller's to read
+(bare_sources.py).
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import values as value_seams
 from hoplite_ray.plugin.seams.core import Ref
 
-# A handle, padded or not, is below this, unless its value has hundreds of arrays; what is larger
-# stays where it is until a task there has looked.
+# A handle is smaller, except when its value has hundreds of arrays. A task on the node of a larger
+# object looks at it.
 _HANDLE_BYTES_MAX = 2 * PADDED_BYTES
 _LOCATE_MS = 5_000
-_FETCH_S = 1.0  # of a thread's time for one source, before others have their turn
+_FETCH_S = 1.0  # of a thread's time for one source, beyond which other sources have their turn
 _NAMES = {
     (each.__module__, each.__name__): each for each in (arrays._unpickled, arrays._unpickled_put)
 }
 
 
 class SourceError(Exception):
-    """The error of a source, not read here: unpickled in another process, it is that error."""
+    """The error of a source, still pickled: another process that unpickles it gets that error."""
 
     def __init__(self, message: bytes) -> None:
         super().__init__(message)
@@ -52,12 +53,12 @@ def _read_error(message: bytes) -> BaseException:
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """A source and what has become of it. Only this refers to its ref, so that it can let go."""
+    """A source and its result. Only this refers to its ref, so that `let_go` drops the last one."""
 
     index: int
     ref: Ref | None
     handle: Array | None = None
-    wrapped: Ref | None = None  # of a bare value: the ref of the handle made for it
+    wrapped: Ref | None = None  # of a bare value: the ref of the handle that a task makes
     failure: Exception | None = None
 
     def fate(self) -> str:
@@ -76,13 +77,13 @@ class Source:
         self.ref = self.handle = self.wrapped = self.failure = None
 
 
-# Has a source's bare value put into the store: given the source, a Ray node that has the value, and
-# whether it is too large to be sent there.
+# Has a source's bare value put into the store. Its arguments: the source, a Ray node that has the
+# value, and True if the value is too large to be sent to the caller.
 TakeBare: TypeAlias = Callable[[Source, str | None, bool], Awaitable[Array | Ref]]
 
 
 async def resolve(source: Source, arrivals: asyncio.Queue[Source], take_bare: TakeBare) -> None:
-    """Wait for a source's task and get its handle, or what went wrong."""
+    """Wait for a source's task, get its handle or its error, and queue the source in `arrivals`."""
     try:
         assert source.ref is not None
         await seams.ready(source.ref)
@@ -105,9 +106,9 @@ async def resolve(source: Source, arrivals: asyncio.Queue[Source], take_bare: Ta
 
 
 async def _handle_in(ref: Callable[[], Ref | None]) -> Array | None:
-    """The handle that is the value of a ready ref; None for any other value.
+    """Return the handle that is the value of a ready ref; None for any other value.
 
-    Raises: SourceError; an error of Ray's own.
+    Raises: SourceError for an error of the source's task; an error of Ray's own.
     """
     unread = None
     while unread is None:
@@ -126,13 +127,13 @@ def _fetch(ref: Callable[[], Ref | None]) -> value_seams.Unread | None:
 
 
 def _facts(source: Source) -> tuple[int, str | None]:
-    """Size of a ready object and a Ray node that has it, asked from its owner, not fetched."""
+    """Return the size of a ready object and a Ray node that has it; only its owner is asked."""
     if source.ref is None:
         return 0, None
     try:
         located = ray.experimental.get_object_locations([source.ref], timeout_ms=_LOCATE_MS)
     except ray.exceptions.GetTimeoutError:
-        return 0, None  # its owner is dying: fetching it tells
+        return 0, None  # its owner is dying: the fetch raises the error
     facts = located.get(source.ref, {})
     nodes = facts.get("node_ids") or [None]
     return facts.get("object_size") or 0, nodes[0]

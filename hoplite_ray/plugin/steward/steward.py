@@ -1,10 +1,12 @@
-"""The steward: one actor per Ray node that outlives the processes for which it keeps things.
+"""The steward: one actor per Ray node, which outlives the processes that it serves.
 
-It owns the anchors of arrays, runs the pending reduces and gathers of its node's processes as
-coroutines, and finds what the dead have left: their pending calls end, and what they had put is
-orphaned. It gives the node's counters to Ray's metrics. It uses no CPU, and leaves when nothing
-needs it (leaving.py). Ray restarts it when it dies: pending calls then begin again, and what its
-last life's anchors held is orphaned, for nobody hears any more when the handles of that go.
+The steward owns the anchors of arrays, and runs the pending reduces and gathers of its node's
+processes as coroutines. It finds dead processes, ends their pending calls, and makes orphans of
+the objects that they had put. It gives the node's counters to Ray's metrics. It uses no CPU, and
+leaves when nothing needs it (leaving.py).
+
+When the steward dies, Ray restarts it. Pending calls then begin again. The objects of its last
+life's anchors become orphans, because no process learns any more when their handles go.
 """
 
 from __future__ import annotations
@@ -43,13 +45,13 @@ T = TypeVar("T")
 
 _logger = logging.getLogger("hoplite_ray.steward")
 
-_TRIES = 3  # of a reduce whose node dies under it
+_TRIES = 3  # of a reduce whose node dies
 _REAP_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A call whose answer somebody waits for."""
+    """A call whose answer a process waits for."""
 
     task: asyncio.Task[Any]
     caller: str
@@ -57,43 +59,43 @@ class _Pending:
 
 
 class Steward:
-    """See the module; its public methods are coroutines of one thread."""
+    """The steward's duties; see the module. Its public methods are coroutines of one thread."""
 
     def __init__(self) -> None:
         job_options.ask_nothing()  # the process that needs this steward has fixed the cluster's
         self._here = attachment()
         self._life = StewardLife(self._here.place)
         self._is_restarted = seams.restarts() > 0
-        self._anchors: set[bytes] = set()  # of this life, as long as somebody has them
+        self._anchors: set[bytes] = set()  # of this life, as long as a process has them
         here = self._here
         self._journals = Journals(here.journal, here.place.journals, self._anchors.__contains__)
         self._reaper = Reaper(self._anchor_gone)
         self._pending: dict[bytes, _Pending] = {}
         self._bare = BareSources()
         self._departure = Departure(here.place, self._life, self._has_duties)
-        self._collect = False  # whether errors have left cycles behind that may keep refs
+        self._collect = False  # True if errors have left cycles behind, which may keep refs
         for name, run in (("steward", self._reap), ("metrics", self._publish)):
             threading.Thread(target=run, name=f"hoplite-{name}", daemon=True).start()
 
     async def anchors(self, count: int) -> tuple[int, list[Ref]]:
-        """This life, and `count` new anchors for arrays that the caller will make.
+        """Return this life's number, and `count` new anchors for arrays that the caller will make.
 
-        This life stays for seconds more, for a caller of another Ray node too, which can't mark it.
+        The steward marks its own life as used, because a caller of another Ray node can't.
         """
         await asyncio.to_thread(StewardLife.used, self._here.place)
         return self._life.number, [self._anchor() for _ in range(count)]
 
     async def hold(self, anchors: list[bytes]) -> list[Ref]:
-        """Those of `anchors` that are of this life; by the answer Ray knows who has them."""
+        """Return those of `anchors` that are of this life, so that Ray learns of the caller."""
         refs = [seams.ref_of(each) for each in anchors if each in self._anchors]
         return [ref for ref in refs if seams.is_owned(ref)]
 
     async def reduce(self, refs: list[Ref], how: Combination, caller: str) -> Array | None:
-        """The handle of the reduce's result, once it has committed.
+        """Run a reduce, and return the handle of its result when it has committed.
 
-        Its id is the answer's own; a steward that Ray has restarted takes a new one, because the
-        death of the last one has cancelled what it had begun. `caller`: the process that has the
-        answer, by its journal, or as a guest; with its death the reduce ends.
+        The result has the answer's id. A steward that Ray has restarted takes a new id, because the
+        death of the last one has cancelled the reduce that it had begun. `caller` is the name of
+        the process that has the answer, by its journal or as a guest. The reduce ends with it.
         """
 
         async def reduced(answer: bytes) -> Array:
@@ -116,7 +118,7 @@ class Steward:
         return await self._answered(refs, caller, reduced)
 
     async def gather(self, refs: list[Ref], caller: str) -> Gathered | None:
-        """The handles of all sources, once they are there; `caller` as in `reduce`."""
+        """Return the handles of all sources when they are there; `caller` as in `reduce`."""
 
         async def gathered(answer: bytes) -> Gathered:
             return await run_gather(refs, partial(self._bare.taken, caller, answer))
@@ -124,17 +126,17 @@ class Steward:
         return await self._answered(refs, caller, gathered)
 
     async def bare_sources(self, caller: str) -> list[Bare]:
-        """The bare sources that `caller` is to read, as soon as there are any; see bare.py."""
+        """Wait for bare sources that `caller` shall read, and return them; see bare_sources.py."""
         return await self._bare.next_of(caller)
 
     async def take_bare(self, key: bytes, taken: Taken) -> None:
-        """What the caller has made of a bare source."""
+        """Take the caller's result for a bare source."""
         self._bare.take(key, taken)
 
     async def _answered(
         self, refs: list[Ref], caller: str, run: Callable[[bytes], Awaitable[T]]
     ) -> T | None:
-        """What `run` returns, given the answer's id; nothing once nobody waits for it."""
+        """Run a call with its answer's id, and return its result; None if no reference is left."""
         task = seams.task_id()
         current = asyncio.current_task()
         assert task is not None and current is not None
@@ -150,15 +152,15 @@ class Steward:
             self._collect = True
             if answer in self._pending:
                 raise  # ray.cancel
-            # Abandoned: nobody reads it, and an error would be logged as unhandled.
+            # Abandoned: no process reads the answer, and Ray would log an error as unhandled.
         finally:
             self._pending.pop(answer, None)
             self._bare.look(caller)
-            refs.clear()  # whatever still refers to this call
+            refs.clear()  # an error's traceback may still refer to this call
         return None
 
     async def abandon(self, answer: bytes) -> None:
-        """Nobody refers to that answer any more: stop if it is still pending."""
+        """Cancel a pending call, because no reference to its answer is left."""
         if (pending := self._pending.pop(answer, None)) is not None:
             pending.task.cancel()
 
@@ -176,17 +178,17 @@ class Steward:
             self._here.delete(object_id, upto=incarnation)
 
     def _reap(self) -> None:
-        """Find out who has died, and end what only they had; on a thread of its own."""
+        """Find dead processes, and end their calls and objects; runs on a thread of its own."""
         while True:
             try:
                 left = self._journals.of_the_dead()
                 self._end_calls_of(left.processes | self._dead_guests())
-                _ = self._here.store  # a node that has died alone begins its next life now
+                _ = self._here.store  # starts the next life of a node that has died alone
                 for object_id, incarnation in (left.orphans | left.unheard).items():
                     self._here.orphan(object_id, upto=incarnation)
                 self._journals.release(left)
                 self._departure.look()
-            except Exception as error:  # said again, so tried again
+            except Exception as error:  # `of_the_dead` returns the same again, for the next try
                 _logger.warning("orphans are left for later: %s", error)
             if self._collect:
                 self._collect = False
@@ -194,7 +196,10 @@ class Steward:
             time.sleep(_REAP_EVERY_S)
 
     def _has_duties(self, *, is_drained: bool) -> bool:
-        """Calls that are pending, and handles, of which once it is drained others hear the end."""
+        """Return True if calls are pending, or objects here have an owner or an anchor.
+
+        On a drained node only calls count, because other nodes have the objects and their ends.
+        """
         return bool(self._pending or (not is_drained and self._journals.has_any()))
 
     def _publish(self) -> None:
