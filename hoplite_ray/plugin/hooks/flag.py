@@ -1,13 +1,14 @@
 """The flag: `ray.init(runtime_env={"hoplite": {"arena_bytes": 2 << 30}})`.
 
-Importing hoplite_ray has ray.init call `expand` before Ray's own hooks (joining.py): bad options
-raise there, at once. No variable says so, because processes that this one starts would inherit it,
-also those whose Python lacks the package. The key is removed (Ray knows nothing of it) and every
-worker gets a setup function that hands it the options. That function travels by value: a worker
-whose Python lacks the package still starts, and says so at the first use, where an import string
-would cost a crash without a reason.
+After an import of hoplite_ray, ray.init calls `expand` before Ray's own hooks (joining.py). Bad
+options raise there, at once. No environment variable names the hook, because child processes whose
+Python lacks the package would inherit it.
 
-This module must import neither ray nor numpy: `import hoplite_ray` runs it.
+`expand` removes the key, which Ray does not know. It gives every worker a setup function that hands
+the worker the options. That function travels by value: a worker whose Python lacks the package then
+starts, and fails with a reason at the first use. With an import string it would crash.
+
+This module imports neither ray nor numpy, because `import hoplite_ray` imports it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _SETUP_NAME = "set_up_hoplite"
 def expand(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
     """Consume the flag of `ray.init(runtime_env=...)`, and add this driver's own variables.
 
-    While Ray is there it only checks the flag: that ray.init is ignored, or raises.
+    In a process that has joined Ray it only checks the flag, because that ray.init is ignored, or
+    raises.
     """
     asked = None
     if runtime_env is not None and KEY in runtime_env:
@@ -53,9 +55,9 @@ def expand(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _with_variables(runtime_env: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Hand the options in this process's environment on: workers have that of their Ray node.
+    """Hand on the options in this process's environment, because workers have their Ray node's.
 
-    What `runtime_env` itself says of a variable stands.
+    A variable in `runtime_env` itself comes first.
     """
     variables = Config.variables()
     if not variables:
@@ -89,7 +91,7 @@ def _setup(options: dict[str, object], users_setup: str | Callable[[], object] |
             from hoplite_ray.plugin.hooks import worker
 
             worker.accept(options)
-        except BaseException:  # its import says so at the first use
+        except BaseException:  # the import at the first use raises it
             pass
         if isinstance(users_setup, str):
             import importlib

@@ -1,10 +1,13 @@
-"""Where ours joins Ray: ray.init, and the tables of tensor transports and collective backends.
+"""The joints with Ray: ray.init, and its tables of tensor transports and collective backends.
 
-`import hoplite_ray` must not import ray: where a module is not there yet, its import is waited for.
-ray.init hands the runtime environment to `flag` before it asks the hook that a variable names, or
-under `uv run` a hook of its own. The transports join when Ray fills their table, at its first use
-in a process: not before, for Ray imports torch to fill it; and not after, for a class may name its
-transport before ray.init. The backend joins when ray.util.collective has been imported.
+`import hoplite_ray` must not import ray, so each joint is made when Ray's module is imported.
+
+- ray.init hands the runtime environment to `flag` before it asks the hook that a variable names,
+  or its own hook under `uv run`.
+- The transports join when Ray fills their table, at the first use in a process. They can't join
+  before, because Ray imports torch to fill it; nor later, because a class may name its transport
+  before ray.init.
+- The backend joins when ray.util.collective has been imported.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from hoplite_ray.plugin.hooks import flag
 
 
 def install() -> None:
-    """Have ours join, as soon as Ray's modules are there."""
+    """Make each joint as soon as Ray's module is there."""
     missing = {}
     for name, join in _JOINS.items():
         module = sys.modules.get(name)
@@ -34,9 +37,10 @@ def install() -> None:
 
 
 class _Imports(MetaPathFinder):
-    """Sees modules of Ray being imported, which the finders behind it do.
+    """Notices imports of Ray's modules, which the finders behind it make.
 
-    It stays in sys.meta_path: an import that goes through that list would miss the next finder.
+    It stays in sys.meta_path: if it removed itself, an import that goes through that list would
+    miss the next finder.
     """
 
     def __init__(self, missing: dict[str, Callable[[Any], None]]) -> None:
@@ -80,9 +84,8 @@ def _wait_for_first_use(table: Any) -> None:
 
 
 def _register_backend(table: Any) -> None:
-    importlib.import_module(
-        "hoplite_ray.plugin.groups.collective"
-    )  # maybe under way: it imports `table`
+    # By name, because the import may be under way: that module imports `table` itself.
+    importlib.import_module("hoplite_ray.plugin.groups.collective")
 
 
 def _expand_first(worker: Any) -> None:

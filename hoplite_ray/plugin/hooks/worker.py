@@ -1,4 +1,4 @@
-"""The start of a worker of a job that has the flag: what the job's setup function calls here."""
+"""The start of a worker of a job that has the flag: the job's setup function calls `accept`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def accept(options: Mapping[str, object]) -> None:
     try:
         job_options.remember(None, is_given=True)
         job_options.remember(Config.from_options(options), is_given=True)
-        # Imported here, so that a Ray whose private names have moved is an error that is kept.
+        # Imported here, so that a private name of Ray that has moved is an error that is kept.
         from hoplite_ray.plugin.direct import tables
 
         tables.read()

@@ -33,7 +33,7 @@ from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed
 from hoplite_ray.refs import Layout, short_name
 
-# Between looks whether a fetch has failed while Ray's refs are pending: doubles up to the maximum.
+# Between two looks for a failed fetch while Ray's refs are pending: doubles up to the maximum.
 _LOOK_S = 0.02
 _LOOK_MAX_S = 1.0
 
@@ -65,9 +65,9 @@ def put(value: Any, *, timeout_s: float | None = None) -> Ref:
 
 @contextmanager
 def owned(here: Attachment, layout: Layout, deadline: float | None) -> Iterator[tuple[Ref, int]]:
-    """A new ref for an object that this process puts in the body, and its incarnation.
+    """Make a ref for an object that this process puts in the body; yield it and the incarnation.
 
-    Waits at the end until there is a steward, at most until `deadline`.
+    At its end the call waits for a steward, at most until `deadline`.
     """
     incarnation = ids.incarnation()
     ref = ray.put(PutHandle(incarnation, layout))
@@ -76,11 +76,11 @@ def owned(here: Attachment, layout: Layout, deadline: float | None) -> Iterator[
         yield ref, incarnation
         here.remember_put(ref.binary(), incarnation)
     finally:
-        here.reap(ref, deadline)  # what failed may have been sealed in that very moment
+        here.reap(ref, deadline)  # also after a failure: the object may be sealed all the same
 
 
 def encoded_of(value: Any) -> Encoded:
-    """What is put of a value."""
+    """Return the layout and bytes of a value. Raises: WrongTypeError for a ref."""
     if isinstance(value, ray.ObjectRef):
         raise WrongTypeError(
             "a ref is no value: pass the ref itself on, or put hoplite_ray.get(it)"
@@ -112,10 +112,10 @@ def empty(
     """Make an object in the store's own memory, to be written in place and without a copy.
 
     Write by a[...] = x, or into np.asarray(a), or with kind="torch" into a.torch(), until the Array
-    is sealed: by its first pickling, `put`, `array` or `get`. From then on it is as any other, and
-    writing raises; tensors and views that were taken before still can be written, which nobody
-    else sees. The bytes are undefined at first. What is never sealed goes with its handle.
-    Raises: InvalidArgumentError for a wrong shape, dtype or kind; else as `put`.
+    is sealed: by its first pickling, `put`, `array` or `get`. It is like any other Array then, and
+    writing raises. Tensors and views from before can still be written, which no other process sees.
+    The bytes are undefined at first. An object that is never sealed goes with its handle.
+    Raises: InvalidArgumentError for a wrong shape, dtype or kind; else like `put`.
     """
     deadline_of(timeout_s)
     return arrays.make_empty(shape, dtype, kind, timeout_s)
@@ -143,9 +143,9 @@ def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) 
 
 
 def _all_begun(pending: list[Any], deadline: float | None, timeout_s: float | None) -> list[Any]:
-    """`pending` once Ray's values of its refs are there, and what they lead to has begun.
+    """Wait for Ray's values of the refs in `pending`, and return the fetches that follow from them.
 
-    Raises: as `ray_values`, and for a fetch that fails meanwhile what its result raises.
+    Raises: like `ray_values`; the error of a fetch that fails meanwhile.
     """
     need_ray()
     look_s = _LOOK_S
@@ -164,7 +164,7 @@ def _all_begun(pending: list[Any], deadline: float | None, timeout_s: float | No
 
 
 def fetches_in(pending: list[Any]) -> list[PendingValue]:
-    """The fetches that are under way, those of gathers too."""
+    """Return the fetches that are under way, including those of gathers."""
     return [
         each
         for item in pending
@@ -180,7 +180,7 @@ def _value_of(item: Any, fetched: dict[PendingValue, Any]) -> Any:
 
 
 def _fetched(ref: Ref) -> Any:
-    """The fetch of a dead owner's put: its handle is lost, but its id is the ref's own."""
+    """Fetch a dead owner's put: the handle is lost, but the object's id is the ref's own."""
     return PendingValue(ref.binary(), 0, why="the process that owned its ref has died")
 
 
@@ -190,7 +190,10 @@ def ray_values(
     timeout_s: float | None,
     of_orphan: Callable[[Ref], Any] = _fetched,
 ) -> list[Any]:
-    """Ray's values of `refs`: handles, for objects of the store; of an orphan its pending fetch."""
+    """Return Ray's values of `refs`: a handle for an object of the store, a fetch for an orphan.
+
+    Raises: GetTimeoutError at `deadline`; ObjectLostError; the error of a ref's task.
+    """
     need_ray()
     try:
         return list(ray.get(refs, timeout=left_s(deadline))) if refs else []
@@ -207,9 +210,9 @@ def ray_values(
 
 
 def refuse_lost(ref: Ref, error: ray.exceptions.ObjectLostError) -> None:
-    """Let only that pass which a dead owner has put.
+    """Return for an object that a dead owner has put.
 
-    Raises: ObjectLostError if Ray has lost what it held otherwise, and why.
+    Raises: ObjectLostError, with the reason, for any other object that Ray has lost.
     """
     if isinstance(error, ray.exceptions.OwnerDiedError):
         return
@@ -218,7 +221,7 @@ def refuse_lost(ref: Ref, error: ray.exceptions.ObjectLostError) -> None:
 
 
 def late(refs: list[Ref], timeout_s: float | None) -> GetTimeoutError:
-    """What to raise when `refs` are not there in time."""
+    """Return the error of a get whose `refs` are not there in time."""
     pending = unfinished(refs)
     many = len(pending) > 1
     names = ", ".join(f"{ref.hex()[:12]}.." for ref in (pending or refs)[:3])
@@ -233,9 +236,9 @@ def late(refs: list[Ref], timeout_s: float | None) -> GetTimeoutError:
 
 
 def unfinished(refs: list[Ref], timeout_s: float = 0.0) -> list[Ref]:
-    """Those of `refs` whose tasks have not ended in `timeout_s`.
+    """Return those of `refs` whose tasks have not ended within `timeout_s`.
 
-    Raises: Ray's ValueError for a ref of another session, which an await would wait for for ever.
+    Raises: Ray's ValueError for a ref of another session, because an await of it would never end.
     """
     unique = list(dict.fromkeys(refs))
     return unique and list(
@@ -244,13 +247,13 @@ def unfinished(refs: list[Ref], timeout_s: float = 0.0) -> list[Ref]:
 
 
 def raise_ours(error: ray.exceptions.RayTaskError) -> None:
-    """Raise the error of this package that a task, or the steward, has ended with, if it has."""
+    """Raise the cause of a task's error, or of the steward's, if it is an error of this package."""
     if isinstance(error.cause, HopliteError):
         raise error.cause from getattr(error.cause, "first_failure", error)
 
 
 def begun(items: list[Gettable], deadline: float | None) -> list[Ref | PendingValue]:
-    """Starts to fetch what needs no answer of Ray's: Arrays, and refs of puts that are known.
+    """Start to fetch Arrays, and refs of known puts, because they need no answer of Ray's.
 
     Raises: GetTimeoutError if the node is not there by `deadline`.
     """
@@ -268,9 +271,9 @@ def begun(items: list[Gettable], deadline: float | None) -> list[Ref | PendingVa
 
 
 def filled(pending: list[Any], values: dict[Ref, Any], deadline: float | None) -> list[Any]:
-    """`pending` with Ray's `values` in place of their refs, and what they lead to begun.
+    """Return `pending` with Ray's `values` in place of their refs, or the fetches of handles.
 
-    Raises: as `begun`.
+    Raises: like `begun`.
     """
     return [
         _begun_value(each, values[each], deadline)
@@ -320,9 +323,9 @@ def delete(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = Non
 
 
 def deletable(each: Gettable, deadline: float | None, timeout_s: float | None) -> bytes:
-    """The id of the object that a ref or an Array stands for, of an orphan too.
+    """Return the id of the object that a ref or an Array stands for, also of an orphan.
 
-    Raises: as `delete`.
+    Raises: like `delete`.
     """
     value: Any = each
     if isinstance(each, ray.ObjectRef):

@@ -1,4 +1,4 @@
-"""What users may pass: checked once, here, with a text that says what to pass instead."""
+"""The checks of users' arguments, made once, here: each error says what to pass instead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Gettable: TypeAlias = "Ref | Array"
 
 
 def deadline_of(timeout_s: float | None) -> float | None:
-    """The end of `timeout_s` by the monotonic clock; None if there is none."""
+    """Return the end of `timeout_s` by the monotonic clock; None if there is none."""
     if timeout_s is None:
         return None
     if not isinstance(timeout_s, numbers.Real) or isinstance(timeout_s, bool):
@@ -34,7 +34,7 @@ def deadline_of(timeout_s: float | None) -> float | None:
 
 
 def gettables(refs: Gettable | Sequence[Gettable], taker: str) -> list[Gettable]:
-    """One or several refs and Arrays as a list."""
+    """Return one or several refs and Arrays as a list."""
     if isinstance(refs, (ray.ObjectRef, Array)):
         return [refs]
     if not isinstance(refs, Iterable) or isinstance(refs, str | bytes | Mapping):
@@ -47,14 +47,14 @@ def gettables(refs: Gettable | Sequence[Gettable], taker: str) -> list[Gettable]
 
 
 def listed(refs: Sequence[Ref], taker: str) -> list[Ref]:
-    """Several refs as a list."""
+    """Return several refs as a list."""
     if isinstance(refs, ray.ObjectRef | Array | str | bytes) or not isinstance(refs, Iterable):
         raise WrongTypeError(f"{taker} takes a list of object refs, not one {type(refs).__name__}")
     return list(refs)
 
 
 def source_refs(refs: Sequence[Ref], taker: str) -> list[Ref]:
-    """The sources of a reduce or gather."""
+    """Return the sources of a reduce or gather as a list."""
     items = listed(refs, taker)
     for index, each in enumerate(items):
         if isinstance(each, Array):
@@ -72,7 +72,7 @@ def source_refs(refs: Sequence[Ref], taker: str) -> list[Ref]:
 
 
 def checked_op(op: Any) -> ReduceOp:
-    """The operation of a reduce."""
+    """Return the operation of a reduce, if there is one of that name."""
     known = get_args(ReduceOp)
     if op not in known:
         raise InvalidArgumentError(f"op is {op!r}; reduce has {', '.join(known)}")
@@ -80,7 +80,7 @@ def checked_op(op: Any) -> ReduceOp:
 
 
 def checked_count(count: Any, sources: int) -> int | None:
-    """How many of the sources go in; None for all."""
+    """Return how many of the sources go in; None for all."""
     if count is None:
         return None
     if not isinstance(count, int | np.integer) or isinstance(count, bool):
@@ -91,7 +91,7 @@ def checked_count(count: Any, sources: int) -> int | None:
 
 
 def checked_flag(name: str, flag: Any) -> bool:
-    """An argument that is True or False."""
+    """Return an argument that is True or False."""
     if not isinstance(flag, bool | np.bool_):
         raise WrongTypeError(f"{name} is a {type(flag).__name__}; it takes True or False")
     return bool(flag)

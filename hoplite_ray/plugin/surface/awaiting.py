@@ -1,7 +1,7 @@
-"""The awaitable twins: for coroutines of async actors and for asyncio programs.
+"""The awaitable twins, for coroutines of async actors and for asyncio programs.
 
-None blocks the event loop. Cancelling one takes its operation back: a put gives its memory back, a
-get stops its transfer unless somebody else waits for it too.
+None blocks the event loop. Cancelling a twin cancels its operation: a put releases its memory, a
+get stops its transfer except when another caller waits for it, too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettable
 from hoplite_ray.plugin.surface.combining import answer_ref, members_of
 from hoplite_ray.refs import ReduceOp
 
-_AT_ONCE = 0.0  # a deadline that has passed: nothing waits on the event loop
+_AT_ONCE = 0.0  # a deadline that has passed, so that nothing waits on the event loop
 
 
 async def put_async(value: Any, *, timeout_s: float | None = None) -> Ref:
@@ -99,9 +99,10 @@ async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | N
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What a `get_async` waits for.
+    """The waits of one `get_async`.
 
-    No closure that calls itself: that is a cycle, which keeps the refs until the collector runs.
+    A class, because a closure that calls itself is a cycle, which keeps the refs until Python
+    collects it.
     """
 
     awaited: list[Ref]
@@ -250,7 +251,7 @@ async def allgather_async(refs: Sequence[Ref], *, timeout_s: float | None = None
 
 
 async def _attached(deadline: float | None) -> Attachment:
-    """This process's attachment, with the steward that starts at the first put."""
+    """Return this process's attachment, and start the steward before the first put."""
 
     def attached() -> Attachment:
         here = attachment(deadline)
@@ -266,16 +267,16 @@ async def _ray_values(
     timeout_s: float | None,
     among: list[Ref] | None = None,
 ) -> list[Any]:
-    """Ray's values of `refs`, which are `among` those of one get: handles, for objects of ours."""
+    """Like `ray_values`, but awaitable. `among`: the refs of the whole get, for its error."""
     need_ray()
-    pending = set(unfinished(refs))  # refuses what nobody would ever answer
+    pending = set(unfinished(refs))  # refuses refs of another session, which get no answer
     scope = asyncio.timeout(left_s(deadline))
     try:
         async with scope:
             return await _all_of([_ray_value(ref, ref in pending) for ref in refs])
     except TimeoutError:
         if not scope.expired():
-            raise  # a task's own
+            raise  # the task's own error
         raise late(among or refs, timeout_s) from None
     except ray.exceptions.ObjectLostError:
         return await asyncio.to_thread(ray_values, refs, deadline, timeout_s)
@@ -285,7 +286,7 @@ async def _ray_values(
 
 
 async def _all_of(values: list[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """As `asyncio.gather`, but the first failure ends the other waits, which keep their refs."""
+    """Like `asyncio.gather`, but the first failure ends the other waits, which keep their refs."""
     waits = [asyncio.ensure_future(each) for each in values]
     try:
         return list(await asyncio.gather(*waits))

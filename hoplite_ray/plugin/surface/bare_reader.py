@@ -19,22 +19,22 @@ from hoplite_ray.plugin.seams.core import Ref
 
 
 class BareReader:
-    """The caller's half: a thread of this process, which asks one steward while a call is pending.
+    """A thread of this process, which asks one steward for bare sources while a call is pending.
 
-    A process has one for each steward of pending calls: on a Ray node that is drained they differ.
+    A process has one for each steward of its pending calls, which differ when Ray drains the node.
     """
 
     def __init__(self, here: Attachment) -> None:
         self.here = here
         self.steward: Any = None
         self._asked: queue.SimpleQueue[tuple[Any, str]] = queue.SimpleQueue()
-        self._pending: set[bytes] = set()  # answers of calls that are neither there nor given up
-        self._kept: list[tuple[bytes, Taken]] = []  # until the answer has it
+        self._pending: set[bytes] = set()  # answers that have not come and are still referred to
+        self._kept: list[tuple[bytes, Taken]] = []  # handles, kept until the answer has them
         self._thread = threading.Thread(target=self._run, name="hoplite-bare", daemon=True)
         self._thread.start()
 
     def attend(self, steward: Any, caller: str, result: Ref) -> None:
-        """Read what `steward` asks for until `result` is there, or no reference to it is left.
+        """Read bare sources for `steward` until `result` is there, or no reference to it is left.
 
         REQUIRES: it is the steward of all calls that are pending here.
         """
@@ -57,7 +57,7 @@ class BareReader:
             try:
                 self._serve(steward, caller)
             except (HopliteError, ray.exceptions.RayError):
-                self._kept.clear()  # that was a ray.shutdown, or the steward has left
+                self._kept.clear()  # Ray was shut down here, or the steward has left
 
     def _serve(self, steward: Any, caller: str) -> None:
         while self._pending and self._asked.empty():
@@ -79,12 +79,12 @@ class BareReader:
             return make(_encoded(bare.index, value))
         except HopliteError as error:
             return error
-        except Exception as error:  # of a user's class that can't be unpickled here either
+        except Exception as error:  # for example, the value's class is missing here, too
             kind = type(error).__name__
             return WrongTypeError(f"source {bare.index} can't be read: {kind}: {error}")
 
     def _wrap_where_it_is(self, bare: Bare) -> Ref:
-        """Turn a bare value into an object of the store on the Ray node that holds it."""
+        """Have a task put a bare value into the store on the Ray node that has it."""
         where = bare.node or self.here.place.ray_node_id
         task = _wrap.options(scheduling_strategy=NodeAffinitySchedulingStrategy(where, soft=True))
         with seams.staying(self.here.connection):
@@ -97,9 +97,9 @@ _choosing = threading.Lock()
 
 
 def attend(here: Attachment, steward: Any, caller: str, result: Ref) -> None:
-    """Read what the sources of a call return bare.
+    """Read the bare values of a call's sources.
 
-    `result` is the call's answer, `caller` the name of this process at `steward`.
+    Args: `result` is the call's answer, `caller` the name of this process at `steward`.
     """
     with _choosing:
         _readers[:] = [each for each in _readers if each.here is here]

@@ -75,8 +75,8 @@ def reduce_scatter(
 ) -> list[Ref]:
     """`reduce` of all `refs`, cut by rows into one ref for each of them.
 
-    Ref i is for whoever made source i: it is combined on the node of that source, where reading it
-    moves no byte. Elsewhere it can be read as well.
+    Ref i is for the maker of source i: it is combined on the node of that source, where reading it
+    moves no byte. Other nodes can read it as well.
     Shapes:  every source is an array or tensor of one shape and dtype; ref i has the rows of
              numpy.array_split(result, len(refs))[i].
     Returns: at once, pending refs, each ready when its share has committed.
@@ -108,7 +108,7 @@ def gather(refs: Sequence[Ref]) -> Ref:
 def allgather(refs: Sequence[Ref]) -> Ref:
     """`gather` for a result that every node will read: each source goes down a broadcast tree.
 
-    Which nodes read is decided by who gets it, as they come, so that the two differ in name only.
+    The two differ in name only, because each node that gets the result reads it at that moment.
     """
     return _gathered(refs, "allgather")
 
@@ -140,7 +140,7 @@ def _gathered(refs: Sequence[Ref], taker: str) -> Ref:
 
 
 def _awaited(here: Attachment, call: Callable[[Any, str], Ref]) -> Ref:
-    """The answer of a call to the steward, for which this process reads bare sources."""
+    """Call the steward, and return the answer's ref; this process reads bare sources for it."""
     steward, caller = here.steward_for_call()
     result = call(steward, caller)
     here.watch_answer(result, steward)
