@@ -19,7 +19,7 @@ from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import values as value_seams
 from hoplite_ray.plugin.steward.source import SourceError
 from hoplite_ray.plugin.steward.steward import Steward
-from hoplite_ray.plugin.steward_client.client import environment_apart, steward_on
+from hoplite_ray.plugin.steward_client.client import steward_on, undo_environment
 from tests.ray.gates import Gate
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 
@@ -141,7 +141,7 @@ def test_an_inherited_environment_is_taken_away_part_by_part(cluster: RayCluster
     class Inherits:
         def create(self) -> tuple[dict[str, Any], str | None, str | None]:
             context = ray.get_runtime_context()
-            apart = environment_apart(context.runtime_env)
+            apart = undo_environment(context.runtime_env)
             self.child = seams.create_actor(Child, [], apart)
             return ray.get(self.child.look.remote())  # type: ignore[no-any-return]
 
@@ -160,12 +160,12 @@ def test_an_inherited_environment_is_taken_away_part_by_part(cluster: RayCluster
 
 def test_an_environment_apart_keeps_no_key() -> None:
     given = {"pip": {"packages": ["x"]}, "working_dir": "gcs://y", "env_vars": {"A": "1"}}
-    assert environment_apart(given) == {
+    assert undo_environment(given) == {
         "pip": None,
         "working_dir": None,
         "env_vars": {"A": "${A}"},
     }
-    assert environment_apart({}) == {}
+    assert undo_environment({}) == {}
 
 
 def unread(ref: ray.ObjectRef[Any]) -> value_seams.Unread:

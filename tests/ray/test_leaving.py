@@ -109,17 +109,17 @@ def take_away(cluster: RayCluster, *nodes: Any) -> None:
 
 def test_a_life_that_is_relied_on_does_not_end(tmp_path: Path) -> None:
     place = NodePlace("", tmp_path)
-    assert StewardLife.used(place) == 0
+    assert StewardLife.use(place) == 0
     life = StewardLife(place)
     assert not life.was_used()
     assert StewardLife.of(place) == 1
     assert not life.was_used()
-    assert StewardLife.used(place) == 1
+    assert StewardLife.use(place) == 1
     assert life.was_used()
     assert not life.was_used()
 
     seen: queue.SimpleQueue[int] = queue.SimpleQueue()
-    user = threading.Thread(target=lambda: seen.put(StewardLife.used(place)))
+    user = threading.Thread(target=lambda: seen.put(StewardLife.use(place)))
     with life.ending():
         user.start()
         assert eventually(life.was_used)  # so it does not end

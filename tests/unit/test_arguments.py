@@ -104,7 +104,7 @@ def test_the_first_failure_ends_the_other_waits(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(awaiting, "_ray_value", value)
     monkeypatch.setattr(awaiting, "need_ray", lambda: None)
-    monkeypatch.setattr(awaiting, "unfinished", lambda refs: refs)
+    monkeypatch.setattr(awaiting, "find_unfinished", lambda refs: refs)
 
     async def program() -> None:
         refs: Any = ["first", "bad", "last"]

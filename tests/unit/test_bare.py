@@ -22,11 +22,11 @@ def source() -> Any:
 
 
 def meet(sources: BareSources, caller: str = "us") -> asyncio.Task[Any]:
-    return asyncio.ensure_future(sources.taken(caller, b"answer", source(), "node", True))
+    return asyncio.ensure_future(sources.have_read(caller, b"answer", source(), "node", True))
 
 
 async def asked_first(sources: BareSources) -> tuple[Any, asyncio.Task[Any]]:
-    asked = asyncio.ensure_future(sources.next_of("us"))
+    asked = asyncio.ensure_future(sources.next_for("us"))
     await asyncio.sleep(0)
     met = meet(sources)
     return await asked, met
@@ -35,7 +35,7 @@ async def asked_first(sources: BareSources) -> tuple[Any, asyncio.Task[Any]]:
 async def asked_later(sources: BareSources) -> tuple[Any, asyncio.Task[Any]]:
     met = meet(sources)
     await asyncio.sleep(0)
-    return await sources.next_of("us"), met
+    return await sources.next_for("us"), met
 
 
 @pytest.mark.parametrize("order", [asked_first, asked_later])
@@ -69,13 +69,13 @@ def test_a_question_ends_with_a_call_of_the_caller_or_after_a_time(
 ) -> None:
     async def run() -> None:
         sources = BareSources()
-        asked = asyncio.ensure_future(sources.next_of("us"))
+        asked = asyncio.ensure_future(sources.next_for("us"))
         await asyncio.sleep(0)
-        sources.look("others")
-        sources.look("us")
+        sources.wake("others")
+        sources.wake("us")
         assert await asked == []
         monkeypatch.setattr(bare_sources, "_POLL_S", 0.0)
-        assert await sources.next_of("us") == []
+        assert await sources.next_for("us") == []
         assert not sources._asking
 
     asyncio.run(run())

@@ -50,8 +50,8 @@ def test_what_the_dead_left_goes_when_any_other_group_meets(
     """Case t11."""
     first, second = (of(monkeypatch, "lonely", rank, 2, f"worker-{rank}") for rank in (0, 1))
     for each in (first, second):
-        each._say(seen="")
-    first._list()
+        each._write_entry(seen="")
+    first._write_list()
     left = {f"collective/n/lonely/{key}" for key in ("0", "1", "list")}
     other = of(monkeypatch, "other", 0, 1, "other")
     other.members(60)
@@ -68,8 +68,8 @@ def test_an_entry_that_was_taken_for_its_predecessors_is_written_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     member = of(monkeypatch, "group", 1, 2, "worker")
-    member._say(seen="")
+    member._write_entry(seen="")
     written = dict(TABLE)
     TABLE.clear()
-    member._listed()
+    member._read_list()
     assert written and written == TABLE

@@ -148,11 +148,11 @@ def test_each_try_has_what_is_left_of_the_limit(monkeypatch: pytest.MonkeyPatch)
         lost(store, left_s)
 
     with pytest.raises(NodeLostError):
-        here._retried(lost, 7.0)
+        here._retry(lost, 7.0)
     assert left == [7.0, 4.0, 1.0]
     monkeypatch.setattr(fetching, "attachment", lambda deadline: here)
     with pytest.raises(NodeLostError):
-        asyncio.run(fetching.retried(lost_async, clock.now_s + 7.0))
+        asyncio.run(fetching.retry(lost_async, clock.now_s + 7.0))
     assert left[3:] == [7.0, 4.0, 1.0]
 
 
@@ -178,10 +178,10 @@ def test_limits_hold_while_a_steward_is_about_to_end(
     place = NodePlace("", tmp_path)
     life = StewardLife(place)
     supply = AnchorSupply(place, lambda: None)
-    monkeypatch.setattr(supply, "_asked", lambda: (life.number, ["anchor"] * 32))
+    monkeypatch.setattr(supply, "_ask", lambda: (life.number, ["anchor"] * 32))
     with life.ending():
-        assert StewardLife.used(place, timeout_s=0.0) is None
+        assert StewardLife.use(place, timeout_s=0.0) is None
         with pytest.raises(GetTimeoutError, match=r"not answered for 0.01 s"):
             supply.take(0.01)
-    assert StewardLife.used(place) == life.number
+    assert StewardLife.use(place) == life.number
     assert supply.take() == "anchor"

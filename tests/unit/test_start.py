@@ -110,7 +110,7 @@ def test_a_node_between_two_lives_is_waited_for(
 
     monkeypatch.setattr(time, "sleep", next_life)
     with node._hold(tmp_path / "node.lock"):
-        found = start._settled(NodePlace("", tmp_path), lost, not_to_start)
+        found = start._settle(NodePlace("", tmp_path), lost, not_to_start)
     assert found == RunningNode("s", 2) and not found.is_new
 
 
@@ -120,7 +120,7 @@ def test_a_node_that_ends_is_followed_by_the_next(
     monkeypatch.setattr(time, "sleep", lambda slept_s: ends.close())
     with ExitStack() as ends:
         ends.enter_context(node._hold(tmp_path / "node.lock"))
-        found = start._settled(NodePlace("", tmp_path), None, lambda: record_of(tmp_path, 1))
+        found = start._settle(NodePlace("", tmp_path), None, lambda: record_of(tmp_path, 1))
     assert found == RunningNode("s", 1) and found.is_new
 
 
@@ -130,7 +130,7 @@ def test_a_node_that_is_let_in_by_nobody_is_told_as_that(
     monkeypatch.setattr(start, "_START_S", 0.0)
     told = f"the node in {tmp_path} has had no life for 0 s, .*; {tmp_path}/node.log says why"
     with node._hold(tmp_path / "node.lock"), pytest.raises(NodeLostError, match=told):
-        start._settled(NodePlace("", tmp_path), None, not_to_start)
+        start._settle(NodePlace("", tmp_path), None, not_to_start)
 
 
 def test_only_a_life_that_has_ended_loses_its_record(tmp_path: Path) -> None:

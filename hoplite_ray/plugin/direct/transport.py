@@ -42,7 +42,7 @@ class Route:
         """Return a new route; the object that is put there goes with it."""
         here = attachment()
         route = cls(new_id(), ids.incarnation(), here.anchors.take())
-        here.journal.anchored(route.object_id, route._anchor.binary(), route.incarnation)
+        here.journal.record_anchored(route.object_id, route._anchor.binary(), route.incarnation)
         return route
 
     def arrays(self) -> list[Any]:

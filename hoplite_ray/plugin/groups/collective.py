@@ -88,7 +88,7 @@ class Collective(BaseGroup):
         Its last acknowledgements stay, because a member may still read them, and are no longer this
         process's. In a group that has failed they are deleted.
         """
-        end = self._roster.delete if self._roster.has_failed else self._roster.released
+        end = self._roster.delete if self._roster.has_failed else self._roster.record_released
         for object_id in self._acknowledged.values():
             end(object_id)
         self._roster.close()
@@ -183,7 +183,7 @@ class Collective(BaseGroup):
         number = self._begun[pair]
         operation = Operation(self._roster, f"{what} {number}", (pair, number), timeout_s)
         try:
-            with self._roster.told(f"{what} {number}"):
+            with self._roster.tell_errors(f"{what} {number}"):
                 yield operation
         finally:
             operation.clear()
@@ -214,7 +214,7 @@ class Collective(BaseGroup):
             last = self._acknowledged.get(rank)
             self._acknowledged[rank] = operation.acknowledge(self.rank, rank)
             if last is not None:
-                self._roster.released(last)
+                self._roster.record_released(last)
 
     def _await(self, operation: Operation, *ranks: int) -> None:
         operation.await_acknowledged({rank: (rank, self.rank) for rank in ranks})

@@ -48,7 +48,7 @@ class Operation:
         """Combine the members' objects into one with rank 0's name, and wait for it."""
         target = self.id(what, 0)
         self._to_delete.append(target)
-        self._roster.owned(target)
+        self._roster.record_owned(target)
         pending = self._store.begin_reduce(
             target, source_count=len(sources), op=op, everywhere=everywhere
         )
@@ -80,7 +80,7 @@ class Operation:
                 self._roster.delete(object_id)
 
     def _put(self, object_id: bytes, value: Any) -> None:
-        self._roster.owned(object_id)
+        self._roster.record_owned(object_id)
         pending = self._store.begin_put(object_id, value)
         try:
             while not pending.wait(_LOOK_S):  # for memory

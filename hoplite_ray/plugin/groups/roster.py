@@ -88,41 +88,42 @@ class Meeting:
         """
         deadline = time.monotonic() + timeout_s
         try:
-            self._say(seen="")
+            self._write_entry(seen="")
             self._tidy()
             while True:
                 if self._rank == 0:
-                    self._list()
-                listed, is_agreed = self._listed()
+                    self._write_list()
+                listed, is_agreed = self._read_list()
                 if self._me in listed:
                     if is_agreed:
                         return listed
-                    self._say(seen=epoch_of(listed))
+                    self._write_entry(seen=epoch_of(listed))
                 if time.monotonic() > deadline:
-                    raise self._too_late(timeout_s)
+                    raise self._late_error(timeout_s)
                 time.sleep(_MEET_EVERY_S)
         finally:
-            if self._entry(self._rank)[0] in (None, self._me):
+            if self._read_entry(self._rank)[0] in (None, self._me):
                 self._values.remove(self._key(self._rank))
 
     def adjourn(self) -> None:
         """Remove the list, which all members have read."""
         self._values.remove(f"{self._prefix}/list")
 
-    def _list(self) -> None:
+    def _write_list(self) -> None:
         """List all entries as they are now, agreed or not."""
-        entries = [self._entry(rank) for rank in range(self._me.world_size)]
+        entries = [self._read_entry(rank) for rank in range(self._me.world_size)]
         members = [member for member, _ in entries if member is not None]
         if len(members) == len(entries):
             is_agreed = all(seen == epoch_of(members) for _, seen in entries)
             record = [is_agreed, [asdict(each) for each in members]]
             self._values.write(f"{self._prefix}/list", json.dumps(record).encode())
 
-    def _listed(self) -> tuple[list[Member], bool]:
+    def _read_list(self) -> tuple[list[Member], bool]:
         for rank in {0, self._rank}:
-            there, _ = self._entry(rank)
+            there, _ = self._read_entry(rank)
             if there is None and rank == self._rank:
-                self._say(seen="")  # a tidy for its dead predecessor may meet the moment of a write
+                # Another member that removes a dead predecessor's entry may remove a new one.
+                self._write_entry(seen="")
             if there is None or there == self._me:
                 continue
             if rank == self._rank:
@@ -150,9 +151,9 @@ class Meeting:
                 if self._values.read(key) == stored:
                     self._values.remove(key)
 
-    def _too_late(self, timeout_s: float) -> GetTimeoutError:
+    def _late_error(self, timeout_s: float) -> GetTimeoutError:
         ranks = range(self._me.world_size)
-        missing = [str(rank) for rank in ranks if self._entry(rank)[0] is None]
+        missing = [str(rank) for rank in ranks if self._read_entry(rank)[0] is None]
         who = f"rank {', '.join(missing)} has not come" if missing else "not all have answered"
         return GetTimeoutError(
             f"collective group {self._name!r} has not met after {timeout_s} s, says rank "
@@ -160,12 +161,12 @@ class Meeting:
             "init_collective_group, or its first operation after create_collective_group"
         )
 
-    def _say(self, *, seen: str) -> None:
+    def _write_entry(self, *, seen: str) -> None:
         entry = json.dumps([asdict(self._me), seen])
         if self._values.read(self._key(self._rank)) != entry.encode():
             self._values.write(self._key(self._rank), entry.encode())
 
-    def _entry(self, rank: int) -> tuple[Member | None, str]:
+    def _read_entry(self, rank: int) -> tuple[Member | None, str]:
         stored = self._values.read(self._key(rank))
         if stored is None:
             return None, ""
@@ -209,18 +210,18 @@ class Roster:
     def store(self) -> Store:
         return self._here.store
 
-    def owned(self, object_id: bytes) -> None:
+    def record_owned(self, object_id: bytes) -> None:
         """Write down that this process is about to make the object."""
-        self._here.journal.owned(object_id, 0)
+        self._here.journal.record_owned(object_id, 0)
         self._here.begin_steward(None)  # makes it an orphan if this process dies
 
-    def released(self, object_id: bytes) -> None:
+    def record_released(self, object_id: bytes) -> None:
         """Write down that the object, which this process has made, is gone."""
-        self._here.journal.released(object_id)
+        self._here.journal.record_released(object_id)
 
     def delete(self, object_id: bytes) -> None:
         self._here.delete(object_id)
-        self.released(object_id)
+        self.record_released(object_id)
 
     def id(self, *what: object) -> bytes:
         """Return the id of an object of this group, which every member derives alike."""
@@ -251,7 +252,7 @@ class Roster:
         )
 
     @contextmanager
-    def told(self, what: str) -> Iterator[None]:
+    def tell_errors(self, what: str) -> Iterator[None]:
         """Tell all members of an error in the body, which does `what`.
 
         Raises: CollectiveError, which names the member, if the cause is a dead member.
@@ -265,9 +266,9 @@ class Roster:
                 error, (ValueError, TimeoutError)
             )
             deadline = time.monotonic() + (_EXPLAIN_S if is_ours else 0)
-            while time.monotonic() < deadline and not self._dead():
+            while time.monotonic() < deadline and not self._describe_dead():
                 time.sleep(_MEET_EVERY_S)
-            self._tell(self._dead() or f"{what} failed at rank {self.rank}: {error}")
+            self._put_notice(self._describe_dead() or f"{what} failed at rank {self.rank}: {error}")
             if is_ours:
                 self._raise_noticed(error)
             raise
@@ -289,9 +290,9 @@ class Roster:
     def _await_notice(self) -> Pending[Received]:
         return self._here.store.begin_get(self._notice_id)
 
-    def _tell(self, text: str) -> None:
+    def _put_notice(self, text: str) -> None:
         """Put the notice, unless another member has."""
-        self.owned(self._notice_id)
+        self.record_owned(self._notice_id)
         self._has_noticed = True
         with suppress(HopliteError):  # DuplicateObjectError as a rule
             data = np.frombuffer(text.encode(), np.uint8)
@@ -299,12 +300,12 @@ class Roster:
             store = self._here.store_by(deadline)
             store.put(self._notice_id, data, timeout_s=left_s(deadline))
 
-    def _dead(self) -> str:
+    def _describe_dead(self) -> str:
         """Return a text that names the dead members; empty if none is dead."""
         dead = [rank for rank, member in enumerate(self._members) if not member.is_alive]
-        return ", ".join(self._death_of(rank) for rank in dead)
+        return ", ".join(self._describe_death(rank) for rank in dead)
 
-    def _death_of(self, rank: int) -> str:
+    def _describe_death(self, rank: int) -> str:
         return f"rank {rank} is dead (Ray node {self._members[rank].ray_node_id[:8]})"
 
     def _watch(self) -> None:
@@ -313,7 +314,7 @@ class Roster:
         while not self._closing.wait(_WATCH_EVERY_S):
             try:
                 if not self._members[following].is_alive:
-                    self._tell(self._death_of(following))
+                    self._put_notice(self._describe_death(following))
                     return
             except Exception as error:
                 if not ray.is_initialized():

@@ -285,8 +285,8 @@ class PutHandle:
 
 def make(encoded: Encoded, *, timeout_s: float | None = None) -> Array:
     """Put a value as the running task's next array; an anchor of a steward keeps it alive."""
-    here, anchor, timeout_s = _anchored(timeout_s)
-    object_id, incarnation = _named(here, anchor)
+    here, anchor, timeout_s = _take_anchor(timeout_s)
+    object_id, incarnation = _name_next(here, anchor)
     here.put(object_id, encoded, incarnation=incarnation, timeout_s=timeout_s)
     spare = _spare_of(encoded)
     return Array(
@@ -298,7 +298,7 @@ async def make_async(
     here: Attachment, anchor: Ref, encoded: Encoded, *, timeout_s: float | None
 ) -> Array:
     """Like `make`, but awaitable, and with an anchor that the caller has taken."""
-    object_id, incarnation = _named(here, anchor)
+    object_id, incarnation = _name_next(here, anchor)
     await put_async_of(object_id, encoded, incarnation, timeout_s)
     spare = _spare_of(encoded)
     return Array(
@@ -310,8 +310,8 @@ def make_empty(
     shape: int | Sequence[int], dtype: Any, kind: Kind, timeout_s: float | None
 ) -> Array:
     """Reserve the running task's next array, which the caller writes until it is sealed."""
-    here, anchor, timeout_s = _anchored(timeout_s)
-    object_id, incarnation = _named(here, anchor)
+    here, anchor, timeout_s = _take_anchor(timeout_s)
+    object_id, incarnation = _name_next(here, anchor)
     writing = Writable(here, object_id, incarnation, shape, dtype, kind=kind, timeout_s=timeout_s)
     made_by = seams.task_id()
     return Array(object_id, incarnation, writing.layout, anchor, made_by=made_by, writing=writing)
@@ -327,25 +327,25 @@ async def make_empty_async(
     timeout_s: float | None,
 ) -> Array:
     """Like `make_empty`, but awaitable, and with an anchor that the caller has taken."""
-    object_id, incarnation = _named(here, anchor)
+    object_id, incarnation = _name_next(here, anchor)
     reserve = partial(Writable, here, object_id, incarnation, shape, dtype, kind=kind)
     writing = await in_thread(deadline_in(timeout_s), reserve, timeout_s=timeout_s)
     made_by = seams.task_id()
     return Array(object_id, incarnation, writing.layout, anchor, made_by=made_by, writing=writing)
 
 
-def _anchored(timeout_s: float | None) -> tuple[Attachment, Ref, float | None]:
+def _take_anchor(timeout_s: float | None) -> tuple[Attachment, Ref, float | None]:
     """Return the attachment, an anchor, and the rest of `timeout_s`."""
     deadline = deadline_in(timeout_s)
     here = attachment(deadline)
     return here, here.anchors.take(left_s(deadline)), left_s(deadline)
 
 
-def _named(here: Attachment, anchor: Ref) -> tuple[bytes, int]:
+def _name_next(here: Attachment, anchor: Ref) -> tuple[bytes, int]:
     """Return the next array's id and incarnation, which the journal has before it exists."""
     object_id = ids.next_array_id()
     incarnation = ids.incarnation()
-    here.journal.anchored(object_id, anchor.binary(), incarnation)
+    here.journal.record_anchored(object_id, anchor.binary(), incarnation)
     return object_id, incarnation
 
 

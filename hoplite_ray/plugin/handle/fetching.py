@@ -48,7 +48,7 @@ async def in_thread(
         ) from None
 
 
-async def retried(
+async def retry(
     operation: Callable[[Store, float | None], Awaitable[T]], deadline: float | None
 ) -> T:
     """Do it, and again in the node's next life if the node dies; all by `deadline`."""
@@ -66,7 +66,7 @@ async def put_async_of(
     object_id: bytes, encoded: Encoded, incarnation: int, timeout_s: float | None
 ) -> None:
     """Like `Attachment.put`, but awaitable; cancelling it cancels the transfer."""
-    await retried(
+    await retry(
         lambda store, left_s: store.put_async(
             object_id, encoded, incarnation=incarnation, timeout_s=left_s
         ),
@@ -76,7 +76,7 @@ async def put_async_of(
 
 async def delete_async_of(object_id: bytes, deadline: float | None) -> None:
     """Like `Attachment.delete`, but awaitable."""
-    await retried(lambda store, left_s: store.delete_async(object_id, timeout_s=left_s), deadline)
+    await retry(lambda store, left_s: store.delete_async(object_id, timeout_s=left_s), deadline)
 
 
 class PendingValue:
@@ -136,7 +136,7 @@ class PendingValue:
             except NodeLostError as error:
                 self._count_try(error)
             except ObjectLostError as error:
-                return self._spared(error)
+                return self._take_spare(error)
             self._begin(deadline)
 
     async def result_async(self, timeout_s: float | None, *, is_shown: bool = True) -> Any:
@@ -153,7 +153,7 @@ class PendingValue:
             except NodeLostError as error:
                 self._count_try(error)
             except ObjectLostError as error:
-                return self._spared(error)
+                return self._take_spare(error)
             await in_thread(deadline, self._begin, deadline)
 
     def cancel(self) -> None:
@@ -166,7 +166,7 @@ class PendingValue:
         if not self._tries_left:
             raise error
 
-    def _spared(self, error: ObjectLostError) -> Any:
+    def _take_spare(self, error: ObjectLostError) -> Any:
         if self._spare is None:
             text = f"{error}; {self._why}" if self._why else str(error)
             raise RayObjectLostError(text, self._object_id.hex()) from None

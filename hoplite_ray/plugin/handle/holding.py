@@ -77,9 +77,9 @@ class Holdings:
             except (ValueError, ray.exceptions.RayError):
                 continue  # that steward has gone, and its anchors with it
             self._calls.add(call)
-            call.add_done_callback(self._answered)
+            call.add_done_callback(self._forget_call)
 
-    def _answered(self, call: Future[Any]) -> None:
+    def _forget_call(self, call: Future[Any]) -> None:
         call.exception()  # a steward that has died has no anchors any more
         self._calls.discard(call)
 

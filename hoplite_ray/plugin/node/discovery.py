@@ -23,7 +23,7 @@ from hoplite_ray.plugin.seams import table
 _CONNECT_S = 2.0
 
 
-def discovered(asked: str | None) -> dict[str, Any]:
+def discover(asked: str | None) -> dict[str, Any]:
     """Return Ray's knowledge of the nodes of the cluster at `asked`, or of the cluster here.
 
     Returns: a dict with these keys:
@@ -67,7 +67,7 @@ if __name__ == "__main__":
     sys.stdout.write("Ray is imported\n")
     sys.stdout.flush()
     try:
-        line = json.dumps(discovered(sys.argv[1] if sys.argv[1:] else None))
+        line = json.dumps(discover(sys.argv[1] if sys.argv[1:] else None))
     except (ConnectionError, ValueError, ControlError) as problem:
         sys.exit(f"{problem}")
     sys.stdout.write(f"{line}\n")

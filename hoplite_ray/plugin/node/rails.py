@@ -32,7 +32,7 @@ def with_port(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def chosen(
+def choose(
     rails: str | None, rays_address: str, interfaces: Mapping[str, Sequence[str]]
 ) -> list[Rail]:
     """Return the rails of this machine, whose `interfaces` have addresses by name.

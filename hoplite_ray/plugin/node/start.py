@@ -129,12 +129,12 @@ def ensure_node(
     place.journals.mkdir(exist_ok=True, mode=0o700)
     values = table.KeyValues(ray.get_runtime_context().gcs_address)
     if asked.rails is not None:  # a mistake must not become the cluster's
-        rails.chosen(asked.rails, seams.node_address(), seams.interfaces())
+        rails.choose(asked.rails, seams.node_address(), seams.interfaces())
     if asked.data_tls == "on":
         Tls.for_data()
     fixed = _agree(values, asked, origins or {})
     try:
-        return _settled(place, lost, lambda: _start(place, values, fixed))
+        return _settle(place, lost, lambda: _start(place, values, fixed))
     except ValueError as error:
         if lost is None:
             raise
@@ -148,7 +148,7 @@ def has_data_tls(asked: Config) -> bool:
     return bool(fixed.get("data_tls") == "on")
 
 
-def _settled(
+def _settle(
     place: NodePlace, lost: RunningNode | None, start: Callable[[], RunningNode]
 ) -> RunningNode:
     """Return the node at `place`; call `start` if no process is there.
@@ -238,7 +238,7 @@ def _start(place: NodePlace, values: table.KeyValues, options: Config) -> Runnin
     secret_file = place.directory / "secret"
     replace_file(secret_file, values.put_if_absent("secret", secrets.token_hex(32).encode()))
     rays_address = seams.node_address()
-    chosen = rails.chosen(options.rails, rays_address, seams.interfaces())
+    chosen = rails.choose(options.rails, rays_address, seams.interfaces())
     command = [
         *(sys.executable, "-m", "hoplite_ray.node"),
         *("--directory", str(place.directory)),

@@ -18,7 +18,7 @@ from hoplite_ray.errors import GetTimeoutError, HopliteError
 from hoplite_ray.plugin.node.start import NodePlace
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.plugin.steward_client.client import answered
+from hoplite_ray.plugin.steward_client.client import ask_any
 from hoplite_ray.plugin.steward_client.life import StewardLife
 
 _ANCHORS_PER_CALL = 32
@@ -67,16 +67,16 @@ class AnchorSupply:
                     ) from failure
                 if left_s > 0:
                     continue  # other takers may have all anchors of the last call
-                raise _late(limit_s, timeout_s) from None
-            used = StewardLife.used(self._place, max(0.0, deadline - time.monotonic()))
+                raise _late_error(limit_s, timeout_s) from None
+            used = StewardLife.use(self._place, max(0.0, deadline - time.monotonic()))
             if life == used or life is None:
                 return anchor
             if used is None:
-                raise _late(limit_s, timeout_s)
+                raise _late_error(limit_s, timeout_s)
 
     def _refill(self) -> None:
         try:
-            life, anchors = self._asked()
+            life, anchors = self._ask()
             for anchor in anchors:
                 self._ready.put((life, anchor))
         except Exception as error:
@@ -84,12 +84,12 @@ class AnchorSupply:
         finally:
             self._refilling.release()
 
-    def _asked(self) -> tuple[int | None, list[Ref]]:
+    def _ask(self) -> tuple[int | None, list[Ref]]:
         """Return the life and anchors of the steward here; or None and one of another node's.
 
         On a node that Ray drains no steward can begin, if the last one has left before.
         """
-        return answered(self._steward, self._elsewhere, self._answer)
+        return ask_any(self._steward, self._elsewhere, self._answer)
 
     def _answer(self, steward: Any, is_here: bool) -> tuple[int | None, list[Ref]]:
         # One from elsewhere: a later steward here would take an array with it for an orphan.
@@ -98,7 +98,7 @@ class AnchorSupply:
         return life if is_here else None, anchors
 
 
-def _late(limit_s: float, timeout_s: float | None) -> HopliteError:
+def _late_error(limit_s: float, timeout_s: float | None) -> HopliteError:
     """Return the error of a taker that has no anchor within `limit_s`."""
     kind = GetTimeoutError if limit_s == timeout_s else HopliteError
     return kind(

@@ -32,7 +32,7 @@ from hoplite_ray.plugin.process.journal import Journal
 from hoplite_ray.plugin.process.reaper import Reaper
 from hoplite_ray.plugin.process.sharing import SharedCall, deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.plugin.steward_client.client import answered, guest_name, steward_of
+from hoplite_ray.plugin.steward_client.client import ask_any, name_guest, steward_of
 from hoplite_ray.plugin.steward_client.life import StewardLife
 from hoplite_ray.store import Store
 
@@ -118,13 +118,13 @@ class Attachment:
         Raises: GetTimeoutError otherwise; ActorUnschedulableError if Ray places none here.
         """
         life, steward = self._steward
-        if life and StewardLife.used(self.place, timeout_s=0.0) == life:
+        if life and StewardLife.use(self.place, timeout_s=0.0) == life:
             return steward
         _refuse_at_end()
         return self._finding.result(deadline)
 
     def _find_steward(self) -> Any:
-        life = StewardLife.used(self.place)
+        life = StewardLife.use(self.place)
         if life == 0 or life != self._steward[0]:
             with seams.staying(self.connection):
                 self._steward = life or 0, steward_of(self.place)
@@ -147,7 +147,7 @@ class Attachment:
 
         Raises: HopliteError if Ray places no steward on any other node either.
         """
-        if StewardLife.used(self.place) != 0:
+        if StewardLife.use(self.place) != 0:
             return self.steward, self.journal.process
 
         def placed(steward: Any, is_here: bool) -> tuple[Any, bool]:
@@ -155,8 +155,8 @@ class Attachment:
                 seams.answer_to(lambda: steward.anchors.remote(0), self.connection, _BEGIN_S)
             return steward, is_here
 
-        steward, is_here = answered(lambda: self.steward, self._stewards_elsewhere, placed)
-        guest = guest_name(seams.this_worker(), self.place.ray_node_id)
+        steward, is_here = ask_any(lambda: self.steward, self._stewards_elsewhere, placed)
+        guest = name_guest(seams.this_worker(), self.place.ray_node_id)
         return steward, self.journal.process if is_here else guest
 
     def watch_answer(self, answer: seams.Ref, steward: Any) -> None:
@@ -204,7 +204,7 @@ class Attachment:
 
     def _release(self, object_id: bytes) -> None:
         self.delete(object_id)
-        self.journal.released(object_id)
+        self.journal.record_released(object_id)
 
     def _shut_down(self) -> None:
         """After a `ray.shutdown`, leave the objects of this process to its steward.
@@ -212,9 +212,9 @@ class Attachment:
         Received arrays stay valid. The arena's memory stays mapped as long as one of them is left.
         """
         self.journal.close()
-        self._let_go()
+        self._drop_store()
 
-    def _let_go(self) -> None:
+    def _drop_store(self) -> None:
         """Close the store, and drop it, because it keeps the arena's memory mapped.
 
         It does not wait for a `_renew`, because the process may be at its end.
@@ -243,7 +243,7 @@ class Attachment:
         incarnation: int,
         timeout_s: float | None,
     ) -> None:
-        self._retried(
+        self._retry(
             lambda store, left_s: store.put(
                 object_id, value, incarnation=incarnation, timeout_s=left_s
             ),
@@ -251,14 +251,14 @@ class Attachment:
         )
 
     def delete(self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None) -> None:
-        self._retried(
+        self._retry(
             lambda store, left_s: store.delete(object_id, upto=upto, timeout_s=left_s), timeout_s
         )
 
     def orphan(self, object_id: bytes, *, upto: int = 0) -> None:
-        self._retried(lambda store, left_s: store.orphan(object_id, upto=upto), None)
+        self._retry(lambda store, left_s: store.orphan(object_id, upto=upto), None)
 
-    def _retried(
+    def _retry(
         self, operation: Callable[[Store, float | None], None], timeout_s: float | None
     ) -> None:
         """Do it, and again in the node's next life if the node dies; all within `timeout_s`."""
@@ -281,7 +281,7 @@ class Attachment:
         for name in ("_reaper", "abandoned"):
             if name in self.__dict__:
                 getattr(self, name).close()
-        self._let_go()
+        self._drop_store()
         self.journal.close()
 
 

@@ -70,7 +70,7 @@ class Journal:
         self._begin()
         _open.add(self)
 
-    def owned(self, object_id: bytes, incarnation: int) -> None:
+    def record_owned(self, object_id: bytes, incarnation: int) -> None:
         """Write down that this process owns an object.
 
         Raises: OSError if it can't, for example on a full disk: then the object is not owned.
@@ -78,19 +78,19 @@ class Journal:
         with self._lock:
             self._owned[object_id] = incarnation
             try:
-                self._news(Record(Kind.OWNED, object_id, incarnation=incarnation))
+                self._append_news(Record(Kind.OWNED, object_id, incarnation=incarnation))
             except OSError:
                 del self._owned[object_id]
                 raise
 
-    def released(self, object_id: bytes) -> None:
+    def record_released(self, object_id: bytes) -> None:
         with self._lock:
             self._owned.pop(object_id, None)
-            self._news(Record(Kind.RELEASED, object_id))
+            self._append_news(Record(Kind.RELEASED, object_id))
 
-    def anchored(self, object_id: bytes, anchor: bytes, incarnation: int) -> None:
+    def record_anchored(self, object_id: bytes, anchor: bytes, incarnation: int) -> None:
         with self._lock:
-            self._news(Record(Kind.ANCHORED, object_id, anchor, incarnation))
+            self._append_news(Record(Kind.ANCHORED, object_id, anchor, incarnation))
 
     def keep(self, anchored: dict[bytes, tuple[bytes, int]]) -> None:
         """Take over another file's anchors -> (object, incarnation), which are no growth."""
@@ -103,16 +103,16 @@ class Journal:
     def close(self) -> None:
         """Release the files, as the death of the process would."""
         with self._lock:
-            self._let_go()
+            self._release_files()
 
-    def _let_go(self) -> None:
+    def _release_files(self) -> None:
         descriptors = [*self._followed, self._descriptor]
         self._followed, self._descriptor = [], -1
         for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def _news(self, record: Record) -> None:
+    def _append_news(self, record: Record) -> None:
         if self._descriptor < 0:
             return  # the process ends, and its objects become orphans
         self._append(record.to_bytes())
@@ -182,10 +182,10 @@ def _write_whole(descriptor: int, data: bytes) -> None:
 _open: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
-def _forked() -> None:
+def _release_in_child() -> None:
     """Release the parent's locks in a child: with them the parent's death would go unnoticed."""
     for journal in list(_open):
-        journal._let_go()
+        journal._release_files()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_release_in_child)

@@ -40,7 +40,7 @@ class BareSources:
         self._asking: dict[str, _Asking] = {}
         self._taken: dict[bytes, asyncio.Future[Taken]] = {}
 
-    async def taken(
+    async def have_read(
         self, caller: str, answer: bytes, source: Source, node: str | None, is_large: bool
     ) -> Array | Ref:
         """Return the handle that `caller` has made of a bare value, or the ref of a task's."""
@@ -59,7 +59,7 @@ class BareSources:
             raise taken
         return taken if isinstance(taken, Array) else taken[0]
 
-    async def next_of(self, caller: str) -> list[Bare]:
+    async def next_for(self, caller: str) -> list[Bare]:
         """Return the sources that `caller` shall read; none if its call ends, or after a time."""
         asking = self._asking.setdefault(caller, _Asking())
         if not asking.bare:
@@ -77,7 +77,7 @@ class BareSources:
         if coming is not None and not coming.done():
             coming.set_result(taken)
 
-    def look(self, caller: str) -> None:
+    def wake(self, caller: str) -> None:
         """End the question of `caller`, because a call of it has ended."""
         if caller in self._asking:
             self._asking[caller].changed.set()

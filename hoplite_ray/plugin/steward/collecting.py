@@ -27,4 +27,4 @@ async def run_gather(refs: list[Ref], take_bare: TakeBare) -> Gathered:
         for wait in waits:
             wait.cancel()
         for source in sources:
-            source.let_go()
+            source.drop_refs()

@@ -79,7 +79,7 @@ class ReduceRun:
         ]
         request: PendingReduce | None = None
         try:
-            share = await self._share(arrivals)
+            share = await self._find_share(arrivals)
             request = self.store.begin_reduce(
                 self.target,
                 source_count=len(self.sources),
@@ -93,7 +93,7 @@ class ReduceRun:
             assert self.layout is not None
             layout = self.layout if share is None else share.layout
             if self.fetch is not None:
-                rest = asyncio.create_task(_come(self.fetch))
+                rest = asyncio.create_task(_fetch_rest(self.fetch))
                 _fetching.add(rest)
                 rest.add_done_callback(_fetching.discard)
             return layout, tuple(self.ids[index] for index in sorted(members))
@@ -105,9 +105,9 @@ class ReduceRun:
         finally:
             for wait in waits:
                 wait.cancel()
-            self._let_go()
+            self._drop_refs()
 
-    async def _share(self, arrivals: asyncio.Queue[Source]) -> Share | None:
+    async def _find_share(self, arrivals: asyncio.Queue[Source]) -> Share | None:
         """Return the reader's share, by the layout of the first source that arrives."""
         if self.how.reader is None:
             return None
@@ -121,10 +121,10 @@ class ReduceRun:
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"source {first.index}: {error}") from None
 
-    def _let_go(self) -> None:
+    def _drop_refs(self) -> None:
         self.failed.clear()
         for source in self.sources:
-            source.let_go()
+            source.drop_refs()
 
     async def _feed(self, request: PendingReduce, arrivals: asyncio.Queue[Source]) -> Sequence[int]:
         confirmed = 0
@@ -147,13 +147,13 @@ class ReduceRun:
         try:
             return request.result().members
         except ReduceError as error:  # the store has lost sources that were ready
-            fates = [each.fate() for each in self.sources]
+            fates = [each.describe_fate() for each in self.sources]
             raise ReduceError(str(error.args[0]), fates) from None
 
     def _accept(self, source: Source, request: PendingReduce) -> bool:
         """Confirm a source, or count its failure. Raises: the error if too few can come."""
         if source.failure is None:
-            source.failure = self._mismatch(source)
+            source.failure = self._find_mismatch(source)
         if source.failure is None:
             assert source.handle is not None
             handle = source.handle
@@ -169,7 +169,7 @@ class ReduceRun:
             error = ReduceError(
                 f"reduce needs {self.count} of {len(self.sources)} sources, only {left} "
                 f"{'is' if left == 1 else 'are'} left",
-                [each.fate() for each in self.sources],
+                [each.describe_fate() for each in self.sources],
             )
             error.first_failure = self.failed[0].failure  # type: ignore[attr-defined]
             raise error
@@ -181,7 +181,7 @@ class ReduceRun:
         if is_for_caller and self.fetch is None:
             self.fetch = self.store.begin_get(self.target)
 
-    def _mismatch(self, source: Source) -> Exception | None:
+    def _find_mismatch(self, source: Source) -> Exception | None:
         assert source.handle is not None
         layout = source.handle._layout
         if self.layout is None:
@@ -198,6 +198,6 @@ class ReduceRun:
         return None
 
 
-async def _come(fetch: Pending[Received]) -> None:
+async def _fetch_rest(fetch: Pending[Received]) -> None:
     with suppress(HopliteError):  # a get of the result raises it
         await fetch.result_async()

@@ -61,7 +61,7 @@ class Source:
     wrapped: Ref | None = None  # of a bare value: the ref of the handle that a task makes
     failure: Exception | None = None
 
-    def fate(self) -> str:
+    def describe_fate(self) -> str:
         assert self.ref is not None
         name = f"source {self.index} ({self.ref.hex()[:12]}..)"
         if self.failure is None:
@@ -72,7 +72,7 @@ class Source:
         kind, colon, text = last.partition(": ")
         return f"{name}: {kind.rpartition('.')[2]}{colon}{text}"
 
-    def let_go(self) -> None:
+    def drop_refs(self) -> None:
         """Drop refs now: the traceback of an error would keep them until Python collects it."""
         self.ref = self.handle = self.wrapped = self.failure = None
 
@@ -87,9 +87,9 @@ async def resolve(source: Source, arrivals: asyncio.Queue[Source], take_bare: Ta
     try:
         assert source.ref is not None
         await seams.ready(source.ref)
-        size_bytes, node = await asyncio.to_thread(_facts, source)
+        size_bytes, node = await asyncio.to_thread(_locate, source)
         is_large = size_bytes > _HANDLE_BYTES_MAX
-        handle = None if is_large else await _handle_in(lambda: source.ref)
+        handle = None if is_large else await _read_handle(lambda: source.ref)
         if handle is None:
             taken = await take_bare(source, node, is_large)
             if isinstance(taken, Array):
@@ -98,14 +98,14 @@ async def resolve(source: Source, arrivals: asyncio.Queue[Source], take_bare: Ta
                 source.wrapped = taken
                 await seams.ready(taken)
                 del taken
-                handle = await _handle_in(lambda: source.wrapped)
+                handle = await _read_handle(lambda: source.wrapped)
         source.handle = handle
     except Exception as failure:
         source.failure = failure
     await arrivals.put(source)
 
 
-async def _handle_in(ref: Callable[[], Ref | None]) -> Array | None:
+async def _read_handle(ref: Callable[[], Ref | None]) -> Array | None:
     """Return the handle that is the value of a ready ref; None for any other value.
 
     Raises: SourceError for an error of the source's task; an error of Ray's own.
@@ -126,7 +126,7 @@ def _fetch(ref: Callable[[], Ref | None]) -> value_seams.Unread | None:
     return value_seams.fetch_unread(present, _FETCH_S)
 
 
-def _facts(source: Source) -> tuple[int, str | None]:
+def _locate(source: Source) -> tuple[int, str | None]:
     """Return the size of a ready object and a Ray node that has it; only its owner is asked."""
     if source.ref is None:
         return 0, None

@@ -37,7 +37,7 @@ from hoplite_ray.plugin.steward.journals import Journals
 from hoplite_ray.plugin.steward.leaving import Departure
 from hoplite_ray.plugin.steward.publishing import publish_always
 from hoplite_ray.plugin.steward.reducing import ReduceRun
-from hoplite_ray.plugin.steward_client.client import guest
+from hoplite_ray.plugin.steward_client.client import parse_guest
 from hoplite_ray.plugin.steward_client.life import StewardLife
 from hoplite_ray.store import new_id
 
@@ -69,7 +69,7 @@ class Steward:
         self._anchors: set[bytes] = set()  # of this life, as long as a process has them
         here = self._here
         self._journals = Journals(here.journal, here.place.journals, self._anchors.__contains__)
-        self._reaper = Reaper(self._anchor_gone)
+        self._reaper = Reaper(self._delete_anchored)
         self._pending: dict[bytes, _Pending] = {}
         self._bare = BareSources()
         self._departure = Departure(here.place, self._life, self._has_duties)
@@ -82,8 +82,8 @@ class Steward:
 
         The steward marks its own life as used, because a caller of another Ray node can't.
         """
-        await asyncio.to_thread(StewardLife.used, self._here.place)
-        return self._life.number, [self._anchor() for _ in range(count)]
+        await asyncio.to_thread(StewardLife.use, self._here.place)
+        return self._life.number, [self._make_anchor() for _ in range(count)]
 
     async def hold(self, anchors: list[bytes]) -> list[Ref]:
         """Return those of `anchors` that are of this life, so that Ray learns of the caller."""
@@ -101,11 +101,11 @@ class Steward:
         async def reduced(answer: bytes) -> Array:
             target = new_id() if self._is_restarted else answer
             for tries_left in reversed(range(_TRIES)):
-                anchor = self._anchor()
-                self._here.journal.anchored(target, anchor.binary(), 0)
+                anchor = self._make_anchor()
+                self._here.journal.record_anchored(target, anchor.binary(), 0)
                 try:
                     store = await asyncio.to_thread(lambda: self._here.store)
-                    take_bare = partial(self._bare.taken, caller, answer)
+                    take_bare = partial(self._bare.have_read, caller, answer)
                     run = ReduceRun.of(refs, store, target, how, take_bare)
                     layout, members = await run.run()
                     return Array(target, 0, layout, anchor, members=members)
@@ -115,25 +115,25 @@ class Steward:
                     target = new_id()  # in the next life of the node
             raise AssertionError("unreachable")
 
-        return await self._answered(refs, caller, reduced)
+        return await self._answer(refs, caller, reduced)
 
     async def gather(self, refs: list[Ref], caller: str) -> Gathered | None:
         """Return the handles of all sources when they are there; `caller` as in `reduce`."""
 
         async def gathered(answer: bytes) -> Gathered:
-            return await run_gather(refs, partial(self._bare.taken, caller, answer))
+            return await run_gather(refs, partial(self._bare.have_read, caller, answer))
 
-        return await self._answered(refs, caller, gathered)
+        return await self._answer(refs, caller, gathered)
 
     async def bare_sources(self, caller: str) -> list[Bare]:
         """Wait for bare sources that `caller` shall read, and return them; see bare_sources.py."""
-        return await self._bare.next_of(caller)
+        return await self._bare.next_for(caller)
 
     async def take_bare(self, key: bytes, taken: Taken) -> None:
         """Take the caller's result for a bare source."""
         self._bare.take(key, taken)
 
-    async def _answered(
+    async def _answer(
         self, refs: list[Ref], caller: str, run: Callable[[bytes], Awaitable[T]]
     ) -> T | None:
         """Run a call with its answer's id, and return its result; None if no reference is left."""
@@ -155,7 +155,7 @@ class Steward:
             # Abandoned: no process reads the answer, and Ray would log an error as unhandled.
         finally:
             self._pending.pop(answer, None)
-            self._bare.look(caller)
+            self._bare.wake(caller)
             refs.clear()  # an error's traceback may still refer to this call
         return None
 
@@ -164,13 +164,13 @@ class Steward:
         if (pending := self._pending.pop(answer, None)) is not None:
             pending.task.cancel()
 
-    def _anchor(self) -> Ref:
+    def _make_anchor(self) -> Ref:
         anchor = ray.put(b"")
         self._anchors.add(anchor.binary())
         self._reaper.watch(anchor)
         return anchor
 
-    def _anchor_gone(self, anchor: bytes) -> None:
+    def _delete_anchored(self, anchor: bytes) -> None:
         bound = self._journals.unbind(anchor)
         self._anchors.discard(anchor)
         if bound is not None:
@@ -206,13 +206,13 @@ class Steward:
         publish_always(self._here.place)
 
     def _is_dead(self, caller: str) -> bool:
-        if (found := guest(caller)) is None:
+        if (found := parse_guest(caller)) is None:
             return self._journals.is_dead(caller)
         return not seams.is_worker_alive(*found)
 
     def _dead_guests(self) -> set[str]:
         callers = {each.caller for each in list(self._pending.values())}
-        return {each for each in callers if guest(each) is not None and self._is_dead(each)}
+        return {each for each in callers if parse_guest(each) is not None and self._is_dead(each)}
 
     def _end_calls_of(self, processes: set[str]) -> None:
         for answer, each in list(self._pending.items()):

@@ -49,7 +49,7 @@ def steward_of(place: NodePlace) -> Any:
     return seams.create_actor(
         _actor(),
         [list(environment.get("env_vars", {})) if is_apart else None, _PACKAGES],
-        environment_apart(environment) if is_apart else None,
+        undo_environment(environment) if is_apart else None,
         max_concurrency=_CALLS_AT_ONCE,
         lifetime="detached",
         namespace=_NAMESPACE,
@@ -59,7 +59,7 @@ def steward_of(place: NodePlace) -> Any:
     )
 
 
-def answered(
+def ask_any(
     here: Callable[[], Any],
     elsewhere: Callable[[], Iterable[Callable[[], Any]]],
     ask: Callable[[Any, bool], T],
@@ -88,18 +88,18 @@ def answered(
     )
 
 
-def guest_name(worker: str, ray_node_id: str) -> str:
+def name_guest(worker: str, ray_node_id: str) -> str:
     """Return the name of a process at the steward of a Ray node other than its own."""
     return f"{worker}@{ray_node_id}"
 
 
-def guest(name: str) -> tuple[str, str] | None:
+def parse_guest(name: str) -> tuple[str, str] | None:
     """Return the worker and the Ray node of a guest's name; None for any other name."""
     worker, is_guest, ray_node_id = name.partition("@")
     return (worker, ray_node_id) if is_guest else None
 
 
-def environment_apart(environment: Mapping[str, Any]) -> dict[str, Any]:
+def undo_environment(environment: Mapping[str, Any]) -> dict[str, Any]:
     """Return an environment that undoes `environment`, which the actor would inherit.
 
     Ray merges variables one by one, and expands "${X}" to the value of X on the Ray node itself.

@@ -55,11 +55,11 @@ class StewardLife:
     @staticmethod
     def of(place: NodePlace) -> int:
         """Return the number of the current life, without relying on it; 0 if there is none."""
-        with _opened(place) as descriptor:
-            return _read(descriptor)[0]
+        with _open_file(place) as descriptor:
+            return _read_life(descriptor)[0]
 
     @staticmethod
-    def used(place: NodePlace, timeout_s: float | None = None) -> int | None:
+    def use(place: NodePlace, timeout_s: float | None = None) -> int | None:
         """Return the number of the life on which the caller relies from now on; 0 if there is none.
 
         That life stays for seconds more, in which the caller gives it something to do. The call
@@ -67,11 +67,11 @@ class StewardLife:
         answer the steward: None after `timeout_s`.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        with _opened(place) as descriptor:
+        with _open_file(place) as descriptor:
             if descriptor is not None:
                 os.pwrite(descriptor, _USED, _USED_AT)
             while True:
-                life, ends = _read(descriptor)
+                life, ends = _read_life(descriptor)
                 if not ends:
                     return life
                 if time.monotonic() >= deadline:
@@ -80,7 +80,7 @@ class StewardLife:
 
 
 @contextmanager
-def _opened(place: NodePlace) -> Iterator[int | None]:
+def _open_file(place: NodePlace) -> Iterator[int | None]:
     """Open the file of the lives; yield None if there is no file yet."""
     try:
         descriptor = os.open(place.directory / "steward", os.O_RDWR | os.O_CLOEXEC)
@@ -93,7 +93,7 @@ def _opened(place: NodePlace) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _read(descriptor: int | None) -> tuple[int, bool]:
+def _read_life(descriptor: int | None) -> tuple[int, bool]:
     """Return the number of the current life, or 0, and True if it may be about to end."""
     if descriptor is None:
         return 0, False

@@ -56,22 +56,24 @@ def put(value: Any, *, timeout_s: float | None = None) -> Ref:
         need_ray()
         value._seal(deadline)  # before Ray's pickling does, which has no limit
         return ray.put(value)
-    encoded = encoded_of(value)
+    encoded = encode_value(value)
     here = attachment(deadline)
-    with owned(here, encoded.layout, deadline) as (ref, incarnation):
+    with own_object(here, encoded.layout, deadline) as (ref, incarnation):
         here.put(ref.binary(), encoded, incarnation=incarnation, timeout_s=left_s(deadline))
     return ref
 
 
 @contextmanager
-def owned(here: Attachment, layout: Layout, deadline: float | None) -> Iterator[tuple[Ref, int]]:
+def own_object(
+    here: Attachment, layout: Layout, deadline: float | None
+) -> Iterator[tuple[Ref, int]]:
     """Make a ref for an object that this process puts in the body; yield it and the incarnation.
 
     At its end the call waits for a steward, at most until `deadline`.
     """
     incarnation = ids.incarnation()
     ref = ray.put(PutHandle(incarnation, layout))
-    here.journal.owned(ref.binary(), incarnation)
+    here.journal.record_owned(ref.binary(), incarnation)
     try:
         yield ref, incarnation
         here.remember_put(ref.binary(), incarnation)
@@ -79,7 +81,7 @@ def owned(here: Attachment, layout: Layout, deadline: float | None) -> Iterator[
         here.reap(ref, deadline)  # also after a failure: the object may be sealed all the same
 
 
-def encoded_of(value: Any) -> Encoded:
+def encode_value(value: Any) -> Encoded:
     """Return the layout and bytes of a value. Raises: WrongTypeError for a ref."""
     if isinstance(value, ray.ObjectRef):
         raise WrongTypeError(
@@ -99,7 +101,7 @@ def array(value: Any, *, timeout_s: float | None = None) -> Array:
     if isinstance(value, Array):
         value._seal(deadline)
         return value
-    return arrays.make(encoded_of(value), timeout_s=timeout_s)
+    return arrays.make(encode_value(value), timeout_s=timeout_s)
 
 
 def empty(
@@ -136,13 +138,13 @@ def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) 
     Cost:   nothing is copied above 64 KiB; memory is this node's arena until the value dies.
     """
     deadline = deadline_of(timeout_s)
-    pending = _all_begun(begun(gettables(refs, "get"), deadline), deadline, timeout_s)
+    pending = _begin_all(begin_fetches(gettables(refs, "get"), deadline), deadline, timeout_s)
     fetched = dict(zip(flat := fetches_in(pending), results(flat, deadline), strict=True))
     values = [_value_of(each, fetched) for each in pending]
     return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
 
 
-def _all_begun(pending: list[Any], deadline: float | None, timeout_s: float | None) -> list[Any]:
+def _begin_all(pending: list[Any], deadline: float | None, timeout_s: float | None) -> list[Any]:
     """Wait for Ray's values of the refs in `pending`, and return the fetches that follow from them.
 
     Raises: like `ray_values`; the error of a fetch that fails meanwhile.
@@ -152,14 +154,14 @@ def _all_begun(pending: list[Any], deadline: float | None, timeout_s: float | No
     while refs := [each for each in pending if isinstance(each, ray.ObjectRef)]:
         if len(pending) > 1:
             limit_s = look_s if deadline is None else min(look_s, left_s(deadline) or 0.0)
-            missing = set(unfinished(refs, limit_s))
+            missing = set(find_unfinished(refs, limit_s))
             if missing and left_s(deadline) == 0.0:
-                raise late(refs, timeout_s)
+                raise late_error(refs, timeout_s)
             refs = [each for each in refs if each not in missing]
             look_s = min(2 * look_s, _LOOK_MAX_S)
             results([each for each in fetches_in(pending) if each.pending.has_failed], deadline)
         values = ray_values(refs, deadline, timeout_s)
-        pending = filled(pending, dict(zip(refs, values, strict=True)), deadline)
+        pending = fill_in(pending, dict(zip(refs, values, strict=True)), deadline)
     return pending
 
 
@@ -179,7 +181,7 @@ def _value_of(item: Any, fetched: dict[PendingValue, Any]) -> Any:
     return fetched[item] if isinstance(item, PendingValue) else item
 
 
-def _fetched(ref: Ref) -> Any:
+def _fetch_orphan(ref: Ref) -> Any:
     """Fetch a dead owner's put: the handle is lost, but the object's id is the ref's own."""
     return PendingValue(ref.binary(), 0, why="the process that owned its ref has died")
 
@@ -188,7 +190,7 @@ def ray_values(
     refs: list[Ref],
     deadline: float | None,
     timeout_s: float | None,
-    of_orphan: Callable[[Ref], Any] = _fetched,
+    of_orphan: Callable[[Ref], Any] = _fetch_orphan,
 ) -> list[Any]:
     """Return Ray's values of `refs`: a handle for an object of the store, a fetch for an orphan.
 
@@ -203,7 +205,7 @@ def ray_values(
         refuse_lost(refs[0], error)
         return [of_orphan(refs[0])]
     except ray.exceptions.GetTimeoutError:
-        raise late(refs, timeout_s) from None
+        raise late_error(refs, timeout_s) from None
     except ray.exceptions.RayTaskError as error:
         raise_ours(error)
         raise
@@ -220,9 +222,9 @@ def refuse_lost(ref: Ref, error: ray.exceptions.ObjectLostError) -> None:
     raise RayObjectLostError(f"object {short_name(ref.binary())} is lost: {why}", ref.hex())
 
 
-def late(refs: list[Ref], timeout_s: float | None) -> GetTimeoutError:
+def late_error(refs: list[Ref], timeout_s: float | None) -> GetTimeoutError:
     """Return the error of a get whose `refs` are not there in time."""
-    pending = unfinished(refs)
+    pending = find_unfinished(refs)
     many = len(pending) > 1
     names = ", ".join(f"{ref.hex()[:12]}.." for ref in (pending or refs)[:3])
     more = f" and {len(pending) - 3} more" if len(pending) > 3 else ""
@@ -235,7 +237,7 @@ def late(refs: list[Ref], timeout_s: float | None) -> GetTimeoutError:
     )
 
 
-def unfinished(refs: list[Ref], timeout_s: float = 0.0) -> list[Ref]:
+def find_unfinished(refs: list[Ref], timeout_s: float = 0.0) -> list[Ref]:
     """Return those of `refs` whose tasks have not ended within `timeout_s`.
 
     Raises: Ray's ValueError for a ref of another session, because an await of it would never end.
@@ -252,7 +254,7 @@ def raise_ours(error: ray.exceptions.RayTaskError) -> None:
         raise error.cause from getattr(error.cause, "first_failure", error)
 
 
-def begun(items: list[Gettable], deadline: float | None) -> list[Ref | PendingValue]:
+def begin_fetches(items: list[Gettable], deadline: float | None) -> list[Ref | PendingValue]:
     """Start to fetch Arrays, and refs of known puts, because they need no answer of Ray's.
 
     Raises: GetTimeoutError if the node is not there by `deadline`.
@@ -270,20 +272,20 @@ def begun(items: list[Gettable], deadline: float | None) -> list[Ref | PendingVa
     return pending
 
 
-def filled(pending: list[Any], values: dict[Ref, Any], deadline: float | None) -> list[Any]:
+def fill_in(pending: list[Any], values: dict[Ref, Any], deadline: float | None) -> list[Any]:
     """Return `pending` with Ray's `values` in place of their refs, or the fetches of handles.
 
-    Raises: like `begun`.
+    Raises: like `begin_fetches`.
     """
     return [
-        _begun_value(each, values[each], deadline)
+        _begin_value(each, values[each], deadline)
         if isinstance(each, ray.ObjectRef) and each in values
         else each
         for each in pending
     ]
 
 
-def _begun_value(ref: Ref, value: Any, deadline: float | None) -> Any:
+def _begin_value(ref: Ref, value: Any, deadline: float | None) -> Any:
     if isinstance(value, Gathered):
         return PendingValues(each.begin(deadline) for each in value)
     if not isinstance(value, Array):
@@ -319,17 +321,17 @@ def delete(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = Non
     items = gettables(refs, "delete")
     here = attachment(deadline)
     for each in items:
-        here.delete(deletable(each, deadline, timeout_s), timeout_s=left_s(deadline))
+        here.delete(find_deletable(each, deadline, timeout_s), timeout_s=left_s(deadline))
 
 
-def deletable(each: Gettable, deadline: float | None, timeout_s: float | None) -> bytes:
+def find_deletable(each: Gettable, deadline: float | None, timeout_s: float | None) -> bytes:
     """Return the id of the object that a ref or an Array stands for, also of an orphan.
 
     Raises: like `delete`.
     """
     value: Any = each
     if isinstance(each, ray.ObjectRef):
-        if unfinished([each]):
+        if find_unfinished([each]):
             raise InvalidArgumentError(
                 f"object {each.hex()[:12]}.. is still pending: wait for it, or ray.cancel it"
             )

@@ -31,17 +31,17 @@ from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.surface import combining
 from hoplite_ray.plugin.surface.api import (
-    begun,
-    deletable,
-    encoded_of,
+    begin_fetches,
+    encode_value,
     fetches_in,
-    filled,
-    late,
-    owned,
+    fill_in,
+    find_deletable,
+    find_unfinished,
+    late_error,
+    own_object,
     put,
     raise_ours,
     ray_values,
-    unfinished,
     wait,
 )
 from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed
@@ -56,9 +56,9 @@ async def put_async(value: Any, *, timeout_s: float | None = None) -> Ref:
     deadline = deadline_of(timeout_s)
     if isinstance(value, Array):
         return await in_thread(deadline, put, value, timeout_s=left_s(deadline))
-    encoded = await in_thread(deadline, encoded_of, value)
-    here = await _attached(deadline)
-    with owned(here, encoded.layout, _AT_ONCE) as (ref, incarnation):
+    encoded = await in_thread(deadline, encode_value, value)
+    here = await _attach(deadline)
+    with own_object(here, encoded.layout, _AT_ONCE) as (ref, incarnation):
         await put_async_of(ref.binary(), encoded, incarnation, left_s(deadline))
     return ref
 
@@ -69,8 +69,8 @@ async def array_async(value: Any, *, timeout_s: float | None = None) -> Array:
     if isinstance(value, Array):
         await in_thread(deadline, value._seal, deadline)
         return value
-    encoded = await in_thread(deadline, encoded_of, value)
-    here = await _attached(deadline)
+    encoded = await in_thread(deadline, encode_value, value)
+    here = await _attach(deadline)
     anchor = await in_thread(deadline, here.anchors.take, left_s(deadline))
     return await arrays.make_async(here, anchor, encoded, timeout_s=left_s(deadline))
 
@@ -82,13 +82,15 @@ async def get_async(refs: Sequence[Gettable], *, timeout_s: float | None = None)
 async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> Any:
     """`get`, awaited."""
     deadline = deadline_of(timeout_s)
-    pending: list[Any] = await in_thread(deadline, begun, gettables(refs, "get_async"), deadline)
+    pending: list[Any] = await in_thread(
+        deadline, begin_fetches, gettables(refs, "get_async"), deadline
+    )
     awaited = [each for each in pending if isinstance(each, ray.ObjectRef)]
     need_ray()
-    waits = set(unfinished(awaited)) if len(pending) > 1 else set(awaited)
+    waits = set(find_unfinished(awaited)) if len(pending) > 1 else set(awaited)
     ready = [each for each in awaited if each not in waits]
     found = dict(zip(ready, await _ray_values(ready, deadline, timeout_s), strict=True))
-    pending = await in_thread(deadline, filled, pending, found, deadline)
+    pending = await in_thread(deadline, fill_in, pending, found, deadline)
     under_way = [each.pending for each in fetches_in(pending)]
 
     async with shown(under_way):
@@ -113,7 +115,7 @@ class _Reading:
     async def value_of(self, each: Any) -> Any:
         if isinstance(each, ray.ObjectRef):
             (value,) = await _ray_values([each], self.deadline, self.timeout_s, among=self.awaited)
-            (each,) = await in_thread(self.deadline, filled, [each], {each: value}, self.deadline)
+            (each,) = await in_thread(self.deadline, fill_in, [each], {each: value}, self.deadline)
             self.under_way.extend(fetch.pending for fetch in fetches_in([each]))
         if isinstance(each, PendingValues):
             return await _all_of([self.value_of(fetch) for fetch in each])
@@ -128,7 +130,7 @@ async def delete_async(
     """`delete`, awaited."""
     deadline = deadline_of(timeout_s)
     for each in gettables(refs, "delete_async"):
-        object_id = await in_thread(deadline, deletable, each, deadline, timeout_s)
+        object_id = await in_thread(deadline, find_deletable, each, deadline, timeout_s)
         await delete_async_of(object_id, deadline)
 
 
@@ -179,7 +181,7 @@ async def empty_async(
 ) -> Array:
     """`empty`, awaited."""
     deadline = deadline_of(timeout_s)
-    here = await _attached(deadline)
+    here = await _attach(deadline)
     anchor = await in_thread(deadline, here.anchors.take, left_s(deadline))
     limit_s = left_s(deadline)
     return await arrays.make_empty_async(here, anchor, shape, dtype, kind, timeout_s=limit_s)
@@ -250,7 +252,7 @@ async def allgather_async(refs: Sequence[Ref], *, timeout_s: float | None = None
     return await in_thread(deadline_of(timeout_s), combining.allgather, refs)
 
 
-async def _attached(deadline: float | None) -> Attachment:
+async def _attach(deadline: float | None) -> Attachment:
     """Return this process's attachment, and start the steward before the first put."""
 
     def attached() -> Attachment:
@@ -269,7 +271,7 @@ async def _ray_values(
 ) -> list[Any]:
     """Like `ray_values`, but awaitable. `among`: the refs of the whole get, for its error."""
     need_ray()
-    pending = set(unfinished(refs))  # refuses refs of another session, which get no answer
+    pending = set(find_unfinished(refs))  # refuses refs of another session, which get no answer
     scope = asyncio.timeout(left_s(deadline))
     try:
         async with scope:
@@ -277,7 +279,7 @@ async def _ray_values(
     except TimeoutError:
         if not scope.expired():
             raise  # the task's own error
-        raise late(among or refs, timeout_s) from None
+        raise late_error(among or refs, timeout_s) from None
     except ray.exceptions.ObjectLostError:
         return await asyncio.to_thread(ray_values, refs, deadline, timeout_s)
     except ray.exceptions.RayTaskError as error:

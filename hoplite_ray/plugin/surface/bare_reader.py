@@ -64,19 +64,19 @@ class BareReader:
             for each in seams.answer_to(
                 lambda: steward.bare_sources.remote(caller), self.here.connection
             ):
-                taken = self._taken(each)
+                taken = self._read(each)
                 self._kept.append((each.answer, taken))
                 with seams.staying(self.here.connection):
                     steward.take_bare.remote(each.key, taken)
                 del each, taken
             self._kept = [each for each in self._kept if each[0] in self._pending]
 
-    def _taken(self, bare: Bare) -> Taken:
+    def _read(self, bare: Bare) -> Taken:
         try:
             if bare.is_large:
                 return [self._wrap_where_it_is(bare)]
             value = seams.answer_to(lambda: bare.refs[0], self.here.connection)
-            return make(_encoded(bare.index, value))
+            return make(_encode_source(bare.index, value))
         except HopliteError as error:
             return error
         except Exception as error:  # for example, the value's class is missing here, too
@@ -111,7 +111,7 @@ def attend(here: Attachment, steward: Any, caller: str, result: Ref) -> None:
         chosen[0].attend(steward, caller, result)
 
 
-def _encoded(index: int, value: Any) -> Encoded:
+def _encode_source(index: int, value: Any) -> Encoded:
     try:
         return encode(value)
     except InvalidArgumentError as error:
@@ -124,4 +124,4 @@ def _encoded(index: int, value: Any) -> Encoded:
 @ray.remote(num_cpus=0)
 def _wrap(refs: list[Ref], index: int) -> Array:
     value = ray.get(refs[0])
-    return value if isinstance(value, Array) else make(_encoded(index, value))
+    return value if isinstance(value, Array) else make(_encode_source(index, value))

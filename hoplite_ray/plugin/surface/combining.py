@@ -51,7 +51,7 @@ def reduce(
              until their neighbours in the tree come, twice as wide for 16-bit floats.
     Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; docs/design.md decision 5.
     """
-    return _reduced(source_refs(refs, "reduce"), op, count, deterministic, everywhere=False)
+    return _begin_reduce(source_refs(refs, "reduce"), op, count, deterministic, everywhere=False)
 
 
 def allreduce(
@@ -67,7 +67,7 @@ def allreduce(
     Raises:  as `reduce`.
     Cost:    with n nodes, 2 (n - 1) / n of the bytes through each.
     """
-    return _reduced(source_refs(refs, "allreduce"), op, count, deterministic, everywhere=True)
+    return _begin_reduce(source_refs(refs, "allreduce"), op, count, deterministic, everywhere=True)
 
 
 def reduce_scatter(
@@ -88,7 +88,7 @@ def reduce_scatter(
     """
     sources = source_refs(refs, "reduce_scatter")
     return [
-        _reduced(sources, op, None, deterministic, everywhere=True, reader=index)
+        _begin_reduce(sources, op, None, deterministic, everywhere=True, reader=index)
         for index in range(len(sources))
     ]
 
@@ -102,7 +102,7 @@ def gather(refs: Sequence[Ref]) -> Ref:
     Raises:  on get: what the first failing source raised.
     Cost:    the reader's node receives each source once.
     """
-    return _gathered(refs, "gather")
+    return _begin_gather(refs, "gather")
 
 
 def allgather(refs: Sequence[Ref]) -> Ref:
@@ -110,10 +110,10 @@ def allgather(refs: Sequence[Ref]) -> Ref:
 
     The two differ in name only, because each node that gets the result reads it at that moment.
     """
-    return _gathered(refs, "allgather")
+    return _begin_gather(refs, "allgather")
 
 
-def _reduced(
+def _begin_reduce(
     sources: list[Ref],
     op: Any,
     count: Any,
@@ -130,16 +130,16 @@ def _reduced(
         reader,
     )
     here = attachment()
-    return _awaited(here, lambda steward, caller: steward.reduce.remote(sources, how, caller))
+    return _call_steward(here, lambda steward, caller: steward.reduce.remote(sources, how, caller))
 
 
-def _gathered(refs: Sequence[Ref], taker: str) -> Ref:
+def _begin_gather(refs: Sequence[Ref], taker: str) -> Ref:
     sources = source_refs(refs, taker)
     here = attachment()
-    return _awaited(here, lambda steward, caller: steward.gather.remote(sources, caller))
+    return _call_steward(here, lambda steward, caller: steward.gather.remote(sources, caller))
 
 
-def _awaited(here: Attachment, call: Callable[[Any, str], Ref]) -> Ref:
+def _call_steward(here: Attachment, call: Callable[[Any, str], Ref]) -> Ref:
     """Call the steward, and return the answer's ref; this process reads bare sources for it."""
     steward, caller = here.steward_for_call()
     result = call(steward, caller)
