@@ -137,7 +137,7 @@ def raylet_pid() -> int:
 
 
 def raylet_user() -> int:
-    """Return the user of this node's raylet, who is also that of its workers and actors."""
+    """Return the user as which this node's raylet runs, and its workers and actors."""
     return _raylet_credentials()[1]
 
 

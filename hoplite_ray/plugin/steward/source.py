@@ -53,7 +53,7 @@ def _read_error(message: bytes) -> BaseException:
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """A source and its result. Only this refers to its ref, so that `drop_refs` drops the last one."""
+    """A source and its result. Only this refers to its ref, so `drop_refs` drops the last one."""
 
     index: int
     ref: Ref | None
