@@ -19,7 +19,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_AUTH_MODE ?= disabled
 
 .PHONY: demo test verify flakes record bench pictures docs fix fast simulate fuzz install \
-  tests-built native-built clean
+  tests-built native-built clean always
 
 # The main job: asynchronous SGD with a parameter server. Options by ARGS, as in ARGS=--plain.
 demo: $(ready)/package $(if $(findstring --torch,$(ARGS)),$(venv)/.torch)
@@ -120,7 +120,14 @@ $(venv)/.dev: $(venv)/.build
 	uv pip install --quiet --requirements pyproject.toml --extra examples --group dev
 	touch $@
 
+# The editable install maps each module to its file, so a module that has moved is installed again.
+$(ready)/modules: always
+	mkdir -p $(@D)
+	find -L hoplite_ray -name '*.py' | sort > $@.new
+	cmp -s $@.new $@ || cp $@.new $@
+
 # An import builds nothing: thousands of processes would each look whether there is something to do.
-$(ready)/package: CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h') $(venv)/.build
+$(ready)/package: CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h') $(venv)/.build \
+  $(ready)/modules
 	python -m pip install --quiet --no-build-isolation --editable '.[examples]'
 	touch $@

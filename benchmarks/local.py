@@ -26,7 +26,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 import hoplite_ray as hop
-from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.store import new_id
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -41,14 +41,15 @@ from hoplite_ray.errors import (
     WorldTimeoutError,
     WrongTypeError,
 )
-from hoplite_ray.plugin.joining import install as _install_joining
+from hoplite_ray.plugin.hooks.joining import install as _install_joining
 
 if TYPE_CHECKING:
     from hoplite_ray.config import Config
     from hoplite_ray.pending import Reduction
-    from hoplite_ray.plugin.api import array, delete, empty, get, put, wait
-    from hoplite_ray.plugin.array import Array
-    from hoplite_ray.plugin.awaiting import (
+    from hoplite_ray.plugin.handle.array import Array
+    from hoplite_ray.plugin.hooks.flag import runtime_env
+    from hoplite_ray.plugin.surface.api import array, delete, empty, get, put, wait
+    from hoplite_ray.plugin.surface.awaiting import (
         allgather_async,
         allreduce_async,
         array_async,
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
         sources_async,
         wait_async,
     )
-    from hoplite_ray.plugin.combining import (
+    from hoplite_ray.plugin.surface.combining import (
         allgather,
         allreduce,
         gather,
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
         reduce_scatter,
         sources,
     )
-    from hoplite_ray.plugin.flag import runtime_env
     from hoplite_ray.refs import Layout
     from hoplite_ray.stats import NodeStats
     from hoplite_ray.store import Store, new_id
@@ -134,18 +134,18 @@ __all__ = [
 ]
 
 _PLUGIN = {
-    "api": ("array", "delete", "empty", "get", "put", "wait"),
-    "array": ("Array",),
-    "awaiting": (
+    "surface.api": ("array", "delete", "empty", "get", "put", "wait"),
+    "handle.array": ("Array",),
+    "surface.awaiting": (
         *("array_async", "delete_async", "empty_async", "get_async", "put_async", "wait_async"),
         *("allgather_async", "allreduce_async", "gather_async", "reduce_async"),
         *("reduce_scatter_async", "sources_async"),
     ),
-    "combining": (
+    "surface.combining": (
         *("allgather", "allreduce", "gather"),
         *("reduce", "reduce_scatter", "sources"),
     ),
-    "flag": ("runtime_env",),
+    "hooks.flag": ("runtime_env",),
 }
 
 _HOMES = {

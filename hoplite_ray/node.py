@@ -341,7 +341,8 @@ def _record(options: NodeOptions, own: Member) -> dict[str, Any]:
 def _view_store(options: NodeOptions) -> ViewStore | None:
     if options.gcs_address is None:
         return None
-    from hoplite_ray.plugin.seams import RayViewStore  # imports ray, which nothing else here needs
+    # Imports ray, which nothing else here needs.
+    from hoplite_ray.plugin.seams.table import RayViewStore
 
     return TableViews(RayViewStore(options.gcs_address))
 
@@ -354,8 +355,8 @@ async def _is_taken_away(options: NodeOptions) -> bool:
     """
     if options.gcs_address is None:
         return False
-    from hoplite_ray.plugin.seams import drained_nodes
-    from hoplite_ray.plugin.start import node_number
+    from hoplite_ray.plugin.node.start import node_number
+    from hoplite_ray.plugin.seams.core import drained_nodes
 
     asked = asyncio.to_thread(drained_nodes, options.gcs_address, _ASK_S)
     try:

@@ -18,7 +18,7 @@ import numpy as np
 
 import hoplite_ray
 from hoplite_ray import Store
-from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.serve import gpu_arrays, metrics
 from hoplite_ray.serve.failures import unsendable
 from hoplite_ray.serve.frames import Message, framed, unframed

@@ -144,7 +144,7 @@ def _ask_ray(address: str | None, timeout_s: float) -> dict[str, Any]:
     It says when it has imported Ray, which takes as long as the machine is busy: the limit counts
     from then on.
     """
-    command = [sys.executable, "-m", "hoplite_ray.plugin.discovery", *filter(None, [address])]
+    command = [sys.executable, "-m", "hoplite_ray.plugin.node.discovery", *filter(None, [address])]
     where = address or os.environ.get("RAY_ADDRESS") or "this machine"
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, bufsize=0) as process:

@@ -1,6 +1,6 @@
 """Where the next view is committed: one view follows another, whoever proposes what.
 
-With Ray that is one key per epoch of the GCS key-value store (`TableViews`, plugin/seams.py).
+With Ray that is one key per epoch of the GCS key-value store (`TableViews`, plugin/seams/table.py).
 Without Ray the members of the newest view vote (`VotedViews`, design decision 8).
 
 A quorum is more than half of a view's members, or exactly half of them, the candidate among these,

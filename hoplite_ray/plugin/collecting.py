@@ -1,38 +1,8 @@
-"""One pending gather: a coroutine of the steward that waits for the handles of all sources.
+"""A name that pickles on disk may have: of the class of a gather's result.
 
-No byte moves for it: whoever gets the result pulls the sources, through their broadcast trees.
+The code is in handle/messages.py.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
-from hoplite_ray.plugin.array import Array
-from hoplite_ray.plugin.seams import Ref
-from hoplite_ray.plugin.source import Source, TakeBare, resolve
-
-
-class Gathered(list[Array]):
-    """A gather's result: the Arrays of its sources, in their order. hop.get takes their values."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Gathered, (list(self),)
-
-
-async def run_gather(refs: list[Ref], take_bare: TakeBare) -> Gathered:
-    """The handles of all sources; raises what the first failing one raised."""
-    arrivals: asyncio.Queue[Source] = asyncio.Queue()
-    sources = [Source(index, ref) for index, ref in enumerate(refs)]
-    waits = [asyncio.create_task(resolve(source, arrivals, take_bare)) for source in sources]
-    try:
-        for _ in sources:
-            arrived = await arrivals.get()
-            if arrived.failure is not None:
-                raise arrived.failure
-        return Gathered(source.handle for source in sources if source.handle is not None)
-    finally:
-        for wait in waits:
-            wait.cancel()
-        for source in sources:
-            source.let_go()
+from hoplite_ray.plugin.handle.messages import Gathered as Gathered

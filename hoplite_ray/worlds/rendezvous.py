@@ -240,7 +240,7 @@ def own_address(meet_at: Rendezvous | str | None) -> str:
         if name not in _UNSPECIFIED:
             return own
     if ray_runs():
-        from hoplite_ray.plugin import seams
+        from hoplite_ray.plugin.seams import core as seams
 
         if not seams.is_client():
             return seams.node_address()
@@ -273,6 +273,6 @@ def rays() -> ClosedRendezvous:
             'join needs to know where members meet: give rendezvous="tcp://ADDRESS:PORT", or an '
             "object with async set and get, or call ray.init() first"
         )
-    from hoplite_ray.plugin.rendezvous import RayRendezvous
+    from hoplite_ray.plugin.groups.rendezvous import RayRendezvous
 
     return RayRendezvous()

@@ -46,7 +46,6 @@ WORDINGS = (
     ({"plan", "wire"}, re.compile(r"\bthrow\b|\btry\s*\{"), "operating errors are values"),
 )
 
-SERVE = "serve_integration"
 MAY_IMPORT_RAY = re.compile(r"hoplite_ray/plugin/|serve_integration/|examples/|benchmarks/|tests/")
 
 
@@ -131,58 +130,6 @@ def imports(tree: Tree) -> list[str]:
                 if path.startswith("serve_integration/") and name.startswith("hoplite_ray._"):
                     found.append(f"{path}: serve_integration uses public names only, not {name}")
     return found
-
-
-def circles(tree: Tree) -> list[str]:
-    """Modules that wait for each other while they are imported: which comes first would matter."""
-    paths = {name: path for path in tree.shipped for name in _names(path)}
-    waits = {path: _waited_for(tree, path, paths) for path in tree.shipped}
-    found = []
-    while waits:  # those that wait for none that is left go
-        ready = {path for path, needed in waits.items() if not needed & waits.keys()}
-        if not ready:
-            found.append(f"{', '.join(sorted(_in_circles(waits)))}: import each other")
-            break
-        waits = {path: needed for path, needed in waits.items() if path not in ready}
-    return found
-
-
-def _in_circles(waits: dict[str, set[str]]) -> set[str]:
-    """Of modules that wait for each other, or for such ones: without the latter."""
-    while unneeded := waits.keys() - set().union(*waits.values()):
-        waits = {path: needed for path, needed in waits.items() if path not in unneeded}
-    return set(waits)
-
-
-def _names(path: str) -> list[str]:
-    """The names under which a file is imported; the serve package is a link to its folder."""
-    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    folder, _, rest = name.partition(".")
-    return [name, f"hoplite_ray.serve.{rest}".rstrip(".")] if folder == SERVE else [name]
-
-
-def _waited_for(tree: Tree, path: str, paths: dict[str, str]) -> set[str]:
-    """The files whose end a module's import waits for; a package's, if it takes names of that."""
-    found = set()
-    for node in _at_import(ast.parse(tree.read(path)).body):
-        names = [alias.name for alias in node.names]
-        if isinstance(node, ast.ImportFrom):
-            modules = [f"{node.module}.{name}" for name in names]
-            names = [name if name in paths else str(node.module) for name in modules]
-        found |= {paths[name] for name in names if name in paths}
-    return found - {path}
-
-
-def _at_import(body: list[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
-    """The imports that are made when a module is imported."""
-    for node in body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield node
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            yield from _at_import(node.orelse)
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            for field in ("body", "handlers", "orelse", "finalbody"):
-                yield from _at_import(getattr(node, field, []))
 
 
 def _imported(node: ast.AST) -> list[str]:

@@ -20,6 +20,7 @@ from tests.house import (
     parties,
     purity,
     readme,
+    rooms,
     sizes,
     stub,
     text,
@@ -31,6 +32,7 @@ from tests.house.tree import sample
 Files = dict[str, str]
 
 INCLUDES = "native/plan/messages.h"
+DUTIES = "hoplite_ray.plugin.steward.steward"
 LONG_BODY = "  x += 1;\n" * 70
 README_GOOD = "## Set up\n\n```sh\nmake demo\nmake test  # the gate\n```\n"
 MAKEFILE = "demo:\ntest: demo\n"
@@ -116,32 +118,89 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (layers.wordings, {"native/wire/a.cc": "throw 1;\n"}, {"native/node/a.cc": "throw 1;\n"}),
     (
-        layers.circles,
+        rooms.arrows,
         {
-            "hoplite_ray/a.py": "from hoplite_ray import b\n",
-            "hoplite_ray/b.py": "try:\n    from hoplite_ray.a import x\nfinally:\n    pass\n",
+            "hoplite_ray/plugin/seams/core.py": "def f():\n    from hoplite_ray import plugin\n"
+            "    from hoplite_ray.plugin.node import start\n",
+            "hoplite_ray/plugin/node/start.py": "",
         },
         {
-            "hoplite_ray/__init__.py": "from hoplite_ray.a import x\n",
-            "hoplite_ray/a.py": "from hoplite_ray import b\n",
-            "hoplite_ray/b.py": "def f():\n    from hoplite_ray.a import x\n",
+            "hoplite_ray/plugin/seams/core.py": "",
+            "hoplite_ray/plugin/node/start.py": "from hoplite_ray.plugin.seams.core import x\n",
         },
     ),
     (
-        layers.circles,
+        rooms.arrows,
+        {
+            "hoplite_ray/plugin/node/start.py": "import_module('hoplite_ray.plugin.hooks.flag')\n",
+            "hoplite_ray/plugin/hooks/flag.py": "",
+        },
+        {
+            "hoplite_ray/plugin/hooks/flag.py": "from ..node import start\n",
+            "hoplite_ray/plugin/node/start.py": "",
+        },
+    ),
+    (
+        rooms.arrows,
+        {"hoplite_ray/plugin/steward_client/client.py": "from hoplite_ray import x\n"}
+        | {"hoplite_ray/__init__.py": "x = 1\n"},
+        {"hoplite_ray/plugin/steward_client/client.py": f"import_module({DUTIES!r})\n"}
+        | {"hoplite_ray/plugin/steward/steward.py": ""},
+    ),
+    (rooms.arrows, {"hoplite_ray/plugin/a.py": ""}, {"hoplite_ray/plugin/array.py": ""}),
+    (
+        rooms.cycles,
+        {
+            "hoplite_ray/a.py": "from hoplite_ray import b\n",
+            "hoplite_ray/b.py": "def f():\n    from hoplite_ray.a import x\n",
+        },
+        {
+            "hoplite_ray/__init__.py": "from hoplite_ray.a import x\n",
+            "hoplite_ray/a.py": "from hoplite_ray import _native, b\n",
+            "hoplite_ray/b.py": "if TYPE_CHECKING:\n    from hoplite_ray.a import x\n",
+            "hoplite_ray/_native.pyi": "",
+        },
+    ),
+    (
+        rooms.cycles,
         {
             "hoplite_ray/a.py": "import hoplite_ray.serve.b\n",
-            "serve_integration/b.py": "from hoplite_ray.a import x\n",
+            "serve_integration/b.py": "try:\n    from hoplite_ray.a import x\nfinally:\n    pass\n",
         },
+        {"hoplite_ray/a.py": "", "serve_integration/b.py": "from hoplite_ray.a import x\n"},
+    ),
+    (
+        rooms.folders,
+        {f"hoplite_ray/worlds/gpu/{n}.py": "" for n in range(13)},
+        {f"hoplite_ray/worlds/gpu/{name}.py": "" for name in ["__init__", *range(12)]},
+    ),
+    (
+        rooms.folders,
+        {f"native/client/{n}.cc": "" for n in range(13)},
+        {f"native/client/{n}{end}": "" for n in range(12) for end in (".h", ".cc", "_a_test.cc")},
+    ),
+    (
+        rooms.folders,
+        {f"native/plan/{n}.h": "" for n in range(12)},
+        {f"native/plan/{n}.h": "" for n in range(13)},
+    ),
+    (
+        rooms.doors,
+        {"hoplite_ray/plugin/node/start.py": ""},
         {
-            "hoplite_ray/a.py": "if TYPE_CHECKING:\n    import hoplite_ray.serve.b\n",
-            "serve_integration/b.py": "from hoplite_ray.a import x\n",
+            "hoplite_ray/plugin/node/__init__.py": '"""The node.  Start with start.py."""\n',
+            "hoplite_ray/plugin/node/start.py": "",
         },
+    ),
+    (
+        rooms.doors,
+        {"hoplite_ray/plugin/node/__init__.py": f'"""{"A sentence. " * 7}"""\n'},
+        {"hoplite_ray/plugin/node/__init__.py": f'"""{"A sentence. " * 6}"""\n'},
     ),
     (
         layers.imports,
         {"hoplite_ray/store.py": "def f():\n    import ray.util\n"},
-        {"hoplite_ray/plugin/seams.py": "import ray\n"},
+        {"hoplite_ray/plugin/seams/core.py": "import ray\n"},
     ),
     (
         layers.imports,

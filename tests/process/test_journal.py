@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.plugin.journal import Journal, Journals, Kind, Left, Record
+from hoplite_ray.plugin.process.journal import Journal, Kind, Record
+from hoplite_ray.plugin.steward.journals import Journals, Left
 
 GROWS_BYTES = 600  # ten records
 DIES = struct.Struct("<c28s")
@@ -70,9 +71,9 @@ def in_a_process_killed_at(call: int, run: Callable[[], None]) -> bool:
 def test_what_a_process_owns_at_its_death_is_orphaned(tmp_path: Path) -> None:
     journals = reader(tmp_path)
     owner = Journal(tmp_path)
-    owner.owned(named(1), 7)
-    owner.owned(named(2), 8)
-    owner.released(named(1))
+    owner.record_owned(named(1), 7)
+    owner.record_owned(named(2), 8)
+    owner.record_released(named(1))
     assert journals.of_the_dead() == Left(set(), {}, {}, [])
     assert not journals.is_dead(owner.process)
     owner.close()
@@ -90,7 +91,7 @@ def test_an_anchor_holds_its_object_when_its_maker_is_dead(tmp_path: Path) -> No
     journals = reader(tmp_path, live.__contains__)
     maker = Journal(tmp_path)
     for number in (0, 1, 2):
-        maker.anchored(named(number), named(10 + number), number)
+        maker.record_anchored(named(number), named(10 + number), number)
     maker.close()
     assert orphans(journals) == {named(2): 2}  # of an earlier steward
     assert len(os.listdir(tmp_path)) == 1
@@ -104,11 +105,11 @@ def test_the_files_stay_small(tmp_path: Path) -> None:
     journals = reader(tmp_path, live.__contains__)
     owner = Journal(tmp_path, GROWS_BYTES)
     for number in range(500):
-        owner.owned(named(number), 1)
+        owner.record_owned(named(number), 1)
         live.add(named(1000 + number))
-        owner.anchored(named(number), named(1000 + number), 1)
+        owner.record_anchored(named(number), named(1000 + number), 1)
         if number >= 5:
-            owner.released(named(number - 5))
+            owner.record_released(named(number - 5))
             assert journals.unbind(named(1000 + number - 5)) == (named(number - 5), 1)
             live.discard(named(1000 + number - 5))
         if number % 50 == 0:
@@ -128,11 +129,11 @@ def test_a_process_killed_anywhere_leaves_all_it_owns(tmp_path: Path, owned: int
     def run() -> None:
         journal = Journal(directory, GROWS_BYTES)
         for number in range(2 * owned):
-            journal.owned(named(number), 1)
+            journal.record_owned(named(number), 1)
             tell_write(tell, DIES.pack(b"+", named(number)))
             if number >= owned:
                 tell_write(tell, DIES.pack(b"-", named(number - owned)))
-                journal.released(named(number - owned))
+                journal.record_released(named(number - owned))
 
     tell_write, call = os.write, 0
     while True:
@@ -165,9 +166,9 @@ def test_nobody_who_lives_is_reported_dead(tmp_path: Path, looks: int) -> None:
     if child == 0:
         journal = Journal(tmp_path, GROWS_BYTES)
         for number in range(1 << 20):
-            journal.owned(named(number), 1)
+            journal.record_owned(named(number), 1)
             if number >= 5:
-                journal.released(named(number - 5))
+                journal.record_released(named(number - 5))
             if number == 5:
                 os.write(begun, b".")
             if number % 10 == 0:
@@ -199,7 +200,7 @@ def test_a_steward_killed_anywhere_leaves_all_that_anchors_hold(tmp_path: Path) 
         directory.mkdir()
         makers = [Journal(directory, GROWS_BYTES) for _ in range(2)]
         for number in range(30):
-            makers[number % 2].anchored(named(number), named(1000 + number), 1)
+            makers[number % 2].record_anchored(named(number), named(1000 + number), 1)
         makers[0].close()
         killed = in_a_process_killed_at(call, run)
         journals = reader(directory)  # of the next life, which knows none of those anchors
@@ -227,7 +228,7 @@ def test_files_that_a_process_died_of_beginning_are_removed(
 def test_a_child_does_not_keep_its_parents_journal(tmp_path: Path) -> None:
     journals = reader(tmp_path)
     owner = Journal(tmp_path)
-    owner.owned(named(1), 1)
+    owner.record_owned(named(1), 1)
     ended, end = os.pipe()
     ready, begun = os.pipe()
     child = os.fork()
@@ -250,13 +251,13 @@ def test_a_journal_without_room_says_so_and_stays_whole(
 ) -> None:
     journals = reader(tmp_path)
     owner = Journal(tmp_path)
-    owner.owned(named(1), 1)
+    owner.record_owned(named(1), 1)
     write = os.write
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", lambda to, data: write(to, data[: random.randrange(61)]))
         with pytest.raises(OSError, match="No space left"):
-            owner.owned(named(2), 1)
-    owner.owned(named(3), 1)
+            owner.record_owned(named(2), 1)
+    owner.record_owned(named(3), 1)
     owner.close()
     assert sorted(orphans(journals)) == [named(1), named(3)]
 
@@ -282,17 +283,17 @@ def test_a_disk_that_is_full_between_two_files_loses_nothing_and_stops_nobody(
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", scarce)
         for number in range(400):
-            owner.owned(named(number), 1)
+            owner.record_owned(named(number), 1)
             if number >= 5:
-                owner.released(named(number - 5))
+                owner.record_released(named(number - 5))
             if number % 40 == 0:
                 assert orphans(journals) == {} and journals.has_any()
     assert left == [0]
     for number in range(395, 400):
-        owner.released(named(number))
+        owner.record_released(named(number))
     assert orphans(journals) == {} and not journals.has_any()
     assert len([each for each in os.listdir(tmp_path) if owner.process in each]) == 1
-    owner.owned(named(400), 1)
+    owner.record_owned(named(400), 1)
     owner.close()
     assert orphans(journals) == {named(400): 1}
 
@@ -318,11 +319,11 @@ def test_a_disk_that_is_full_is_said_once_until_it_has_room(
         with monkeypatch.context() as patched:
             patched.setattr(os, "write", scarce)
             for number in range(100):
-                owner.owned(named(number), 1)
+                owner.record_owned(named(number), 1)
         assert [each.levelname for each in caplog.records] == ["WARNING"]
         assert "no next journal until there is room: [Errno 28]" in caplog.text
         for number in range(100):
-            owner.released(named(number))
+            owner.record_released(named(number))
         assert [each.levelname for each in caplog.records] == ["WARNING", "INFO"]
         assert "journals follow each other again" in caplog.text
     owner.close()

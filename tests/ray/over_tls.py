@@ -8,7 +8,7 @@ import numpy as np
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.process.attachment import attachment
 
 
 @ray.remote(num_cpus=0)

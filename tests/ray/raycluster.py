@@ -149,7 +149,7 @@ def cancel(ref: ray.ObjectRef[Any]) -> None:
 
 def is_gone(object_id: bytes) -> bool:
     """Whether nobody in the cluster has the object any more."""
-    from hoplite_ray.plugin.attachment import attachment
+    from hoplite_ray.plugin.process.attachment import attachment
 
     try:
         attachment().store.get(object_id, exists=True, timeout_s=5.0)

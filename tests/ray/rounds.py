@@ -16,7 +16,7 @@ import numpy as np
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin.start import NodePlace
+from hoplite_ray.plugin.node.start import NodePlace
 from hoplite_ray.stats import NodeStats
 from tests.ray.raycluster import LARGE
 

@@ -11,7 +11,7 @@ import numpy as np
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.stats import NodeStats
 from tests.ray.raycluster import eventually
 

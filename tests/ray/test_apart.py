@@ -14,10 +14,12 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin import flag, seams, value_seams
-from hoplite_ray.plugin.source import SourceError
-from hoplite_ray.plugin.steward import Steward
-from hoplite_ray.plugin.stewards import environment_apart, steward_on
+from hoplite_ray.plugin.process import job_options
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import values as value_seams
+from hoplite_ray.plugin.steward.source import SourceError
+from hoplite_ray.plugin.steward.steward import Steward
+from hoplite_ray.plugin.steward_client.client import steward_on, undo_environment
 from tests.ray.gates import Gate
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 
@@ -122,7 +124,7 @@ def test_a_steward_has_nothing_of_its_jobs_environment(cluster: RayCluster) -> N
     def look(_steward: Steward) -> tuple[dict[str, Any], dict[str, str], list[str], bool]:
         job = ray._private.worker.global_worker.core_worker.get_job_config()
         ours = ray.get_runtime_context().runtime_env
-        return ours, dict(os.environ), list(job.py_driver_sys_path), flag.is_given()
+        return ours, dict(os.environ), list(job.py_driver_sys_path), job_options.is_given()
 
     ours, variables, directories, is_given = ray.get(
         steward_on(node_here()).__ray_call__.remote(look)
@@ -139,7 +141,7 @@ def test_an_inherited_environment_is_taken_away_part_by_part(cluster: RayCluster
     class Inherits:
         def create(self) -> tuple[dict[str, Any], str | None, str | None]:
             context = ray.get_runtime_context()
-            apart = environment_apart(context.runtime_env)
+            apart = undo_environment(context.runtime_env)
             self.child = seams.create_actor(Child, [], apart)
             return ray.get(self.child.look.remote())  # type: ignore[no-any-return]
 
@@ -158,12 +160,12 @@ def test_an_inherited_environment_is_taken_away_part_by_part(cluster: RayCluster
 
 def test_an_environment_apart_keeps_no_key() -> None:
     given = {"pip": {"packages": ["x"]}, "working_dir": "gcs://y", "env_vars": {"A": "1"}}
-    assert environment_apart(given) == {
+    assert undo_environment(given) == {
         "pip": None,
         "working_dir": None,
         "env_vars": {"A": "${A}"},
     }
-    assert environment_apart({}) == {}
+    assert undo_environment({}) == {}
 
 
 def unread(ref: ray.ObjectRef[Any]) -> value_seams.Unread:
@@ -176,7 +178,7 @@ def unread(ref: ray.ObjectRef[Any]) -> value_seams.Unread:
 def test_a_value_is_made_of_the_names_that_are_given_and_else_not_at_all(
     cluster: RayCluster,
 ) -> None:
-    from hoplite_ray.plugin.source import _NAMES
+    from hoplite_ray.plugin.steward.source import _NAMES
 
     put = hop.put(np.ones(3))
     handle = value_seams.value_made_of(unread(put), _NAMES)

@@ -19,9 +19,9 @@ from ray.util import collective
 from ray.util.collective.types import Backend, ReduceOp
 
 import hoplite_ray as hop
-from hoplite_ray.plugin.attachment import attachment
-from hoplite_ray.plugin.roster import Member as Entry
-from hoplite_ray.plugin.seams import KeyValues
+from hoplite_ray.plugin.groups.roster import Member as Entry
+from hoplite_ray.plugin.process.attachment import attachment
+from hoplite_ray.plugin.seams.table import KeyValues
 from hoplite_ray.stats import NodeStats
 from tests.ray.lifetimes import directories
 from tests.ray.raycluster import LARGE, RayCluster, eventually

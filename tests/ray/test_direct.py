@@ -13,7 +13,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.process.attachment import attachment
 from tests.ray.direct_actors import (
     Actors,
     DiesOnce,
@@ -262,7 +262,7 @@ def test_a_result_is_fetched_into_tensors_that_are_there(actors: Actors) -> None
 
 
 def test_a_fetch_is_taken_back_by_abort_and_by_its_time_limit(cluster: RayCluster) -> None:
-    from hoplite_ray.plugin.transport import Carried, NumpyTransport
+    from hoplite_ray.plugin.direct.transport import Carried, NumpyTransport
 
     ref = ray.put(value_of("hoplite_numpy"), _tensor_transport="hoplite_numpy")
     transport = NumpyTransport()

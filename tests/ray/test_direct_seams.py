@@ -14,7 +14,7 @@ import ray.experimental.rdt.rdt_store
 from ray._private.serialization import SerializationContext
 from ray._private.worker import Worker
 
-from hoplite_ray.plugin import direct_seams
+from hoplite_ray.plugin.seams import direct as direct_seams
 from tests.ray.raycluster import RayCluster
 
 REPLACED: list[tuple[Any, str]] = [

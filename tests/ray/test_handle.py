@@ -11,7 +11,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin.array import PADDED_BYTES
+from hoplite_ray.plugin.handle.array import PADDED_BYTES
 from tests.ray.raycluster import LARGE, RayCluster, is_gone
 
 

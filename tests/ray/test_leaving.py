@@ -20,11 +20,13 @@ from ray.core.generated import autoscaler_pb2
 
 import hoplite_ray as hop
 from hoplite_ray.control.client import ControlClient
-from hoplite_ray.plugin import leaving, seams
-from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
-from hoplite_ray.plugin.attachment import attachment
-from hoplite_ray.plugin.start import NodePlace, node_name, running_node
-from hoplite_ray.plugin.stewards import steward_on
+from hoplite_ray.plugin.node.start import NodePlace, node_name, running_node
+from hoplite_ray.plugin.process.anchors import AnchorSupply
+from hoplite_ray.plugin.process.attachment import attachment
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.steward import leaving
+from hoplite_ray.plugin.steward_client.client import steward_on
+from hoplite_ray.plugin.steward_client.life import StewardLife
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 from tests.ray.rounds import Rounds, Worker, drain, living, stats_at
 
@@ -107,17 +109,17 @@ def take_away(cluster: RayCluster, *nodes: Any) -> None:
 
 def test_a_life_that_is_relied_on_does_not_end(tmp_path: Path) -> None:
     place = NodePlace("", tmp_path)
-    assert StewardLife.used(place) == 0
+    assert StewardLife.use(place) == 0
     life = StewardLife(place)
     assert not life.was_used()
     assert StewardLife.of(place) == 1
     assert not life.was_used()
-    assert StewardLife.used(place) == 1
+    assert StewardLife.use(place) == 1
     assert life.was_used()
     assert not life.was_used()
 
     seen: queue.SimpleQueue[int] = queue.SimpleQueue()
-    user = threading.Thread(target=lambda: seen.put(StewardLife.used(place)))
+    user = threading.Thread(target=lambda: seen.put(StewardLife.use(place)))
     with life.ending():
         user.start()
         assert eventually(life.was_used)  # so it does not end

@@ -16,11 +16,11 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin import holding
-from hoplite_ray.plugin.anchors import AnchorSupply
-from hoplite_ray.plugin.attachment import attachment
-from hoplite_ray.plugin.holding import Holdings, hold
-from hoplite_ray.plugin.lifetime import Reaper
+from hoplite_ray.plugin.handle import holding
+from hoplite_ray.plugin.handle.holding import Holdings, hold
+from hoplite_ray.plugin.process.anchors import AnchorSupply
+from hoplite_ray.plugin.process.attachment import attachment
+from hoplite_ray.plugin.process.reaper import Reaper
 from hoplite_ray.store import new_id
 from tests.ray.gates import Gate
 from tests.ray.lifetimes import Canary, await_end, canary

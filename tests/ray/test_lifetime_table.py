@@ -12,7 +12,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin.attachment import attachment
+from hoplite_ray.plugin.process.attachment import attachment
 from tests.ray.lifetimes import VERBS, Bench, Crew, Job, Row, await_end, expect, make
 from tests.ray.raycluster import RayCluster, eventually
 

@@ -16,8 +16,8 @@ import hoplite_ray as hop
 from hoplite_ray import _native
 from hoplite_ray.config import Config, Memory
 from hoplite_ray.errors import ControlError, WireVersionMismatchError
-from hoplite_ray.plugin import start
-from hoplite_ray.plugin.start import NodePlace, RunningNode, ensure_node
+from hoplite_ray.plugin.node import start
+from hoplite_ray.plugin.node.start import NodePlace, RunningNode, ensure_node
 from hoplite_ray.stats import NodeStats
 from tests.ray.raycluster import ARENA_BYTES, LARGE, RayCluster, eventually
 
@@ -27,7 +27,7 @@ class Client:
     """A process that attaches, and says to what."""
 
     def attach(self) -> tuple[int, str]:
-        from hoplite_ray.plugin.attachment import attachment
+        from hoplite_ray.plugin.process.attachment import attachment
 
         hop.array(np.ones(3))
         directory = attachment().place.directory
@@ -37,7 +37,7 @@ class Client:
         return hop.array(np.ones(LARGE, np.float32))
 
     def life(self) -> int:
-        from hoplite_ray.plugin.attachment import attachment
+        from hoplite_ray.plugin.process.attachment import attachment
 
         return attachment().node_life
 

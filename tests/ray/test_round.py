@@ -171,7 +171,7 @@ def test_a_driver_makes_arrays_for_tasks(cluster: RayCluster) -> None:
 def test_a_task_that_is_retried_puts_the_same_object_again(cluster: RayCluster) -> None:
     @ray.remote(max_retries=2, num_cpus=0)
     def dies_once() -> tuple[hop.Array, bytes]:
-        from hoplite_ray.plugin import seams
+        from hoplite_ray.plugin.seams import core as seams
 
         made = hop.array(np.full(LARGE, seams.attempt_number(), np.float32))
         if seams.attempt_number() == 0:

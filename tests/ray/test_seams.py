@@ -15,7 +15,8 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import table
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 
 
@@ -280,7 +281,7 @@ def test_memory_threshold_is_rays(cluster: RayCluster) -> None:
 
 
 def test_key_values_keep_the_first(cluster: RayCluster) -> None:
-    values = seams.KeyValues(ray.get_runtime_context().gcs_address)
+    values = table.KeyValues(ray.get_runtime_context().gcs_address)
     assert values.read("seam") is None
     assert values.put_if_absent("seam", b"first") == b"first"
     assert values.put_if_absent("seam", b"second") == b"first"
@@ -293,7 +294,7 @@ def test_key_values_keep_the_first(cluster: RayCluster) -> None:
 
 def test_view_store_takes_each_epoch_once(cluster: RayCluster) -> None:
     address = ray.get_runtime_context().gcs_address
-    one, other = (seams.RayViewStore(address, prefix="seam-view") for _ in range(2))
+    one, other = (table.RayViewStore(address, prefix="seam-view") for _ in range(2))
     assert one.read() == (0, b"")
     assert one.compare_and_set(1, b"a")
     assert not other.compare_and_set(1, b"b")
@@ -302,7 +303,7 @@ def test_view_store_takes_each_epoch_once(cluster: RayCluster) -> None:
         assert other.compare_and_set(epoch, b"%d" % epoch)
     assert not one.compare_and_set(18, b"old")
     assert one.read() == (19, b"19")
-    kept = seams.KeyValues(address).keys("seam-view/")
+    kept = table.KeyValues(address).keys("seam-view/")
     assert 1 < len(kept) < 19  # the newest few stay for readers that are late
 
 
@@ -321,7 +322,7 @@ def test_a_worker_is_alive_until_its_process_or_its_node_is_dead(cluster: RayClu
 
 
 def test_a_key_is_written_over(cluster: RayCluster) -> None:
-    values = seams.KeyValues(ray.get_runtime_context().gcs_address)
+    values = table.KeyValues(ray.get_runtime_context().gcs_address)
     values.write("written", b"once")
     values.write("written", b"twice")
     assert values.read("written") == b"twice"

@@ -10,7 +10,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin.seams import known_refs
+from hoplite_ray.plugin.seams.core import known_refs
 from tests.ray.gates import Gate
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 

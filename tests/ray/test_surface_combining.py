@@ -10,7 +10,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin.start import NodePlace
+from hoplite_ray.plugin.node.start import NodePlace
 from tests.ray.gates import Gate
 from tests.ray.raycluster import LARGE, RayCluster, cancel, eventually, is_gone
 from tests.ray.surface_values import KINDS, assert_same, needs_torch, value_of

@@ -92,7 +92,7 @@ def test_many_threads_may_seal(cluster: RayCluster) -> None:
 
 
 def test_what_is_never_sealed_goes_with_its_handle(cluster: RayCluster) -> None:
-    from hoplite_ray.plugin.attachment import attachment
+    from hoplite_ray.plugin.process.attachment import attachment
 
     array = hop.empty(LARGE)
     array[:] = 1

@@ -23,8 +23,8 @@ import ray
 import hoplite_ray as hop
 from hoplite_ray import _native
 from hoplite_ray.errors import UnauthenticatedError
-from hoplite_ray.plugin.attachment import attachment
-from hoplite_ray.plugin.start import NodePlace, ensure_node
+from hoplite_ray.plugin.node.start import NodePlace, ensure_node
+from hoplite_ray.plugin.process.attachment import attachment
 from tests.conftest import processes_of_run
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 

@@ -176,7 +176,7 @@ def test_consumers_of_a_pending_reduce_never_starve_its_producers(cluster: RayCl
 
     @ray.remote(max_retries=3, **two_cpus)
     def dies_once(value: float) -> hop.Array:
-        from hoplite_ray.plugin import seams
+        from hoplite_ray.plugin.seams import core as seams
 
         if seams.attempt_number() == 0:
             os._exit(1)

@@ -11,7 +11,8 @@ import pytest
 import ray
 
 from hoplite_ray import worlds
-from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import table
 from tests.ray.raycluster import RayCluster, eventually
 
 
@@ -73,7 +74,7 @@ def test_actors_meet_by_ray_and_replace_one_that_died(cluster: RayCluster) -> No
 
 def test_a_world_that_was_left_leaves_nothing_in_ray(cluster: RayCluster) -> None:
     """Case review_08."""
-    values = seams.KeyValues(ray.get_runtime_context().gcs_address)
+    values = table.KeyValues(ray.get_runtime_context().gcs_address)
 
     def records() -> list[str]:
         return [each for each in values.keys("world/") if each.endswith("/to%20be%20left")]
@@ -93,7 +94,7 @@ def test_a_world_that_was_left_leaves_nothing_in_ray(cluster: RayCluster) -> Non
 
 def test_a_dead_rank_0s_record_goes_when_another_world_is_joined(cluster: RayCluster) -> None:
     """Case review_08."""
-    values = seams.KeyValues(ray.get_runtime_context().gcs_address)
+    values = table.KeyValues(ray.get_runtime_context().gcs_address)
 
     def has_record() -> bool:
         return any(each.endswith("/dies") for each in values.keys("world/"))

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from hoplite_ray.errors import GetTimeoutError, HopliteError
-from hoplite_ray.plugin import anchors
-from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
-from hoplite_ray.plugin.start import NodePlace
+from hoplite_ray.plugin.node.start import NodePlace
+from hoplite_ray.plugin.process import anchors
+from hoplite_ray.plugin.process.anchors import AnchorSupply
+from hoplite_ray.plugin.steward_client.life import StewardLife
 
 TAKERS = 40  # more than one call to the steward brings
 
@@ -63,7 +64,7 @@ def test_more_wait_at_once_than_one_call_brings(
     def answer() -> tuple[int, list[int]]:
         return life.number, [next(names) for _ in range(anchors._ANCHORS_PER_CALL)]
 
-    monkeypatch.setattr(some, "_asked", all_wait(some, answer))
+    monkeypatch.setattr(some, "_ask", all_wait(some, answer))
     with ThreadPoolExecutor(TAKERS) as pool:
         taken = list(pool.map(lambda _: some.take(), range(TAKERS)))
     assert len(set(taken)) == TAKERS
@@ -81,7 +82,7 @@ def test_who_waits_while_a_call_fails_is_served_by_the_next(
             raise told
         return told
 
-    monkeypatch.setattr(some, "_asked", all_wait(some, answer))
+    monkeypatch.setattr(some, "_ask", all_wait(some, answer))
 
     def take(_: int) -> str:
         try:
@@ -107,7 +108,7 @@ def test_a_call_that_failed_while_no_taker_waited_fails_no_later_taker(
             raise OSError("no")
         return life.number, [next(names) for _ in range(anchors._ANCHORS_PER_CALL)]
 
-    monkeypatch.setattr(some, "_asked", answer)
+    monkeypatch.setattr(some, "_ask", answer)
     for _ in range(3 * anchors._ANCHORS_PER_CALL):
         some.take()
         with some._refilling:
@@ -120,7 +121,7 @@ def test_a_limit_of_the_callers_own_ends_the_wait(
 ) -> None:
     some, _ = supply
     answered = threading.Event()
-    monkeypatch.setattr(some, "_asked", answered.wait)
+    monkeypatch.setattr(some, "_ask", answered.wait)
     with pytest.raises(GetTimeoutError, match=r"not answered for 0.01 s"):
         some.take(0.01)
     monkeypatch.setattr(anchors, "_TAKE_S", 0.02)

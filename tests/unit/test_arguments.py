@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.plugin import awaiting, seams
-from hoplite_ray.plugin.arguments import deadline_of
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.surface import awaiting
+from hoplite_ray.plugin.surface.arguments import deadline_of
 
 
 def test_an_infinite_limit_is_none() -> None:
@@ -103,7 +104,7 @@ def test_the_first_failure_ends_the_other_waits(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(awaiting, "_ray_value", value)
     monkeypatch.setattr(awaiting, "need_ray", lambda: None)
-    monkeypatch.setattr(awaiting, "unfinished", lambda refs: refs)
+    monkeypatch.setattr(awaiting, "find_unfinished", lambda refs: refs)
 
     async def program() -> None:
         refs: Any = ["first", "bad", "last"]

@@ -10,7 +10,7 @@ import pytest
 import ray
 
 import hoplite_ray as hop
-from hoplite_ray.plugin import awaiting, combining
+from hoplite_ray.plugin.surface import awaiting, combining
 
 REFS = [ray.ObjectRef(bytes([each]) * 28, skip_adding_local_ref=True) for each in (1, 2)]
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from hoplite_ray.errors import WrongTypeError
-from hoplite_ray.plugin import bare
-from hoplite_ray.plugin.bare import BareSources
-from hoplite_ray.plugin.source import Source
+from hoplite_ray.plugin.steward import bare_sources
+from hoplite_ray.plugin.steward.bare_sources import BareSources
+from hoplite_ray.plugin.steward.source import Source
+from hoplite_ray.plugin.surface import bare_reader
 
 
 def source() -> Any:
@@ -21,11 +22,11 @@ def source() -> Any:
 
 
 def meet(sources: BareSources, caller: str = "us") -> asyncio.Task[Any]:
-    return asyncio.ensure_future(sources.taken(caller, b"answer", source(), "node", True))
+    return asyncio.ensure_future(sources.have_read(caller, b"answer", source(), "node", True))
 
 
 async def asked_first(sources: BareSources) -> tuple[Any, asyncio.Task[Any]]:
-    asked = asyncio.ensure_future(sources.next_of("us"))
+    asked = asyncio.ensure_future(sources.next_for("us"))
     await asyncio.sleep(0)
     met = meet(sources)
     return await asked, met
@@ -34,7 +35,7 @@ async def asked_first(sources: BareSources) -> tuple[Any, asyncio.Task[Any]]:
 async def asked_later(sources: BareSources) -> tuple[Any, asyncio.Task[Any]]:
     met = meet(sources)
     await asyncio.sleep(0)
-    return await sources.next_of("us"), met
+    return await sources.next_for("us"), met
 
 
 @pytest.mark.parametrize("order", [asked_first, asked_later])
@@ -68,13 +69,13 @@ def test_a_question_ends_with_a_call_of_the_caller_or_after_a_time(
 ) -> None:
     async def run() -> None:
         sources = BareSources()
-        asked = asyncio.ensure_future(sources.next_of("us"))
+        asked = asyncio.ensure_future(sources.next_for("us"))
         await asyncio.sleep(0)
-        sources.look("others")
-        sources.look("us")
+        sources.wake("others")
+        sources.wake("us")
         assert await asked == []
-        monkeypatch.setattr(bare, "_POLL_S", 0.0)
-        assert await sources.next_of("us") == []
+        monkeypatch.setattr(bare_sources, "_POLL_S", 0.0)
+        assert await sources.next_for("us") == []
         assert not sources._asking
 
     asyncio.run(run())
@@ -110,22 +111,22 @@ def test_each_steward_is_asked_while_a_call_of_it_is_pending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends: list[Callable[[], None]] = []
-    monkeypatch.setattr(bare, "_readers", [])
-    monkeypatch.setattr(bare.seams, "on_settled", lambda result, end: ends.append(end))
-    monkeypatch.setattr(bare.seams, "answer_to", lambda ask, connection: ask())
+    monkeypatch.setattr(bare_reader, "_readers", [])
+    monkeypatch.setattr(bare_reader.seams, "on_settled", lambda result, end: ends.append(end))
+    monkeypatch.setattr(bare_reader.seams, "answer_to", lambda ask, connection: ask())
     here: Any = SimpleNamespace(connection=b"here")
     stewards = [Asked(), Asked()]
     try:
         for number, steward in enumerate(stewards):
             result: Any = SimpleNamespace(binary=lambda number=number: bytes([number]))
-            bare.attend(here, steward, "us", result)
+            bare_reader.attend(here, steward, "us", result)
             assert steward.is_asked.wait(10)
         stewards[0].is_asked.clear()
         assert stewards[0].is_asked.wait(10), "its call is pending still"
-        assert len(bare._readers) == 2
+        assert len(bare_reader._readers) == 2
     finally:
         for end in ends:
             end()
-    bare.attend(here, Asked(), "us", result)
-    assert len(bare._readers) == 2, "an idle one is used again"
+    bare_reader.attend(here, Asked(), "us", result)
+    assert len(bare_reader._readers) == 2, "an idle one is used again"
     ends[-1]()

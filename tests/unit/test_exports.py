@@ -47,7 +47,7 @@ def test_importing_it_needs_neither_ray_nor_numpy_nor_the_native_core() -> None:
 def test_the_backend_of_rays_collectives_may_be_imported_before_them() -> None:
     """Its first import is of ray.util.collective, whose import in turn has it join."""
     program = (
-        "import hoplite_ray.plugin.collective as ours\n"
+        "import hoplite_ray.plugin.groups.collective as ours\n"
         "from ray.util.collective.backend_registry import BackendRegistry\n"
         "assert BackendRegistry().get(ours.BACKEND) is ours.Collective"
     )

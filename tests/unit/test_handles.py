@@ -7,9 +7,10 @@ import pickle
 import numpy as np
 import pytest
 
-from hoplite_ray.plugin import array as arrays
-from hoplite_ray.plugin import seams
-from hoplite_ray.plugin.array import PADDED_BYTES, Array
+from hoplite_ray.plugin.handle import array as arrays
+from hoplite_ray.plugin.handle.array import PADDED_BYTES, Array
+from hoplite_ray.plugin.handle.messages import Gathered
+from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.refs import Layout
 
 TASK = bytes(24)
@@ -34,3 +35,17 @@ def test_a_result_of_many_handles_is_padded_once() -> None:
     one, fifty = (len(pickle.dumps(made(count))) for count in (1, 50))
     assert one > PADDED_BYTES
     assert (fifty - one) / 49 < 200
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "arguments", "value"),
+    [
+        ("hoplite_ray.plugin.array", "_taken", "(I5\nt", 5),
+        ("hoplite_ray.plugin.collecting", "Gathered", "((lt", Gathered()),
+    ],
+)
+def test_pickles_on_disk_are_read_by_the_names_in_them(
+    module: str, name: str, arguments: str, value: object
+) -> None:
+    found = pickle.loads(f"c{module}\n{name}\n{arguments}R.".encode())
+    assert (type(found), found) == (type(value), value)

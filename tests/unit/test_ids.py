@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from hoplite_ray.plugin import ids, seams
+from hoplite_ray.plugin.process import ids
+from hoplite_ray.plugin.seams import core as seams
 
 
 class Execution:

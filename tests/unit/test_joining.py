@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.plugin import joining
+from hoplite_ray.plugin.hooks import joining
 
 
 class ImportsAnother:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from hoplite_ray.errors import SystemFailureError
-from hoplite_ray.plugin import lifetime, publishing
+from hoplite_ray.plugin.process import reaper
+from hoplite_ray.plugin.steward import publishing
 from hoplite_ray.serve import discovery, metrics, outlet
 
 STAGE = ("application", "stage")
@@ -109,9 +110,9 @@ def test_a_reaper_ends_as_at_a_shutdown_when_ray_is_half_gone(
             return each
         raise AttributeError("'Worker' object has no attribute 'current_node_id'")
 
-    monkeypatch.setattr(lifetime.seams, "connection", connection)
-    monkeypatch.setattr(lifetime, "_LOOK_EVERY_S", 0.01)
-    reaper = lifetime.Reaper(lambda _: None, is_shut_down.set)
+    monkeypatch.setattr(reaper.seams, "connection", connection)
+    monkeypatch.setattr(reaper, "_LOOK_EVERY_S", 0.01)
+    some = reaper.Reaper(lambda _: None, is_shut_down.set)
     assert is_shut_down.wait(30)
-    reaper._thread.join(30)
-    assert not reaper._thread.is_alive()
+    some._thread.join(30)
+    assert not some._thread.is_alive()

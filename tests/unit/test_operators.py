@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hoplite_ray.plugin.leaves import converted, copied, read_only, to_numpy, to_tensor
-from hoplite_ray.plugin.operators import Operators
+from hoplite_ray.plugin.handle.leaves import converted, copied, read_only, to_numpy, to_tensor
+from hoplite_ray.plugin.handle.operators import Operators
 
 
 class Handle(Operators):

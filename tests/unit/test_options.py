@@ -13,7 +13,7 @@ from hoplite_ray.cli import options
 from hoplite_ray.cli.options import options_of
 from hoplite_ray.cli.places import Cluster, NoClusterError
 from hoplite_ray.config import DEFAULTS, Config
-from hoplite_ray.plugin import flag
+from hoplite_ray.plugin.process import job_options
 
 TOLD: dict[str, Any] = {
     "address": "10.0.0.1:6379",
@@ -92,8 +92,8 @@ def test_nodes_without_ray_have_no_options_of_a_cluster() -> None:
 
 
 def test_the_flag_goes_before_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flag, "_asked", Config(arena_bytes=1 << 30))
+    monkeypatch.setattr(job_options, "_asked", Config(arena_bytes=1 << 30))
     monkeypatch.setenv("HOPLITE_RAY_ARENA_BYTES", str(1 << 20))
     monkeypatch.setenv("HOPLITE_RAY_WHEN_FULL", "spill")
-    assert flag.asked() == Config(arena_bytes=1 << 30, when_full="spill")
-    assert flag.origins() == {"arena_bytes": "flag", "when_full": "HOPLITE_RAY_WHEN_FULL"}
+    assert job_options.asked() == Config(arena_bytes=1 << 30, when_full="spill")
+    assert job_options.origins() == {"arena_bytes": "flag", "when_full": "HOPLITE_RAY_WHEN_FULL"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hoplite_ray.config import Config
-from hoplite_ray.plugin.rails import chosen
+from hoplite_ray.plugin.node.rails import choose
 
 INTERFACES = {
     "lo": ["127.0.0.1", "::1"],
@@ -26,7 +26,7 @@ INTERFACES = {
     ],
 )
 def test_each_network_gives_one_rail_in_its_order(option: str | None, listens: list[str]) -> None:
-    assert [rail.listen for rail in chosen(option, "192.0.2.7", INTERFACES)] == listens
+    assert [rail.listen for rail in choose(option, "192.0.2.7", INTERFACES)] == listens
 
 
 @pytest.mark.parametrize(
@@ -37,18 +37,18 @@ def test_each_network_gives_one_rail_in_its_order(option: str | None, listens: l
     ],
 )
 def test_it_is_said_which_interface_and_why(option: str | None, why: str) -> None:
-    assert chosen(option, "192.0.2.7", INTERFACES)[0].why == why
+    assert choose(option, "192.0.2.7", INTERFACES)[0].why == why
 
 
 def test_an_address_that_is_translated_is_taken_as_it_is() -> None:
-    assert chosen(None, "203.0.113.1", INTERFACES)[0].why.startswith("no interface: Ray's own")
+    assert choose(None, "203.0.113.1", INTERFACES)[0].why.startswith("no interface: Ray's own")
 
 
 def test_a_network_that_the_machine_is_not_in_is_named_with_those_that_it_is_in() -> None:
     with pytest.raises(
         ValueError, match=r"no interface .* is in 10\.9\.0\.0/16.* ib0 10\.1\.0\.7,"
     ):
-        chosen("10.9.0.0/16", "192.0.2.7", INTERFACES)
+        choose("10.9.0.0/16", "192.0.2.7", INTERFACES)
 
 
 @pytest.mark.parametrize(

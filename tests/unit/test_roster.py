@@ -7,15 +7,16 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from hoplite_ray.plugin import seams
-from hoplite_ray.plugin.roster import Meeting
+from hoplite_ray.plugin.groups.roster import Meeting
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import table
 
 TABLE: dict[str, bytes] = {}
 ALIVE: set[str] = set()
 
 
 class Table:
-    """As seams.KeyValues."""
+    """As table.KeyValues."""
 
     def __init__(self, address: str) -> None:
         self.write, self.read = TABLE.__setitem__, TABLE.get
@@ -31,7 +32,7 @@ class Table:
 def _table(monkeypatch: pytest.MonkeyPatch) -> None:
     TABLE.clear()
     ALIVE.clear()
-    monkeypatch.setattr(seams, "KeyValues", Table)
+    monkeypatch.setattr(table, "KeyValues", Table)
     monkeypatch.setattr(seams, "is_worker_alive", lambda worker, node: worker in ALIVE)
 
 
@@ -49,8 +50,8 @@ def test_what_the_dead_left_goes_when_any_other_group_meets(
     """Case t11."""
     first, second = (of(monkeypatch, "lonely", rank, 2, f"worker-{rank}") for rank in (0, 1))
     for each in (first, second):
-        each._say(seen="")
-    first._list()
+        each._write_entry(seen="")
+    first._write_list()
     left = {f"collective/n/lonely/{key}" for key in ("0", "1", "list")}
     other = of(monkeypatch, "other", 0, 1, "other")
     other.members(60)
@@ -67,8 +68,8 @@ def test_an_entry_that_was_taken_for_its_predecessors_is_written_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     member = of(monkeypatch, "group", 1, 2, "worker")
-    member._say(seen="")
+    member._write_entry(seen="")
     written = dict(TABLE)
     TABLE.clear()
-    member._listed()
+    member._read_list()
     assert written and written == TABLE

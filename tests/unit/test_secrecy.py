@@ -13,7 +13,9 @@ import ray
 from hoplite_ray._native import WorldPort
 from hoplite_ray.config import Config
 from hoplite_ray.errors import WorldError
-from hoplite_ray.plugin import flag, seams
+from hoplite_ray.plugin.process import job_options
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import table
 from hoplite_ray.worlds import nccl_meeting, secrecy
 from hoplite_ray.worlds.life import Life
 from hoplite_ray.worlds.members import Ability, Member, Record
@@ -40,8 +42,8 @@ def test_what_rays_cluster_has_counts(
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(secrecy, "ray_runs", lambda: True)
     monkeypatch.setattr(seams, "is_client", lambda: False)
-    monkeypatch.setattr(seams, "KeyValues", lambda address: values)
-    monkeypatch.setattr(flag, "asked", lambda: Config.from_options(asked))
+    monkeypatch.setattr(table, "KeyValues", lambda address: values)
+    monkeypatch.setattr(job_options, "asked", lambda: Config.from_options(asked))
     context = SimpleNamespace(gcs_address="here:1")
     monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
     assert secrecy.needs_encryption() is is_on

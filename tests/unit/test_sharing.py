@@ -18,12 +18,15 @@ import pytest
 
 from hoplite_ray.codec import encode
 from hoplite_ray.errors import GetTimeoutError, NodeLostError
-from hoplite_ray.plugin import attachment, fetching, seams, sharing
-from hoplite_ray.plugin.anchors import AnchorSupply, StewardLife
-from hoplite_ray.plugin.attachment import Attachment
-from hoplite_ray.plugin.fetching import PendingValue
-from hoplite_ray.plugin.sharing import SharedCall
-from hoplite_ray.plugin.start import NodePlace
+from hoplite_ray.plugin.handle import fetching
+from hoplite_ray.plugin.handle.fetching import PendingValue
+from hoplite_ray.plugin.node.start import NodePlace
+from hoplite_ray.plugin.process import attachment, sharing
+from hoplite_ray.plugin.process.anchors import AnchorSupply
+from hoplite_ray.plugin.process.attachment import Attachment
+from hoplite_ray.plugin.process.sharing import SharedCall
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.steward_client.life import StewardLife
 
 STORE = SimpleNamespace(is_alive=True)
 NOW = 0.0  # a deadline that has passed
@@ -145,11 +148,11 @@ def test_each_try_has_what_is_left_of_the_limit(monkeypatch: pytest.MonkeyPatch)
         lost(store, left_s)
 
     with pytest.raises(NodeLostError):
-        here._retried(lost, 7.0)
+        here._retry(lost, 7.0)
     assert left == [7.0, 4.0, 1.0]
     monkeypatch.setattr(fetching, "attachment", lambda deadline: here)
     with pytest.raises(NodeLostError):
-        asyncio.run(fetching.retried(lost_async, clock.now_s + 7.0))
+        asyncio.run(fetching.retry(lost_async, clock.now_s + 7.0))
     assert left[3:] == [7.0, 4.0, 1.0]
 
 
@@ -175,10 +178,10 @@ def test_limits_hold_while_a_steward_is_about_to_end(
     place = NodePlace("", tmp_path)
     life = StewardLife(place)
     supply = AnchorSupply(place, lambda: None)
-    monkeypatch.setattr(supply, "_asked", lambda: (life.number, ["anchor"] * 32))
+    monkeypatch.setattr(supply, "_ask", lambda: (life.number, ["anchor"] * 32))
     with life.ending():
-        assert StewardLife.used(place, timeout_s=0.0) is None
+        assert StewardLife.use(place, timeout_s=0.0) is None
         with pytest.raises(GetTimeoutError, match=r"not answered for 0.01 s"):
             supply.take(0.01)
-    assert StewardLife.used(place) == life.number
+    assert StewardLife.use(place) == life.number
     assert supply.take() == "anchor"

@@ -17,9 +17,10 @@ import pytest
 from hoplite_ray import node, node_options
 from hoplite_ray.cli import places
 from hoplite_ray.errors import NodeLostError
-from hoplite_ray.plugin import start
-from hoplite_ray.plugin.journal import Journal, Journals
-from hoplite_ray.plugin.start import NodePlace, RunningNode
+from hoplite_ray.plugin.node import start
+from hoplite_ray.plugin.node.start import NodePlace, RunningNode
+from hoplite_ray.plugin.process.journal import Journal
+from hoplite_ray.plugin.steward.journals import Journals
 
 MANY = 1100  # more than select takes
 
@@ -109,7 +110,7 @@ def test_a_node_between_two_lives_is_waited_for(
 
     monkeypatch.setattr(time, "sleep", next_life)
     with node._hold(tmp_path / "node.lock"):
-        found = start._settled(NodePlace("", tmp_path), lost, not_to_start)
+        found = start._settle(NodePlace("", tmp_path), lost, not_to_start)
     assert found == RunningNode("s", 2) and not found.is_new
 
 
@@ -119,7 +120,7 @@ def test_a_node_that_ends_is_followed_by_the_next(
     monkeypatch.setattr(time, "sleep", lambda slept_s: ends.close())
     with ExitStack() as ends:
         ends.enter_context(node._hold(tmp_path / "node.lock"))
-        found = start._settled(NodePlace("", tmp_path), None, lambda: record_of(tmp_path, 1))
+        found = start._settle(NodePlace("", tmp_path), None, lambda: record_of(tmp_path, 1))
     assert found == RunningNode("s", 1) and found.is_new
 
 
@@ -129,7 +130,7 @@ def test_a_node_that_is_let_in_by_nobody_is_told_as_that(
     monkeypatch.setattr(start, "_START_S", 0.0)
     told = f"the node in {tmp_path} has had no life for 0 s, .*; {tmp_path}/node.log says why"
     with node._hold(tmp_path / "node.lock"), pytest.raises(NodeLostError, match=told):
-        start._settled(NodePlace("", tmp_path), None, not_to_start)
+        start._settle(NodePlace("", tmp_path), None, not_to_start)
 
 
 def test_only_a_life_that_has_ended_loses_its_record(tmp_path: Path) -> None:

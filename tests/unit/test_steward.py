@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.plugin import steward, stewards
+from hoplite_ray.plugin.steward import steward
+from hoplite_ray.plugin.steward_client import client
 
 
 class End(BaseException):
@@ -41,9 +42,9 @@ def test_no_call_waits_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(options)
 
     context = SimpleNamespace(runtime_env={})
-    monkeypatch.setattr(stewards.ray, "get_runtime_context", lambda: context)
-    monkeypatch.setattr(stewards.seams, "create_actor", create_actor)
-    monkeypatch.setattr(stewards.seams, "is_draining", lambda ray_node_id: False)
+    monkeypatch.setattr(client.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(client.seams, "create_actor", create_actor)
+    monkeypatch.setattr(client.seams, "is_draining", lambda ray_node_id: False)
     place: Any = SimpleNamespace(directory=Path("node-1"), ray_node_id="ab" * 28)
-    stewards.steward_of(place)
+    client.steward_of(place)
     assert [each["max_concurrency"] for each in asked] == [2**31 - 1], "Ray has no greater number"

@@ -12,11 +12,13 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnschedulableError
 
 from hoplite_ray.errors import HopliteError
-from hoplite_ray.plugin import attachment, seams, stewards
-from hoplite_ray.plugin.anchors import StewardLife
-from hoplite_ray.plugin.attachment import Attachment
-from hoplite_ray.plugin.sharing import SharedCall
-from hoplite_ray.plugin.start import NodePlace, node_name
+from hoplite_ray.plugin.node.start import NodePlace, node_name
+from hoplite_ray.plugin.process import attachment
+from hoplite_ray.plugin.process.attachment import Attachment
+from hoplite_ray.plugin.process.sharing import SharedCall
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.steward_client import client
+from hoplite_ray.plugin.steward_client.life import StewardLife
 
 HERE, OTHER, THIRD = "aa" * 28, "bb" * 28, "cc" * 28
 
@@ -74,11 +76,11 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> MadeUpRay:
     monkeypatch.setattr(seams, "this_worker", lambda: "worker")
     context = SimpleNamespace(runtime_env={})
     monkeypatch.setattr(
-        stewards,
+        client,
         "ray",
         SimpleNamespace(get_actor=fake.get_actor, get_runtime_context=lambda: context),
     )
-    monkeypatch.setattr(stewards, "_actor", lambda: None)
+    monkeypatch.setattr(client, "_actor", lambda: None)
     return fake
 
 

@@ -13,7 +13,7 @@ from ray.util.collective import collective  # noqa: F401 - has the backend below
 
 from hoplite_ray import codec, dtypes
 from hoplite_ray.errors import HopliteError, InvalidArgumentError, WrongTypeError
-from hoplite_ray.plugin.collective import _array
+from hoplite_ray.plugin.groups.collective import _array
 from hoplite_ray.refs import Layout
 from hoplite_ray.worlds.arrays import to_send
 

@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 import ray
 
-from hoplite_ray.plugin import rendezvous, seams
-from hoplite_ray.plugin.rendezvous import RayRendezvous
+from hoplite_ray.plugin.groups import rendezvous
+from hoplite_ray.plugin.groups.rendezvous import RayRendezvous
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import table
 
 TABLE: dict[str, bytes] = {}
 ALIVE: set[str] = set()
 
 
 class Table:
-    """As seams.KeyValues."""
+    """As table.KeyValues."""
 
     def __init__(self, address: str) -> None:
         self.write, self.read, self.remove = TABLE.__setitem__, TABLE.get, TABLE.pop
@@ -40,7 +42,7 @@ def _table(monkeypatch: pytest.MonkeyPatch) -> None:
         return done
 
     monkeypatch.setattr(rendezvous, "_begin", ended)
-    monkeypatch.setattr(seams, "KeyValues", Table)
+    monkeypatch.setattr(table, "KeyValues", Table)
     monkeypatch.setattr(seams, "connection", lambda: b"here")
     monkeypatch.setattr(seams, "staying", nullcontext)
     monkeypatch.setattr(seams, "is_worker_alive", lambda worker, node: worker in ALIVE)

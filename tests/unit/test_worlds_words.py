@@ -13,7 +13,7 @@ import pytest
 
 from hoplite_ray.config import world_transport
 from hoplite_ray.errors import InvalidArgumentError, WorldError
-from hoplite_ray.plugin import seams
+from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.worlds import Cause, EventKind, EventStream, WorldEvent, rendezvous
 from hoplite_ray.worlds.doors import split_listen
 from hoplite_ray.worlds.introductions import (

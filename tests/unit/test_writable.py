@@ -11,10 +11,11 @@ import pytest
 
 from hoplite_ray.errors import GetTimeoutError, NodeLostError
 from hoplite_ray.pending import Pending
-from hoplite_ray.plugin import api, awaiting, seams
-from hoplite_ray.plugin.array import Array
-from hoplite_ray.plugin.sharing import deadline_in
-from hoplite_ray.plugin.writable import Writable
+from hoplite_ray.plugin.handle.array import Array
+from hoplite_ray.plugin.handle.writable import Writable
+from hoplite_ray.plugin.process.sharing import deadline_in
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.surface import api, awaiting
 from hoplite_ray.refs import Layout
 from hoplite_ray.unsealed import Unsealed
 

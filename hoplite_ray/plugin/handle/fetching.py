@@ -1,0 +1,214 @@
+"""Transfers between the store and this process, which begin again when the node dies."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+from hoplite_ray.codec import Encoded, decode
+from hoplite_ray.errors import GetTimeoutError, NodeLostError, ObjectLostError
+from hoplite_ray.pending import Pending, Received, first_failure
+from hoplite_ray.plugin.process.attachment import (
+    TRIES,
+    Attachment,
+    RayObjectLostError,
+    attachment,
+)
+from hoplite_ray.plugin.process.sharing import deadline_in, left_s
+from hoplite_ray.refs import short_name
+from hoplite_ray.store import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_STALE_S = 0.02  # between looks for the bytes of a later attempt
+
+
+async def in_thread(
+    deadline: float | None, function: Callable[P, T], *args: P.args, **options: P.kwargs
+) -> T:
+    """Call `function` on another thread and return its result, by `deadline`.
+
+    Raises: any error of `function`; GetTimeoutError at `deadline`, also if no thread is free.
+    """
+    scope = asyncio.timeout(left_s(deadline))
+    began_s = time.monotonic()
+    try:
+        async with scope:
+            return await asyncio.to_thread(function, *args, **options)
+    except TimeoutError as error:
+        if not scope.expired() or isinstance(error, GetTimeoutError):
+            raise
+        waited_s = round(time.monotonic() - began_s, 2)
+        raise GetTimeoutError(
+            f"this process has not reached its node after {waited_s} s, or has no thread free for "
+            "it; raise timeout_s"
+        ) from None
+
+
+async def retry(
+    operation: Callable[[Store, float | None], Awaitable[T]], deadline: float | None
+) -> T:
+    """Do it, and again in the node's next life if the node dies; all by `deadline`."""
+    for tries_left in reversed(range(TRIES)):
+        store = await in_thread(deadline, lambda: attachment(deadline).store_by(deadline))
+        try:
+            return await operation(store, left_s(deadline))
+        except NodeLostError:
+            if not tries_left:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def put_async_of(
+    object_id: bytes, encoded: Encoded, incarnation: int, timeout_s: float | None
+) -> None:
+    """Like `Attachment.put`, but awaitable; cancelling it cancels the transfer."""
+    await retry(
+        lambda store, left_s: store.put_async(
+            object_id, encoded, incarnation=incarnation, timeout_s=left_s
+        ),
+        deadline_in(timeout_s),
+    )
+
+
+async def delete_async_of(object_id: bytes, deadline: float | None) -> None:
+    """Like `Attachment.delete`, but awaitable."""
+    await retry(lambda store, left_s: store.delete_async(object_id, timeout_s=left_s), deadline)
+
+
+class PendingValue:
+    """A fetch under way. The caller calls `result`, also again, or `result_async` once.
+
+    Args: `here`: the attachment, if it is at hand; `deadline`: of the beginning; `spare`: the value
+          to return if the object is lost; `why`: the reason for a loss, if it is known.
+    """
+
+    def __init__(
+        self,
+        object_id: bytes,
+        incarnation: int,
+        *,
+        here: Attachment | None = None,
+        deadline: float | None = None,
+        spare: Encoded | None = None,
+        why: str = "",
+    ) -> None:
+        self._object_id = object_id
+        self._incarnation = incarnation
+        self._spare = spare
+        self._why = why
+        self._tries_left = TRIES
+        self._is_cancelled = False
+        self._value: tuple[Any] | None = None
+        self._begin(deadline, here)
+
+    def _begin(self, deadline: float | None, here: Attachment | None = None) -> None:
+        here = here or attachment(deadline)
+        self._pending = here.store_by(deadline).begin_get(self._object_id, exists=True)
+        if self._is_cancelled:  # between two tries
+            self._pending.cancel()
+
+    @property
+    def pending(self) -> Pending[Received]:
+        """The fetch of the current try."""
+        return self._pending
+
+    def result(self, timeout_s: float | None) -> Any:
+        """Return the caller's own value, of the handle's attempt or of a later one.
+
+        Raises: GetTimeoutError, ObjectLostError, and NodeLostError if the node does not come back.
+        """
+        if self._value is None:
+            self._value = (self._result(timeout_s),)
+        return self._value[0]
+
+    def _result(self, timeout_s: float | None) -> Any:
+        deadline = deadline_in(timeout_s)
+        while True:
+            try:
+                received = self._pending.result(left_s(deadline))
+                if self._is_new(received, deadline, timeout_s):
+                    return received.value
+                time.sleep(_STALE_S)
+            except NodeLostError as error:
+                self._count_try(error)
+            except ObjectLostError as error:
+                return self._take_spare(error)
+            self._begin(deadline)
+
+    async def result_async(self, timeout_s: float | None, *, is_shown: bool = True) -> Any:
+        """Like `result`, but awaitable; cancelling it cancels the fetch."""
+        deadline = deadline_in(timeout_s)
+        while True:
+            try:
+                pending = self._pending
+                wait = pending.result_async if is_shown else pending.result_unseen
+                received = await wait(left_s(deadline))
+                if self._is_new(received, deadline, timeout_s):
+                    return received.value
+                await asyncio.sleep(_STALE_S)
+            except NodeLostError as error:
+                self._count_try(error)
+            except ObjectLostError as error:
+                return self._take_spare(error)
+            await in_thread(deadline, self._begin, deadline)
+
+    def cancel(self) -> None:
+        """Cancel the fetch: unless it has ended, its result raises RequestCancelledError."""
+        self._is_cancelled = True
+        self._pending.cancel()
+
+    def _count_try(self, error: NodeLostError) -> None:
+        self._tries_left -= 1
+        if not self._tries_left:
+            raise error
+
+    def _take_spare(self, error: ObjectLostError) -> Any:
+        if self._spare is None:
+            text = f"{error}; {self._why}" if self._why else str(error)
+            raise RayObjectLostError(text, self._object_id.hex()) from None
+        return decode(self._spare.layout.to_bytes(), bytearray().join(self._spare.data))
+
+    def _is_new(self, received: Received, deadline: float | None, timeout_s: float | None) -> bool:
+        """Return True if the bytes are of the handle's attempt or of a later one.
+
+        Raises: GetTimeoutError at `deadline` if they are of an earlier attempt.
+        """
+        if received.incarnation >= self._incarnation:
+            return True
+        if deadline is not None and time.monotonic() >= deadline:
+            raise GetTimeoutError(
+                f"object {short_name(self._object_id)} has only an earlier attempt's bytes "
+                f"after {timeout_s} s; wait longer, or get the ref again"
+            )
+        return False
+
+
+class PendingValues(list[PendingValue]):
+    """The fetches of a gather's result."""
+
+
+def results(fetches: Sequence[PendingValue], deadline: float | None) -> list[Any]:
+    """Wait for all fetches, and return their values in this order.
+
+    Raises: the error of the first fetch that fails, like `PendingValue.result`; it cancels all.
+    """
+    values: dict[PendingValue, Any] = {}
+    waiting = list(fetches)
+    try:
+        while len(waiting) > 1:
+            beside = [each for each in waiting if each.pending.is_beside(waiting[0].pending)]
+            failed = first_failure([each.pending for each in beside], left_s(deadline))
+            for each in beside if failed is None else [beside[failed]]:
+                values[each] = each.result(left_s(deadline))
+                waiting.remove(each)
+        for each in waiting:
+            values[each] = each.result(left_s(deadline))
+    except BaseException:
+        for each in fetches:
+            each.cancel()
+        raise
+    return [values[each] for each in fetches]

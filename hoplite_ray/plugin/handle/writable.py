@@ -1,0 +1,86 @@
+"""The memory of a `hop.empty`, from its reservation until it is sealed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import TIMEOUT_MAX
+from typing import Any
+
+from hoplite_ray.codec import encode
+from hoplite_ray.dtypes import Kind
+from hoplite_ray.errors import GetTimeoutError, HopliteError, NodeLostError
+from hoplite_ray.plugin.process.attachment import Attachment
+from hoplite_ray.plugin.process.sharing import deadline_in, left_s
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.refs import short_name
+from hoplite_ray.unsealed import Unsealed
+
+
+class Writable:
+    """An object that its maker writes in place. Any thread may seal it; the first one does."""
+
+    def __init__(
+        self,
+        here: Attachment,
+        object_id: bytes,
+        incarnation: int,
+        shape: int | Sequence[int],
+        dtype: Any,
+        *,
+        kind: Kind,
+        timeout_s: float | None,
+    ) -> None:
+        self._here = here
+        self._name = (object_id, incarnation)
+        self._sealing = threading.Lock()
+        deadline = deadline_in(timeout_s)
+        self._unsealed: Unsealed | None = here.store_by(deadline).empty(
+            object_id, shape, dtype, kind=kind, incarnation=incarnation, timeout_s=left_s(deadline)
+        )
+        self.layout = self._unsealed.layout
+        self.value = self._unsealed.value  # always this one array: sealing makes it read-only
+
+    def seal(self, deadline: float | None = None) -> None:
+        """End the writing, by `deadline`: numpy then refuses to write through `value`.
+
+        Tensors, and views from before, can still be written, which changes pages of this process
+        alone.
+        Raises: HopliteError if this process has left the Ray session in which it was made;
+                GetTimeoutError at `deadline`, after which it may be sealed again.
+        """
+        object_id, incarnation = self._name
+        with self._alone_by(deadline):
+            if self._unsealed is None:
+                return
+            if seams.connection() != self._here.connection:
+                raise HopliteError(
+                    f"object {short_name(object_id)} can't be sealed: the Ray session that it was "
+                    "made in was shut down; put a copy of it, array.copy(), after ray.init()"
+                )
+            try:
+                self._unsealed.seal(left_s(deadline))
+            except NodeLostError:  # the memory is still here: put it into the node's next life
+                encoded = encode(self.value)
+                self._here.put(
+                    object_id, encoded, incarnation=incarnation, timeout_s=left_s(deadline)
+                )
+            self._unsealed = None
+
+    @contextmanager
+    def _alone_by(self, deadline: float | None) -> Iterator[None]:
+        """Keep other threads from sealing in the body.
+
+        Raises: GetTimeoutError if another thread still seals at `deadline`.
+        """
+        limit_s = left_s(deadline)
+        if not self._sealing.acquire(timeout=-1 if limit_s is None else min(limit_s, TIMEOUT_MAX)):
+            raise GetTimeoutError(
+                f"object {short_name(self._name[0])} is being sealed by another thread, which its "
+                "node has not answered; raise timeout_s"
+            )
+        try:
+            yield
+        finally:
+            self._sealing.release()

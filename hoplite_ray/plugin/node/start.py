@@ -1,0 +1,372 @@
+"""The node process of this Ray node: the first process that needs the node starts it.
+
+    RAY DIRECTORY/hoplite-<uid>-<wire version>-<end of the Ray node id>/    one per raylet and user
+        start.lock      held while a process starts the node
+        life            the number of the node's lives
+        node.json       written by the node when it is ready; node.sock beside it
+        journal/        what each process owns (process/journal.py)
+        node.log        the node's log; also in Ray's directory of logs, by this directory's name
+
+If a node has died alone, the next process starts it under the same lock with the next incarnation.
+The first start in a cluster fixes the cluster's options: Ray's key-value store keeps them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from hoplite_ray import _native
+from hoplite_ray.config import Config, Memory, arena_bytes
+from hoplite_ray.control.tls import Tls
+from hoplite_ray.errors import (
+    HopliteError,
+    NodeLostError,
+    UnauthenticatedError,
+    WireVersionMismatchError,
+)
+from hoplite_ray.files import replace_file
+from hoplite_ray.plugin.node import rails
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import table
+
+_START_S = 60.0  # of a node's start, beyond which it has failed: 0.3 s, on a loaded machine 20 s
+# Between a node's closed socket and the end of its process, which unmaps 1 GB in 0.3 s.
+_END_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """The place of a Ray node's node, whether that runs or not."""
+
+    ray_node_id: str
+    directory: Path
+
+    @classmethod
+    def of_this_process(cls) -> NodePlace:
+        ray_node_id = ray.get_runtime_context().get_node_id()
+        return cls(ray_node_id, Path(seams.ray_directory()) / node_name(ray_node_id))
+
+    @property
+    def journals(self) -> Path:
+        return self.directory / "journal"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningNode:
+    """A node that answers: its socket, and the number of its life."""
+
+    socket: str
+    incarnation: int
+    is_new: bool = field(default=False, compare=False)  # started by this call
+
+
+def running_node(place: NodePlace) -> RunningNode | None:
+    """Return the node that runs at `place`; None if there is none.
+
+    A node holds the lock of its directory as long as it lives. Its process id is no proof of life,
+    because a zombie still has one.
+    """
+    try:
+        record = json.loads((place.directory / "node.json").read_text())
+    except FileNotFoundError:
+        return None
+    with _free_of_nodes(place.directory) as is_free:
+        return None if is_free else RunningNode(record["socket"], record["incarnation"])
+
+
+@contextmanager
+def _free_of_nodes(directory: Path) -> Iterator[bool]:
+    """Yield True if no node process lives there; then none can begin in the body."""
+    descriptor = os.open(directory / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_free = True
+        except BlockingIOError:
+            is_free = False
+        yield is_free
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open
+        os.close(descriptor)
+
+
+def ensure_node(
+    place: NodePlace,
+    asked: Config,
+    lost: RunningNode | None = None,
+    origins: Mapping[str, str] | None = None,
+) -> RunningNode:
+    """Return the running node of `place`, and start it unless another process has.
+
+    The caller knows that `lost` is dead. `origins` says where each option in `asked` is from; the
+    command `hoplite-ray options` shows it.
+
+    Raises: ValueError if `asked` differs from the cluster's options; ControlError if it asks for
+            data_tls without Ray's TLS settings; UnauthenticatedError if another user has made the
+            directory, or started Ray here; WireVersionMismatchError if the cluster's nodes are of
+            another release; NodeLostError if the node does not start, with its own last words, or
+            if there is no room for it in place of `lost`.
+    """
+    _refuse_guests(seams.raylet_user())
+    place.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _refuse_others(place.directory)
+    place.directory.chmod(0o700)
+    place.journals.mkdir(exist_ok=True, mode=0o700)
+    values = table.KeyValues(ray.get_runtime_context().gcs_address)
+    if asked.rails is not None:  # a mistake must not become the cluster's
+        rails.choose(asked.rails, seams.node_address(), seams.interfaces())
+    if asked.data_tls == "on":
+        Tls.for_data()
+    fixed = _agree(values, asked, origins or {})
+    try:
+        return _settle(place, lost, lambda: _start(place, values, fixed))
+    except ValueError as error:
+        if lost is None:
+            raise
+        raise NodeLostError(f"the node has died, and can't start again: {error}") from error
+
+
+def has_data_tls(asked: Config) -> bool:
+    """Return True if this cluster's nodes encrypt data, or if a start with `asked` makes them."""
+    stored = table.KeyValues(ray.get_runtime_context().gcs_address).read("options")
+    fixed = json.loads(stored)["options"] if stored else asked.explicit()
+    return bool(fixed.get("data_tls") == "on")
+
+
+def _settle(
+    place: NodePlace, lost: RunningNode | None, start: Callable[[], RunningNode]
+) -> RunningNode:
+    """Return the node at `place`; call `start` if no process is there.
+
+    A process without a node is between two lives: wait for the next one.
+    """
+    began = time.monotonic()
+    while True:
+        with _only_one(place.directory / "start.lock"):
+            node = running_node(place)
+            if node is None:
+                with _free_of_nodes(place.directory) as is_free:
+                    pass
+                if is_free:
+                    return replace(start(), is_new=True)
+        waited_s = time.monotonic() - began
+        if node is not None and (node != lost or waited_s > _END_S):
+            return node  # the lost node runs after all, or is stuck: the next attach shows it
+        if node is None and waited_s > _START_S:
+            raise NodeLostError(
+                f"the node in {place.directory} has had no life for {_START_S:.0f} s, and its "
+                "process goes on: the others hold its last life for dead and have not let in the "
+                f"next one, or it can't end; {place.directory}/node.log says why"
+            )
+        time.sleep(0.01)
+
+
+def _refuse_guests(host: int) -> None:
+    """Refuse a process of another user than Ray's: the node and its steward run as Ray's user."""
+    if host != os.getuid():
+        raise UnauthenticatedError(
+            f"this process is of user {os.getuid()}, and the Ray node that it is connected to of "
+            f"user {host}, as is its node of hoplite_ray: submit the program by 'ray job submit', "
+            "or add a Ray node of your own (docs/operations.md)"
+        )
+
+
+def _refuse_others(directory: Path) -> None:
+    """Refuse a directory of another user: Ray has us put it where all users may write."""
+    owner = directory.lstat().st_uid
+    if owner != os.getuid():
+        raise UnauthenticatedError(
+            f"{directory} was made by user {owner}, this process is of user {os.getuid()}: remove "
+            "it, and start Ray with a --temp-dir in a directory that is closed to others"
+        )
+
+
+def _agree(values: table.KeyValues, asked: Config, origins: Mapping[str, str]) -> Config:
+    """Fix the cluster's options, or compare `asked` with the fixed ones."""
+    wanted = asked.explicit()
+    stored = values.read("options")
+    if stored is None:
+        own = {
+            "job": seams.this_job(),
+            "user": os.getuid(),
+            "wire": _native.WIRE_VERSION,
+            "origins": dict(origins),
+        }
+        stored = values.put_if_absent("options", json.dumps({"options": wanted, **own}).encode())
+    first = json.loads(stored)
+    _refuse_unlike(first)
+    fixed: dict[str, object] = first["options"]
+    for name, value in wanted.items():
+        if fixed.get(name) != value:
+            present = f"{name}={fixed[name]}" if name in fixed else f"the default {name}"
+            raise ValueError(
+                f"this job asks for {name}={value}, but this cluster's nodes run with {present}, "
+                f"as the first job has fixed it: {first['job']} of user {first['user']}; "
+                f"leave {name} out, or restart the Ray cluster"
+            )
+    return Config.from_options(fixed)
+
+
+def _refuse_unlike(first: dict[str, Any]) -> None:
+    """Refuse another wire version: in one view, such nodes would end each other's lives."""
+    wire = first.get("wire", 1)  # 1 for releases that write none
+    if wire != _native.WIRE_VERSION:
+        raise WireVersionMismatchError(
+            f"this process has wire version {_native.WIRE_VERSION}, but this cluster's nodes run "
+            f"with {wire}, as the first job has fixed it: {first['job']} of user {first['user']}; "
+            "install one release of hoplite_ray for all, or restart the Ray cluster"
+        )
+
+
+def _start(place: NodePlace, values: table.KeyValues, options: Config) -> RunningNode:
+    incarnation = _next_life(place.directory)
+    secret_file = place.directory / "secret"
+    replace_file(secret_file, values.put_if_absent("secret", secrets.token_hex(32).encode()))
+    rays_address = seams.node_address()
+    chosen = rails.choose(options.rails, rays_address, seams.interfaces())
+    command = [
+        *(sys.executable, "-m", "hoplite_ray.node"),
+        *("--directory", str(place.directory)),
+        *(word for rail in chosen for word in ("--listen", rail.listen)),
+        *("--control", rails.with_port(rays_address, 0)),
+        *("--node-id", str(node_number(place.ray_node_id))),
+        *("--incarnation", str(incarnation)),
+        *("--secret-file", str(secret_file)),
+        *("--gcs-address", ray.get_runtime_context().gcs_address),
+        *("--watch-pid", str(seams.raylet_pid())),
+        *("--arena-bytes", str(_arena_bytes(options, Memory.read()))),
+    ]
+    for name, value in options.explicit().items():
+        if name == "spill_directory":
+            command += ["--spill-directory", str(value)]
+        elif name not in ("arena_bytes", "rails"):
+            command += ["--option", f"{name}={value}"]
+    node = _run(place, command)
+    with _log(place).open("a") as log:
+        now = time.strftime("%Y-%m-%d %H:%M:%S,000")
+        for rail in chosen:
+            text = f"rail at {rail.address} of {rail.why}"
+            log.write(f"{now} level=INFO logger=hoplite_ray.start {text}\n")
+    return node
+
+
+def node_name(ray_node_id: str) -> str:
+    """Return the name of a Ray node's directory, and of its steward.
+
+    It has the last digits of the id, because the nodes of Ray's fake autoscaler differ in these.
+    """
+    return f"hoplite-{os.getuid()}-{_native.WIRE_VERSION}-{ray_node_id[-16:]}"
+
+
+def node_number(ray_node_id: str) -> int:
+    """Return the node id of a Ray node's node: 63 bits of a hash, never 0."""
+    digest = hashlib.blake2b(ray_node_id.encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 1) or 1
+
+
+def _arena_bytes(options: Config, memory: Memory) -> int:
+    """Return an arena's size with which a full arena alone does not make Ray kill workers.
+
+    The default of 20 % shrinks to half of the spare memory. A size that a job asks for does not.
+    """
+    spare_bytes = memory.available_bytes - int((1 - seams.memory_threshold()) * memory.total_bytes)
+    if options.arena_bytes is None:
+        wanted = min(memory.total_bytes // 5, max(spare_bytes, 0) // 2)
+        return arena_bytes(Config(arena_bytes=max(wanted, 1 << 20)), memory)
+    if options.arena_bytes > spare_bytes:
+        raise ValueError(
+            f"arena_bytes={options.arena_bytes} does not fit: {memory.available_bytes} of "
+            f"{memory.total_bytes} bytes of memory are available, and Ray kills workers above "
+            f"{seams.memory_threshold():.0%} use; ask for at most {max(spare_bytes, 0)}"
+        )
+    return arena_bytes(options, memory)
+
+
+def _run(place: NodePlace, command: list[str]) -> RunningNode:
+    """Run the node, and wait for it. It is no worker's child, so no worker's end ends it."""
+    log = _log(place)
+    alive, held_by_node = os.pipe()  # the node holds the other end for its whole life
+    try:
+        # The shell leaves at once: workers kill their own children when they exit.
+        subprocess.run(
+            ["/bin/sh", "-c", '"$@" </dev/null >>"$0" 2>&1 &', str(log), *command],
+            pass_fds=(held_by_node,),
+            start_new_session=True,
+            check=True,
+        )
+    finally:
+        os.close(held_by_node)
+    try:
+        ends = select.poll()
+        ends.register(alive, select.POLLIN)
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            ended = ends.poll(10.0)
+            if (node := running_node(place)) is not None:
+                return node
+            if ended:
+                last = (log.read_text().strip().splitlines() or ["it said nothing"])[-1]
+                raise NodeLostError(f"the node did not start: {last}; all it said is in {log}")
+    finally:
+        os.close(alive)
+    raise NodeLostError(f"the node is not ready after {_START_S:.0f} s; what it said is in {log}")
+
+
+def _log(place: NodePlace) -> Path:
+    """Return the node's log, with a second name that Ray's dashboard and `ray logs` find."""
+    log = place.directory / "node.log"
+    log.touch()
+    with suppress(FileExistsError):
+        os.link(log, Path(seams.ray_directory(), "logs", f"{place.directory.name}.log"))
+    return log
+
+
+def _next_life(directory: Path) -> int:
+    """Count the node's lives. A node that its peers held for dead has begun further ones itself."""
+    lives = [0]
+    with suppress(FileNotFoundError):
+        lives.append(int((directory / "life").read_text()))
+    with suppress(FileNotFoundError):
+        lives.append(json.loads((directory / "node.json").read_text())["incarnation"])
+    with _free_of_nodes(directory) as is_free:
+        if is_free:  # else another process has started the node that wrote it
+            (directory / "node.json").unlink(missing_ok=True)  # of a life that has ended
+    replace_file(directory / "life", str(max(lives) + 1).encode())
+    return int(max(lives) + 1)
+
+
+@contextmanager
+def _only_one(file: Path) -> Iterator[None]:
+    """Hold `file` for this process alone; a second waits for at most two starts."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + 2 * _START_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise HopliteError(
+                        f"{file} is held by a process that starts the node"
+                    ) from None
+                time.sleep(0.01)
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open
+        os.close(descriptor)

@@ -1,0 +1,367 @@
+"""This process's attachment to the node of its Ray node: made at first use, renewed when it breaks.
+
+A process has one. It has the store's client, the journal and the reaper of owned objects, and the
+anchors in store.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from hoplite_ray.codec import Encoded
+from hoplite_ray.errors import (
+    GetTimeoutError,
+    HopliteError,
+    NodeLostError,
+    ObjectLostError,
+    UnusableAfterForkError,
+)
+from hoplite_ray.plugin.node.start import NodePlace, RunningNode, ensure_node, node_name
+from hoplite_ray.plugin.process import ids, job_options
+from hoplite_ray.plugin.process.anchors import AnchorSupply
+from hoplite_ray.plugin.process.journal import Journal
+from hoplite_ray.plugin.process.reaper import Reaper
+from hoplite_ray.plugin.process.sharing import SharedCall, deadline_in, left_s
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.steward_client.client import ask_any, name_guest, steward_of
+from hoplite_ray.plugin.steward_client.life import StewardLife
+from hoplite_ray.store import Store
+
+_PUTS_KNOWN_MAX = 16_384  # of some 200 bytes each; a get of an older put asks Ray for its handle
+_BEGIN_S = 60.0  # of a steward's start, beyond which the call waits at the steward
+TRIES = 3  # of an operation whose node dies; each try waits for the node's next life
+
+
+class RayObjectLostError(ObjectLostError, ray.exceptions.ObjectLostError):
+    """ObjectLostError, which is also Ray's."""
+
+    def __init__(self, message: str, object_ref_hex: str = "") -> None:
+        Exception.__init__(self, message, object_ref_hex)
+        self.object_ref_hex = object_ref_hex
+        self.owner_address = None
+        self.call_site = ""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Attachment:
+    """This process's part of its node. Any thread may use it."""
+
+    def __init__(self, place: NodePlace) -> None:
+        self.pid = os.getpid()
+        job_options.refuse_raw(ray.get_runtime_context().runtime_env)
+        self.place = place
+        self.connection = seams.connection()
+        ids.lives_before()  # the first call asks Ray: here, where no event loop waits for it
+        self._node: RunningNode = ensure_node(
+            place, job_options.asked(), origins=job_options.origins()
+        )
+        self._store: Store | None = Store.attach(self._node.socket)
+        self.journal = Journal(place.journals)
+        log = place.directory / "node.log"
+        self._renewal = SharedCall(
+            "renewal", self._renew, lambda: f"the node here has no next life yet, see {log},"
+        )
+        self._steward: tuple[int, Any] = (0, None)  # the number of its life, and its handle
+        self._finding = SharedCall(
+            "finding", self._find_steward, lambda: "the steward of this Ray node has not begun"
+        )
+        self._answering: dict[bytes, Any] = {}  # answer -> its steward, while a reference is left
+        self.known_puts: OrderedDict[bytes, int] = OrderedDict()  # id -> incarnation, newest last
+        try:
+            if seams.is_driver():
+                _ = self._reaper  # notices a ray.shutdown
+            if self._node.is_new:
+                self.begin_steward(None)  # publishes the node's metrics from now on
+        except BaseException:  # the next call makes another attachment
+            self.close()
+            raise
+
+    @property
+    def store(self) -> Store:
+        """The store of the node's current life."""
+        return self.store_by(None)
+
+    def store_by(self, deadline: float | None) -> Store:
+        """Return `store`, if it is there by `deadline`.
+
+        Raises: GetTimeoutError if the node has no next life by then; the error of its start.
+        """
+        store = self._store
+        if store is not None and store.is_alive:
+            return store
+        _refuse_at_end()
+        return self._renewal.result(deadline)
+
+    @property
+    def node_life(self) -> int:
+        return self._node.incarnation
+
+    @property
+    def steward(self) -> Any:
+        """The steward of this Ray node, started unless it runs: it may have left meanwhile."""
+        return self.steward_by(None)
+
+    def steward_by(self, deadline: float | None) -> Any:
+        """Return `steward`, if there is one by `deadline`.
+
+        Raises: GetTimeoutError otherwise; ActorUnschedulableError if Ray places none here.
+        """
+        life, steward = self._steward
+        if life and StewardLife.use(self.place, timeout_s=0.0) == life:
+            return steward
+        _refuse_at_end()
+        return self._finding.result(deadline)
+
+    def _find_steward(self) -> Any:
+        life = StewardLife.use(self.place)
+        if life == 0 or life != self._steward[0]:
+            with seams.staying(self.connection):
+                self._steward = life or 0, steward_of(self.place)
+        return self._steward[1]
+
+    def begin_steward(self, deadline: float | None) -> None:
+        """Start the steward of this Ray node unless it runs, or Ray drains the node.
+
+        Raises: GetTimeoutError if it has not begun by `deadline`.
+        """
+        with suppress(ray.exceptions.ActorUnschedulableError):
+            self.steward_by(deadline)
+
+    def steward_for_call(self) -> tuple[Any, str]:
+        """Return the steward for a reduce or gather of this process, and this process's name there.
+
+        It is another Ray node's steward if Ray drains this node and its own steward has left,
+        because none can begin here then. The call waits for the answer of a new steward, at most a
+        minute: a call to a steward that Ray can't place is lost.
+
+        Raises: HopliteError if Ray places no steward on any other node either.
+        """
+        if StewardLife.use(self.place) != 0:
+            return self.steward, self.journal.process
+
+        def placed(steward: Any, is_here: bool) -> tuple[Any, bool]:
+            with suppress(TimeoutError):  # on a busy machine the call waits at the steward
+                seams.answer_to(lambda: steward.anchors.remote(0), self.connection, _BEGIN_S)
+            return steward, is_here
+
+        steward, is_here = ask_any(lambda: self.steward, self._stewards_elsewhere, placed)
+        guest = name_guest(seams.this_worker(), self.place.ray_node_id)
+        return steward, self.journal.process if is_here else guest
+
+    def watch_answer(self, answer: seams.Ref, steward: Any) -> None:
+        """Tell `steward` when no reference to `answer` is left."""
+        self._answering[answer.binary()] = steward
+        self.abandoned.watch(answer)
+
+    @cached_property
+    def anchors(self) -> AnchorSupply:
+        return AnchorSupply(self.place, lambda: self.steward, self._stewards_elsewhere)
+
+    def _stewards_elsewhere(self) -> list[Callable[[], Any]]:
+        """Return one `steward_of` for each other Ray node that Ray does not drain now."""
+
+        def begin(ray_node_id: str) -> Any:
+            with seams.staying(self.connection):
+                return steward_of(NodePlace(ray_node_id, Path(node_name(ray_node_id))))
+
+        with seams.staying(self.connection):
+            nodes = seams.placeable_nodes()
+        return [partial(begin, each) for each in nodes if each != self.place.ray_node_id]
+
+    def reap(self, ref: seams.Ref, deadline: float | None) -> None:
+        """Delete the object that this process has put under `ref`, when no reference is left.
+
+        If this process dies first, the steward deletes it. A steward that has not begun by
+        `deadline` reads of the object later. A node that Ray drains may have no steward.
+        """
+        self._reaper.watch(ref)
+        with suppress(GetTimeoutError):
+            self.begin_steward(deadline)
+
+    @cached_property
+    def _reaper(self) -> Reaper:
+        return Reaper(self._release, self._shut_down)
+
+    @cached_property
+    def abandoned(self) -> Reaper:
+        """Tells the steward of answers to which no reference is left."""
+        return Reaper(self._abandon, self._shut_down)
+
+    def _abandon(self, target: bytes) -> None:
+        with seams.staying(self.connection):
+            self._answering.pop(target).abandon.remote(target)
+
+    def _release(self, object_id: bytes) -> None:
+        self.delete(object_id)
+        self.journal.record_released(object_id)
+
+    def _shut_down(self) -> None:
+        """After a `ray.shutdown`, leave the objects of this process to its steward.
+
+        Received arrays stay valid. The arena's memory stays mapped as long as one of them is left.
+        """
+        self.journal.close()
+        self._drop_store()
+
+    def _drop_store(self) -> None:
+        """Close the store, and drop it, because it keeps the arena's memory mapped.
+
+        It does not wait for a `_renew`, because the process may be at its end.
+        """
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _renew(self) -> Store:
+        """Attach to the node's next life, and start that unless another process has."""
+        store = self._store
+        if store is not None and store.is_alive:
+            return store  # another call has renewed it since the caller looked
+        with seams.staying(self.connection):
+            if store is not None:
+                store.close()
+            self._node = ensure_node(self.place, job_options.asked(), lost=self._node)
+            self._store = store = Store.attach(self._node.socket)
+            return store
+
+    def put(
+        self,
+        object_id: bytes,
+        value: Encoded,
+        *,
+        incarnation: int,
+        timeout_s: float | None,
+    ) -> None:
+        self._retry(
+            lambda store, left_s: store.put(
+                object_id, value, incarnation=incarnation, timeout_s=left_s
+            ),
+            timeout_s,
+        )
+
+    def delete(self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None) -> None:
+        self._retry(
+            lambda store, left_s: store.delete(object_id, upto=upto, timeout_s=left_s), timeout_s
+        )
+
+    def orphan(self, object_id: bytes, *, upto: int = 0) -> None:
+        self._retry(lambda store, left_s: store.orphan(object_id, upto=upto), None)
+
+    def _retry(
+        self, operation: Callable[[Store, float | None], None], timeout_s: float | None
+    ) -> None:
+        """Do it, and again in the node's next life if the node dies; all within `timeout_s`."""
+        deadline = deadline_in(timeout_s)
+        for tries_left in reversed(range(TRIES)):
+            try:
+                return operation(self.store_by(deadline), left_s(deadline))
+            except NodeLostError:
+                if not tries_left:
+                    raise
+        raise AssertionError("unreachable")
+
+    def remember_put(self, object_id: bytes, incarnation: int) -> None:
+        """Remember a put, so that the next get of its ref needn't ask Ray for the handle."""
+        self.known_puts[object_id] = incarnation
+        if len(self.known_puts) > _PUTS_KNOWN_MAX:
+            self.known_puts.popitem(last=False)
+
+    def close(self) -> None:
+        for name in ("_reaper", "abandoned"):
+            if name in self.__dict__:
+                getattr(self, name).close()
+        self._drop_store()
+        self.journal.close()
+
+
+_current: Attachment | None = None
+_connected_pid = 0  # the id of this process, if it is known to be no fork of a connected one
+_is_over = False  # True if this process is at its end
+
+
+@atexit.register
+def _detach() -> None:
+    """Close the native client while the interpreter can still free it."""
+    global _current, _is_over
+    _is_over = True
+    if _current is not None and _current.pid == os.getpid():
+        _current.close()
+        _current = None
+
+
+def _refuse_at_end() -> None:
+    """Refuse to attach again when the process ends, for a daemon thread that still runs."""
+    if _is_over:
+        raise HopliteError("this process ends; nothing can be asked of its node any more")
+
+
+def need_ray() -> None:
+    """Refuse calls that would start a cluster, or would hang in a fork.
+
+    Raises: HopliteError if Ray is not running here, this is Ray Client, or this process ends;
+            UnusableAfterForkError in the child of a process that is connected to Ray.
+    """
+    global _connected_pid
+    if _current is not None and _current.pid != os.getpid():
+        raise UnusableAfterForkError(
+            f"process {os.getpid()} was forked from {_current.pid}, which is attached to Ray and "
+            "to its node; neither works in the child: use Ray tasks, or multiprocessing's 'spawn'"
+        )
+    _refuse_at_end()
+    if not ray.is_initialized():
+        raise HopliteError("Ray is not running in this process: call ray.init() first")
+    if _current is None and seams.is_client():
+        raise HopliteError(
+            "this process is connected by Ray Client (ray://), and shares no memory with any node "
+            "of the cluster: run the program there, by 'ray job submit -- python PROGRAM'"
+        )
+    if _current is None and _connected_pid != os.getpid():
+        if seams.is_forked():
+            raise UnusableAfterForkError(
+                f"process {os.getpid()} was forked from one that is connected to Ray, which does "
+                "not work in the child: use Ray tasks, or multiprocessing's 'spawn'"
+            )
+        _connected_pid = os.getpid()
+
+
+def is_attached() -> bool:
+    """Return True if this process has used the store."""
+    return _current is not None
+
+
+def attachment(deadline: float | None = None) -> Attachment:
+    """Return this process's attachment; make it if there is none for its present Ray node.
+
+    Raises: HopliteError if Ray is not running here; ValueError if the job's options are wrong;
+            UnusableAfterForkError in the child of a connected process; GetTimeoutError if the node
+            has not begun by `deadline`.
+    """
+    need_ray()
+    current = _current
+    if current is not None and current.connection == seams.connection():
+        return current
+    return _making.result(deadline)
+
+
+def _make() -> Attachment:
+    global _current
+    if _current is None or _current.connection != seams.connection():
+        if _current is not None:
+            _current.close()  # of a Ray that was shut down in this process
+        _current = None
+        _current = Attachment(NodePlace.of_this_process())
+    return _current
+
+
+_making = SharedCall("attaching", _make, lambda: "the node of this Ray node has not begun")

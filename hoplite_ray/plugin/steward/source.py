@@ -1,0 +1,139 @@
+"""One source of a pending reduce or gather: from a ref to the handle of a value in the store.
+
+The steward reads handles and nothing else. It reads no value or error of a user, because only the
+caller's job may have the modules of these: a value that is no handle is the caller's to read
+(bare_sources.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import ray
+
+from hoplite_ray.plugin.handle import array as arrays
+from hoplite_ray.plugin.handle.array import PADDED_BYTES, Array
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams import values as value_seams
+from hoplite_ray.plugin.seams.core import Ref
+
+# A handle is smaller, except when its value has hundreds of arrays. A task on the node of a larger
+# object looks at it.
+_HANDLE_BYTES_MAX = 2 * PADDED_BYTES
+_LOCATE_MS = 5_000
+_FETCH_S = 1.0  # of a thread's time for one source, beyond which other sources have their turn
+_NAMES = {
+    (each.__module__, each.__name__): each for each in (arrays._unpickled, arrays._unpickled_put)
+}
+
+
+class SourceError(Exception):
+    """The error of a source, still pickled: another process that unpickles it gets that error."""
+
+    def __init__(self, message: bytes) -> None:
+        super().__init__(message)
+        self._message = message
+
+    def __str__(self) -> str:
+        text = value_seams.text_of(self._message).strip()
+        return text.removeprefix("ray.exceptions.RayTaskError: ")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _read_error, (self._message,)
+
+
+def _read_error(message: bytes) -> BaseException:
+    error = value_seams.error_of(message)
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, BaseException) else error
+
+
+@dataclass(slots=True, eq=False)
+class Source:
+    """A source and its result. Only this refers to its ref, so `drop_refs` drops the last one."""
+
+    index: int
+    ref: Ref | None
+    handle: Array | None = None
+    wrapped: Ref | None = None  # of a bare value: the ref of the handle that a task makes
+    failure: Exception | None = None
+
+    def describe_fate(self) -> str:
+        assert self.ref is not None
+        name = f"source {self.index} ({self.ref.hex()[:12]}..)"
+        if self.failure is None:
+            return f"{name}: {'was ready' if self.handle is not None else 'pending'}"
+        last = (str(self.failure).strip().splitlines() or [""])[-1]
+        if not isinstance(self.failure, SourceError):
+            return f"{name}: {type(self.failure).__name__}: {last}"
+        kind, colon, text = last.partition(": ")
+        return f"{name}: {kind.rpartition('.')[2]}{colon}{text}"
+
+    def drop_refs(self) -> None:
+        """Drop refs now: the traceback of an error would keep them until Python collects it."""
+        self.ref = self.handle = self.wrapped = self.failure = None
+
+
+# Has a source's bare value put into the store. Its arguments: the source, a Ray node that has the
+# value, and True if the value is too large to be sent to the caller.
+TakeBare: TypeAlias = Callable[[Source, str | None, bool], Awaitable[Array | Ref]]
+
+
+async def resolve(source: Source, arrivals: asyncio.Queue[Source], take_bare: TakeBare) -> None:
+    """Wait for a source's task, get its handle or its error, and queue the source in `arrivals`."""
+    try:
+        assert source.ref is not None
+        await seams.ready(source.ref)
+        size_bytes, node = await asyncio.to_thread(_locate, source)
+        is_large = size_bytes > _HANDLE_BYTES_MAX
+        handle = None if is_large else await _read_handle(lambda: source.ref)
+        if handle is None:
+            taken = await take_bare(source, node, is_large)
+            if isinstance(taken, Array):
+                handle = taken
+            else:
+                source.wrapped = taken
+                await seams.ready(taken)
+                del taken
+                handle = await _read_handle(lambda: source.wrapped)
+        source.handle = handle
+    except Exception as failure:
+        source.failure = failure
+    await arrivals.put(source)
+
+
+async def _read_handle(ref: Callable[[], Ref | None]) -> Array | None:
+    """Return the handle that is the value of a ready ref; None for any other value.
+
+    Raises: SourceError for an error of the source's task; an error of Ray's own.
+    """
+    unread = None
+    while unread is None:
+        unread = await asyncio.to_thread(_fetch, ref)
+    failure = value_seams.failure_in(unread)
+    if failure is not None:
+        raise SourceError(failure) if isinstance(failure, bytes) else failure
+    value = value_seams.value_made_of(unread, _NAMES)
+    return value if isinstance(value, Array) else None
+
+
+def _fetch(ref: Callable[[], Ref | None]) -> value_seams.Unread | None:
+    present = ref()
+    assert present is not None, "the call has ended"
+    return value_seams.fetch_unread(present, _FETCH_S)
+
+
+def _locate(source: Source) -> tuple[int, str | None]:
+    """Return the size of a ready object and a Ray node that has it; only its owner is asked."""
+    if source.ref is None:
+        return 0, None
+    try:
+        located = ray.experimental.get_object_locations([source.ref], timeout_ms=_LOCATE_MS)
+    except ray.exceptions.GetTimeoutError:
+        return 0, None  # its owner is dying: the fetch raises the error
+    facts = located.get(source.ref, {})
+    nodes = facts.get("node_ids") or [None]
+    return facts.get("object_size") or 0, nodes[0]

@@ -1,0 +1,106 @@
+"""The number of a Ray node's steward process, in a file that the steward and its callers share."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hoplite_ray.plugin.node.start import NodePlace
+
+_LIFE_DIGITS = 9
+_ENDS_AT = _LIFE_DIGITS
+_ENDS = b"-"
+_USED_AT = _ENDS_AT + 1
+_USED = b"u"
+_NO_MARK = b" "
+
+
+class StewardLife:
+    """The number of the current steward process, which holds the file's flock while it is current.
+
+    The file has the number, and two marks:
+        the steward's   while it may be about to end
+        a caller's      since it has begun to rely on this steward process
+    The caller makes its mark and then looks for the steward's; the steward makes its mark and then
+    looks for a caller's. So at least one of them sees the other's mark.
+    """
+
+    def __init__(self, place: NodePlace) -> None:
+        file = place.directory / "steward"
+        self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        self.number = int(os.pread(self._descriptor, _LIFE_DIGITS, 0) or b"0") + 1
+        os.pwrite(self._descriptor, b"%0*d " % (_LIFE_DIGITS, self.number), 0)
+
+    def was_used(self) -> bool:
+        """Return True if a caller has begun to rely on this life since the last such question."""
+        if os.pread(self._descriptor, 1, _USED_AT) != _USED:
+            return False
+        os.pwrite(self._descriptor, _NO_MARK, _USED_AT)
+        return True
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Keep callers in the body from relying on this life, unless `was_used` is True there."""
+        os.pwrite(self._descriptor, _ENDS, _ENDS_AT)
+        try:
+            yield
+        finally:
+            os.pwrite(self._descriptor, _NO_MARK, _ENDS_AT)
+
+    @staticmethod
+    def of(place: NodePlace) -> int:
+        """Return the number of the current life, without relying on it; 0 if there is none."""
+        with _open_file(place) as descriptor:
+            return _read_life(descriptor)[0]
+
+    @staticmethod
+    def use(place: NodePlace, timeout_s: float | None = None) -> int | None:
+        """Return the number of the life on which the caller relies from now on; 0 if there is none.
+
+        That life stays for seconds more, in which the caller gives it something to do. The call
+        waits while the life may be about to end. This takes milliseconds, except when Ray does not
+        answer the steward: None after `timeout_s`.
+        """
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        with _open_file(place) as descriptor:
+            if descriptor is not None:
+                os.pwrite(descriptor, _USED, _USED_AT)
+            while True:
+                life, ends = _read_life(descriptor)
+                if not ends:
+                    return life
+                if time.monotonic() >= deadline:
+                    return None
+                time.sleep(0.001)
+
+
+@contextmanager
+def _open_file(place: NodePlace) -> Iterator[int | None]:
+    """Open the file of the lives; yield None if there is no file yet."""
+    try:
+        descriptor = os.open(place.directory / "steward", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read_life(descriptor: int | None) -> tuple[int, bool]:
+    """Return the number of the current life, or 0, and True if it may be about to end."""
+    if descriptor is None:
+        return 0, False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(descriptor, _USED_AT, 0)
+        return int(text[:_LIFE_DIGITS] or b"0"), text[_ENDS_AT:] == _ENDS
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return 0, False

@@ -1,0 +1,343 @@
+"""put, array, empty, get, wait and delete, as users call them; `hoplite_ray` exports them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, overload
+
+import ray
+
+from hoplite_ray.codec import Encoded, encode
+from hoplite_ray.dtypes import Kind
+from hoplite_ray.errors import (
+    GetTimeoutError,
+    HopliteError,
+    InvalidArgumentError,
+    WrongTypeError,
+)
+from hoplite_ray.plugin.handle import array as arrays
+from hoplite_ray.plugin.handle.array import Array, PutHandle
+from hoplite_ray.plugin.handle.fetching import PendingValue, PendingValues, results
+from hoplite_ray.plugin.handle.messages import Gathered
+from hoplite_ray.plugin.process import ids
+from hoplite_ray.plugin.process.attachment import (
+    Attachment,
+    RayObjectLostError,
+    attachment,
+    is_attached,
+    need_ray,
+)
+from hoplite_ray.plugin.process.sharing import left_s
+from hoplite_ray.plugin.seams.core import Ref
+from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed
+from hoplite_ray.refs import Layout, short_name
+
+# Between two looks for a failed fetch while Ray's refs are pending: doubles up to the maximum.
+_LOOK_S = 0.02
+_LOOK_MAX_S = 1.0
+
+
+def put(value: Any, *, timeout_s: float | None = None) -> Ref:
+    """Put a value into the store once, for any number of readers.
+
+    A value is a numpy array, a torch tensor on the CPU, or a dict, list or tuple of values, which
+    is one object. An array that has several names in it, as tied weights do, is stored once and is
+    one array at the reader. An Array, sealed if it is an `empty`, becomes a ref of the same object.
+    Returns: an ordinary ref; as a task's argument it becomes an `Array`. The object goes when the
+             last ref and the last Array of it do; after this process, when memory is needed.
+    Raises:  InvalidArgumentError naming the part of `value` that is no array of plain bytes;
+             StoreFullError; GetTimeoutError if the store had no room, or the node no life, within
+             `timeout_s`.
+    Cost:    one copy of the bytes, on this node.
+    """
+    deadline = deadline_of(timeout_s)
+    if isinstance(value, Array):
+        need_ray()
+        value._seal(deadline)  # before Ray's pickling does, which has no limit
+        return ray.put(value)
+    encoded = encode_value(value)
+    here = attachment(deadline)
+    with own_object(here, encoded.layout, deadline) as (ref, incarnation):
+        here.put(ref.binary(), encoded, incarnation=incarnation, timeout_s=left_s(deadline))
+    return ref
+
+
+@contextmanager
+def own_object(
+    here: Attachment, layout: Layout, deadline: float | None
+) -> Iterator[tuple[Ref, int]]:
+    """Make a ref for an object that this process puts in the body; yield it and the incarnation.
+
+    At its end the call waits for a steward, at most until `deadline`.
+    """
+    incarnation = ids.incarnation()
+    ref = ray.put(PutHandle(incarnation, layout))
+    here.journal.record_owned(ref.binary(), incarnation)
+    try:
+        yield ref, incarnation
+        here.remember_put(ref.binary(), incarnation)
+    finally:
+        here.reap(ref, deadline)  # also after a failure: the object may be sealed all the same
+
+
+def encode_value(value: Any) -> Encoded:
+    """Return the layout and bytes of a value. Raises: WrongTypeError for a ref."""
+    if isinstance(value, ray.ObjectRef):
+        raise WrongTypeError(
+            "a ref is no value: pass the ref itself on, or put hoplite_ray.get(it)"
+        )
+    return encode(value)
+
+
+def array(value: Any, *, timeout_s: float | None = None) -> Array:
+    """Put a value into the store and return its handle, as a task's result or part of it.
+
+    The object goes when the last handle does; it outlives the process that made it. A task that Ray
+    executes again makes the same objects again.
+    Raises: as `put`.
+    """
+    deadline = deadline_of(timeout_s)
+    if isinstance(value, Array):
+        value._seal(deadline)
+        return value
+    return arrays.make(encode_value(value), timeout_s=timeout_s)
+
+
+def empty(
+    shape: int | Sequence[int],
+    dtype: Any = "float32",
+    kind: Kind = "numpy",
+    *,
+    timeout_s: float | None = None,
+) -> Array:
+    """Make an object in the store's own memory, to be written in place and without a copy.
+
+    Write by a[...] = x, or into np.asarray(a), or with kind="torch" into a.torch(), until the Array
+    is sealed: by its first pickling, `put`, `array` or `get`. It is like any other Array then, and
+    writing raises. Tensors and views from before can still be written, which no other process sees.
+    The bytes are undefined at first. An object that is never sealed goes with its handle.
+    Raises: InvalidArgumentError for a wrong shape, dtype or kind; else like `put`.
+    """
+    deadline_of(timeout_s)
+    return arrays.make_empty(shape, dtype, kind, timeout_s)
+
+
+@overload
+def get(refs: Gettable, *, timeout_s: float | None = None) -> Any: ...
+@overload
+def get(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> list[Any]: ...
+def get(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> Any:
+    """Wait for results and return their values; what is no Array comes as ray.get returns it.
+
+    Each value is the caller's own: writing into it changes nothing else. A gather's result is the
+    list of its values. Inside a task the wait gives the task's CPU back until the result exists.
+    Ctrl-C and ray.cancel end it. After a second a terminal or a notebook shows how far it is. A
+    `timeout_s` of 0 is too short for a question to the node.
+    Raises: GetTimeoutError naming the object and its state; what the task raised; ObjectLostError.
+    Cost:   nothing is copied above 64 KiB; memory is this node's arena until the value dies.
+    """
+    deadline = deadline_of(timeout_s)
+    pending = _begin_all(begin_fetches(gettables(refs, "get"), deadline), deadline, timeout_s)
+    fetched = dict(zip(flat := fetches_in(pending), results(flat, deadline), strict=True))
+    values = [_value_of(each, fetched) for each in pending]
+    return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
+
+
+def _begin_all(pending: list[Any], deadline: float | None, timeout_s: float | None) -> list[Any]:
+    """Wait for Ray's values of the refs in `pending`, and return the fetches that follow from them.
+
+    Raises: like `ray_values`; the error of a fetch that fails meanwhile.
+    """
+    need_ray()
+    look_s = _LOOK_S
+    while refs := [each for each in pending if isinstance(each, ray.ObjectRef)]:
+        if len(pending) > 1:
+            limit_s = look_s if deadline is None else min(look_s, left_s(deadline) or 0.0)
+            missing = set(find_unfinished(refs, limit_s))
+            if missing and left_s(deadline) == 0.0:
+                raise late_error(refs, timeout_s)
+            refs = [each for each in refs if each not in missing]
+            look_s = min(2 * look_s, _LOOK_MAX_S)
+            results([each for each in fetches_in(pending) if each.pending.has_failed], deadline)
+        values = ray_values(refs, deadline, timeout_s)
+        pending = fill_in(pending, dict(zip(refs, values, strict=True)), deadline)
+    return pending
+
+
+def fetches_in(pending: list[Any]) -> list[PendingValue]:
+    """Return the fetches that are under way, including those of gathers."""
+    return [
+        each
+        for item in pending
+        for each in (item if isinstance(item, PendingValues) else [item])
+        if isinstance(each, PendingValue)
+    ]
+
+
+def _value_of(item: Any, fetched: dict[PendingValue, Any]) -> Any:
+    if isinstance(item, PendingValues):
+        return [fetched[each] for each in item]
+    return fetched[item] if isinstance(item, PendingValue) else item
+
+
+def _fetch_orphan(ref: Ref) -> Any:
+    """Fetch a dead owner's put: the handle is lost, but the object's id is the ref's own."""
+    return PendingValue(ref.binary(), 0, why="the process that owned its ref has died")
+
+
+def ray_values(
+    refs: list[Ref],
+    deadline: float | None,
+    timeout_s: float | None,
+    of_orphan: Callable[[Ref], Any] = _fetch_orphan,
+) -> list[Any]:
+    """Return Ray's values of `refs`: a handle for an object of the store, a fetch for an orphan.
+
+    Raises: GetTimeoutError at `deadline`; ObjectLostError; the error of a ref's task.
+    """
+    need_ray()
+    try:
+        return list(ray.get(refs, timeout=left_s(deadline))) if refs else []
+    except ray.exceptions.ObjectLostError as error:
+        if len(refs) > 1:
+            return [ray_values([ref], deadline, timeout_s, of_orphan)[0] for ref in refs]
+        refuse_lost(refs[0], error)
+        return [of_orphan(refs[0])]
+    except ray.exceptions.GetTimeoutError:
+        raise late_error(refs, timeout_s) from None
+    except ray.exceptions.RayTaskError as error:
+        raise_ours(error)
+        raise
+
+
+def refuse_lost(ref: Ref, error: ray.exceptions.ObjectLostError) -> None:
+    """Return for an object that a dead owner has put.
+
+    Raises: ObjectLostError, with the reason, for any other object that Ray has lost.
+    """
+    if isinstance(error, ray.exceptions.OwnerDiedError):
+        return
+    why = str(error).strip().splitlines()[0].partition(". To see")[0]
+    raise RayObjectLostError(f"object {short_name(ref.binary())} is lost: {why}", ref.hex())
+
+
+def late_error(refs: list[Ref], timeout_s: float | None) -> GetTimeoutError:
+    """Return the error of a get whose `refs` are not there in time."""
+    pending = find_unfinished(refs)
+    many = len(pending) > 1
+    names = ", ".join(f"{ref.hex()[:12]}.." for ref in (pending or refs)[:3])
+    more = f" and {len(pending) - 3} more" if len(pending) > 3 else ""
+    state = "its handle is still on its way"
+    if pending:
+        state = "their tasks have not ended" if many else "its task has not ended"
+    return GetTimeoutError(
+        f"object{'s' if many else ''} {names}{more} {'are' if many else 'is'} not there after "
+        f"{timeout_s} s: {state}; wait longer, or see the task's log"
+    )
+
+
+def find_unfinished(refs: list[Ref], timeout_s: float = 0.0) -> list[Ref]:
+    """Return those of `refs` whose tasks have not ended within `timeout_s`.
+
+    Raises: Ray's ValueError for a ref of another session, because an await of it would never end.
+    """
+    unique = list(dict.fromkeys(refs))
+    return unique and list(
+        ray.wait(unique, num_returns=len(unique), timeout=timeout_s, fetch_local=False)[1]
+    )
+
+
+def raise_ours(error: ray.exceptions.RayTaskError) -> None:
+    """Raise the cause of a task's error, or of the steward's, if it is an error of this package."""
+    if isinstance(error.cause, HopliteError):
+        raise error.cause from getattr(error.cause, "first_failure", error)
+
+
+def begin_fetches(items: list[Gettable], deadline: float | None) -> list[Ref | PendingValue]:
+    """Start to fetch Arrays, and refs of known puts, because they need no answer of Ray's.
+
+    Raises: GetTimeoutError if the node is not there by `deadline`.
+    """
+    here = attachment(deadline) if is_attached() else None
+    known = {} if here is None else here.known_puts
+    pending: list[Ref | PendingValue] = []
+    for each in items:
+        if isinstance(each, Array):
+            pending.append(each.begin(deadline))
+        elif (incarnation := known.get(each.binary())) is not None:
+            pending.append(PendingValue(each.binary(), incarnation, here=here, deadline=deadline))
+        else:
+            pending.append(each)
+    return pending
+
+
+def fill_in(pending: list[Any], values: dict[Ref, Any], deadline: float | None) -> list[Any]:
+    """Return `pending` with Ray's `values` in place of their refs, or the fetches of handles.
+
+    Raises: like `begin_fetches`.
+    """
+    return [
+        _begin_value(each, values[each], deadline)
+        if isinstance(each, ray.ObjectRef) and each in values
+        else each
+        for each in pending
+    ]
+
+
+def _begin_value(ref: Ref, value: Any, deadline: float | None) -> Any:
+    if isinstance(value, Gathered):
+        return PendingValues(each.begin(deadline) for each in value)
+    if not isinstance(value, Array):
+        return value
+    if value._object_id == ref.binary() and value._members is None:
+        attachment(deadline).remember_put(value._object_id, value._incarnation)
+    return value.begin(deadline)
+
+
+def wait(
+    refs: Sequence[Ref], *, num_returns: int = 1, timeout_s: float | None = None
+) -> tuple[list[Ref], list[Ref]]:
+    """(ready, not_ready), with `num_returns` ready ones or when `timeout_s` has run out.
+
+    A reduce's result is ready when it has committed. Fetches nothing.
+    """
+    deadline = deadline_of(timeout_s)
+    need_ray()
+    limit_s = None if deadline is None else timeout_s
+    ready, pending = ray.wait(
+        listed(refs, "wait"), num_returns=num_returns, timeout=limit_s, fetch_local=False
+    )
+    return list(ready), list(pending)
+
+
+def delete(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> None:
+    """Free objects now, whatever still refers to them: a later get raises ObjectLostError.
+
+    Raises: InvalidArgumentError for a ref that is still pending, or that holds no Array;
+            GetTimeoutError if the node has not passed it on within `timeout_s`.
+    """
+    deadline = deadline_of(timeout_s)
+    items = gettables(refs, "delete")
+    here = attachment(deadline)
+    for each in items:
+        here.delete(find_deletable(each, deadline, timeout_s), timeout_s=left_s(deadline))
+
+
+def find_deletable(each: Gettable, deadline: float | None, timeout_s: float | None) -> bytes:
+    """Return the id of the object that a ref or an Array stands for, also of an orphan.
+
+    Raises: like `delete`.
+    """
+    value: Any = each
+    if isinstance(each, ray.ObjectRef):
+        if find_unfinished([each]):
+            raise InvalidArgumentError(
+                f"object {each.hex()[:12]}.. is still pending: wait for it, or ray.cancel it"
+            )
+        (value,) = ray_values([each], deadline, timeout_s, of_orphan=lambda ref: ref)
+        if value is each:
+            return bytes(each.binary())  # a put's
+    if not isinstance(value, Array):
+        raise InvalidArgumentError(f"{each!r} holds no array of the store")
+    return value._object_id

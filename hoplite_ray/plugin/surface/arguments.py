@@ -1,0 +1,97 @@
+"""The checks of users' arguments, made once, here: each error says what to pass instead."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+import ray
+
+from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
+from hoplite_ray.plugin.handle.array import Array
+from hoplite_ray.plugin.seams.core import Ref
+from hoplite_ray.refs import ReduceOp
+
+Gettable: TypeAlias = "Ref | Array"
+
+
+def deadline_of(timeout_s: float | None) -> float | None:
+    """Return the end of `timeout_s` by the monotonic clock; None if there is none."""
+    if timeout_s is None:
+        return None
+    if not isinstance(timeout_s, numbers.Real) or isinstance(timeout_s, bool):
+        kind = type(timeout_s).__name__
+        raise WrongTypeError(f"timeout_s is a {kind}; it takes seconds, or None for no limit")
+    if not timeout_s >= 0:
+        raise InvalidArgumentError(
+            f"timeout_s is {timeout_s}; it takes 0 or more seconds, or None for no limit"
+        )
+    return None if math.isinf(timeout_s) else time.monotonic() + float(timeout_s)
+
+
+def gettables(refs: Gettable | Sequence[Gettable], taker: str) -> list[Gettable]:
+    """Return one or several refs and Arrays as a list."""
+    if isinstance(refs, (ray.ObjectRef, Array)):
+        return [refs]
+    if not isinstance(refs, Iterable) or isinstance(refs, str | bytes | Mapping):
+        raise WrongTypeError(f"{taker} takes refs and Arrays, not {type(refs).__name__}")
+    items = list(refs)
+    for each in items:
+        if not isinstance(each, (ray.ObjectRef, Array)):
+            raise WrongTypeError(f"{taker} takes refs and Arrays, not {type(each).__name__}")
+    return items
+
+
+def listed(refs: Sequence[Ref], taker: str) -> list[Ref]:
+    """Return several refs as a list."""
+    if isinstance(refs, ray.ObjectRef | Array | str | bytes) or not isinstance(refs, Iterable):
+        raise WrongTypeError(f"{taker} takes a list of object refs, not one {type(refs).__name__}")
+    return list(refs)
+
+
+def source_refs(refs: Sequence[Ref], taker: str) -> list[Ref]:
+    """Return the sources of a reduce or gather as a list."""
+    items = listed(refs, taker)
+    for index, each in enumerate(items):
+        if isinstance(each, Array):
+            raise WrongTypeError(
+                f"source {index} is an Array; {taker} takes object refs: pass hoplite_ray.put(it)"
+            )
+        if not isinstance(each, ray.ObjectRef):
+            raise WrongTypeError(
+                f"source {index} is {type(each).__name__}; {taker} takes object refs: "
+                "pass hoplite_ray.put(it)"
+            )
+    if not items:
+        raise InvalidArgumentError(f"{taker} needs at least one source")
+    return items
+
+
+def checked_op(op: Any) -> ReduceOp:
+    """Return the operation of a reduce, if there is one of that name."""
+    known = get_args(ReduceOp)
+    if op not in known:
+        raise InvalidArgumentError(f"op is {op!r}; reduce has {', '.join(known)}")
+    return op  # type: ignore[no-any-return]
+
+
+def checked_count(count: Any, sources: int) -> int | None:
+    """Return how many of the sources go in; None for all."""
+    if count is None:
+        return None
+    if not isinstance(count, int | np.integer) or isinstance(count, bool):
+        raise WrongTypeError(f"count is a {type(count).__name__}; it takes an int, or None for all")
+    if not 1 <= count <= sources:
+        raise InvalidArgumentError(f"count={count} of {sources} sources; ask for 1 to {sources}")
+    return int(count)
+
+
+def checked_flag(name: str, flag: Any) -> bool:
+    """Return an argument that is True or False."""
+    if not isinstance(flag, bool | np.bool_):
+        raise WrongTypeError(f"{name} is a {type(flag).__name__}; it takes True or False")
+    return bool(flag)

@@ -1,0 +1,307 @@
+"""The awaitable twins, for coroutines of async actors and for asyncio programs.
+
+None blocks the event loop. Cancelling a twin cancels its operation: a put releases its memory, a
+get stops its transfer except when another caller waits for it, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, overload
+
+import ray
+
+from hoplite_ray.dtypes import Kind
+from hoplite_ray.pending import Pending, shown
+from hoplite_ray.plugin.handle import array as arrays
+from hoplite_ray.plugin.handle.array import Array
+from hoplite_ray.plugin.handle.fetching import (
+    PendingValue,
+    PendingValues,
+    delete_async_of,
+    in_thread,
+    put_async_of,
+)
+from hoplite_ray.plugin.process.attachment import Attachment, attachment, need_ray
+from hoplite_ray.plugin.process.sharing import left_s
+from hoplite_ray.plugin.seams import core as seams
+from hoplite_ray.plugin.seams.core import Ref
+from hoplite_ray.plugin.surface import combining
+from hoplite_ray.plugin.surface.api import (
+    begin_fetches,
+    encode_value,
+    fetches_in,
+    fill_in,
+    find_deletable,
+    find_unfinished,
+    late_error,
+    own_object,
+    put,
+    raise_ours,
+    ray_values,
+    wait,
+)
+from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed
+from hoplite_ray.plugin.surface.combining import answer_ref, members_of
+from hoplite_ray.refs import ReduceOp
+
+_AT_ONCE = 0.0  # a deadline that has passed, so that nothing waits on the event loop
+
+
+async def put_async(value: Any, *, timeout_s: float | None = None) -> Ref:
+    """`put`, awaited."""
+    deadline = deadline_of(timeout_s)
+    if isinstance(value, Array):
+        return await in_thread(deadline, put, value, timeout_s=left_s(deadline))
+    encoded = await in_thread(deadline, encode_value, value)
+    here = await _attach(deadline)
+    with own_object(here, encoded.layout, _AT_ONCE) as (ref, incarnation):
+        await put_async_of(ref.binary(), encoded, incarnation, left_s(deadline))
+    return ref
+
+
+async def array_async(value: Any, *, timeout_s: float | None = None) -> Array:
+    """`array`, awaited."""
+    deadline = deadline_of(timeout_s)
+    if isinstance(value, Array):
+        await in_thread(deadline, value._seal, deadline)
+        return value
+    encoded = await in_thread(deadline, encode_value, value)
+    here = await _attach(deadline)
+    anchor = await in_thread(deadline, here.anchors.take, left_s(deadline))
+    return await arrays.make_async(here, anchor, encoded, timeout_s=left_s(deadline))
+
+
+@overload
+async def get_async(refs: Gettable, *, timeout_s: float | None = None) -> Any: ...
+@overload
+async def get_async(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> list[Any]: ...
+async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> Any:
+    """`get`, awaited."""
+    deadline = deadline_of(timeout_s)
+    pending: list[Any] = await in_thread(
+        deadline, begin_fetches, gettables(refs, "get_async"), deadline
+    )
+    awaited = [each for each in pending if isinstance(each, ray.ObjectRef)]
+    need_ray()
+    waits = set(find_unfinished(awaited)) if len(pending) > 1 else set(awaited)
+    ready = [each for each in awaited if each not in waits]
+    found = dict(zip(ready, await _ray_values(ready, deadline, timeout_s), strict=True))
+    pending = await in_thread(deadline, fill_in, pending, found, deadline)
+    under_way = [each.pending for each in fetches_in(pending)]
+
+    async with shown(under_way):
+        reading = _Reading(awaited, under_way, deadline, timeout_s)
+        values = await _all_of([reading.value_of(each) for each in pending])
+    return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The waits of one `get_async`.
+
+    A class, because a closure that calls itself is a cycle, which keeps the refs until Python
+    collects it.
+    """
+
+    awaited: list[Ref]
+    under_way: list[Pending[Any]]
+    deadline: float | None
+    timeout_s: float | None
+
+    async def value_of(self, each: Any) -> Any:
+        if isinstance(each, ray.ObjectRef):
+            (value,) = await _ray_values([each], self.deadline, self.timeout_s, among=self.awaited)
+            (each,) = await in_thread(self.deadline, fill_in, [each], {each: value}, self.deadline)
+            self.under_way.extend(fetch.pending for fetch in fetches_in([each]))
+        if isinstance(each, PendingValues):
+            return await _all_of([self.value_of(fetch) for fetch in each])
+        if isinstance(each, PendingValue):
+            return await each.result_async(left_s(self.deadline), is_shown=False)
+        return each
+
+
+async def delete_async(
+    refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None
+) -> None:
+    """`delete`, awaited."""
+    deadline = deadline_of(timeout_s)
+    for each in gettables(refs, "delete_async"):
+        object_id = await in_thread(deadline, find_deletable, each, deadline, timeout_s)
+        await delete_async_of(object_id, deadline)
+
+
+async def wait_async(
+    refs: Sequence[Ref], *, num_returns: int = 1, timeout_s: float | None = None
+) -> tuple[list[Ref], list[Ref]]:
+    """`wait`, awaited."""
+    deadline = deadline_of(timeout_s)
+    refs = listed(refs, "wait_async")
+    ready, pending = wait(refs, num_returns=num_returns, timeout_s=0)  # also refuses bad arguments
+    if len(ready) == num_returns:
+        return ready, pending
+    waits = [asyncio.ensure_future(seams.ready(ref)) for ref in refs]
+    are_enough = asyncio.Event()
+    done: list[asyncio.Future[None]] = []
+
+    def count(ended: asyncio.Future[None]) -> None:
+        done.append(ended)
+        if len(done) == num_returns:
+            are_enough.set()
+
+    for each in waits:
+        each.add_done_callback(count)
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_s(deadline)):
+                await are_enough.wait()
+        ready = [ref for ref, each in zip(refs, waits, strict=True) if each.done()][:num_returns]
+    finally:
+        for each in waits:
+            each.cancel()
+    taken = set(ready)
+    return ready, [ref for ref in refs if ref not in taken]
+
+
+async def sources_async(ref: Ref, *, timeout_s: float | None = None) -> list[Ref]:
+    """`sources`, awaited."""
+    (handle,) = await _ray_values([answer_ref(ref)], deadline_of(timeout_s), timeout_s)
+    return members_of(ref, handle)
+
+
+async def empty_async(
+    shape: int | Sequence[int],
+    dtype: Any = "float32",
+    kind: Kind = "numpy",
+    *,
+    timeout_s: float | None = None,
+) -> Array:
+    """`empty`, awaited."""
+    deadline = deadline_of(timeout_s)
+    here = await _attach(deadline)
+    anchor = await in_thread(deadline, here.anchors.take, left_s(deadline))
+    limit_s = left_s(deadline)
+    return await arrays.make_empty_async(here, anchor, shape, dtype, kind, timeout_s=limit_s)
+
+
+async def reduce_async(
+    refs: Sequence[Ref],
+    *,
+    op: ReduceOp = "sum",
+    count: int | None = None,
+    deterministic: bool = False,
+    timeout_s: float | None = None,
+) -> Ref:
+    """`reduce`, awaited until it has begun: the first one may have to start a node and a steward.
+
+    Cancelling it, or GetTimeoutError at `timeout_s`, ends the reduce: no ref of it is left.
+    """
+    return await in_thread(
+        deadline_of(timeout_s),
+        combining.reduce,
+        refs,
+        op=op,
+        count=count,
+        deterministic=deterministic,
+    )
+
+
+async def allreduce_async(
+    refs: Sequence[Ref],
+    *,
+    op: ReduceOp = "sum",
+    count: int | None = None,
+    deterministic: bool = False,
+    timeout_s: float | None = None,
+) -> Ref:
+    """`allreduce`, awaited as `reduce_async`."""
+    return await in_thread(
+        deadline_of(timeout_s),
+        combining.allreduce,
+        refs,
+        op=op,
+        count=count,
+        deterministic=deterministic,
+    )
+
+
+async def reduce_scatter_async(
+    refs: Sequence[Ref],
+    *,
+    op: ReduceOp = "sum",
+    deterministic: bool = False,
+    timeout_s: float | None = None,
+) -> list[Ref]:
+    """`reduce_scatter`, awaited as `reduce_async`."""
+    deadline = deadline_of(timeout_s)
+    return await in_thread(
+        deadline, combining.reduce_scatter, refs, op=op, deterministic=deterministic
+    )
+
+
+async def gather_async(refs: Sequence[Ref], *, timeout_s: float | None = None) -> Ref:
+    """`gather`, awaited as `reduce_async`."""
+    return await in_thread(deadline_of(timeout_s), combining.gather, refs)
+
+
+async def allgather_async(refs: Sequence[Ref], *, timeout_s: float | None = None) -> Ref:
+    """`allgather`, awaited as `reduce_async`."""
+    return await in_thread(deadline_of(timeout_s), combining.allgather, refs)
+
+
+async def _attach(deadline: float | None) -> Attachment:
+    """Return this process's attachment, and start the steward before the first put."""
+
+    def attached() -> Attachment:
+        here = attachment(deadline)
+        here.begin_steward(deadline)
+        return here
+
+    return await in_thread(deadline, attached)
+
+
+async def _ray_values(
+    refs: list[Ref],
+    deadline: float | None,
+    timeout_s: float | None,
+    among: list[Ref] | None = None,
+) -> list[Any]:
+    """Like `ray_values`, but awaitable. `among`: the refs of the whole get, for its error."""
+    need_ray()
+    pending = set(find_unfinished(refs))  # refuses refs of another session, which get no answer
+    scope = asyncio.timeout(left_s(deadline))
+    try:
+        async with scope:
+            return await _all_of([_ray_value(ref, ref in pending) for ref in refs])
+    except TimeoutError:
+        if not scope.expired():
+            raise  # the task's own error
+        raise late_error(among or refs, timeout_s) from None
+    except ray.exceptions.ObjectLostError:
+        return await asyncio.to_thread(ray_values, refs, deadline, timeout_s)
+    except ray.exceptions.RayTaskError as error:
+        raise_ours(error)
+        raise
+
+
+async def _all_of(values: list[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Like `asyncio.gather`, but the first failure ends the other waits, which keep their refs."""
+    waits = [asyncio.ensure_future(each) for each in values]
+    try:
+        return list(await asyncio.gather(*waits))
+    finally:
+        for each in waits:
+            each.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def _ray_value(ref: Ref, is_pending: bool) -> Any:
+    has_transport = ref.tensor_transport() is not None
+    if is_pending or has_transport:
+        await seams.ready(ref)  # an await of the ref itself, cancelled, would keep it until it ends
+    if has_transport:  # awaited, it would be fetched on the thread of all Ray's answers
+        return await asyncio.to_thread(ray.get, ref)
+    return await ref
