@@ -32,7 +32,8 @@ from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.serve.handles import Lender, borrowed
 from hoplite_ray.serve.managers import manager, node_address, secrecy
 from hoplite_ray.worlds import Cause, World
-from hoplite_ray.worlds.introductions import (
+from hoplite_ray.worlds.core.waiting import Waits, Wanted, run_async
+from hoplite_ray.worlds.handshake.introductions import (
     STRANGERS_MAX,
     Acceptor,
     RefusedError,
@@ -41,7 +42,6 @@ from hoplite_ray.worlds.introductions import (
     hear,
     say,
 )
-from hoplite_ray.worlds.waiting import Waits, Wanted, run_async
 
 logger = logging.getLogger("hoplite_ray.serve")
 

@@ -18,8 +18,8 @@ from hoplite_ray.errors import (
 )
 from hoplite_ray.worlds.events import Cause, EventKind, EventStream, State, WorldEvent
 from hoplite_ray.worlds.manager import WorldManager
+from hoplite_ray.worlds.meeting.rendezvous import Rendezvous
 from hoplite_ray.worlds.process import manager
-from hoplite_ray.worlds.rendezvous import Rendezvous
 from hoplite_ray.worlds.world import World
 
 __all__ = [

@@ -13,15 +13,15 @@ from time import monotonic_ns
 from weakref import WeakKeyDictionary
 
 from hoplite_ray.errors import InvalidArgumentError, UnusableAfterForkError, WorldError
-from hoplite_ray.worlds import checks
-from hoplite_ray.worlds.doors import split_listen
+from hoplite_ray.worlds.core import checks
+from hoplite_ray.worlds.core.waiting import run_async
 from hoplite_ray.worlds.events import Cause, EventKind, EventStream, State, WorldEvent
-from hoplite_ray.worlds.joining import Plan
-from hoplite_ray.worlds.meet import Meet
+from hoplite_ray.worlds.gpu.nccl import ability
+from hoplite_ray.worlds.meeting.doors import split_listen
+from hoplite_ray.worlds.meeting.joining import Plan
+from hoplite_ray.worlds.meeting.meet import Meet
+from hoplite_ray.worlds.meeting.rendezvous import Elsewhere, Rendezvous
 from hoplite_ray.worlds.multiworld import WorldCalls
-from hoplite_ray.worlds.nccl import ability
-from hoplite_ray.worlds.rendezvous import Elsewhere, Rendezvous
-from hoplite_ray.worlds.waiting import run_async
 from hoplite_ray.worlds.world import LEAVE_S, World
 
 _JOIN_S = 30.0

@@ -21,16 +21,10 @@ from hoplite_ray.errors import (
     WorldBrokenError,
     WorldTimeoutError,
 )
-from hoplite_ray.worlds import calls, giving, nccl_transfers
-from hoplite_ray.worlds.arrays import fresh, to_fill, to_send
-from hoplite_ray.worlds.checks import check_timeout, whole
-from hoplite_ray.worlds.events import Cause, EventStream, State, WorldEvent
-from hoplite_ray.worlds.gpu_arrays import is_on_gpu
-from hoplite_ray.worlds.loans import Loans, Notice
-from hoplite_ray.worlds.nccl import Gpu
-from hoplite_ray.worlds.nccl_transfers import Offer, is_offer
-from hoplite_ray.worlds.sending import Sendings
-from hoplite_ray.worlds.waiting import (
+from hoplite_ray.worlds.core.arrays import fresh, to_fill, to_send
+from hoplite_ray.worlds.core.checks import check_timeout, whole
+from hoplite_ray.worlds.core.sending import Sendings
+from hoplite_ray.worlds.core.waiting import (
     BROKEN,
     DONE,
     PENDING,
@@ -41,6 +35,12 @@ from hoplite_ray.worlds.waiting import (
     run_async,
     run_blocking,
 )
+from hoplite_ray.worlds.events import Cause, EventStream, State, WorldEvent
+from hoplite_ray.worlds.gpu.arrays import is_on_gpu
+from hoplite_ray.worlds.gpu.nccl import Gpu
+from hoplite_ray.worlds.lending.loans import Loans, Notice
+from hoplite_ray.worlds.ops import collectives, giving, transfers
+from hoplite_ray.worlds.ops.transfers import Offer, is_offer
 
 Array = np.ndarray[Any, Any]
 Message = Array | Offer | Notice
@@ -187,7 +187,7 @@ class World:
 
     async def broadcast(self, array: Any, *, src: int, timeout_s: float | None = None) -> Any:
         """Fill every member's `array`, of one dtype and size, from that of `src`; returns it."""
-        return await run_async(calls.broadcast(self.usable(), array, src, timeout_s))
+        return await run_async(collectives.broadcast(self.usable(), array, src, timeout_s))
 
     async def all_reduce(
         self, array: Any, *, op: str = "sum", timeout_s: float | None = None
@@ -196,13 +196,13 @@ class World:
 
         Cost: above 64 KiB a ring, 2 (n - 1) / n of the array out of and into each member.
         """
-        return await run_async(calls.all_reduce(self.usable(), array, op, timeout_s))
+        return await run_async(collectives.all_reduce(self.usable(), array, op, timeout_s))
 
     async def reduce(
         self, array: Any, *, dst: int, op: str = "sum", timeout_s: float | None = None
     ) -> Any:
         """Fold all members' arrays into the one of `dst`, in place; the others' stay."""
-        return await run_async(calls.reduce(self.usable(), array, dst, op, timeout_s))
+        return await run_async(collectives.reduce(self.usable(), array, dst, op, timeout_s))
 
     async def all_gather(
         self, array: Any, *, out: Sequence[Any] | None = None, timeout_s: float | None = None
@@ -211,7 +211,7 @@ class World:
 
         They are new numpy arrays, or those of `out`, filled.
         """
-        return await run_async(calls.all_gather(self.usable(), array, out, timeout_s))
+        return await run_async(collectives.all_gather(self.usable(), array, out, timeout_s))
 
     async def gather(
         self,
@@ -222,7 +222,7 @@ class World:
         timeout_s: float | None = None,
     ) -> list[Any] | None:
         """Return that list at `dst`, and None elsewhere."""
-        return await run_async(calls.gather(self.usable(), array, dst, out, timeout_s))
+        return await run_async(collectives.gather(self.usable(), array, dst, out, timeout_s))
 
     async def scatter(
         self,
@@ -233,11 +233,11 @@ class World:
         timeout_s: float | None = None,
     ) -> Any:
         """Give each member one of the `arrays` of `src`: into `into`, which all but `src` need."""
-        return await run_async(calls.scatter(self.usable(), arrays, src, into, timeout_s))
+        return await run_async(collectives.scatter(self.usable(), arrays, src, into, timeout_s))
 
     async def barrier(self, *, timeout_s: float | None = None) -> None:
         """Return when all members have called it."""
-        await run_async(calls.barrier(self.usable(), timeout_s))
+        await run_async(collectives.barrier(self.usable(), timeout_s))
 
     # ---- for this package: what both twins do
 
@@ -264,7 +264,7 @@ class World:
         check_timeout(timeout_s)
         lent = to_send(array)
         dst = self.other("dst", dst)
-        return self.edges.send(dst, 0, calls.SEND, lent.dtype, lent.shape, lent.buffer)
+        return self.edges.send(dst, 0, collectives.SEND, lent.dtype, lent.shape, lent.buffer)
 
     def send_behind(self, array: Any, dst: int, timeout_s: float | None) -> Waits[None]:
         """As `begin_send` and `finish`, after those before it that wait for a gift."""
@@ -288,12 +288,12 @@ class World:
         check_timeout(timeout_s)
         dst = self.other("dst", dst)
         if dst not in self.sending:
-            return (yield from nccl_transfers.send(self, array, dst, timeout_s))
+            return (yield from transfers.send(self, array, dst, timeout_s))
         deadline = Deadline(timeout_s)
         with self.sending.queued(dst) as turn:
             if not (yield from turn.wait_for_others(deadline)):
                 raise self.not_begun(dst, timeout_s)
-            return (yield from nccl_transfers.send(self, array, dst, deadline.left_s()))
+            return (yield from transfers.send(self, array, dst, deadline.left_s()))
 
     def not_begun(self, dst: int, timeout_s: float | None) -> WorldTimeoutError:
         """Return what to raise for a send whose time ran out before it."""
@@ -308,7 +308,7 @@ class World:
         check_timeout(timeout_s)
         lent = to_fill(into)
         src = self.other("src", src)
-        return self.edges.receive(src, 0, calls.SEND, lent.dtype, lent.buffer)
+        return self.edges.receive(src, 0, collectives.SEND, lent.dtype, lent.buffer)
 
     def hear(self, src: int, came: Callable[[], None]) -> Callable[[], Any]:
         """Receive as `recv` does, with calls instead of a coroutine, which take less of the CPU.
@@ -317,7 +317,7 @@ class World:
         the array, or to raise. Dropped before, the receive is taken back.
         """
         self.check_usable()
-        operation = self.edges.receive_new(src, 0, calls.SEND)
+        operation = self.edges.receive_new(src, 0, collectives.SEND)
         loop_waiter().call(operation, came)
 
         def taken() -> Any:
@@ -340,7 +340,7 @@ class World:
             return (yield from self._given(self._kept[src].popleft()(), into, src, timeout_s))
         check_timeout(timeout_s)
         deadline = Deadline(timeout_s)
-        operation = self.edges.receive_new(src, 0, calls.SEND)
+        operation = self.edges.receive_new(src, 0, collectives.SEND)
 
         def keep() -> None:
             self._kept[src].append(lambda: self._received(operation, src))
@@ -394,7 +394,7 @@ class World:
                     f"rank {src} sent {message}; receive it into such an array on a GPU"
                 )
             if is_on_gpu(into):
-                yield from nccl_transfers.take(self, message, into, src, timeout_s)
+                yield from transfers.take(self, message, into, src, timeout_s)
                 return into
             raise self.mismatched(f"rank {src} sent {message}, and memory of the CPU was given")
         if into is None:
@@ -526,23 +526,23 @@ class BlockingWorld:
 
     def broadcast(self, array: Any, *, src: int, timeout_s: float | None = None) -> Any:
         """As `World.broadcast`."""
-        return run_blocking(calls.broadcast(self._world.usable(), array, src, timeout_s))
+        return run_blocking(collectives.broadcast(self._world.usable(), array, src, timeout_s))
 
     def all_reduce(self, array: Any, *, op: str = "sum", timeout_s: float | None = None) -> Any:
         """As `World.all_reduce`."""
-        return run_blocking(calls.all_reduce(self._world.usable(), array, op, timeout_s))
+        return run_blocking(collectives.all_reduce(self._world.usable(), array, op, timeout_s))
 
     def reduce(
         self, array: Any, *, dst: int, op: str = "sum", timeout_s: float | None = None
     ) -> Any:
         """As `World.reduce`."""
-        return run_blocking(calls.reduce(self._world.usable(), array, dst, op, timeout_s))
+        return run_blocking(collectives.reduce(self._world.usable(), array, dst, op, timeout_s))
 
     def all_gather(
         self, array: Any, *, out: Sequence[Any] | None = None, timeout_s: float | None = None
     ) -> list[Any]:
         """As `World.all_gather`."""
-        return run_blocking(calls.all_gather(self._world.usable(), array, out, timeout_s))
+        return run_blocking(collectives.all_gather(self._world.usable(), array, out, timeout_s))
 
     def gather(
         self,
@@ -553,7 +553,7 @@ class BlockingWorld:
         timeout_s: float | None = None,
     ) -> list[Any] | None:
         """As `World.gather`."""
-        return run_blocking(calls.gather(self._world.usable(), array, dst, out, timeout_s))
+        return run_blocking(collectives.gather(self._world.usable(), array, dst, out, timeout_s))
 
     def scatter(
         self,
@@ -564,11 +564,11 @@ class BlockingWorld:
         timeout_s: float | None = None,
     ) -> Any:
         """As `World.scatter`."""
-        return run_blocking(calls.scatter(self._world.usable(), arrays, src, into, timeout_s))
+        return run_blocking(collectives.scatter(self._world.usable(), arrays, src, into, timeout_s))
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
         """As `World.barrier`."""
-        run_blocking(calls.barrier(self._world.usable(), timeout_s))
+        run_blocking(collectives.barrier(self._world.usable(), timeout_s))
 
     def leave(self, *, timeout_s: float | None = LEAVE_S) -> None:
         """As `World.leave`."""

@@ -15,10 +15,10 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
-from hoplite_ray.worlds.doors import near
-from hoplite_ray.worlds.introductions import RefusedError, hear, introduce, say
-from hoplite_ray.worlds.members import Ability, Member, Record, machine_id, own_addresses
-from hoplite_ray.worlds.rendezvous import own_address, parsed_address
+from hoplite_ray.worlds.handshake.introductions import RefusedError, hear, introduce, say
+from hoplite_ray.worlds.meeting.doors import near
+from hoplite_ray.worlds.meeting.members import Ability, Member, Record, machine_id, own_addresses
+from hoplite_ray.worlds.meeting.rendezvous import own_address, parsed_address
 from tests.process.world_crew import JOIN_S, free_address, in_a_loop
 
 NO_GPU = Ability(0, "this process uses no GPU", is_needed=False)
@@ -516,7 +516,7 @@ async def test_closing_a_manager_waits_for_no_look_up_that_is_stuck(
         is_asked.set()
         is_over.wait()
 
-    monkeypatch.setattr("hoplite_ray.worlds.meet.rays", stuck)
+    monkeypatch.setattr("hoplite_ray.worlds.meeting.meet.rays", stuck)
     manager = worlds.WorldManager()
     waits = asyncio.create_task(manager.join("w", rank=0, size=2))
     try:

@@ -10,7 +10,7 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.worlds.rendezvous import parsed_address
+from hoplite_ray.worlds.meeting.rendezvous import parsed_address
 from tests.process.world_crew import free_address, in_a_loop
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -15,8 +15,7 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray.errors import ControlError
-from hoplite_ray.worlds import place
-from hoplite_ray.worlds.introductions import (
+from hoplite_ray.worlds.handshake.introductions import (
     RefusedError,
     TlsSocket,
     connected,
@@ -24,8 +23,9 @@ from hoplite_ray.worlds.introductions import (
     introduce,
     say,
 )
-from hoplite_ray.worlds.members import Record
-from hoplite_ray.worlds.secrecy import Secrecy
+from hoplite_ray.worlds.meeting import place
+from hoplite_ray.worlds.meeting.members import Record
+from hoplite_ray.worlds.meeting.secrecy import Secrecy
 from tests.certificates import Authority
 from tests.process.test_worlds_meeting import Table, managers, met
 from tests.process.world_crew import JOIN_S, Here, Member, free_address, in_a_loop

@@ -14,10 +14,11 @@ from hoplite_ray._native import WorldPort
 from hoplite_ray.config import Config
 from hoplite_ray.errors import WorldError
 from hoplite_ray.plugin import flag, seams
-from hoplite_ray.worlds import nccl_meeting, secrecy
-from hoplite_ray.worlds.life import Life
-from hoplite_ray.worlds.members import Ability, Member, Record
-from hoplite_ray.worlds.nccl_meeting import connect
+from hoplite_ray.worlds.gpu import communicators
+from hoplite_ray.worlds.gpu.communicators import connect
+from hoplite_ray.worlds.meeting import secrecy
+from hoplite_ray.worlds.meeting.life import Life
+from hoplite_ray.worlds.meeting.members import Ability, Member, Record
 
 VARIABLE = "HOPLITE_RAY_DATA_TLS"
 STORED = {
@@ -78,8 +79,8 @@ def test_between_machines_nccl_is_refused_where_data_must_be_encrypted(
     async def verdict(_: Life, failure: str, number: int) -> str:
         return failure
 
-    monkeypatch.setattr(nccl_meeting, "_open", opened)
-    monkeypatch.setattr(nccl_meeting, "_verdict", verdict)
+    monkeypatch.setattr(communicators, "_open", opened)
+    monkeypatch.setattr(communicators, "_verdict", verdict)
     for machines, is_secret in ((("here", "here"), True), (("here", "there"), False)):
         gpu = asyncio.run(connect(life(*machines, is_needed=False), 0, is_secret=is_secret))
         assert gpu.lacks == "it was opened"

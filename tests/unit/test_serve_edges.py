@@ -22,7 +22,7 @@ from hoplite_ray.serve.edges import (
 )
 from hoplite_ray.serve.failures import failure, noted
 from hoplite_ray.serve.frames import Message, unframed
-from hoplite_ray.worlds.waiting import Turn
+from hoplite_ray.worlds.core.waiting import Turn
 
 
 class TextError(Exception):

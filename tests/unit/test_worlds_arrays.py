@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
-from hoplite_ray.worlds.arrays import fresh, to_fill, to_send
+from hoplite_ray.worlds.core.arrays import fresh, to_fill, to_send
 
 
 class OnADevice:

@@ -18,8 +18,8 @@ import pytest
 from hoplite_ray._native import FakeWire, WorldPort
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.worlds import State, World, WorldBrokenError, WorldTimeoutError
-from hoplite_ray.worlds.loans import Borrower, Lender, Loans
-from hoplite_ray.worlds.nccl import Gpu
+from hoplite_ray.worlds.gpu.nccl import Gpu
+from hoplite_ray.worlds.lending.loans import Borrower, Lender, Loans
 
 SIZE = 3
 CAUSES = {1: "PEER_DIED", 2: "UNREACHABLE", 3: "FROZEN"}

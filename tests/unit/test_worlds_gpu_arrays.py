@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from hoplite_ray.errors import InvalidArgumentError, WorldError, WrongTypeError
-from hoplite_ray.worlds.gpu_arrays import (
+from hoplite_ray.worlds.gpu.arrays import (
     empty_like,
     is_on_gpu,
     of_interface,
     of_torch,
     stream_of,
 )
-from hoplite_ray.worlds.members import Ability
-from hoplite_ray.worlds.nccl import Gpu, ability, check_fold
-from hoplite_ray.worlds.nccl_transfers import Offer
+from hoplite_ray.worlds.gpu.nccl import Gpu, ability, check_fold
+from hoplite_ray.worlds.meeting.members import Ability
+from hoplite_ray.worlds.ops.transfers import Offer
 
 
 class Cupys:
@@ -120,7 +120,7 @@ def test_an_offer_has_its_number_and_size() -> None:
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPLITE_RAY_CUDA_LIBRARY", "/nowhere/libcuda.so.1")
-    monkeypatch.setattr("hoplite_ray.worlds.nccl._nccl", None)
+    monkeypatch.setattr("hoplite_ray.worlds.gpu.nccl._nccl", None)
     with pytest.raises(WorldError, match=r"can't be had: no GPU: the CUDA driver can't be loaded"):
         ability("nccl")
     assert ability("auto") == (Ability(0, "this process uses no GPU", is_needed=False), 0)

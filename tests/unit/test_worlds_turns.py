@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.worlds import sending
-from hoplite_ray.worlds.calls import Call
-from hoplite_ray.worlds.sending import Sending, Sendings
+from hoplite_ray.worlds.core import sending
+from hoplite_ray.worlds.core.sending import Sending, Sendings
+from hoplite_ray.worlds.ops.collectives import Call
 
 
 class Turns(list[Any]):

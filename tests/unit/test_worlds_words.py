@@ -14,9 +14,8 @@ import pytest
 from hoplite_ray.config import world_transport
 from hoplite_ray.errors import InvalidArgumentError, WorldError
 from hoplite_ray.plugin import seams
-from hoplite_ray.worlds import Cause, EventKind, EventStream, WorldEvent, rendezvous
-from hoplite_ray.worlds.doors import split_listen
-from hoplite_ray.worlds.introductions import (
+from hoplite_ray.worlds import Cause, EventKind, EventStream, WorldEvent
+from hoplite_ray.worlds.handshake.introductions import (
     FRAME_BYTES_MAX,
     RefusedError,
     field,
@@ -25,8 +24,10 @@ from hoplite_ray.worlds.introductions import (
     say,
     welcome,
 )
-from hoplite_ray.worlds.members import Ability, Member, Record, own_addresses
-from hoplite_ray.worlds.rendezvous import own_address, parsed_address
+from hoplite_ray.worlds.meeting import rendezvous
+from hoplite_ray.worlds.meeting.doors import split_listen
+from hoplite_ray.worlds.meeting.members import Ability, Member, Record, own_addresses
+from hoplite_ray.worlds.meeting.rendezvous import own_address, parsed_address
 
 LEADER = Member(
     0, "abc", (("10.0.0.5", 4000), ("fd00::5", 4000)), "boot", Ability(23007, "", is_needed=True)

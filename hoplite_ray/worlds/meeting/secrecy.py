@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hoplite_ray._native import TlsContext
 from hoplite_ray.config import Config
-from hoplite_ray.worlds.rendezvous import ray_runs
+from hoplite_ray.worlds.meeting.rendezvous import ray_runs
 
 
 class Secrecy:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hoplite_ray.worlds.waiting import DONE, Deadline, Turn, Waits
+from hoplite_ray.worlds.core.waiting import DONE, Deadline, Turn, Waits
 
 
 class Sending(Turn):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hoplite_ray._native import WorldPort
-from hoplite_ray.worlds.introductions import HANDSHAKE_S, RefusedError, tls_of
+from hoplite_ray.worlds.handshake.introductions import HANDSHAKE_S, RefusedError, tls_of
 
 _UNUSED_S = 5 * HANDSHAKE_S  # the edge for which a watch was made comes long before
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hoplite_ray.config import WORLD_TRANSPORTS, world_transport
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
-from hoplite_ray.worlds.rendezvous import parsed_address
+from hoplite_ray.worlds.meeting.rendezvous import parsed_address
 
 _NAME_CHARACTERS_MAX = 200
 

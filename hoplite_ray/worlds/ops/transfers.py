@@ -15,10 +15,10 @@ import numpy as np
 
 from hoplite_ray._native import WorldEdges, WorldOperation
 from hoplite_ray.errors import InvalidArgumentError, WorldBrokenError, WorldTimeoutError
-from hoplite_ray.worlds.collectives import Steps
-from hoplite_ray.worlds.gpu_arrays import OnGpu, stream_of
-from hoplite_ray.worlds.nccl import Gpu, give_back
-from hoplite_ray.worlds.waiting import PENDING, Deadline, Waits
+from hoplite_ray.worlds.core.waiting import PENDING, Deadline, Waits
+from hoplite_ray.worlds.gpu.arrays import OnGpu, stream_of
+from hoplite_ray.worlds.gpu.nccl import Gpu, give_back
+from hoplite_ray.worlds.ops.schedules import Steps
 
 _MARK = "@gpu"  # after the dtype of a message that is only the offer of one
 

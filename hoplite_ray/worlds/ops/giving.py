@@ -9,12 +9,12 @@ import numpy as np
 
 from hoplite_ray._native import WorldEdges, WorldOperation
 from hoplite_ray.errors import WorldTimeoutError
-from hoplite_ray.worlds import calls
-from hoplite_ray.worlds.arrays import to_send
-from hoplite_ray.worlds.checks import check_timeout
-from hoplite_ray.worlds.loans import LENT_BYTES_MIN, Loans
-from hoplite_ray.worlds.sending import Sendings
-from hoplite_ray.worlds.waiting import Deadline, Waits
+from hoplite_ray.worlds.core.arrays import to_send
+from hoplite_ray.worlds.core.checks import check_timeout
+from hoplite_ray.worlds.core.sending import Sendings
+from hoplite_ray.worlds.core.waiting import Deadline, Waits
+from hoplite_ray.worlds.lending.loans import LENT_BYTES_MIN, Loans
+from hoplite_ray.worlds.ops import collectives
 
 Array = np.ndarray[Any, Any]
 
@@ -80,7 +80,9 @@ def _hand_over(
     lent, notice = to_send(array), world.loans.lend(array, dst) if is_lent else None
     said: Any = lent.buffer if notice is None else notice
     try:
-        sent = world.edges.send(dst, 0, calls.SEND, lent.dtype, lent.shape, said, is_notice=is_lent)
+        sent = world.edges.send(
+            dst, 0, collectives.SEND, lent.dtype, lent.shape, said, is_notice=is_lent
+        )
     except BaseException:
         if notice is not None:
             world.loans.take_back(notice)

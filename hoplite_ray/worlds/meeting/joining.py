@@ -16,11 +16,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hoplite_ray.errors import StaleEpochError, WorldError
-from hoplite_ray.worlds.introductions import TABLE_BYTES_MAX, RefusedError, field, hear, say
-from hoplite_ray.worlds.life import Gathering, Life
-from hoplite_ray.worlds.members import Ability, Member, Record
-from hoplite_ray.worlds.place import Place
-from hoplite_ray.worlds.rendezvous import Rendezvous
+from hoplite_ray.worlds.handshake.introductions import (
+    TABLE_BYTES_MAX,
+    RefusedError,
+    field,
+    hear,
+    say,
+)
+from hoplite_ray.worlds.meeting.life import Gathering, Life
+from hoplite_ray.worlds.meeting.members import Ability, Member, Record
+from hoplite_ray.worlds.meeting.place import Place
+from hoplite_ray.worlds.meeting.rendezvous import Rendezvous
 
 T = TypeVar("T")
 

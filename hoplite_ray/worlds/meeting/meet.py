@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 from hoplite_ray._native import WorldPort
 from hoplite_ray.errors import WorldError, WorldTimeoutError
 from hoplite_ray.threads import begin
-from hoplite_ray.worlds.joining import Plan, join
-from hoplite_ray.worlds.life import Life
-from hoplite_ray.worlds.nccl import Gpu, settle
-from hoplite_ray.worlds.nccl_meeting import connect
-from hoplite_ray.worlds.place import Place
-from hoplite_ray.worlds.rendezvous import (
+from hoplite_ray.worlds.gpu.communicators import connect
+from hoplite_ray.worlds.gpu.nccl import Gpu, settle
+from hoplite_ray.worlds.meeting.joining import Plan, join
+from hoplite_ray.worlds.meeting.life import Life
+from hoplite_ray.worlds.meeting.place import Place
+from hoplite_ray.worlds.meeting.rendezvous import (
     Boards,
     ClosedRendezvous,
     DistantBoard,
@@ -30,7 +30,7 @@ from hoplite_ray.worlds.rendezvous import (
     parsed_address,
     rays,
 )
-from hoplite_ray.worlds.secrecy import Secrecy
+from hoplite_ray.worlds.meeting.secrecy import Secrecy
 
 T = TypeVar("T")
 

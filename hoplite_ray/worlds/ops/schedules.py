@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.worlds.arrays import Lent
+from hoplite_ray.worlds.core.arrays import Lent
 
 Flat = np.ndarray[Any, Any]
 Steps = Generator[Sequence[Any], None, Any]  # operations, None for one that is done

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 
 from hoplite_ray._native import WORLD_MEMORY_BYTES, TlsContext
 from hoplite_ray.errors import InvalidArgumentError, WorldError
-from hoplite_ray.worlds.introductions import (
+from hoplite_ray.worlds.handshake.introductions import (
     STRANGERS_MAX,
     Acceptor,
     Answer,
@@ -19,7 +19,7 @@ from hoplite_ray.worlds.introductions import (
     Tls,
     connected,
 )
-from hoplite_ray.worlds.members import Member, own_addresses
+from hoplite_ray.worlds.meeting.members import Member, own_addresses
 
 _CONNECT_S = 1.0  # to one of a member's addresses
 _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034  # linux/fcntl.h; Python 3.11's fcntl lacks them

@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 
 from hoplite_ray.errors import InvalidArgumentError, WorldError, WrongTypeError
-from hoplite_ray.worlds import introductions
-from hoplite_ray.worlds.arrays import fresh
-from hoplite_ray.worlds.checks import whole
-from hoplite_ray.worlds.doors import is_sealed, sealed_memory, take_memory
-from hoplite_ray.worlds.introductions import RefusedError, hear, say
-from hoplite_ray.worlds.waiting import Turn
+from hoplite_ray.worlds.core.arrays import fresh
+from hoplite_ray.worlds.core.checks import whole
+from hoplite_ray.worlds.core.waiting import Turn
+from hoplite_ray.worlds.handshake import introductions
+from hoplite_ray.worlds.handshake.introductions import RefusedError, hear, say
+from hoplite_ray.worlds.meeting.doors import is_sealed, sealed_memory, take_memory
 
 Array = np.ndarray[Any, Any]
 

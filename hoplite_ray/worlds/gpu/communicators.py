@@ -7,13 +7,13 @@ import itertools
 
 from hoplite_ray._native import WorldOperation
 from hoplite_ray.errors import HopliteError, WorldError
+from hoplite_ray.worlds.core.waiting import DONE, PENDING, Waits, run_async
 from hoplite_ray.worlds.events import Cause
-from hoplite_ray.worlds.life import Life
-from hoplite_ray.worlds.members import Ability
-from hoplite_ray.worlds.nccl import Gpu, loaded
-from hoplite_ray.worlds.waiting import DONE, PENDING, Waits, run_async
+from hoplite_ray.worlds.gpu.nccl import Gpu, loaded
+from hoplite_ray.worlds.meeting.life import Life
+from hoplite_ray.worlds.meeting.members import Ability
 
-_ID, _VERDICT = 24, 32  # operations, after those of nccl_transfers
+_ID, _VERDICT = 24, 32  # operations, after those of ops.transfers
 _KEY = 1 << 62
 _ID_BYTES = 128
 _TEXT_BYTES_MAX = 4096

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hoplite_ray.errors import WorldError
-from hoplite_ray.worlds.introductions import RefusedError, field
+from hoplite_ray.worlds.handshake.introductions import RefusedError, field
 
 _SIOCGIFADDR = 0x8915
 

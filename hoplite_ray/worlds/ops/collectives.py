@@ -15,14 +15,14 @@ from hoplite_ray.errors import (
     WorldTimeoutError,
     WrongTypeError,
 )
-from hoplite_ray.worlds import collectives
-from hoplite_ray.worlds.arrays import Lent, to_fill, to_send
-from hoplite_ray.worlds.checks import check_timeout, whole
-from hoplite_ray.worlds.collectives import Flat, Steps
-from hoplite_ray.worlds.gpu_arrays import OnGpu, empty_like, is_on_gpu
-from hoplite_ray.worlds.nccl import Gpu, check_fold
-from hoplite_ray.worlds.nccl_transfers import collective, offered
-from hoplite_ray.worlds.waiting import DONE, PENDING, Deadline, Turn, Waits
+from hoplite_ray.worlds.core.arrays import Lent, to_fill, to_send
+from hoplite_ray.worlds.core.checks import check_timeout, whole
+from hoplite_ray.worlds.core.waiting import DONE, PENDING, Deadline, Turn, Waits
+from hoplite_ray.worlds.gpu.arrays import OnGpu, empty_like, is_on_gpu
+from hoplite_ray.worlds.gpu.nccl import Gpu, check_fold
+from hoplite_ray.worlds.ops import schedules
+from hoplite_ray.worlds.ops.schedules import Flat, Steps
+from hoplite_ray.worlds.ops.transfers import collective, offered
 
 # What members call, so that one's barrier is never taken for another one's broadcast. The number of
 # a collective also has its op, and the root but for multiples of eight.
@@ -39,7 +39,7 @@ _OPERATIONS = {
 
 
 def _number(name: str, op: str = "sum", root: int = 0) -> int:
-    return _OPERATIONS[name] + 8 * list(collectives.OPS).index(op) + 32 * (root % 8)
+    return _OPERATIONS[name] + 8 * list(schedules.OPS).index(op) + 32 * (root % 8)
 
 
 class Caller(Protocol):
@@ -71,7 +71,7 @@ def broadcast(world: Caller, array: Any, src: int, timeout_s: float | None) -> W
         return array
     lent = to_send(array) if world.rank == src else to_fill(array)
     call = Call(world, "broadcast", lent.dtype, root=src)
-    yield from call.run(collectives.broadcast(call, lent, src), timeout_s)
+    yield from call.run(schedules.broadcast(call, lent, src), timeout_s)
     return array
 
 
@@ -82,9 +82,9 @@ def all_reduce(world: Caller, array: Any, op: str, timeout_s: float | None) -> W
         yield from _on_gpu(world, "all_reduce", [on_gpu], [on_gpu], timeout_s, op=op)
         return array
     lent = to_fill(array)
-    collectives.check_fold(op, lent)
+    schedules.check_fold(op, lent)
     call = Call(world, "all_reduce", lent.dtype, op)
-    yield from call.run(collectives.all_reduce(call, lent, op), timeout_s)
+    yield from call.run(schedules.all_reduce(call, lent, op), timeout_s)
     return array
 
 
@@ -96,9 +96,9 @@ def reduce(world: Caller, array: Any, dst: int, op: str, timeout_s: float | None
         yield from _on_gpu(world, "reduce", [on_gpu], [on_gpu], timeout_s, op=op, root=dst)
         return array
     lent = to_fill(array) if world.rank == dst else to_send(array)
-    collectives.check_fold(op, lent)
+    schedules.check_fold(op, lent)
     call = Call(world, "reduce", lent.dtype, op, dst)
-    yield from call.run(collectives.reduce(call, lent, dst, op), timeout_s)
+    yield from call.run(schedules.reduce(call, lent, dst, op), timeout_s)
     return array
 
 
@@ -113,7 +113,7 @@ def all_gather(
     lent = to_send(array)
     given, into = _outputs(world, lent, out)
     call = Call(world, "all_gather", lent.dtype)
-    yield from call.run(collectives.all_gather(call, lent, into), timeout_s)
+    yield from call.run(schedules.all_gather(call, lent, into), timeout_s)
     return given
 
 
@@ -133,7 +133,7 @@ def gather(
     lent = to_send(array)
     given, into = _outputs(world, lent, out) if world.rank == dst else (None, [])
     call = Call(world, "gather", lent.dtype, root=dst)
-    yield from call.run(collectives.gather(call, lent, into, dst), timeout_s)
+    yield from call.run(schedules.gather(call, lent, into, dst), timeout_s)
     return given
 
 
@@ -157,7 +157,7 @@ def scatter(
     lent = to_fill(into)
     _check_alike([lent], lents[0] if lents else lent)
     call = Call(world, "scatter", lent.dtype, root=src)
-    yield from call.run(collectives.scatter(call, lents, lent, src), timeout_s)
+    yield from call.run(schedules.scatter(call, lents, lent, src), timeout_s)
     return into
 
 
@@ -191,7 +191,7 @@ def _scatter_on_gpu(
 def barrier(world: Caller, timeout_s: float | None) -> Waits[None]:
     """As `World.barrier`."""
     call = Call(world, "barrier", "")
-    yield from call.run(collectives.barrier(call), timeout_s)
+    yield from call.run(schedules.barrier(call), timeout_s)
 
 
 class Call:

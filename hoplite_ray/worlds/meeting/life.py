@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hoplite_ray._native import WorldEdges, WorldPort
-from hoplite_ray.worlds.introductions import RefusedError, field, hear, say, tls_of
-from hoplite_ray.worlds.members import Ability, Member, Record
+from hoplite_ray.worlds.handshake.introductions import RefusedError, field, hear, say, tls_of
+from hoplite_ray.worlds.meeting.members import Ability, Member, Record
 
 
 class Wire:

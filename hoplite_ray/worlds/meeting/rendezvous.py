@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from hoplite_ray._native import TlsContext
 from hoplite_ray.errors import InvalidArgumentError, WorldError, WrongTypeError
-from hoplite_ray.worlds.introductions import (
+from hoplite_ray.worlds.handshake.introductions import (
     FRAME_BYTES_MAX,
     HANDSHAKE_S,
     STRANGERS_MAX,
@@ -29,7 +29,7 @@ from hoplite_ray.worlds.introductions import (
     hear,
     say,
 )
-from hoplite_ray.worlds.members import own_addresses
+from hoplite_ray.worlds.meeting.members import own_addresses
 
 _KEY_BYTES_MAX = 8192  # of a name of 200 characters, each of which JSON may write as twelve
 

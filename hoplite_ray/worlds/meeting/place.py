@@ -17,8 +17,7 @@ from typing import Any
 
 from hoplite_ray._native import TlsContext, WorldPort
 from hoplite_ray.errors import WorldError
-from hoplite_ray.worlds.doors import Doors, far, give_memory, near, take_memory
-from hoplite_ray.worlds.introductions import (
+from hoplite_ray.worlds.handshake.introductions import (
     HANDSHAKE_S,
     RefusedError,
     field,
@@ -28,10 +27,11 @@ from hoplite_ray.worlds.introductions import (
     taken,
     welcome,
 )
-from hoplite_ray.worlds.life import Gathering, Life, Wire
-from hoplite_ray.worlds.loans import Borrower, Lender, Loans
-from hoplite_ray.worlds.members import Ability, Member, machine_id
-from hoplite_ray.worlds.watches import Watch, Watches
+from hoplite_ray.worlds.lending.loans import Borrower, Lender, Loans
+from hoplite_ray.worlds.meeting.doors import Doors, far, give_memory, near, take_memory
+from hoplite_ray.worlds.meeting.life import Gathering, Life, Wire
+from hoplite_ray.worlds.meeting.members import Ability, Member, machine_id
+from hoplite_ray.worlds.meeting.watches import Watch, Watches
 
 _WATCHES_TRIED_MAX = 3
 
