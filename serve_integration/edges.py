@@ -33,15 +33,10 @@ from hoplite_ray.serve.handles import Lender, borrowed
 from hoplite_ray.serve.managers import manager, node_address, secrecy
 from hoplite_ray.worlds import Cause, World
 from hoplite_ray.worlds.core.waiting import Waits, Wanted, run_async
-from hoplite_ray.worlds.handshake.introductions import (
-    STRANGERS_MAX,
-    Acceptor,
-    RefusedError,
-    connected,
-    field,
-    hear,
-    say,
-)
+from hoplite_ray.worlds.handshake.acceptor import STRANGERS_MAX, Acceptor
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.handshake.frames import field, hear, say
+from hoplite_ray.worlds.handshake.tls import connected
 
 logger = logging.getLogger("hoplite_ray.serve")
 

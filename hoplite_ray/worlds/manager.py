@@ -13,10 +13,11 @@ from time import monotonic_ns
 from weakref import WeakKeyDictionary
 
 from hoplite_ray.errors import InvalidArgumentError, UnusableAfterForkError, WorldError
-from hoplite_ray.worlds.core import checks
+from hoplite_ray.worlds.core.checks import check_timeout, whole
 from hoplite_ray.worlds.core.waiting import run_async
 from hoplite_ray.worlds.events import Cause, EventKind, EventStream, State, WorldEvent
 from hoplite_ray.worlds.gpu.nccl import ability
+from hoplite_ray.worlds.meeting.arguments import check_name, check_rendezvous, chosen_transport
 from hoplite_ray.worlds.meeting.doors import split_listen
 from hoplite_ray.worlds.meeting.joining import Plan
 from hoplite_ray.worlds.meeting.meet import Meet
@@ -120,7 +121,7 @@ class WorldManager:
         Raises:  WorldTimeoutError saying who has not come; WorldError for what can't be, as a rank
                  that another process has; StaleEpochError if another rank 0 has come after us.
         """
-        checks.check_rendezvous(rendezvous)
+        check_rendezvous(rendezvous)
         if rendezvous is not None and not isinstance(rendezvous, str):
             rendezvous = Elsewhere(rendezvous, asyncio.get_running_loop())
         joining = self._begin_join(name, rank, size, transport, timeout_s)
@@ -231,7 +232,7 @@ class WorldManager:
         timeout_s: float,
     ) -> World:
         """Join, and wait for it; Ctrl-C takes it back."""
-        checks.check_rendezvous(rendezvous)
+        check_rendezvous(rendezvous)
         joining = self._begin_join(name, rank, size, transport, timeout_s)
         future = self._submit_join(joining, rendezvous, timeout_s)
         try:
@@ -284,12 +285,12 @@ class WorldManager:
         self, name: str, rank: int, size: int, transport: str, timeout_s: float
     ) -> _Joining:
         self._check_usable()
-        checks.check_name(name)
-        checks.check_timeout(timeout_s)
-        rank, size = checks.whole("rank", rank), checks.whole("size", size)
+        check_name(name)
+        check_timeout(timeout_s)
+        rank, size = whole("rank", rank), whole("size", size)
         if not 0 <= rank < size:
             raise InvalidArgumentError(f"rank={rank} is not one of size={size}: 0 to {size - 1}")
-        transport = checks.chosen_transport(transport)
+        transport = chosen_transport(transport)
         able, device = ability(transport)  # in the caller's thread, whose GPU it is
         transport = "auto" if transport == "nccl" else transport  # of the host's edges
         with self._lock:

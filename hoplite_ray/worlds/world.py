@@ -38,7 +38,8 @@ from hoplite_ray.worlds.core.waiting import (
 from hoplite_ray.worlds.events import Cause, EventStream, State, WorldEvent
 from hoplite_ray.worlds.gpu.arrays import is_on_gpu
 from hoplite_ray.worlds.gpu.nccl import Gpu
-from hoplite_ray.worlds.lending.loans import Loans, Notice
+from hoplite_ray.worlds.lending.loans import Loans
+from hoplite_ray.worlds.lending.notice import Notice
 from hoplite_ray.worlds.ops import collectives, giving, transfers
 from hoplite_ray.worlds.ops.transfers import Offer, is_offer
 

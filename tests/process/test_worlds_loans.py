@@ -15,7 +15,7 @@ import pytest
 from hoplite_ray import worlds
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.worlds.core.sending import Sending
-from hoplite_ray.worlds.lending.loans import LENT_BYTES_MIN
+from hoplite_ray.worlds.lending.lender import LENT_BYTES_MIN
 from tests.process.world_crew import JOIN_S, Crew, Here, free_address, join
 
 COUNT = 300_000

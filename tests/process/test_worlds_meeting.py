@@ -15,9 +15,12 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
-from hoplite_ray.worlds.handshake.introductions import RefusedError, hear, introduce, say
+from hoplite_ray.worlds.gpu.ability import Ability
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.handshake.frames import hear, say
+from hoplite_ray.worlds.handshake.introductions import introduce
 from hoplite_ray.worlds.meeting.doors import near
-from hoplite_ray.worlds.meeting.members import Ability, Member, Record, machine_id, own_addresses
+from hoplite_ray.worlds.meeting.members import Member, Record, machine_id, own_addresses
 from hoplite_ray.worlds.meeting.rendezvous import own_address, parsed_address
 from tests.process.world_crew import JOIN_S, free_address, in_a_loop
 

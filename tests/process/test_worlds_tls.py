@@ -15,14 +15,10 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray.errors import ControlError
-from hoplite_ray.worlds.handshake.introductions import (
-    RefusedError,
-    TlsSocket,
-    connected,
-    hear,
-    introduce,
-    say,
-)
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.handshake.frames import hear, say
+from hoplite_ray.worlds.handshake.introductions import introduce
+from hoplite_ray.worlds.handshake.tls import TlsSocket, connected
 from hoplite_ray.worlds.meeting import place
 from hoplite_ray.worlds.meeting.members import Record
 from hoplite_ray.worlds.meeting.secrecy import Secrecy

@@ -14,7 +14,7 @@ import pytest
 
 from hoplite_ray.serve import edges, managers
 from hoplite_ray.serve.edges import Door
-from hoplite_ray.worlds.handshake.introductions import RefusedError
+from hoplite_ray.worlds.handshake.errors import RefusedError
 from hoplite_ray.worlds.meeting.secrecy import Secrecy
 from tests.certificates import Authority
 

@@ -19,7 +19,9 @@ from hoplite_ray._native import FakeWire, WorldPort
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.worlds import State, World, WorldBrokenError, WorldTimeoutError
 from hoplite_ray.worlds.gpu.nccl import Gpu
-from hoplite_ray.worlds.lending.loans import Borrower, Lender, Loans
+from hoplite_ray.worlds.lending.borrower import Borrower
+from hoplite_ray.worlds.lending.lender import Lender
+from hoplite_ray.worlds.lending.loans import Loans
 
 SIZE = 3
 CAUSES = {1: "PEER_DIED", 2: "UNREACHABLE", 3: "FROZEN"}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hoplite_ray.errors import InvalidArgumentError, WorldError, WrongTypeError
+from hoplite_ray.worlds.gpu.ability import Ability
 from hoplite_ray.worlds.gpu.arrays import (
     empty_like,
     is_on_gpu,
@@ -18,7 +19,6 @@ from hoplite_ray.worlds.gpu.arrays import (
     stream_of,
 )
 from hoplite_ray.worlds.gpu.nccl import Gpu, ability, check_fold
-from hoplite_ray.worlds.meeting.members import Ability
 from hoplite_ray.worlds.ops.transfers import Offer
 
 

@@ -15,18 +15,13 @@ from hoplite_ray.config import world_transport
 from hoplite_ray.errors import InvalidArgumentError, WorldError
 from hoplite_ray.plugin import seams
 from hoplite_ray.worlds import Cause, EventKind, EventStream, WorldEvent
-from hoplite_ray.worlds.handshake.introductions import (
-    FRAME_BYTES_MAX,
-    RefusedError,
-    field,
-    hear,
-    introduce,
-    say,
-    welcome,
-)
+from hoplite_ray.worlds.gpu.ability import Ability
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.handshake.frames import FRAME_BYTES_MAX, field, hear, say
+from hoplite_ray.worlds.handshake.introductions import introduce, welcome
 from hoplite_ray.worlds.meeting import rendezvous
 from hoplite_ray.worlds.meeting.doors import split_listen
-from hoplite_ray.worlds.meeting.members import Ability, Member, Record, own_addresses
+from hoplite_ray.worlds.meeting.members import Member, Record, own_addresses
 from hoplite_ray.worlds.meeting.rendezvous import own_address, parsed_address
 
 LEADER = Member(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from hoplite_ray._native import WorldOperation
+from hoplite_ray._native import WorldEdges, WorldOperation
 from hoplite_ray.errors import HopliteError, WorldError
+from hoplite_ray.worlds.core.events import Cause
 from hoplite_ray.worlds.core.waiting import DONE, PENDING, Waits, run_async
-from hoplite_ray.worlds.events import Cause
+from hoplite_ray.worlds.gpu.ability import Ability
 from hoplite_ray.worlds.gpu.nccl import Gpu, loaded
-from hoplite_ray.worlds.meeting.life import Life
-from hoplite_ray.worlds.meeting.members import Ability
 
 _ID, _VERDICT = 24, 32  # operations, after those of ops.transfers
 _KEY = 1 << 62
@@ -20,16 +21,33 @@ _TEXT_BYTES_MAX = 4096
 _IN_CLEAR = "data_tls is on, and between machines NCCL's own connections are not encrypted"
 
 
-async def connect(life: Life, device: int, *, is_secret: bool) -> Gpu:
-    """Make the communicators of a life that has begun, or say why there are none.
+@dataclass(frozen=True, slots=True)
+class NewWorld:
+    """A world that is being joined, as NCCL comes up in it: all edges are there.
+
+    `abilities` has what each rank has for arrays on GPUs.
+    """
+
+    name: str
+    rank: int
+    edges: WorldEdges
+    abilities: Mapping[int, Ability]
+    machine_count: int
+
+    def __str__(self) -> str:
+        return f"world {self.name!r}"
+
+
+async def connect(world: NewWorld, device: int, *, is_secret: bool) -> Gpu:
+    """Make the communicators of a world that has begun, or say why there are none.
 
     is_secret:  what leaves a machine must be encrypted, which NCCL does not do.
 
     Raises:  WorldError if a member needs them, or if one dies meanwhile.
     """
-    abilities = life.abilities
+    abilities = world.abilities
     lacks = _what_lacks(abilities)
-    if not lacks and is_secret and len(life.machines) > 1:
+    if not lacks and is_secret and world.machine_count > 1:
         lacks = _IN_CLEAR
     gpu = Gpu(lacks, device)
     is_needed = any(each.is_needed for each in abilities.values())
@@ -38,26 +56,26 @@ async def connect(life: Life, device: int, *, is_secret: bool) -> Gpu:
         pairs = itertools.combinations(everybody, 2) if len(abilities) > 2 else ()
         # One after the other, in one order for all, so that no two wait crosswise.
         for number, among in enumerate((everybody, *pairs)):
-            failure = await _open(life, gpu, among, number) if life.rank in among else ""
+            failure = await _open(world, gpu, among, number) if world.rank in among else ""
             if failure and is_needed:  # others may wait for us in vain, inside NCCL
-                life.edges.abort(Cause.LOCAL, failure)
-                raise WorldError(_without(life, f"rank {life.rank}: {failure}"))
-            gpu.lacks = await _verdict(life, failure, number)
+                world.edges.abort(Cause.LOCAL, failure)
+                raise WorldError(_without(world, f"rank {world.rank}: {failure}"))
+            gpu.lacks = await _verdict(world, failure, number)
             if gpu.lacks:
                 break
     if gpu.lacks and is_needed:
-        raise WorldError(_without(life, gpu.lacks))
+        raise WorldError(_without(world, gpu.lacks))
     return gpu
 
 
-def _without(life: Life, why: str) -> str:
+def _without(world: NewWorld, why: str) -> str:
     return (
-        f"{life} was joined with transport='nccl', and has no NCCL: {why}; mend that, or join it "
+        f"{world} was joined with transport='nccl', and has no NCCL: {why}; mend that, or join it "
         "with transport='auto' everywhere"
     )
 
 
-def _what_lacks(abilities: dict[int, Ability]) -> str:
+def _what_lacks(abilities: Mapping[int, Ability]) -> str:
     for rank, each in sorted(abilities.items()):
         if each.lacks:
             return f"rank {rank}: {each.lacks}"
@@ -71,26 +89,26 @@ def _release(code: int) -> str:
     return f"{code // 10_000}.{code // 100 % 100}.{code % 100}"
 
 
-async def _open(life: Life, gpu: Gpu, among: tuple[int, ...], number: int) -> str:
+async def _open(world: NewWorld, gpu: Gpu, among: tuple[int, ...], number: int) -> str:
     """Meet the others of one communicator; returns what has failed."""
     nccl, key = loaded(), _KEY | number
     leader, made, failure = among[0], bytearray(_ID_BYTES), ""
-    if life.rank == leader:
+    if world.rank == leader:
         try:
             made[:] = await asyncio.to_thread(nccl.unique_id)
         except HopliteError as error:
             failure = str(error)
         given = bytes(made)
-        sent = [life.edges.send(rank, key, _ID, "", (), given) for rank in among[1:]]
-        await run_async(_all(life, *sent))
+        sent = [world.edges.send(rank, key, _ID, "", (), given) for rank in among[1:]]
+        await run_async(_all(world, *sent))
     else:
-        await run_async(_all(life, life.edges.receive(leader, key, _ID, "", made)))
+        await run_async(_all(world, world.edges.receive(leader, key, _ID, "", made)))
     if not any(made):  # there is none, and its maker says why
         return failure
     bond = nccl.open(
-        life.edges,
+        world.edges,
         bytes(made),
-        rank=among.index(life.rank),
+        rank=among.index(world.rank),
         size=len(among),
         device=gpu.device,
     )
@@ -100,52 +118,52 @@ async def _open(life: Life, gpu: Gpu, among: tuple[int, ...], number: int) -> st
     if joined.state == DONE:
         gpu.bonds[among] = bond
         return ""
-    _check(life, joined)
+    _check(world, joined)
     return bond.error
 
 
-async def _verdict(life: Life, failure: str, number: int) -> str:
+async def _verdict(world: NewWorld, failure: str, number: int) -> str:
     """Tell all what has failed anywhere; returns the same everywhere."""
-    edges, key = life.edges, _KEY | 1 << 32 | number
-    others = range(1, len(life.abilities))
+    edges, key = world.edges, _KEY | 1 << 32 | number
+    others = range(1, len(world.abilities))
 
     def told(text: str) -> bytes:
         return text.encode()[:_TEXT_BYTES_MAX].ljust(_TEXT_BYTES_MAX)
 
-    said = {rank: bytearray(_TEXT_BYTES_MAX) for rank in (others if life.rank == 0 else (0,))}
-    if life.rank > 0:
+    said = {rank: bytearray(_TEXT_BYTES_MAX) for rank in (others if world.rank == 0 else (0,))}
+    if world.rank > 0:
         # Before ours goes: whoever has heard a failure may end the world at once.
         heard = edges.receive(0, key, _VERDICT, "", said[0])
         mine = edges.send(0, key, _VERDICT, "", (), told(failure))
-        await run_async(_all(life, mine, heard))
+        await run_async(_all(world, mine, heard))
         return said[0].decode(errors="replace").strip()
     await run_async(
-        _all(life, *(edges.receive(rank, key, _VERDICT, "", each) for rank, each in said.items()))
+        _all(world, *(edges.receive(rank, key, _VERDICT, "", each) for rank, each in said.items()))
     )
     texts = {0: failure}
     texts |= {rank: each.decode(errors="replace").strip() for rank, each in said.items()}
     verdict = next((f"rank {rank}: {text}" for rank, text in texts.items() if text), "")
     await run_async(
-        _all(life, *(edges.send(rank, key, _VERDICT, "", (), told(verdict)) for rank in others))
+        _all(world, *(edges.send(rank, key, _VERDICT, "", (), told(verdict)) for rank in others))
     )
     return verdict
 
 
-def _all(life: Life, *operations: WorldOperation | None) -> Waits[None]:
+def _all(world: NewWorld, *operations: WorldOperation | None) -> Waits[None]:
     for operation in operations:
         if operation is not None:
             if operation.state == PENDING:
                 yield operation, None
-            _check(life, operation)
+            _check(world, operation)
 
 
 def _end(operation: WorldOperation) -> Waits[None]:
     yield operation, None
 
 
-def _check(life: Life, operation: WorldOperation) -> None:
-    end = life.edges.end()
+def _check(world: NewWorld, operation: WorldOperation) -> None:
+    end = world.edges.end()
     if operation.state != DONE and end is not None:
         raise WorldError(
-            f"rank {end[1]} of {life} was lost while NCCL came up: {end[2]}; join it again"
+            f"rank {end[1]} of {world} was lost while NCCL came up: {end[2]}; join it again"
         )

@@ -21,6 +21,7 @@ from hoplite_ray._native import Nccl, NcclBond, WorldOperation
 from hoplite_ray.config import nccl_libraries
 from hoplite_ray.errors import HopliteError, InvalidArgumentError, WorldError, WrongTypeError
 from hoplite_ray.worlds.core.waiting import PENDING
+from hoplite_ray.worlds.gpu.ability import Ability
 from hoplite_ray.worlds.gpu.arrays import (
     OnGpu,
     is_on_gpu,
@@ -29,7 +30,6 @@ from hoplite_ray.worlds.gpu.arrays import (
     of_torch,
     stream_of,
 )
-from hoplite_ray.worlds.meeting.members import Ability
 
 _BYTES = 1  # ncclUint8: for what is only moved
 _DTYPES = {

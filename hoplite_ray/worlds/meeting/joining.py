@@ -16,15 +16,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hoplite_ray.errors import StaleEpochError, WorldError
-from hoplite_ray.worlds.handshake.introductions import (
-    TABLE_BYTES_MAX,
-    RefusedError,
-    field,
-    hear,
-    say,
-)
+from hoplite_ray.worlds.gpu.ability import Ability
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.handshake.frames import TABLE_BYTES_MAX, field, hear, say
 from hoplite_ray.worlds.meeting.life import Gathering, Life
-from hoplite_ray.worlds.meeting.members import Ability, Member, Record
+from hoplite_ray.worlds.meeting.members import Member, Record
 from hoplite_ray.worlds.meeting.place import Place
 from hoplite_ray.worlds.meeting.rendezvous import Rendezvous
 

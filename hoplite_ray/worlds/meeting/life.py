@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from hoplite_ray._native import WorldEdges, WorldPort
-from hoplite_ray.worlds.handshake.introductions import RefusedError, field, hear, say, tls_of
-from hoplite_ray.worlds.meeting.members import Ability, Member, Record
+from hoplite_ray.worlds.gpu.ability import Ability
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.handshake.frames import field, hear, say
+from hoplite_ray.worlds.handshake.tls import tls_of
+from hoplite_ray.worlds.meeting.members import Member, Record
 
 
 class Wire:

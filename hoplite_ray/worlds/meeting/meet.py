@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from hoplite_ray._native import WorldPort
 from hoplite_ray.errors import WorldError, WorldTimeoutError
 from hoplite_ray.threads import begin
-from hoplite_ray.worlds.gpu.communicators import connect
+from hoplite_ray.worlds.gpu.communicators import NewWorld, connect
 from hoplite_ray.worlds.gpu.nccl import Gpu, settle
 from hoplite_ray.worlds.meeting.joining import Plan, join
 from hoplite_ray.worlds.meeting.life import Life
@@ -118,7 +118,13 @@ class Meet:
                         unless.callback(life.close)
                         plan.obstacle = "NCCL has not brought all together"
                         is_secret = self.place.tls is not None
-                        gpu = await connect(life, plan.device, is_secret=is_secret)
+                        gpu = await connect(
+                            NewWorld(
+                                life.name, life.rank, life.edges, life.abilities, len(life.machines)
+                            ),
+                            plan.device,
+                            is_secret=is_secret,
+                        )
                         unless.pop_all()
             except TimeoutError:
                 raise WorldTimeoutError(

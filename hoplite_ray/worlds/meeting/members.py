@@ -13,27 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from hoplite_ray.errors import WorldError
-from hoplite_ray.worlds.handshake.introductions import RefusedError, field
+from hoplite_ray.worlds.gpu.ability import Ability
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.handshake.frames import field
 
 _SIOCGIFADDR = 0x8915
-
-
-@dataclass(frozen=True, slots=True)
-class Ability:
-    """What a member has for arrays on GPUs: the code of NCCL's release, or why it has none."""
-
-    code: int
-    lacks: str
-    is_needed: bool
-
-    @classmethod
-    def parsed(cls, fields: dict[str, Any]) -> Ability:
-        """Raises RefusedError for what is none."""
-        return cls(
-            field(fields, "code", int),
-            field(fields, "lacks", str),
-            field(fields, "is_needed", bool),
-        )
 
 
 @lru_cache(1024)

@@ -17,20 +17,18 @@ from typing import Any
 
 from hoplite_ray._native import TlsContext, WorldPort
 from hoplite_ray.errors import WorldError
-from hoplite_ray.worlds.handshake.introductions import (
-    HANDSHAKE_S,
-    RefusedError,
-    field,
-    hear,
-    introduce,
-    say,
-    taken,
-    welcome,
-)
-from hoplite_ray.worlds.lending.loans import Borrower, Lender, Loans
-from hoplite_ray.worlds.meeting.doors import Doors, far, give_memory, near, take_memory
+from hoplite_ray.worlds.gpu.ability import Ability
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.handshake.frames import HANDSHAKE_S, field, hear, say
+from hoplite_ray.worlds.handshake.introductions import introduce, welcome
+from hoplite_ray.worlds.handshake.tls import taken
+from hoplite_ray.worlds.lending.borrower import Borrower
+from hoplite_ray.worlds.lending.lender import Lender
+from hoplite_ray.worlds.lending.loans import Loans
+from hoplite_ray.worlds.lending.memory import give_memory, take_memory
+from hoplite_ray.worlds.meeting.doors import Doors, far, near
 from hoplite_ray.worlds.meeting.life import Gathering, Life, Wire
-from hoplite_ray.worlds.meeting.members import Ability, Member, machine_id
+from hoplite_ray.worlds.meeting.members import Member, machine_id
 from hoplite_ray.worlds.meeting.watches import Watch, Watches
 
 _WATCHES_TRIED_MAX = 3

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hoplite_ray._native import WorldPort
-from hoplite_ray.worlds.handshake.introductions import HANDSHAKE_S, RefusedError, tls_of
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.handshake.frames import HANDSHAKE_S
+from hoplite_ray.worlds.handshake.tls import tls_of
 
 _UNUSED_S = 5 * HANDSHAKE_S  # the edge for which a watch was made comes long before
 

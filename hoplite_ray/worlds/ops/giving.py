@@ -13,7 +13,8 @@ from hoplite_ray.worlds.core.arrays import to_send
 from hoplite_ray.worlds.core.checks import check_timeout
 from hoplite_ray.worlds.core.sending import Sendings
 from hoplite_ray.worlds.core.waiting import Deadline, Waits
-from hoplite_ray.worlds.lending.loans import LENT_BYTES_MIN, Loans
+from hoplite_ray.worlds.lending.lender import LENT_BYTES_MIN
+from hoplite_ray.worlds.lending.loans import Loans
 from hoplite_ray.worlds.ops import collectives
 
 Array = np.ndarray[Any, Any]

@@ -1,0 +1,16 @@
+"""What ends a conversation that has just begun."""
+
+from __future__ import annotations
+
+from hoplite_ray.errors import WorldError
+
+
+class RefusedError(WorldError):
+    """The other side says no, or is not who it should be. `reason` is a word for programs."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(reason, text)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return str(self.args[1])
