@@ -201,12 +201,8 @@ class Edge:
 
     def _sent(self, frame: np.ndarray[Any, Any], arrays: Sequence[Any]) -> Waits[None]:
         """Send a frame, and the arrays on the GPU that follow it."""
-        if frame.nbytes >= _ALLOC_BYTES_MIN and self.world.loans.is_ours(frame):
-            yield from self.world.give_away(frame, self._peer, None)
-        elif (operation := self.world.begin_send(frame, self._peer, None)) is not None:
-            yield from self.world.finish(operation, None, "send")
-        for array in arrays:
-            yield from self.world.send_from_gpu(array, self._peer, None)
+        for array in (frame, *arrays):
+            yield from self.world.messages.send(array, self._peer, None)
 
     async def _finish_send(self, steps: Waits[None], wanted: Wanted) -> None:
         try:
@@ -248,7 +244,7 @@ class Edge:
 
     def _listen(self) -> None:
         try:
-            self._heard = self.world.hear(self._peer, self._came)
+            self._heard = self.world.messages.receive_by_callback(self._peer, self._came)
         except Exception as error:
             self._hear_failure(error, "nothing that comes by it can be had")
 

@@ -23,6 +23,7 @@ from hoplite_ray.worlds.meeting.joining import Plan
 from hoplite_ray.worlds.meeting.meet import Meet
 from hoplite_ray.worlds.meeting.rendezvous import Elsewhere, Rendezvous
 from hoplite_ray.worlds.multiworld import WorldCalls
+from hoplite_ray.worlds.ops.membership import Membership
 from hoplite_ray.worlds.world import LEAVE_S, World
 
 _JOIN_S = 30.0
@@ -147,11 +148,14 @@ class WorldManager:
             raise InvalidArgumentError(f"{world} is of another manager; ask that one, or the world")
         stream = EventStream()
         with self._lock:
-            if world is not None:
-                for event in (*world.gone.values(), world.broken):
-                    if event is not None:
-                        stream.tell(event)
-            if world is None or (world.broken is None and world.edges.number in self._numbers):
+            if world is None:
+                self._streams[stream] = None
+                return stream
+            membership = world.membership
+            for event in (*membership.gone.values(), membership.broken):
+                if event is not None:
+                    stream.tell(event)
+            if membership.broken is None and membership.edges.number in self._numbers:
                 self._streams[stream] = world
             else:
                 stream.tell(None)
@@ -247,14 +251,15 @@ class WorldManager:
 
         Whoever iterates over its events still hears why it has broken.
         """
-        end = world.edges.end() if world.state is State.BROKEN else None
+        edges = world.membership.edges
+        end = edges.end() if world.state is State.BROKEN else None
         if end is not None:
             cause, rank, text = end
-            self._note(world.edges.number, EventKind.BROKEN, rank, cause, text, monotonic_ns())
+            self._note(edges.number, EventKind.BROKEN, rank, cause, text, monotonic_ns())
         with self._lock:
             if self._worlds.get(world.name) is world and (is_left or end is None):
                 del self._worlds[world.name]
-            if self._numbers.pop(world.edges.number, None) is None:
+            if self._numbers.pop(edges.number, None) is None:
                 return
             if self._worlds.get(world.name) is world:
                 self._remember_broken(world.name)
@@ -262,11 +267,11 @@ class WorldManager:
             for stream in ended:
                 del self._streams[stream]
             meet = self._meet
-        world.edges.close()
+        edges.close()
         for stream in ended:
             stream.tell(None)
         assert meet is not None  # it has made the world
-        meet.release(world.edges.number)
+        meet.release(edges.number)
 
     def _remember_broken(self, name: str) -> None:
         """Let the oldest go, of so many. REQUIRES: the lock is held."""
@@ -276,7 +281,7 @@ class WorldManager:
             oldest = next(iter(self._broken))
             del self._broken[oldest]
             world = self._worlds.get(oldest)
-            if world is not None and world.edges.number not in self._numbers:
+            if world is not None and world.membership.edges.number not in self._numbers:
                 del self._worlds[oldest]
 
     # ---- joining
@@ -326,16 +331,9 @@ class WorldManager:
         try:
             life, gpu = await meet.join(plan, rendezvous, timeout_s)
             edges = life.edges
-            world = World(
-                plan.name,
-                life.epoch,
-                plan.rank,
-                plan.size,
-                edges,
-                self,
-                gpu,
-                meet.place.loans(life),
-            )
+            loans = meet.place.loans(life)
+            membership = Membership(plan.name, life.epoch, plan.rank, plan.size, edges, gpu, loans)
+            world = World(membership, self)
             with self._lock:
                 self._epochs.pop(plan.name, None)
                 self._epochs[plan.name] = life.epoch
@@ -411,9 +409,9 @@ class WorldManager:
         await asyncio.gather(*leaving, return_exceptions=True)
         ending = list(self._numbers.values())
         for world in ending:
-            world.edges.abort(Cause.ABORTED, "its manager was closed")
+            world.membership.edges.abort(Cause.ABORTED, "its manager was closed")
         for _ in range(int(_LAST_WORDS_S / _LOOK_S)):
-            if all(world.edges.is_seen_off for world in ending):
+            if all(world.membership.edges.is_seen_off for world in ending):
                 break
             await asyncio.sleep(_LOOK_S)
         for world in ending:
@@ -426,7 +424,7 @@ class WorldManager:
     def _tell(self, number: int, kind: int, rank: int, cause: int, text: str, at_ns: int) -> None:
         """Take in what the port tells, in the thread of meetings."""
         world = self._note(number, kind, rank, cause, text, at_ns)
-        if world is not None and world.broken is not None:
+        if world is not None and world.membership.broken is not None:
             asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.end, world)
 
     def _note(
@@ -435,14 +433,16 @@ class WorldManager:
         """Tell all who iterate; returns the world if that is news of it."""
         with self._lock:
             world = self._numbers.get(number)
-            if world is None or world.broken is not None:  # nothing happens to it after that
-                return None
+            if world is None or world.membership.broken is not None:
+                return None  # nothing happens to a world after its end
+            membership = world.membership
             words = Cause(cause).name if cause else ""
             event = WorldEvent(EventKind(kind), world.name, world.epoch, rank, words, text, at_ns)
             if event.kind is EventKind.BROKEN:
-                world.broken = event
-            elif event.kind is EventKind.PEER_LEFT and world.gone.setdefault(rank, event) != event:
-                return None  # as was told when it was joined
+                membership.broken = event
+            elif event.kind is EventKind.PEER_LEFT:
+                if membership.gone.setdefault(rank, event) != event:
+                    return None  # it was told when the world was joined
             streams = {stream: of for stream, of in self._streams.items() if of in (None, world)}
         for stream in streams:
             stream.tell(event)

@@ -13,7 +13,8 @@ import pytest
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.worlds.core.arrays import Lent, to_fill
 from hoplite_ray.worlds.ops import schedules
-from hoplite_ray.worlds.ops.schedules import BLOCK_BYTES, SMALL_BYTES, Flat, Steps
+from hoplite_ray.worlds.ops.call import Flat, Steps
+from hoplite_ray.worlds.ops.schedules import BLOCK_BYTES, SMALL_BYTES
 
 SIZES = (1, 2, 3, 4, 5)
 COUNTS = (0, 1, 7, SMALL_BYTES // 8, SMALL_BYTES // 8 + 1, 3 * BLOCK_BYTES // 8 + 5)

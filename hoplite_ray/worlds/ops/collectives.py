@@ -2,67 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from hoplite_ray._native import WorldEdges, WorldOperation
 from hoplite_ray.errors import (
     InvalidArgumentError,
-    WorldBrokenError,
-    WorldTimeoutError,
     WrongTypeError,
 )
 from hoplite_ray.worlds.core.arrays import Lent, to_fill, to_send
-from hoplite_ray.worlds.core.checks import check_timeout, whole
-from hoplite_ray.worlds.core.waiting import DONE, PENDING, Deadline, Turn, Waits
+from hoplite_ray.worlds.core.checks import whole
+from hoplite_ray.worlds.core.waiting import Waits
 from hoplite_ray.worlds.gpu.arrays import OnGpu, empty_like, is_on_gpu
-from hoplite_ray.worlds.gpu.nccl import Gpu, check_fold
+from hoplite_ray.worlds.gpu.nccl import check_fold
 from hoplite_ray.worlds.ops import schedules
-from hoplite_ray.worlds.ops.schedules import Flat, Steps
+from hoplite_ray.worlds.ops.call import Call
+from hoplite_ray.worlds.ops.membership import Membership
 from hoplite_ray.worlds.ops.transfers import collective, offered
 
-# What members call, so that one's barrier is never taken for another one's broadcast. The number of
-# a collective also has its op, and the root but for multiples of eight.
-SEND = 0
-_OPERATIONS = {
-    "broadcast": 1,
-    "reduce": 2,
-    "all_reduce": 3,
-    "all_gather": 4,
-    "gather": 5,
-    "scatter": 6,
-    "barrier": 7,
-}
 
-
-def _number(name: str, op: str = "sum", root: int = 0) -> int:
-    return _OPERATIONS[name] + 8 * list(schedules.OPS).index(op) + 32 * (root % 8)
-
-
-class Caller(Protocol):
-    """The world that a collective is called in."""
-
-    rank: int
-    size: int
-    edges: WorldEdges
-    rounds: int
-    turns: list[Turn]
-    gpu: Gpu
-
-    def mismatched(self, why: str) -> WorldBrokenError:
-        """End the world for all because members do different things; the error to raise."""
-
-    def check(self, operation: WorldOperation) -> None:
-        """Raise unless it has succeeded."""
-
-    def abort(self, why: str) -> None:
-        """End the world for all."""
-
-
-def broadcast(world: Caller, array: Any, src: int, timeout_s: float | None) -> Waits[Any]:
+def broadcast(world: Membership, array: Any, src: int, timeout_s: float | None) -> Waits[Any]:
     """As `World.broadcast`."""
     src = _root(world, "src", src)
     if is_on_gpu(array):
@@ -75,7 +35,7 @@ def broadcast(world: Caller, array: Any, src: int, timeout_s: float | None) -> W
     return array
 
 
-def all_reduce(world: Caller, array: Any, op: str, timeout_s: float | None) -> Waits[Any]:
+def all_reduce(world: Membership, array: Any, op: str, timeout_s: float | None) -> Waits[Any]:
     """As `World.all_reduce`."""
     if is_on_gpu(array):
         on_gpu = world.gpu.lend(array, is_filled=True)
@@ -88,7 +48,7 @@ def all_reduce(world: Caller, array: Any, op: str, timeout_s: float | None) -> W
     return array
 
 
-def reduce(world: Caller, array: Any, dst: int, op: str, timeout_s: float | None) -> Waits[Any]:
+def reduce(world: Membership, array: Any, dst: int, op: str, timeout_s: float | None) -> Waits[Any]:
     """As `World.reduce`."""
     dst = _root(world, "dst", dst)
     if is_on_gpu(array):
@@ -103,7 +63,7 @@ def reduce(world: Caller, array: Any, dst: int, op: str, timeout_s: float | None
 
 
 def all_gather(
-    world: Caller, array: Any, out: Sequence[Any] | None, timeout_s: float | None
+    world: Membership, array: Any, out: Sequence[Any] | None, timeout_s: float | None
 ) -> Waits[list[Any]]:
     """As `World.all_gather`."""
     if is_on_gpu(array):
@@ -118,7 +78,7 @@ def all_gather(
 
 
 def gather(
-    world: Caller, array: Any, dst: int, out: Sequence[Any] | None, timeout_s: float | None
+    world: Membership, array: Any, dst: int, out: Sequence[Any] | None, timeout_s: float | None
 ) -> Waits[list[Any] | None]:
     """As `World.gather`."""
     dst = _root(world, "dst", dst)
@@ -138,7 +98,7 @@ def gather(
 
 
 def scatter(
-    world: Caller, arrays: Sequence[Any] | None, src: int, into: Any, timeout_s: float | None
+    world: Membership, arrays: Sequence[Any] | None, src: int, into: Any, timeout_s: float | None
 ) -> Waits[Any]:
     """As `World.scatter`."""
     src = _root(world, "src", src)
@@ -161,7 +121,7 @@ def scatter(
     return into
 
 
-def _one_for_each(world: Caller, arrays: Any) -> list[Any]:
+def _one_for_each(world: Membership, arrays: Any) -> list[Any]:
     try:
         given = [] if arrays is None else list(arrays)
     except TypeError as error:
@@ -176,7 +136,7 @@ def _one_for_each(world: Caller, arrays: Any) -> list[Any]:
 
 
 def _scatter_on_gpu(
-    world: Caller, arrays: Sequence[Any], src: int, into: Any, timeout_s: float | None
+    world: Membership, arrays: Sequence[Any], src: int, into: Any, timeout_s: float | None
 ) -> Waits[Any]:
     sources: list[OnGpu] = []
     if world.rank == src:
@@ -188,122 +148,14 @@ def _scatter_on_gpu(
     return into
 
 
-def barrier(world: Caller, timeout_s: float | None) -> Waits[None]:
+def barrier(world: Membership, timeout_s: float | None) -> Waits[None]:
     """As `World.barrier`."""
     call = Call(world, "barrier", "")
     yield from call.run(schedules.barrier(call), timeout_s)
 
 
-class Call:
-    """One collective of one member, under way: its round's number, and what it has begun."""
-
-    def __init__(
-        self, world: Caller, name: str, dtype: str, op: str = "sum", root: int = 0
-    ) -> None:
-        self.rank = world.rank
-        self.size = world.size
-        self._world = world
-        self._name = name
-        self._dtype = dtype
-        self._number = _number(name, op, root)
-        self._begun: list[WorldOperation | None] = []
-        self._round = 0  # drawn when it is our turn
-        self._turn = Turn()
-        # In this order: of two threads that call at once one has the other before it.
-        world.turns.append(self._turn)
-        turns = list(world.turns)
-        self._before = turns[: turns.index(self._turn)]
-
-    def send(self, to: int, part: Flat) -> WorldOperation | None:
-        """Begin to send a part."""
-        operation = self._world.edges.send(
-            to, self._round, self._number, self._dtype, part.shape, _bytes(part)
-        )
-        self._begun.append(operation)
-        return operation
-
-    def receive(self, source: int, part: Flat) -> WorldOperation | None:
-        """Begin to receive a part."""
-        operation = self._world.edges.receive(
-            source, self._round, self._number, self._dtype, _bytes(part)
-        )
-        self._begun.append(operation)
-        return operation
-
-    def note(self, operation: WorldOperation) -> None:
-        """Hear of what was begun for it beside the edges."""
-        self._begun.append(operation)
-
-    def mismatched(self, why: str) -> WorldBrokenError:
-        """End the world because members call different things; the error to raise."""
-        return self._world.mismatched(why)
-
-    def run(self, steps: Steps, timeout_s: float | None) -> Waits[None]:
-        """Wait for each step in turn, after the collectives that were called before.
-
-        Whatever ends it early leaves nothing under way.
-        """
-        try:
-            check_timeout(timeout_s)
-            deadline = Deadline(timeout_s)
-            # At once they could fill each other's windows with what nobody waits for yet.
-            for turn in self._before:
-                if turn.state == PENDING and not (yield turn, deadline.left_s()):
-                    raise WorldTimeoutError(
-                        f"{self._name} in {self._world} waited {timeout_s} s for those before it"
-                    )
-            self._world.rounds += 1
-            self._round = self._world.rounds
-            for operations in steps:
-                for operation in operations:
-                    if operation is None:
-                        continue
-                    if operation.state == PENDING and not (yield operation, deadline.left_s()):
-                        raise WorldTimeoutError(
-                            f"{self._name} in {self._world} did not finish within {timeout_s} s"
-                        )
-                    self._world.check(operation)
-        except WorldBrokenError:
-            self._take_back()
-            raise
-        except WorldTimeoutError as error:
-            raise WorldTimeoutError(f"{error}; {self._give_up('a timeout')}") from None
-        except asyncio.CancelledError:
-            self._give_up("being cancelled")
-            raise
-        except BaseException as error:
-            self._give_up(f"an error: {error!r:.200}")
-            raise
-        finally:
-            self._world.turns.remove(self._turn)
-            self._turn.end()
-
-    def _give_up(self, why: str) -> str:
-        """Take it back if nothing of it has moved; else the others can't be saved from it."""
-        has_moved = any(
-            each is None or each.state == DONE or each.has_moved for each in self._begun
-        )
-        self._take_back()
-        if not has_moved:
-            if self._round > 0:
-                self._world.rounds -= 1
-            return "nothing of it had moved, and the world stays usable"
-        self._world.abort(f"{self._name} was given up by rank {self.rank} after {why}")
-        return "it had begun, so the world was aborted"
-
-    def _take_back(self) -> None:
-        for operation in self._begun:
-            if operation is not None:
-                operation.cancel()
-
-
-def _bytes(part: Flat) -> Any:
-    """Its memory as a buffer, also of dtypes that numpy does not export."""
-    return part.view(np.uint8)
-
-
 def _on_gpu(
-    world: Caller,
+    world: Membership,
     name: str,
     sources: Sequence[OnGpu],
     targets: Sequence[OnGpu],
@@ -321,7 +173,7 @@ def _on_gpu(
 
 
 def _gpu_outputs(
-    world: Caller, array: Any, out: Sequence[Any] | None
+    world: Membership, array: Any, out: Sequence[Any] | None
 ) -> tuple[list[Any], list[OnGpu], list[OnGpu]]:
     lent = world.gpu.lend(array, is_filled=False)
     if out is None:
@@ -341,7 +193,9 @@ def _check_gpu_alike(arrays: Sequence[OnGpu]) -> None:
             )
 
 
-def _outputs(world: Caller, lent: Lent, out: Sequence[Any] | None) -> tuple[list[Any], list[Lent]]:
+def _outputs(
+    world: Membership, lent: Lent, out: Sequence[Any] | None
+) -> tuple[list[Any], list[Lent]]:
     if out is None:
         out = [np.empty(lent.shape, lent.flat.dtype) for _ in range(world.size)]
     if len(out) != world.size:
@@ -360,7 +214,7 @@ def _check_alike(into: Sequence[Lent], like: Lent) -> None:
             )
 
 
-def _root(world: Caller, what: str, rank: Any) -> int:
+def _root(world: Membership, what: str, rank: Any) -> int:
     root = whole(what, rank)
     if not 0 <= root < world.size:
         raise InvalidArgumentError(

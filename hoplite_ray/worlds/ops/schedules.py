@@ -9,34 +9,17 @@ get the same bits. Ring all-reduce: Patarasuk and Yuan, 2009.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.worlds.core.arrays import Lent
-
-Flat = np.ndarray[Any, Any]
-Steps = Generator[Sequence[Any], None, Any]  # operations, None for one that is done
+from hoplite_ray.worlds.ops.call import OPS, Call, Flat, Steps
 
 SMALL_BYTES = 64 << 10  # up to here fewer messages one after the other win over fewer bytes
 BLOCK_BYTES = 512 << 10  # of a line: a member passes one on while the next one comes
-
-OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
-
-
-class Round(Protocol):
-    """One call of a collective by all members: who we are, and how to move a part of an array."""
-
-    rank: int
-    size: int
-
-    def send(self, to: int, part: Flat) -> Any:
-        """Begin to send; the part stays as it is until that has ended."""
-
-    def receive(self, source: int, part: Flat) -> Any:
-        """Begin to receive into the part."""
 
 
 def ufunc(op: str) -> Any:
@@ -61,7 +44,7 @@ def check_fold(op: str, array: Lent) -> None:
         ) from error
 
 
-def broadcast(call: Round, array: Lent, src: int) -> Steps:
+def broadcast(call: Call, array: Lent, src: int) -> Steps:
     """Fill `array` of all members from the one of `src`."""
     flat = array.flat
     others = [rank for rank in range(call.size) if rank != src]
@@ -85,7 +68,7 @@ def broadcast(call: Round, array: Lent, src: int) -> Steps:
     yield sent
 
 
-def reduce(call: Round, array: Lent, dst: int, op: str) -> Steps:
+def reduce(call: Call, array: Lent, dst: int, op: str) -> Steps:
     """Fold all members' arrays into the one of `dst`, in the order of ranks after it."""
     fold, flat = ufunc(op), array.flat
     if call.size <= 2 or flat.nbytes <= SMALL_BYTES:
@@ -117,7 +100,7 @@ def reduce(call: Round, array: Lent, dst: int, op: str) -> Steps:
     yield sent
 
 
-def all_reduce(call: Round, array: Lent, op: str) -> Steps:
+def all_reduce(call: Call, array: Lent, op: str) -> Steps:
     """Fold all members' arrays into each of them; all get the same bits."""
     fold, flat = ufunc(op), array.flat
     if call.size <= 2 or flat.nbytes <= SMALL_BYTES:
@@ -146,7 +129,7 @@ def all_reduce(call: Round, array: Lent, op: str) -> Steps:
         yield [call.receive(before, taken), call.send(after, given)]
 
 
-def all_gather(call: Round, array: Lent, into: Sequence[Lent]) -> Steps:
+def all_gather(call: Call, array: Lent, into: Sequence[Lent]) -> Steps:
     """Fill `into`, one for each rank, with all members' arrays."""
     into[call.rank].flat[:] = array.flat
     others = [rank for rank in range(call.size) if rank != call.rank]
@@ -155,7 +138,7 @@ def all_gather(call: Round, array: Lent, into: Sequence[Lent]) -> Steps:
     ]
 
 
-def gather(call: Round, array: Lent, into: Sequence[Lent], dst: int) -> Steps:
+def gather(call: Call, array: Lent, into: Sequence[Lent], dst: int) -> Steps:
     """Fill `into` at `dst`, one for each rank; it is empty elsewhere."""
     if call.rank != dst:
         yield [call.send(dst, array.flat)]
@@ -164,7 +147,7 @@ def gather(call: Round, array: Lent, into: Sequence[Lent], dst: int) -> Steps:
     yield [call.receive(rank, into[rank].flat) for rank in range(call.size) if rank != call.rank]
 
 
-def scatter(call: Round, arrays: Sequence[Lent], into: Lent, src: int) -> Steps:
+def scatter(call: Call, arrays: Sequence[Lent], into: Lent, src: int) -> Steps:
     """Fill `into` from the array that `src` has for this rank; `arrays` is empty elsewhere."""
     if call.rank != src:
         yield [call.receive(src, into.flat)]
@@ -173,7 +156,7 @@ def scatter(call: Round, arrays: Sequence[Lent], into: Lent, src: int) -> Steps:
     yield [call.send(rank, arrays[rank].flat) for rank in range(call.size) if rank != src]
 
 
-def barrier(call: Round) -> Steps:
+def barrier(call: Call) -> Steps:
     """End when all members have called it."""
     others = [rank for rank in range(call.size) if rank != call.rank]
     nothing = np.empty(0, np.uint8)

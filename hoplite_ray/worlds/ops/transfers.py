@@ -9,16 +9,17 @@ of the two gives the turn. Of a collective rank 0 hears of all, and gives the tu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from hoplite_ray._native import WorldEdges, WorldOperation
+from hoplite_ray._native import WorldOperation
 from hoplite_ray.errors import InvalidArgumentError, WorldBrokenError, WorldTimeoutError
 from hoplite_ray.worlds.core.waiting import PENDING, Deadline, Waits
 from hoplite_ray.worlds.gpu.arrays import OnGpu, stream_of
 from hoplite_ray.worlds.gpu.nccl import Gpu, give_back
-from hoplite_ray.worlds.ops.schedules import Steps
+from hoplite_ray.worlds.ops.call import Call, Steps
+from hoplite_ray.worlds.ops.membership import Membership
 
 _MARK = "@gpu"  # after the dtype of a message that is only the offer of one
 
@@ -58,47 +59,10 @@ def is_offer(dtype: str) -> bool:
     return dtype.endswith(_MARK)
 
 
-class Party(Protocol):
-    """The world that a transfer is of."""
-
-    rank: int
-    size: int
-    edges: WorldEdges
-    gpu: Gpu
-
-    def check(self, operation: WorldOperation) -> None:
-        """Raise unless it has succeeded."""
-
-    def abort(self, why: str) -> None:
-        """End the world for all."""
-
-    def mismatched(self, why: str) -> WorldBrokenError:
-        """End the world for all because members do different things; the error to raise."""
-
-
-class Round(Protocol):
-    """One call of a collective by all members."""
-
-    rank: int
-    size: int
-
-    def send(self, to: int, part: Any) -> Any:
-        """Begin to send; the part stays as it is until that has ended."""
-
-    def receive(self, source: int, part: Any) -> Any:
-        """Begin to receive into the part."""
-
-    def note(self, operation: WorldOperation) -> None:
-        """It was begun for this call."""
-
-    def mismatched(self, why: str) -> WorldBrokenError:
-        """End the world because members call different things; the error to raise."""
-
-
 class _Talk:
     """One transfer between two, which both know of: whatever ends it early ends the world."""
 
-    def __init__(self, world: Party, what: str, timeout_s: float | None) -> None:
+    def __init__(self, world: Membership, what: str, timeout_s: float | None) -> None:
         self._world = world
         self._what = what
         self._timeout_s = timeout_s
@@ -136,14 +100,14 @@ class _Talk:
         self._world.abort(f"{self._what} was given up by rank {self._world.rank} after {why}")
 
 
-def send(world: Party, array: Any, dst: int, timeout_s: float | None) -> Waits[None]:
+def send(world: Membership, array: Any, dst: int, timeout_s: float | None) -> Waits[None]:
     """Send from a GPU; ends when the array may be written to again."""
     lent = world.gpu.lend(array, is_filled=False)
     talk = _Talk(world, f"send to rank {dst}", timeout_s)
     return talk.run(_send(world, talk, lent, dst))
 
 
-def _send(world: Party, talk: _Talk, lent: OnGpu, dst: int) -> Waits[None]:
+def _send(world: Membership, talk: _Talk, lent: OnGpu, dst: int) -> Waits[None]:
     number = world.gpu.next_offer(dst)
     said = np.array([number, lent.size_bytes], np.uint64)
     yield from talk.wait(world.edges.send(dst, 0, _SEND, offered(lent.dtype), lent.shape, said))
@@ -152,11 +116,13 @@ def _send(world: Party, talk: _Talk, lent: OnGpu, dst: int) -> Waits[None]:
     yield from _transfer(world, talk, "send", lent, dst, number)
 
 
-def take(world: Party, offer: Offer, into: Any, src: int, timeout_s: float | None) -> Waits[None]:
+def receive(
+    world: Membership, offer: Offer, into: Any, src: int, timeout_s: float | None
+) -> Waits[None]:
     """Receive what was offered, into an array on the GPU."""
     lent = world.gpu.lend(into, is_filled=True)
     if (lent.dtype, lent.size_bytes) != (offer.dtype, offer.size_bytes):
-        raise world.mismatched(f"rank {src} sent {offer}, and {lent} was to be received")
+        raise world.report_mismatch(f"rank {src} sent {offer}, and {lent} was to be received")
     if lent.size_bytes == 0:
         return
     talk = _Talk(world, f"receive from rank {src}", timeout_s)
@@ -164,7 +130,7 @@ def take(world: Party, offer: Offer, into: Any, src: int, timeout_s: float | Non
 
 
 def _transfer(
-    world: Party, talk: _Talk, kind: str, lent: OnGpu, other: int, number: int
+    world: Membership, talk: _Talk, kind: str, lent: OnGpu, other: int, number: int
 ) -> Waits[None]:
     """The receiver is ready; the first of the two gives the turn; both issue."""
     among = (min(world.rank, other), max(world.rank, other))
@@ -191,7 +157,7 @@ def _transfer(
 
 
 def collective(
-    call: Round,
+    call: Call,
     gpu: Gpu,
     kind: str,
     sources: Sequence[OnGpu],
@@ -215,7 +181,7 @@ def collective(
         yield [call.receive(rank, each) for rank, each in said.items()]
         for rank, each in said.items():
             if each[0] != size_bytes:
-                raise call.mismatched(
+                raise call.report_mismatch(
                     f"rank {rank} called {kind} with {each[0]} B, and rank 0 with {size_bytes} B"
                 )
         turn = 0
