@@ -7,11 +7,11 @@ it is raised.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from hoplite_ray.errors import WorldTimeoutError
+from hoplite_ray.errors import HopliteError, WorldTimeoutError
 from hoplite_ray.worlds.core.checks import check_timeout
 from hoplite_ray.worlds.core.waiting import PENDING, Waits, run_async, run_blocking
 from hoplite_ray.worlds.events import EventStream, State
@@ -36,6 +36,22 @@ class World:
     for arguments. Messages between two ranks arrive in order; every member calls the collectives of
     a world in the same order. What an array holds after an operation has failed is undefined.
 
+    A world is a context manager, for `with` and `async with`: the end of the block leaves it, also
+    when the body raises. Sends that have begun still reach the other members. A receive or a
+    collective that another task or thread waits in raises WorldBrokenError. Leaving takes LEAVE_S
+    at most, and nothing if the body has left already.
+
+    Raises:  at the end of a body that does not raise, what `leave` raises: WorldTimeoutError if a
+             receiver is too slow, WorldBrokenError if the world has ended before. The error of a
+             body that raises comes first: one of leaving is dropped.
+
+    Example:
+        async with await manager.join("edge", rank=0, size=2, rendezvous=address) as world:
+            await world.send(array, dst=1)
+
+        with manager.blocking.join("edge", rank=0, size=2, rendezvous=address) as world:
+            world.blocking.send(array, dst=1)
+
     Source: MultiWorld.
     """
 
@@ -57,6 +73,26 @@ class World:
 
     def __str__(self) -> str:
         return str(self.membership)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            self.blocking.leave()
+        except HopliteError:
+            if kind is None:
+                raise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            await self.leave()
+        except HopliteError:
+            if kind is None:
+                raise
 
     @property
     def state(self) -> State:
