@@ -329,14 +329,16 @@ class WorldManager:
         plan, meet = joining.plan, self._meet
         assert meet is not None
         try:
-            life, gpu = await meet.join(plan, rendezvous, timeout_s)
-            edges = life.edges
-            loans = meet.place.loans(life)
-            membership = Membership(plan.name, life.epoch, plan.rank, plan.size, edges, gpu, loans)
+            incarnation, gpu = await meet.join(plan, rendezvous, timeout_s)
+            edges = incarnation.edges
+            loans = meet.place.loans(incarnation)
+            membership = Membership(
+                plan.name, incarnation.epoch, plan.rank, plan.size, edges, gpu, loans
+            )
             world = World(membership, self)
             with self._lock:
                 self._epochs.pop(plan.name, None)
-                self._epochs[plan.name] = life.epoch
+                self._epochs[plan.name] = incarnation.epoch
                 if len(self._epochs) > _EPOCHS_MAX:
                     del self._epochs[next(iter(self._epochs))]
                 self._numbers[edges.number] = self._worlds[plan.name] = joining.world = world

@@ -91,7 +91,7 @@ async def seated(leader: worlds.WorldManager, rank: int) -> None:
     place = leader._meet.place  # type: ignore[union-attr]
     async with asyncio.timeout(JOIN_S):
         while True:
-            gatherings = [life.gathering for life in list(place.lives.values())]
+            gatherings = [each.gathering for each in list(place.incarnations.values())]
             if any(each is not None and rank in each.members for each in gatherings):
                 return
             await asyncio.sleep(0.005)
@@ -238,7 +238,7 @@ async def dial(record: Record, sock: socket.socket, **hello: Any) -> dict[str, A
     await asyncio.get_running_loop().sock_connect(sock, record.leader.addresses[0])
     hello = {"kind": "edge", "world": "w", "rank": 1, "uuid": "me", **hello}
     hello = {"watch": "mine", "fresh": False, "memory": False, **hello}
-    hello = {"life": record.life, "to": record.leader.uuid, **hello}
+    hello = {"life": record.incarnation, "to": record.leader.uuid, **hello}
     return await introduce(sock, record.token, **hello)
 
 
@@ -250,8 +250,8 @@ async def test_members_of_an_old_life_and_strangers_are_refused() -> None:
         await asyncio.gather(*(world.leave() for world in joined))
         leads = at.join(0)
         new = await at.table.next_record()
-        zombie = Record("w", old.epoch, old.life, old.token, new.leader)
-        stranger = Record("w", new.epoch, new.life, b"guessed", new.leader)
+        zombie = Record("w", old.epoch, old.incarnation, old.token, new.leader)
+        stranger = Record("w", new.epoch, new.incarnation, b"guessed", new.leader)
         for record, hello, reason in (
             (zombie, {}, "stale"),
             (stranger, {}, "proof"),
@@ -269,7 +269,13 @@ async def test_members_of_an_old_life_and_strangers_are_refused() -> None:
 
 async def guess(record: Record, kind: str) -> str:
     """Say hello nearby without the token; returns why that is refused. No descriptor comes."""
-    hello = {"life": record.life, "to": record.leader.uuid, "world": "w", "rank": 1, "uuid": "me"}
+    hello = {
+        "life": record.incarnation,
+        "to": record.leader.uuid,
+        "world": "w",
+        "rank": 1,
+        "uuid": "me",
+    }
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     with await near(record.leader) as sock:

@@ -52,7 +52,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 async def listening(leader: worlds.WorldManager) -> place.Place:
     """Return rank 0's place when it has read its settings, and waits for other ranks."""
-    await until(lambda: leader._meet is not None and leader._meet.place.lives)
+    await until(lambda: leader._meet is not None and leader._meet.place.incarnations)
     assert leader._meet is not None
     return leader._meet.place
 
@@ -299,7 +299,13 @@ async def test_a_proof_that_is_passed_on_into_another_session_opens_no_edge(
 
         passing = asyncio.create_task(passes_on())
         with TlsSocket(here, tls.begin(dials=True)) as sock, pytest.raises(RefusedError) as refused:
-            hello = {"kind": "edge", "world": "w", "rank": 1, "uuid": "me", "life": record.life}
+            hello = {
+                "kind": "edge",
+                "world": "w",
+                "rank": 1,
+                "uuid": "me",
+                "life": record.incarnation,
+            }
             await introduce(sock, record.token, **hello, to=record.leader.uuid)
         assert refused.value.reason == "proof"
         await passing

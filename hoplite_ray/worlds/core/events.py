@@ -26,7 +26,7 @@ class Cause(IntEnum):
 
 
 class State(Enum):
-    """Where a world is in its life."""
+    """Where a world is between its join and its end."""
 
     JOINING = "joining"
     READY = "ready"

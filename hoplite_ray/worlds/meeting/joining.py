@@ -1,9 +1,11 @@
-"""How a member comes to be in a world: attempts at one life after another, until one begins.
+"""How a process joins a world: it tries one incarnation after another, until one begins.
 
-Rank 0 draws a life's id and its token, publishes them and waits; the others read, come, and are
-told who all members are. Each dials those before it; the connection by which it has come is its
-edge to rank 0. Rank 0 lets all begin when all have all their edges, so that a member that dies
-before ends this attempt, for all of them, and they make another.
+1. Rank 0 draws an incarnation's id and token, publishes them as a record, and waits.
+2. Every other member reads the record and dials rank 0. That connection becomes their edge.
+3. Once all have come, rank 0 sends each the table of members. Each dials the ranks below its own.
+4. Rank 0 lets all begin when every member has all its edges.
+
+A member that dies before step 4 ends the incarnation for all, and they try another one.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from hoplite_ray.errors import StaleEpochError, WorldError
 from hoplite_ray.worlds.gpu.ability import Ability
 from hoplite_ray.worlds.handshake.errors import RefusedError
 from hoplite_ray.worlds.handshake.frames import TABLE_BYTES_MAX, field, hear, say
-from hoplite_ray.worlds.meeting.life import Gathering, Life
+from hoplite_ray.worlds.meeting.incarnation import Gathering, Incarnation
 from hoplite_ray.worlds.meeting.members import Member, Record
 from hoplite_ray.worlds.meeting.place import Place
 from hoplite_ray.worlds.meeting.rendezvous import Rendezvous
@@ -48,8 +50,8 @@ class Plan:
     obstacle: str = "nothing was tried"
 
 
-async def join(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life:
-    """Return a life that has begun, however many attempts that takes.
+async def join(place: Place, plan: Plan, rendezvous: Rendezvous) -> Incarnation:
+    """Return an incarnation that has begun, however many attempts that takes.
 
     Raises:  WorldError if there is no sense in another attempt; what the rendezvous raises.
     """
@@ -59,9 +61,9 @@ async def join(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life:
         try:
             if plan.rank == 0:
                 return await _lead(place, plan, rendezvous)
-            life = await _follow(place, plan, rendezvous)
-            if life is not None:
-                return life
+            incarnation = await _follow(place, plan, rendezvous)
+            if incarnation is not None:
+                return incarnation
         except RefusedError as error:
             if error.reason == "taken":
                 taken_since_s = taken_since_s or time.monotonic()
@@ -79,37 +81,37 @@ async def join(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life:
         pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
 
-async def _lead(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life:
+async def _lead(place: Place, plan: Plan, rendezvous: Rendezvous) -> Incarnation:
     found = await rendezvous.get(plan.name)
     epoch = max(Record.parsed(found).epoch if found else 0, plan.epoch_seen) + 1
     leader = place.own(0, plan.ability)
     record = Record(plan.name, epoch, secrets.token_hex(16), secrets.token_bytes(32), leader)
-    life = Life(record, 0, plan.transport)
-    life.gathering = gathering = Gathering(record.leader, plan.size)
-    place.lives[life.id] = life
+    incarnation = Incarnation(record, 0, plan.transport)
+    incarnation.gathering = gathering = Gathering(record.leader, plan.size)
+    place.incarnations[incarnation.id] = incarnation
     try:
         await rendezvous.set(plan.name, record.encode())
         while gathering.missing():  # again if one goes while the last one comes
             await _first(gathering.full(), _superseded(place, plan, rendezvous, record, gathering))
         epoch = max(record.epoch, *(seen + 1 for seen in gathering.epochs_seen.values()), 1)
-        place.open(life, epoch, gathering.members)
+        place.open(incarnation, epoch, gathering.members)
         gathering.tell(epoch)
         await gathering.met()
         gathering.begin()
-        await life.complete()
-        return life
+        await incarnation.complete()
+        return incarnation
     except BaseException:
         gathering.end()
-        life.close()
+        incarnation.close()
         raise
     finally:
-        del place.lives[life.id]
+        del place.incarnations[incarnation.id]
 
 
 async def _superseded(
     place: Place, plan: Plan, rendezvous: Rendezvous, record: Record, gathering: Gathering
 ) -> None:
-    """Raise StaleEpochError when another rank 0 has published a life after ours."""
+    """Raise StaleEpochError when another rank 0 has published an incarnation after ours."""
     while True:
         missing = ", ".join(map(str, gathering.missing()[:_NAMED_MAX]))
         trouble = getattr(rendezvous, "trouble", "") or place.trouble
@@ -120,14 +122,14 @@ async def _superseded(
             await rendezvous.set(plan.name, record.encode())
             continue
         now = Record.parsed(found)
-        if now.life != record.life:
+        if now.incarnation != record.incarnation:
             raise StaleEpochError(
                 f"another rank 0 has begun epoch {now.epoch} of world {plan.name!r} after this "
                 f"one's {record.epoch}; let only one of them join"
             )
 
 
-async def _follow(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life | None:
+async def _follow(place: Place, plan: Plan, rendezvous: Rendezvous) -> Incarnation | None:
     found = await rendezvous.get(plan.name)
     if not found:
         trouble = getattr(rendezvous, "trouble", "")
@@ -143,52 +145,52 @@ async def _follow(place: Place, plan: Plan, rendezvous: Rendezvous) -> Life | No
         raise
 
 
-async def _replaced(rendezvous: Rendezvous, record: Record) -> Life:
+async def _replaced(rendezvous: Rendezvous, record: Record) -> Incarnation:
     """Raise ConnectionAbortedError when another rank 0 has come, as after one that is frozen."""
     while True:
         await asyncio.sleep(_LOOK_S)
         found = await rendezvous.get(record.name)
-        if found and Record.parsed(found).life != record.life:
+        if found and Record.parsed(found).incarnation != record.incarnation:
             raise ConnectionAbortedError("rank 0 has come anew")
 
 
-async def _attempt(place: Place, plan: Plan, record: Record) -> Life:
-    life = Life(record, plan.rank, plan.transport)
-    place.lives[life.id] = life
+async def _attempt(place: Place, plan: Plan, record: Record) -> Incarnation:
+    incarnation = Incarnation(record, plan.rank, plan.transport)
+    place.incarnations[incarnation.id] = incarnation
     try:
         own = place.own(plan.rank, plan.ability).fields()
         hello = {"size": plan.size, "who": own, "epoch": plan.epoch_seen}
-        async with place.wired(life, record.leader, "join", **hello) as wire:
+        async with place.wired(incarnation, record.leader, "join", **hello) as wire:
             plan.obstacle = f"members other than rank 0 and {plan.rank} have not come"
             table = await hear(wire.sock, TABLE_BYTES_MAX)
             members = [Member.parsed(each) for each in field(table, "members", list)]
             epoch = field(table, "epoch", int)
-            place.open(life, epoch, {member.rank: member for member in members})
+            place.open(incarnation, epoch, {member.rank: member for member in members})
 
             async def meet() -> None:
-                await _all(*(_wire(place, life, member) for member in life.before()))
-                await life.complete()
+                await _all(*(_wire(place, incarnation, member) for member in incarnation.before()))
+                await incarnation.complete()
                 await say(wire.sock, met=True)
 
             if len(members) > 2:  # else this is the only edge
                 await _all(meet(), hear(wire.sock))
-            life.add_edge(0, wire)
-        _check_unbroken(life)
-        return life
+            incarnation.add_edge(0, wire)
+        _check_unbroken(incarnation)
+        return incarnation
     except BaseException:
-        life.close()
+        incarnation.close()
         raise
     finally:
-        place.lives.pop(life.id, None)
+        place.incarnations.pop(incarnation.id, None)
 
 
-async def _wire(place: Place, life: Life, member: Member) -> None:
-    async with place.wired(life, member, "edge") as wire:
-        life.add_edge(member.rank, wire)
+async def _wire(place: Place, incarnation: Incarnation, member: Member) -> None:
+    async with place.wired(incarnation, member, "edge") as wire:
+        incarnation.add_edge(member.rank, wire)
 
 
-def _check_unbroken(life: Life) -> None:
-    end = life.edges.end()
+def _check_unbroken(incarnation: Incarnation) -> None:
+    end = incarnation.edges.end()
     if end is not None:
         raise ConnectionAbortedError(f"a member was lost while all met: {end[2]}")
 

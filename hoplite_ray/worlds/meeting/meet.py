@@ -18,8 +18,8 @@ from hoplite_ray.errors import WorldError, WorldTimeoutError
 from hoplite_ray.threads import begin
 from hoplite_ray.worlds.gpu.communicators import NewWorld, connect
 from hoplite_ray.worlds.gpu.nccl import Gpu, settle
+from hoplite_ray.worlds.meeting.incarnation import Incarnation
 from hoplite_ray.worlds.meeting.joining import Plan, join
-from hoplite_ray.worlds.meeting.life import Life
 from hoplite_ray.worlds.meeting.place import Place
 from hoplite_ray.worlds.meeting.rendezvous import (
     Boards,
@@ -46,7 +46,7 @@ class Meet:
     def __init__(self, limits: dict[str, float], listen: str | None, tell: Tell) -> None:
         """Raises WorldError, or what the native core raises, if it can't be."""
         self._tell = tell
-        self._lives: dict[int, Life] = {}
+        self._incarnations: dict[int, Incarnation] = {}
         self._boards = Boards(lambda: self.place.tls)
         self._secrecy = Secrecy()
         self._joins: set[asyncio.Task[Any]] = set()
@@ -95,8 +95,8 @@ class Meet:
 
     async def join(
         self, plan: Plan, meet_at: Rendezvous | str | None, timeout_s: float
-    ) -> tuple[Life, Gpu]:
-        """Return a life that has begun, and what it has for arrays on GPUs.
+    ) -> tuple[Incarnation, Gpu]:
+        """Return an incarnation that has begun, and what it has for arrays on GPUs.
 
         Raises:  as `WorldManager.join`.
         """
@@ -113,14 +113,18 @@ class Meet:
                     for each in own:
                         exits.callback(each.close)
                     await self._open_door(plan, meet_at)
-                    life = await join(self.place, plan, rendezvous)
+                    incarnation = await join(self.place, plan, rendezvous)
                     with contextlib.ExitStack() as unless:
-                        unless.callback(life.close)
+                        unless.callback(incarnation.close)
                         plan.obstacle = "NCCL has not brought all together"
                         is_secret = self.place.tls is not None
                         gpu = await connect(
                             NewWorld(
-                                life.name, life.rank, life.edges, life.abilities, len(life.machines)
+                                incarnation.name,
+                                incarnation.rank,
+                                incarnation.edges,
+                                incarnation.abilities,
+                                len(incarnation.machines),
                             ),
                             plan.device,
                             is_secret=is_secret,
@@ -136,9 +140,9 @@ class Meet:
                 exits.pop_all()
                 self._joins.discard(task)
                 for each in own:
-                    life.exits.callback(each.close)
-        self._lives[life.edges.number] = life
-        return life, gpu
+                    incarnation.exits.callback(each.close)
+        self._incarnations[incarnation.edges.number] = incarnation
+        return incarnation, gpu
 
     async def _rendezvous(
         self, plan: Plan, meet_at: Rendezvous | str | None, own: list[ClosedRendezvous]
@@ -210,17 +214,17 @@ class Meet:
                 return
             started.set_result(None)
             await self._stopping.wait()
-            for number in list(self._lives):
+            for number in list(self._incarnations):
                 self._release(number)
             await self.place.close()
             await self._boards.close()
             settle()  # nothing else is to be done in this loop
 
     def _release(self, number: int) -> None:
-        life = self._lives.pop(number, None)
-        if life is not None:
-            life.close()
-            self.place.forget(life)
+        incarnation = self._incarnations.pop(number, None)
+        if incarnation is not None:
+            incarnation.close()
+            self.place.forget(incarnation)
 
     def _hear(self, port: WorldPort) -> None:
         for kind, world, watch, rank, cause, text, at_ns in port.take_events():

@@ -27,7 +27,7 @@ def _checked(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member's process: `uuid` is of its manager, `machine` of its kernel's present life."""
+    """One member's process: `uuid` is of its manager, `machine` of the boot of its machine."""
 
     rank: int
     uuid: str
@@ -68,11 +68,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What rank 0 publishes: one life of a world, the secret of its members, and where it is."""
+    """What rank 0 publishes: an incarnation, the secret of its members, and how to reach rank 0."""
 
     name: str
     epoch: int
-    life: str
+    incarnation: str
     token: bytes
     leader: Member
 
@@ -82,7 +82,7 @@ class Record:
             {
                 "name": self.name,
                 "epoch": self.epoch,
-                "life": self.life,
+                "life": self.incarnation,
                 "token": self.token.hex(),
                 "leader": self.leader.fields(),
             }

@@ -27,7 +27,7 @@ from hoplite_ray.worlds.lending.lender import Lender
 from hoplite_ray.worlds.lending.loans import Loans
 from hoplite_ray.worlds.lending.memory import give_memory, take_memory
 from hoplite_ray.worlds.meeting.doors import Doors, far, near
-from hoplite_ray.worlds.meeting.life import Gathering, Life, Wire
+from hoplite_ray.worlds.meeting.incarnation import Gathering, Incarnation, Wire
 from hoplite_ray.worlds.meeting.members import Member, machine_id
 from hoplite_ray.worlds.meeting.watches import Watch, Watches
 
@@ -35,7 +35,10 @@ _WATCHES_TRIED_MAX = 3
 
 
 class Place:
-    """What one manager is to others. `lives` are those under way to be joined, by their ids."""
+    """One manager, as other processes reach it. Of the event loop of meetings.
+
+    `incarnations` has those that are being joined, by id; `tls` is None where edges are plain.
+    """
 
     def __init__(self, port: WorldPort, listen: str | None) -> None:
         self.port = port
@@ -43,10 +46,10 @@ class Place:
         self.machine = machine_id()
         self.watches = Watches(port)
         self.tls: TlsContext | None = None  # what connections to other machines begin with
-        self.lives: dict[str, Life] = {}
+        self.incarnations: dict[str, Incarnation] = {}
         loop = asyncio.get_running_loop()
         self.lender, self.borrower = Lender(loop), Borrower(loop)
-        self._open: dict[str, Life] = {}
+        self._open: dict[str, Incarnation] = {}
         self._doors = Doors(self.uuid, listen, self._answer, lambda: self.tls)
 
     @property
@@ -70,34 +73,34 @@ class Place:
         """Return this process as a member."""
         return Member(rank, self.uuid, self._doors.addresses, self.machine, ability)
 
-    def open(self, life: Life, epoch: int, members: Mapping[int, Member]) -> None:
-        """All members of a life are known: edges may come, and once those are there, memory."""
-        life.open(self.port, epoch, members)
-        self._open[life.id] = life
-        life.exits.callback(self._open.pop, life.id, None)
+    def open(self, incarnation: Incarnation, epoch: int, members: Mapping[int, Member]) -> None:
+        """Take in the table of members: edges may come, and then connections for shared memory."""
+        incarnation.open(self.port, epoch, members)
+        self._open[incarnation.id] = incarnation
+        incarnation.exits.callback(self._open.pop, incarnation.id, None)
 
-    def loans(self, life: Life) -> Loans:
+    def loans(self, incarnation: Incarnation) -> Loans:
         """Return what its world has of memory that is lent."""
-        peers = {rank: member.uuid for rank, member in life.others.items()}
+        peers = {rank: member.uuid for rank, member in incarnation.others.items()}
 
         async def dial(rank: int) -> socket.socket:
-            with await near(life.others[rank]) as sock:
-                await self._introduce(sock, life, "memory", to=peers[rank])
+            with await near(incarnation.others[rank]) as sock:
+                await self._introduce(sock, incarnation, "memory", to=peers[rank])
                 return taken(sock)
 
-        return Loans(self.lender, self.borrower, life.edges.number, peers, dial)
+        return Loans(self.lender, self.borrower, incarnation.edges.number, peers, dial)
 
-    def forget(self, life: Life) -> None:
+    def forget(self, incarnation: Incarnation) -> None:
         """It is over."""
-        self.lender.forget(life.edges.number)
-        others = [each.others.values() for each in self._open.values() if each is not life]
+        self.lender.forget(incarnation.edges.number)
+        others = [each.others.values() for each in self._open.values() if each is not incarnation]
         self.borrower.forget({member.uuid for members in others for member in members})
 
     # ---- to others
 
     @contextlib.asynccontextmanager
     async def dialled(
-        self, life: Life, member: Member, kind: str, **fields: Any
+        self, incarnation: Incarnation, member: Member, kind: str, **fields: Any
     ) -> AsyncIterator[tuple[socket.socket, dict[str, Any]]]:
         """Connect to a member by TCP, each side proven; yields its answer too.
 
@@ -109,7 +112,7 @@ class Place:
             async for sock in addresses:
                 with sock:
                     try:
-                        answer = await self._introduce(sock, life, kind, **fields)
+                        answer = await self._introduce(sock, incarnation, kind, **fields)
                     except OSError:
                         continue
                     except RefusedError as error:
@@ -124,7 +127,7 @@ class Place:
 
     @contextlib.asynccontextmanager
     async def wired(
-        self, life: Life, member: Member, kind: str, **fields: Any
+        self, incarnation: Incarnation, member: Member, kind: str, **fields: Any
     ) -> AsyncIterator[Wire]:
         """Connect to a member by what is to become an edge, over what both can have.
 
@@ -132,11 +135,11 @@ class Place:
         """
         for _ in range(_WATCHES_TRIED_MAX):
             watch = self.watches.acquire(
-                member.uuid, lambda name: self._dial_watch(life, member, name)
+                member.uuid, lambda name: self._dial_watch(incarnation, member, name)
             )
-            life.exits.callback(self.watches.release, watch)
+            incarnation.exits.callback(self.watches.release, watch)
             try:
-                wire = await self._dial_wire(life, member, kind, watch, **fields)
+                wire = await self._dial_wire(incarnation, member, kind, watch, **fields)
             except RefusedError as error:
                 if error.reason != "watch":
                     raise
@@ -148,53 +151,56 @@ class Place:
         raise ConnectionAbortedError(f"rank {member.rank} ends each watch that is begun with it")
 
     async def _dial_wire(
-        self, life: Life, member: Member, kind: str, watch: Watch, **fields: Any
+        self, incarnation: Incarnation, member: Member, kind: str, watch: Watch, **fields: Any
     ) -> Wire:
         hello = {"watch": watch.name, "fresh": watch.is_fresh, "to": member.uuid, **fields}
-        if life.transport != "tcp" and member.machine == self.machine:
+        if incarnation.transport != "tcp" and member.machine == self.machine:
             try:
                 sock = await near(member)
             except OSError as error:
-                self._refuse_far(life, member, str(error))
+                self._refuse_far(incarnation, member, str(error))
             else:
                 with sock:
-                    await self._introduce(sock, life, kind, memory=True, **hello)
+                    await self._introduce(sock, incarnation, kind, memory=True, **hello)
                     number = await asyncio.shield(watch.number)
                     memory = give_memory(sock)
                     return Wire(taken(sock), number, memory, is_first=True)
         else:
-            self._refuse_far(life, member, "it is on another machine")
-        async with self.dialled(life, member, kind, memory=False, **hello) as (sock, _):
+            self._refuse_far(incarnation, member, "it is on another machine")
+        async with self.dialled(incarnation, member, kind, memory=False, **hello) as (sock, _):
             number = await asyncio.shield(watch.number)
             return Wire(taken(sock), number, -1, is_first=True)
 
-    def _refuse_far(self, life: Life, member: Member, why: str) -> None:
-        if life.transport == "shared_memory":
+    def _refuse_far(self, incarnation: Incarnation, member: Member, why: str) -> None:
+        if incarnation.transport == "shared_memory":
             raise WorldError(
-                f"rank {member.rank} of {life} can't be reached by shared memory: {why}; use "
-                'transport="auto"'
+                f"rank {member.rank} of {incarnation} can't be reached by shared memory: {why}; "
+                'use transport="auto"'
             )
 
-    async def _dial_watch(self, life: Life, member: Member, name: str) -> socket.socket:
+    async def _dial_watch(
+        self, incarnation: Incarnation, member: Member, name: str
+    ) -> socket.socket:
         if member.machine == self.machine:
             with contextlib.suppress(OSError):
                 with await near(member) as sock:
-                    await self._introduce(sock, life, "watch", watch=name, to=member.uuid)
+                    await self._introduce(sock, incarnation, "watch", watch=name, to=member.uuid)
                     return taken(sock)
-        async with self.dialled(life, member, "watch", watch=name, to=member.uuid) as (sock, _):
+        to = member.uuid
+        async with self.dialled(incarnation, member, "watch", watch=name, to=to) as (sock, _):
             return taken(sock)
 
     async def _introduce(
-        self, sock: socket.socket, life: Life, kind: str, **fields: Any
+        self, sock: socket.socket, incarnation: Incarnation, kind: str, **fields: Any
     ) -> dict[str, Any]:
         async with asyncio.timeout(HANDSHAKE_S):
             return await introduce(
                 sock,
-                life.token,
+                incarnation.token,
                 kind=kind,
-                world=life.name,
-                life=life.id,
-                rank=life.rank,
+                world=incarnation.name,
+                life=incarnation.id,
+                rank=incarnation.rank,
                 uuid=self.uuid,
                 **fields,
             )
@@ -203,18 +209,18 @@ class Place:
 
     async def _answer(self, sock: socket.socket) -> Coroutine[Any, Any, None] | None:
         hello = await hear(sock)
-        lives = self._open if hello.get("kind") == "memory" else self.lives
-        life = lives.get(field(hello, "life", str))
-        if life is None:
-            raise RefusedError("stale", "that life of the world has begun, or is over")
-        await welcome(sock, life.token, hello)
+        incarnations = self._open if hello.get("kind") == "memory" else self.incarnations
+        incarnation = incarnations.get(field(hello, "life", str))
+        if incarnation is None:
+            raise RefusedError("stale", "that incarnation of the world has begun, or is over")
+        await welcome(sock, incarnation.token, hello)
         kind, rank = field(hello, "kind", str), field(hello, "rank", int)
         if field(hello, "to", str) != self.uuid:
             raise RefusedError("stale", "that process is not here any more")
-        if kind == "join" and life.gathering is not None:
-            return self._seat(life, life.gathering, hello, sock)
+        if kind == "join" and incarnation.gathering is not None:
+            return self._seat(incarnation, incarnation.gathering, hello, sock)
         if kind == "edge":
-            return self._take_edge(life, rank, hello, sock)
+            return self._take_edge(incarnation, rank, hello, sock)
         if kind == "watch":
             await say(sock, ok=True)
             peer, name = field(hello, "uuid", str), field(hello, "watch", str)
@@ -226,42 +232,46 @@ class Place:
         raise RefusedError("nonsense", f"{kind!r:.40} is nothing that is done here")
 
     async def _seat(
-        self, life: Life, gathering: Gathering, hello: dict[str, Any], sock: socket.socket
+        self,
+        incarnation: Incarnation,
+        gathering: Gathering,
+        hello: dict[str, Any],
+        sock: socket.socket,
     ) -> None:
         """As rank 0: the connection by which a member has come becomes its edge."""
         rank = field(hello, "rank", int)
         member = gathering.check(rank, hello)
         async with asyncio.timeout(HANDSHAKE_S):
-            wire = await self._taken_wire(life, rank, hello, sock)
+            wire = await self._taken_wire(incarnation, rank, hello, sock)
         with wire:
             gathering.check(rank, hello)  # and still so
             await gathering.seat(wire.sock, member, field(hello, "epoch", int))
             if not gathering.is_pair:
                 with contextlib.suppress(OSError):  # whoever is gone by now has broken the world
                     await say(wire.sock, begin=True)
-            life.add_edge(rank, wire)
+            incarnation.add_edge(rank, wire)
 
     async def _take_edge(
-        self, life: Life, rank: int, hello: dict[str, Any], sock: socket.socket
+        self, incarnation: Incarnation, rank: int, hello: dict[str, Any], sock: socket.socket
     ) -> None:
         async with asyncio.timeout(HANDSHAKE_S):
-            await life.is_open.wait()  # whom rank 0 has told first may be faster than we
-            life.expect(rank, field(hello, "uuid", str), _transport(hello))
-            wire = await self._taken_wire(life, rank, hello, sock)
+            await incarnation.is_open.wait()  # whom rank 0 has told first may be faster than we
+            incarnation.expect(rank, field(hello, "uuid", str), _transport(hello))
+            wire = await self._taken_wire(incarnation, rank, hello, sock)
         with wire:
-            life.expect(rank, field(hello, "uuid", str), _transport(hello))  # and still so
-            life.add_edge(rank, wire)
+            incarnation.expect(rank, field(hello, "uuid", str), _transport(hello))  # and still so
+            incarnation.add_edge(rank, wire)
 
     async def _taken_wire(
-        self, life: Life, rank: int, hello: dict[str, Any], sock: socket.socket
+        self, incarnation: Incarnation, rank: int, hello: dict[str, Any], sock: socket.socket
     ) -> Wire:
-        life.check_transport(rank, _transport(hello))
+        incarnation.check_transport(rank, _transport(hello))
         watch = await self.watches.take(
             field(hello, "uuid", str),
             field(hello, "watch", str),
             is_fresh=field(hello, "fresh", bool),
         )
-        life.exits.callback(self.watches.release, watch)
+        incarnation.exits.callback(self.watches.release, watch)
         await say(sock, ok=True)
         memory = await take_memory(sock) if field(hello, "memory", bool) else -1
         return Wire(taken(sock), watch.number.result(), memory, is_first=False)

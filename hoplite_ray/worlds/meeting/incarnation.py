@@ -1,4 +1,4 @@
-"""One life of a world at one of its members, from the moment when it is known until it ends."""
+"""One incarnation of a world at one member: an attempt at an epoch, and the epoch that begins."""
 
 from __future__ import annotations
 
@@ -50,11 +50,14 @@ class Wire:
         )
 
 
-class Life:
-    """What a member has of a life: its edges once all are known, and what it has to give back."""
+class Incarnation:
+    """One incarnation at this member: its edges once all members are known, and what to release.
+
+    Of the event loop of meetings. `exits` has what `close` releases. `gathering` is rank 0's.
+    """
 
     def __init__(self, record: Record, rank: int, transport: str) -> None:
-        self.id = record.life
+        self.id = record.incarnation
         self.name = record.name
         self.token = record.token
         self.rank = rank
@@ -192,7 +195,7 @@ class Gathering:
         size = field(hello, "size", int)
         member = Member.parsed(field(hello, "who", dict))
         if self._table.done():
-            raise RefusedError("stale", "all members of that life have come")
+            raise RefusedError("stale", "all members of that incarnation have come")
         if size != self._size:
             raise RefusedError(
                 "size", f"rank 0 makes it of {self._size} members, and rank {rank} says {size}"
@@ -248,9 +251,9 @@ async def _end(task: asyncio.Future[Any]) -> None:
 async def _unless(other: asyncio.Future[Any] | None, wanted: asyncio.Future[Any]) -> None:
     """Wait for what is wanted, unless the other comes first.
 
-    Raises:  ConnectionError if it does: a member has gone away, or this life was given up.
+    Raises:  ConnectionError if it does: a member has gone away, or this incarnation was given up.
     """
     both = {wanted} if other is None else {other, wanted}
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     if not wanted.done() or wanted.cancelled():
-        raise ConnectionAbortedError("a life of a world was given up while it was joined")
+        raise ConnectionAbortedError("an incarnation of a world was given up while it was joined")
