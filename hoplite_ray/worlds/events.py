@@ -12,9 +12,10 @@ __all__ = ["Cause", "EventKind", "EventStream", "State", "WorldEvent"]
 
 
 class EventStream:
-    """What happens from the moment when this was made, in an event loop: an async iterator.
+    """The events from the moment when the stream was made, as an async iterator.
 
-    That of one world ends with the world.
+    The stream belongs to the event loop that was running then. The stream of one world ends with
+    that world.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,6 @@ class EventStream:
         return event
 
     def tell(self, event: WorldEvent | None) -> None:
-        """Take in what comes next; None: nothing does. From any thread."""
-        with contextlib.suppress(RuntimeError):  # its loop is closed, and nobody iterates
+        """Add an event; None ends the stream. From any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and no task iterates
             self._loop.call_soon_threadsafe(self._queue.put_nowait, event)

@@ -1,4 +1,4 @@
-"""MultiWorld's own calls: worlds by name, tensors in place. For programs that were written for it.
+"""MultiWorld's own calls, for programs that were written for it: worlds by name, tensors in place.
 
 Source: github.com/cisco-open/pymultiworld, whose WorldCommunicator has these signatures.
 """
@@ -16,10 +16,10 @@ _OPS = {"sum": "sum", "product": "prod", "min": "min", "max": "max"}
 
 
 class Worlds(Protocol):
-    """Where a world is found by its name."""
+    """An object that finds a world by its name."""
 
     def world(self, world: World | str) -> World:
-        """Return it."""
+        """Return the world of this name."""
 
 
 class WorldCalls:

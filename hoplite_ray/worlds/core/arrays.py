@@ -1,4 +1,4 @@
-"""What worlds carry: arrays of the CPU's memory, as their dtype's name, shape and bytes."""
+"""Arrays in the CPU's memory, as worlds carry them: the dtype's name, the shape, the bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from hoplite_ray.dtypes import imported, memory_step, numpy_dtype, numpy_name, torch_name
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 
-# What numpy exports as a buffer by itself; of the others their bytes are taken.
+# The dtypes that numpy exports as a buffer; other arrays are viewed as bytes.
 _PLAIN = frozenset("?bhilqBHILQefdFD")
 
 
@@ -29,16 +29,16 @@ class Lent:
 
 
 def to_send(value: Any) -> Lent:
-    """Lend what is to be read. An array that is not contiguous is copied.
+    """Lend an array that an operation reads. An array that is not contiguous is copied.
 
-    Raises:  WrongTypeError or InvalidArgumentError for what no world carries.
+    Raises:  WrongTypeError or InvalidArgumentError for a value that no world carries.
     """
     name, array = _as_numpy(value)
     return Lent(name, array.shape, np.ascontiguousarray(array).reshape(-1))
 
 
 def to_fill(value: Any) -> Lent:
-    """Lend what is to be written to.
+    """Lend an array that an operation writes to.
 
     Raises:  WrongTypeError or InvalidArgumentError, also if it is read-only or not contiguous.
     """
@@ -54,12 +54,12 @@ def to_fill(value: Any) -> Lent:
 
 
 def fresh(buffer: Any, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return the numpy array that a message has brought, on the memory that it came in.
+    """Return a message as a numpy array, on the memory in which it came.
 
-    Raises:  InvalidArgumentError if its shape or dtype can't be of so many bytes.
+    Raises:  InvalidArgumentError if its dtype and shape don't fit its bytes.
     """
-    raw = np.frombuffer(memoryview(buffer), np.uint8)  # it keeps the memory's owner alone
-    if dtype == "uint8" and shape == raw.shape:  # as of frames, which others wait for
+    raw = np.frombuffer(memoryview(buffer), np.uint8)  # keeps only the memory's owner alive
+    if dtype == "uint8" and shape == raw.shape:  # the fast path of frames, which calls wait for
         return raw
     kind = numpy_dtype(dtype)
     if kind.hasobject or kind.itemsize * math.prod(shape) != raw.nbytes:

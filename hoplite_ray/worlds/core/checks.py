@@ -1,4 +1,4 @@
-"""What callers of worlds may get wrong, named with what to do instead."""
+"""Checks of arguments: an error names what is wrong and what to give instead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def whole(what: str, value: Any) -> int:
 
 
 def check_timeout(timeout_s: Any) -> None:
-    """Raise for what is no time limit: seconds from 0 on, or None."""
+    """Check a time limit: seconds from 0 on, or None.
+
+    Raises:  WrongTypeError or InvalidArgumentError for everything else.
+    """
     if timeout_s is None:
         return
     try:

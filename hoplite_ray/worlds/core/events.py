@@ -1,4 +1,4 @@
-"""What a world is and what happens to it: states, causes and events, for people and programs."""
+"""The states, causes and events of worlds, as values for people and programs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class State(Enum):
 
 
 class EventKind(IntEnum):
-    """What an event tells; the native core's numbers."""
+    """The kinds of events. The numbers are the native core's."""
 
     SUSPECT = 1
     RECOVERED = 2
@@ -46,9 +46,9 @@ class EventKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorldEvent:
-    """One thing that has happened to a world: by which member, and why if it has ended.
+    """One thing that has happened to a world, the member that it is about, and its cause.
 
-    `at_ns` is of this process's monotonic clock.
+    `cause` is empty unless the world has ended. `at_ns` is this process's monotonic clock.
     """
 
     kind: EventKind

@@ -1,6 +1,6 @@
-"""In which order sends begin: one that has to wait before it begins holds those after it up.
+"""The order in which sends begin: a send that has to wait holds up the sends after it.
 
-Without it what is called later would overtake it, for the native core takes messages as they come.
+Without that a later send would overtake it, because the native core takes messages as they come.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ from hoplite_ray.worlds.core.waiting import DONE, Deadline, Turn, Waits
 
 
 class Sending(Turn):
-    """A send that has not begun; `before` it another one, for which it waits, or waited."""
+    """A send that has not begun. `before` is the send that it waits for, or has waited for."""
 
     def __init__(self, before: Sending | None) -> None:
         super().__init__()
         self.before = before
 
     def wait_for_others(self, deadline: Deadline) -> Waits[bool]:
-        """Return whether all before it have begun, or given up, by the deadline."""
+        """Return True if all earlier sends have begun, or were given up, by the deadline."""
         while self.before is not None:
             if not (yield self.before, deadline.left_s()):
                 return False
-            self.before = self.before.before  # none, unless that one has given up waiting
+            self.before = self.before.before  # None, except when that send has given up waiting
         return True
 
 
 class Sendings:
-    """The sends of a world that have not begun, by rank; empty but for moments. Any thread."""
+    """The sends of a world that have not begun, by rank; mostly empty. Any thread may use it."""
 
     def __init__(self) -> None:
         self._last: dict[int, Sending] = {}
-        self._lock = threading.Lock()  # two that are queued at once wait one for the other
+        self._lock = (
+            threading.Lock()
+        )  # of two sends that are queued at once one waits for the other
 
     def __bool__(self) -> bool:
         return bool(self._last)
@@ -43,7 +45,7 @@ class Sendings:
 
     @contextmanager
     def queued(self, dst: int) -> Iterator[Sending]:
-        """Until the end of the context those that are called later wait."""
+        """Queue a send: later sends to that rank wait until the end of the context."""
         with self._lock:
             turn = self._last[dst] = Sending(self._last.get(dst))
         try:
@@ -56,7 +58,7 @@ class Sendings:
     def _forget(self, dst: int, turn: Sending) -> None:
         if self._last.get(dst) is not turn:
             return
-        # This send gave up waiting: the next one waits for what it waited for.
+        # This send has given up waiting: the next send waits for the same earlier one.
         left = turn.before
         while left is not None and left.state == DONE:
             left = left.before

@@ -1,9 +1,9 @@
 """Waiting for native operations: in an event loop, or in the calling thread.
 
-What is done with a world is a generator that yields what to wait for; its awaitable and its
-blocking twin drive the same one. An event loop has one descriptor on which the native core tells it
-of everything that has ended, and a future for each operation that somebody waits for: no thread,
-and no poll.
+An operation of a world is a generator that yields what to wait for. Its awaitable and its blocking
+twin drive the same generator. An event loop has one descriptor, on which the native core reports
+all operations that have ended, and one future for each operation that a task waits for. Nothing
+polls, and no thread waits for a loop.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ from hoplite_ray import ending  # noqa: F401 - which lets go of all at the end
 from hoplite_ray._native import Completions, WorldOperation
 
 T = TypeVar("T")
-# Yields what to wait for and how long, and is sent whether it has ended.
+# Yields an operation and a limit in seconds, and is sent True if the operation has ended.
 Wanted = tuple["WorldOperation | Turn", float | None]
 Waits = Generator[Wanted, bool, T]
 
-PENDING, DONE, BROKEN = 0, 1, 2  # an operation's state
+PENDING, DONE, BROKEN, CANCELLED = 0, 1, 2, 3  # the states of an operation
 
 _FOREVER_S = 1e9
 
 
 class LoopWaiter:
-    """What has ended, for one event loop, which it does not keep. Everything is of that loop."""
+    """Waits for operations in one event loop, and does not keep the loop alive.
+
+    Only the loop's own thread uses it.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._completions = Completions()
@@ -39,7 +42,7 @@ class LoopWaiter:
         loop.add_reader(self._completions.fd, self._take)
 
     def call(self, operation: WorldOperation | Turn, ended: Callable[[], object]) -> None:
-        """Have `ended` called in the loop, once, when the operation has ended."""
+        """Call `ended` in the loop, once, when the operation has ended."""
         token = next(self._tokens)
         self._calls[token] = ended
         if not operation.notify(self._completions, token):
@@ -70,25 +73,27 @@ class LoopWaiter:
 
 
 _waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWaiter] = WeakKeyDictionary()
-_waiters_lock = threading.Lock()  # of what changes them: loops of several threads come and go
+_waiters_lock = threading.Lock()  # held by each change, because loops of many threads come and go
 
 
 def loop_waiter() -> LoopWaiter:
-    """Return that of the running event loop."""
+    """Return the waiter of the running event loop."""
     loop = asyncio.get_running_loop()
     waiter = _waiters.get(loop)
     if waiter is None:
         with _waiters_lock:
             for closed in [each for each in list(_waiters) if each.is_closed()]:
-                _waiters.pop(closed, None)  # one that was closed amid an operation waits no more
+                _waiters.pop(closed, None)  # a loop that was closed waits no more
             waiter = _waiters[loop] = LoopWaiter(loop)
     return waiter
 
 
 async def run_async(steps: Waits[T], wanted: Wanted | None = None) -> T:
-    """Do what the generator does between its waits; cancelling the task is raised in it.
+    """Run an operation in the event loop; cancelling the task is raised in the generator.
 
-    wanted:  what it has yielded, if its first step was taken before.
+    wanted:  what the generator has yielded, if its first step is done.
+
+    Returns: what the generator returns. Raises what it raises.
     """
     try:
         if wanted is None:
@@ -106,7 +111,7 @@ async def run_async(steps: Waits[T], wanted: Wanted | None = None) -> T:
 
 
 def run_blocking(steps: Waits[T]) -> T:
-    """Do the same in this thread; Ctrl-C is raised in the generator."""
+    """Like `run_async`, but waits in this thread; Ctrl-C is raised in the generator."""
     try:
         wanted = next(steps)
         while True:
@@ -123,7 +128,7 @@ def run_blocking(steps: Waits[T]) -> T:
 
 
 class Turn:
-    """A collective, as those that were called after it wait for it: like for an operation."""
+    """The turn of one operation in a queue: later ones wait for it as for a native operation."""
 
     def __init__(self) -> None:
         self._is_over = threading.Event()
@@ -131,7 +136,7 @@ class Turn:
         self._lock = threading.Lock()
 
     def end(self) -> None:
-        """It is over. Idempotent."""
+        """End the turn, and wake all that wait for it. Idempotent."""
         with self._lock:
             self._is_over.set()
             waiting, self._waiting = self._waiting, []
@@ -144,11 +149,11 @@ class Turn:
         return DONE if self._is_over.is_set() else PENDING
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait in this thread; True when it is over."""
+        """Wait in this thread; returns True if the turn is over."""
         return self._is_over.wait(min(timeout_s, threading.TIMEOUT_MAX))
 
     def notify(self, completions: Completions, token: int) -> bool:
-        """Have the token come out there when it is over; False: it is already."""
+        """Push the token to `completions` when the turn is over. Returns False if it is over."""
         with self._lock:
             if self._is_over.is_set():
                 return False
@@ -157,11 +162,11 @@ class Turn:
 
 
 class Deadline:
-    """When a caller's limit runs out."""
+    """The moment when a caller's limit runs out."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._at_s = None if timeout_s is None else time.monotonic() + timeout_s
 
     def left_s(self) -> float | None:
-        """Seconds until then; None for ever."""
+        """Return the seconds that are left; None if there is no limit."""
         return None if self._at_s is None else max(0.0, self._at_s - time.monotonic())

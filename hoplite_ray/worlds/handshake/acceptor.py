@@ -1,4 +1,4 @@
-"""Listening: each connection is answered in a task of its own, and a refusal is told."""
+"""A listening socket: each connection is answered in a task of its own."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from hoplite_ray.worlds.handshake.tls import Tls, TlsSocket, greet
 STRANGERS_MAX = 256  # connections at once that have proven nothing yet
 Answer = Callable[[socket.socket], Coroutine[Any, Any, Coroutine[Any, Any, None] | None]]
 _NO_TLS_HERE = bytes.fromhex("15030300020246")  # an alert: protocol version
-_PARTING_READS_MAX = 16  # of 64 KiB each, after which a dialler that goes on hears a reset
-_NO_DESCRIPTOR_S = 0.1  # until accept is tried again when the process has none left
+_PARTING_READS_MAX = 16  # of 64 KiB each; a dialler that sends more gets a reset
+_NO_DESCRIPTOR_S = 0.1  # from one accept to the next while the process has no descriptor left
 
 
 class Acceptor:
-    """Answers whoever dials a listening socket, each in a task of the event loop that made this.
+    """Answers the connections of a listening socket, in the event loop that has made it.
 
-    `answer` has a time limit, and returns what is to be done once the other side has proven itself.
-    A connection is closed when its task ends, if that has not detached it. What the task raises
-    because of a stranger's bytes or death ends nothing else; a refusal is told. Connections begin
-    with TLS if `tls` returns what with; `refusal` says which of them could not.
+    answer:   has HANDSHAKE_S; returns the work that follows once the dialler has proven itself.
+    tls:      returns the context that connections begin with, or None.
+    refusal:  says which connection could not begin with TLS, and why.
+
+    A connection is closed when its task ends, except when the task has detached it. An error that
+    a stranger's bytes or death cause ends that task only. A dialler that is refused is told why.
     """
 
     def __init__(self, sock: socket.socket, answer: Answer, tls: Tls) -> None:
@@ -41,7 +43,7 @@ class Acceptor:
         self._listen()
 
     async def close(self) -> None:
-        """End all of it. Idempotent."""
+        """Stop listening, and end all tasks. Idempotent."""
         if self._sock.fileno() >= 0:
             self._loop.remove_reader(self._sock)
             self._sock.close()
@@ -57,9 +59,9 @@ class Acceptor:
     def _accept(self) -> None:
         try:
             sock, address = self._sock.accept()
-        except (BlockingIOError, ConnectionError):  # who has dialled has gone again
+        except (BlockingIOError, ConnectionError):  # the dialler has gone again
             return
-        except OSError:  # no descriptor left: somebody has to give one back first
+        except OSError:  # no descriptor is left: try again later
             self._loop.remove_reader(self._sock)
             self._loop.call_later(_NO_DESCRIPTOR_S, self._listen)
             return
@@ -73,10 +75,12 @@ class Acceptor:
         task = asyncio.ensure_future(self._serve(sock, address))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: sock.close())  # also if it was cancelled before it began
+        task.add_done_callback(
+            lambda _: sock.close()
+        )  # also for a task that was cancelled before its first step
 
     async def _serve(self, sock: socket.socket, address: Any) -> None:
-        with contextlib.suppress(OSError, RefusedError):  # the latter of a session that is broken
+        with contextlib.suppress(OSError, RefusedError):  # RefusedError: the TLS session is broken
             try:
                 rest = await self._heard(sock, address)
                 if rest is not None:
@@ -86,7 +90,7 @@ class Acceptor:
 
     async def _heard(self, sock: socket.socket, address: Any) -> Coroutine[Any, Any, None] | None:
         try:
-            if sock.family != socket.AF_UNIX:  # else two frames in a row wait for 40 ms
+            if sock.family != socket.AF_UNIX:  # else the second of two frames waits 40 ms
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             async with asyncio.timeout(HANDSHAKE_S):
                 if isinstance(sock, TlsSocket):
@@ -96,14 +100,17 @@ class Acceptor:
             if isinstance(error, RefusedError) and error.reason == "tls":
                 peer = address[0] if address else "a process of this machine"
                 self.refusal = f"a connection from {peer} was refused: {error}"
-            await _refuse(sock, error)  # a dialler that is being refused counts as a stranger
+            await _refuse(sock, error)  # until it has heard why, it counts as a stranger
             return None
         finally:
             self._strangers -= 1
 
 
 async def _refuse(sock: socket.socket, error: HopliteError) -> None:
-    """Tell a dialler why, and let it hear that: unread bytes would make the end a reset."""
+    """Tell a dialler why it is refused, and read what it still sends.
+
+    Unread bytes would make the end of the connection a reset, and the dialler would not hear why.
+    """
     if sock.fileno() < 0:
         return  # the connection has been handed on
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What ends a conversation that has just begun."""
+"""The error by which a handshake ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hoplite_ray.errors import WorldError
 
 
 class RefusedError(WorldError):
-    """The other side says no, or is not who it should be. `reason` is a word for programs."""
+    """The peer refuses, or is the wrong process. `reason` is a word for programs."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(reason, text)

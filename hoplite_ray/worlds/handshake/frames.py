@@ -1,4 +1,8 @@
-"""Frames: four bytes of length and a JSON object, read to the byte."""
+"""Frames: four bytes of length, then a JSON object.
+
+A read takes one frame and not a byte more, so that the connection can be handed on to the native
+core. Hostile bytes end in RefusedError.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,13 @@ from hoplite_ray.worlds.handshake.tls import (
 )
 
 FRAME_BYTES_MAX = 64 << 10
-TABLE_BYTES_MAX = 16 << 20  # of all members, from a leader who has proven itself
+TABLE_BYTES_MAX = 16 << 20  # the table of all members, from a rank 0 that has proven itself
 HANDSHAKE_S = 2.0
 _LENGTH = struct.Struct("<I")
-_TLS = (b"\x15\x03", b"\x16\x03")  # an alert and a greeting of TLS begin so, and no frame of ours
+_TLS = (
+    b"\x15\x03",
+    b"\x16\x03",
+)  # the first bytes of a TLS alert and a TLS greeting, and of no frame
 
 
 async def say(sock: socket.socket, **fields: Any) -> None:
@@ -36,7 +43,8 @@ async def say(sock: socket.socket, **fields: Any) -> None:
 async def hear(sock: socket.socket, size_max: int = FRAME_BYTES_MAX) -> dict[str, Any]:
     """Receive one frame.
 
-    Raises:  RefusedError for what is none, or says "refused"; ConnectionError at the end.
+    Raises:  RefusedError for bytes that are no frame, and for a frame that says "refused";
+             ConnectionError at the end of the connection.
     """
     head = await _exactly(sock, _LENGTH.size)
     (size,) = _LENGTH.unpack(head)

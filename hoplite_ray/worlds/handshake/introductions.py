@@ -1,10 +1,9 @@
-"""How two processes begin to speak: small frames, and a proof on both sides that they may.
+"""Introductions: dialler and listener prove to each other that they know the world's token.
 
-A frame is four bytes of length and a JSON object. Who dials says what it wants and a nonce; both
-sides prove by HMAC-SHA256, over all that was said and each other's nonce, that they know the
-world's token, which never travels here. Reads take what belongs to a frame and not a byte more, so
-that the connection can be handed on. Hostile bytes end in RefusedError. Where data_tls is on a
-connection to another machine is a TlsSocket, and the proofs hold in its session only.
+The dialler's hello says what it wants, and has a nonce; the listener answers with a nonce of its
+own. Each side proves by HMAC-SHA256, over the hello and both nonces, that it knows the token. The
+token itself never travels here. Where data_tls is on, a connection to another machine is a
+TlsSocket, and a proof is valid in its TLS session only.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from hoplite_ray.worlds.handshake.tls import TlsSocket
 
 
 async def introduce(sock: socket.socket, token: bytes, **hello: Any) -> dict[str, Any]:
-    """Prove who dials and who listens, as the dialler; returns the listener's answer.
+    """Introduce this process as the dialler; returns the listener's answer.
 
     Raises:  RefusedError if it refuses, or does not know the token.
     """
@@ -38,7 +37,7 @@ async def introduce(sock: socket.socket, token: bytes, **hello: Any) -> dict[str
 
 
 async def welcome(sock: socket.socket, token: bytes, hello: dict[str, Any]) -> None:
-    """Do the same as the listener, who has heard the hello; the answer is still to be said.
+    """Introduce this process as the listener, after the hello. The caller sends the answer next.
 
     Raises:  RefusedError if the dialler does not know the token.
     """
@@ -50,7 +49,7 @@ async def welcome(sock: socket.socket, token: bytes, hello: dict[str, Any]) -> N
 
 
 def _binding(sock: socket.socket) -> list[str]:
-    """Return what both ends of this session have, so that a proof passed on into another fails."""
+    """Return the binding of the TLS session, so that a proof fails that is passed on to another."""
     return [sock.tls.binding.hex()] if isinstance(sock, TlsSocket) else []
 
 

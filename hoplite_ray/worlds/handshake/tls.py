@@ -1,4 +1,4 @@
-"""Connections whose bytes go by TLS, where data_tls is on, and those that need none."""
+"""Connections, with TLS where data_tls is on and the peer is on another machine."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from hoplite_ray._native import TlsContext, TlsEnd
 from hoplite_ray.errors import HopliteError, PeerLostError
 from hoplite_ray.worlds.handshake.errors import RefusedError
 
-Tls = Callable[[], TlsContext | None]  # what connections begin with from now on; None: without it
+Tls = Callable[[], TlsContext | None]  # returns the context that new connections use; None: no TLS
 RECEIVED_BYTES_MAX = 1 << 20  # by one call
 
 
 class TlsSocket(socket.socket):
-    """A connection whose bytes go by TLS: `say` and `hear` go by its session, nothing else may."""
+    """A connection whose bytes go by TLS. Only `say` and `hear` may use it."""
 
     def __init__(self, sock: socket.socket, tls: TlsEnd) -> None:
-        """Take a connection over."""
+        """Take over a connection."""
         super().__init__(fileno=sock.detach())
-        self.setblocking(False)  # a new object takes the limit that is Python's default
+        self.setblocking(False)  # a new socket object has Python's default timeout
         self.tls = tls
 
 
 def taken(sock: socket.socket) -> socket.socket:
-    """Return the connection as one of its own, which the context that opened it does not close."""
+    """Return the connection as a new object, which the old object's context does not close."""
     if isinstance(sock, TlsSocket):
         return TlsSocket(sock, sock.tls)
     own = socket.socket(fileno=sock.detach())
@@ -35,17 +35,17 @@ def taken(sock: socket.socket) -> socket.socket:
 
 
 def tls_of(sock: socket.socket) -> TlsEnd | None:
-    """Return what goes with a connection's descriptor to the native core."""
+    """Return the TLS session that goes to the native core with the connection's descriptor."""
     return sock.tls if isinstance(sock, TlsSocket) else None
 
 
 def dialled(sock: socket.socket, tls: TlsContext | None) -> socket.socket:
-    """Take a connection over that begins with TLS when the first frame is said, if there is any."""
+    """Take over a connection that was dialled; TLS, if any, begins with the first frame."""
     return sock if tls is None else TlsSocket(sock, tls.begin(dials=True))
 
 
 async def connected(name: str, port: int, tls: TlsContext | None) -> socket.socket:
-    """Connect to an address. Raises OSError if nobody listens there."""
+    """Connect to an address. Raises OSError if no process listens there."""
     sock = socket.socket(socket.AF_INET6 if ":" in name else socket.AF_INET)
     try:
         sock.setblocking(False)
@@ -63,13 +63,13 @@ async def greet(sock: TlsSocket) -> None:
 
 
 async def receive_by_tls(sock: TlsSocket, size: int) -> bytes:
-    """Receive at most so many bytes, at least one; of 0 none, once the greeting has gone on."""
+    """Receive one to `size` bytes; with size 0 none, once the greeting has gone on."""
     while True:
         with _in_words():
             part = sock.tls.receive(sock.fileno(), size)
         if part or (size == 0 and sock.tls.is_open):
             return part
-        is_greeting = not sock.tls.is_open  # after that, `say` waits for room, maybe at this moment
+        is_greeting = not sock.tls.is_open  # after the greeting only `say` waits for room
         await _until_ready(sock.fileno(), is_for_writing=is_greeting and sock.tls.has_unsent)
 
 
@@ -105,7 +105,7 @@ async def _until_ready(fd: int, *, is_for_writing: bool) -> None:
 
 @contextlib.contextmanager
 def _in_words() -> Iterator[None]:
-    """Raise what a session raises as what the end of a plain connection, or nonsense on it, is."""
+    """Raise a session's errors as the ones of a plain connection: its end, or a refusal."""
     try:
         yield
     except PeerLostError as error:

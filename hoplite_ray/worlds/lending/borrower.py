@@ -1,4 +1,4 @@
-"""What other processes have lent to this one: their slabs, mapped to be read."""
+"""The slabs that other processes have lent to this one, mapped read-only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hoplite_ray.worlds.lending.notice import Notice
 
 Array = np.ndarray[Any, Any]
 
-_ENDED_MAX = 2000  # loans in one frame
+_ENDED_MAX = 2000  # loans that have ended, in one frame; the rest waits for the next
 
 
 @dataclass(eq=False)
@@ -32,24 +32,27 @@ class _Lent:
 
     mapped: dict[int, mmap.mmap] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)  # loans; to be told
-    spoilt: list[int] = field(default_factory=list)  # unread notices may still be of them
-    came: int = 0  # slabs that are to be confirmed
+    spoilt: list[int] = field(
+        default_factory=list
+    )  # given up by the lender; unread notices may still be of them
+    came: int = 0  # slabs that have come and were not confirmed
     has_news: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
 
 
 class Borrower:
-    """What others have lent to one process."""
+    """All that other processes have lent to this one. `array` is for any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._lent: dict[str, _Lent] = {}  # by the lender
 
     def array(self, notice: Notice) -> Array:
-        """Return what a notice is of, read-only; from any thread.
+        """Return the array of a notice, read-only; from any thread.
 
-        It is given back when no array is on it any more.
-        Raises:  InvalidArgumentError if it was not lent.
+        The loan ends when no array of this process is on it any more.
+
+        Raises:  InvalidArgumentError if its memory was not lent.
         """
         lent = self._lent.get(notice.lender)
         memory = None if lent is None else lent.mapped.get(notice.slab)
@@ -58,7 +61,7 @@ class Borrower:
                 f"{notice.size_bytes} B of memory that was not lent; the sender is at fault"
             )
         root = np.frombuffer(memory, np.uint8, notice.size_bytes, notice.begin)
-        # It may run in any thread, amid anything.
+        # The finalizer may run in any thread, between any two statements.
         weakref.finalize(root, self._give_back, notice.lender, notice.loan).atexit = False
         return fresh(root, notice.dtype, notice.shape)
 
@@ -69,8 +72,8 @@ class Borrower:
     # ---- of the loop
 
     async def serve(self, sock: socket.socket, lender: str) -> None:
-        """Take what a process lends, until that has gone or this manager ends."""
-        before = self._lent.get(lender)  # of another connection, with notices of it unread
+        """Take the slabs that a process lends, until it has gone or this manager ends."""
+        before = self._lent.get(lender)  # an earlier connection may have notices that are unread
         lent = _Lent({}) if before is None else _Lent(before.mapped, before.ended, before.spoilt)
         self._lent[lender] = lent
         hearing = asyncio.ensure_future(self._hear_all(sock, lent))
@@ -85,7 +88,9 @@ class Borrower:
                 ended = lent.ended[:_ENDED_MAX]
                 came, lent.came = lent.came, 0
                 await say(sock, ended=ended, has=came)
-                del lent.ended[: len(ended)]  # only what is said: the rest is for what comes after
+                del lent.ended[
+                    : len(ended)
+                ]  # what was not sent yet goes with the next frame, or by the next connection
                 if lent.ended:
                     lent.has_news.set()
         finally:
@@ -94,7 +99,7 @@ class Borrower:
             await asyncio.gather(hearing, return_exceptions=True)
 
     def forget(self, peers: set[str]) -> None:
-        """A world is over; with all but these processes it was the last one."""
+        """Drop the slabs of processes that share no world with this one: all but `peers`."""
         for lender, lent in list(self._lent.items()):
             if lender in peers:
                 continue

@@ -39,8 +39,8 @@ class _Slab:
     fd: int
     memory: mmap.mmap
     loans: set[int] = field(default_factory=set)
-    is_used: bool = False  # an array of this process is on it
-    is_spoilt: bool = False  # somebody may read it for ever
+    is_used: bool = False  # True if an array of this process is on it
+    is_spoilt: bool = False  # True if a process may read it for ever
 
     @property
     def size(self) -> int:
@@ -48,7 +48,7 @@ class _Slab:
 
 
 class Gift(Turn):
-    """A slab on its way to a process, for a world; at its end `trouble` says why it isn't there."""
+    """A slab on its way to a process, for a world. `trouble` says why it has not arrived."""
 
     trouble = ""
 
@@ -62,10 +62,10 @@ Dial = Callable[[], Awaitable[socket.socket]]
 
 @dataclass(eq=False)
 class _Link:
-    """With one process, as its lender: what is to be given and told."""
+    """The connection to one process, as its lender: what is to be sent by it."""
 
     gifts: deque[tuple[_Slab, Gift]] = field(default_factory=deque)
-    given: deque[tuple[_Slab, Gift]] = field(default_factory=deque)  # and not confirmed
+    given: deque[tuple[_Slab, Gift]] = field(default_factory=deque)  # sent, and not confirmed
     gone: deque[tuple[int, str]] = field(default_factory=deque)
     has_work: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
@@ -82,11 +82,11 @@ class Lender:
         self._free: defaultdict[int, list[_Slab]] = defaultdict(list)
         self._free_bytes = 0
         self._roots: dict[int, tuple[weakref.ref[Array], _Slab]] = {}
-        self._loans: dict[int, tuple[_Slab, int, str]] = {}  # in which world, and to whom
+        self._loans: dict[int, tuple[_Slab, int, str]] = {}  # the slab, the world, and the borrower
         self._links: dict[str, _Link] = {}  # by the other process; of the loop
-        self._given: set[tuple[str, int]] = set()  # which process has which slab
-        self._gifts: set[Gift] = set()  # that are waited for
-        self._dropped: deque[tuple[int, _Slab]] = deque()  # by arrays that have gone
+        self._given: set[tuple[str, int]] = set()  # the processes and the slabs that they have
+        self._gifts: set[Gift] = set()  # that a send waits for
+        self._dropped: deque[tuple[int, _Slab]] = deque()  # by the finalizers of arrays
 
     def alloc(self, shape: Sequence[int] | int, dtype: Any) -> Array:
         """Return an array whose elements are undefined, as `numpy.empty`.
@@ -112,19 +112,19 @@ class Lender:
             slab = self._take(max(_SLAB_BYTES_MIN, 1 << (size - 1).bit_length() if size else 0))
             root = np.frombuffer(slab.memory, np.uint8)
             self._roots[id(root)] = (weakref.ref(root), slab)
-        # It may run in any thread, amid anything, so that it takes no lock.
+        # The finalizer may run in any thread, between any two statements: it takes no lock.
         weakref.finalize(root, self._dropped.append, (id(root), slab)).atexit = False
         array: Array = root[:size].view(kind).reshape(shape)
         return array
 
     def is_ours(self, array: object) -> bool:
-        """Whether an array is on one of the slabs."""
+        """Return True if an array is on one of the slabs."""
         return bool(self._roots) and isinstance(array, np.ndarray) and self._root(array) is not None
 
     def lend(self, array: Array, world: int, peer: str) -> bytes:
-        """Give an array away, to one process in a world; returns the notice.
+        """Lend an array to one process in a world; returns the notice.
 
-        REQUIRES: it is ours, and contiguous.
+        REQUIRES: `is_ours(array)`, and the array is contiguous.
         """
         found = self._root(array)
         assert found is not None
@@ -137,15 +137,17 @@ class Lender:
         return NOTICE.pack(slab.number, begin, array.nbytes, loan)
 
     def take_back(self, notice: bytes) -> None:
-        """What was lent by a notice that never went."""
+        """End the loan of a notice that was never sent."""
         with self._lock:
             if (loan := NOTICE.unpack(notice)[-1]) in self._loans:
                 self._end(loan, is_known=True)
 
     def give(self, array: Array, world: int, peer: str, dial: Dial) -> Gift | None:
-        """Let a process have an array's slab, over a connection that `dial` makes if need be.
+        """Give an array's slab to a process, over a connection that `dial` makes if there is none.
 
-        REQUIRES: it is ours. Returns None if that process has it.
+        REQUIRES: `is_ours(array)`.
+
+        Returns: None if that process has the slab.
         """
         found = self._root(array)
         assert found is not None
@@ -162,14 +164,14 @@ class Lender:
         return gift
 
     def seal(self, array: Array) -> None:
-        """Let nobody write to it by this array, or a new view of its memory."""
+        """Make the array read-only, and all new views of its memory."""
         found = self._root(array)
         if found is not None:
             found[0].flags.writeable = False
         array.flags.writeable = False
 
     def forget(self, world: int) -> None:
-        """A world is over: what was lent in it, and not given back, may be read for ever."""
+        """End a world's loans and gifts. Its loans that were not reported may be read for ever."""
         with self._lock:
             for loan in [each for each, (_, of, _) in self._loans.items() if of == world]:
                 self._end(loan, is_known=False)
@@ -178,13 +180,13 @@ class Lender:
             self._end_gift(gift, "its world has ended")
 
     def counts(self) -> tuple[int, int, int]:
-        """Pieces, those that are free, and loans."""
+        """Return how many slabs there are, how many of them are free, and how many loans."""
         with self._lock:
             self._collect()
             return len(self._slabs), sum(map(len, self._free.values())), len(self._loans)
 
     def close(self) -> None:
-        """Give all memory back, as far as no array is on it."""
+        """Give back the memory of all slabs that no array is on."""
         with self._lock:
             for loan in list(self._loans):
                 self._end(loan, is_known=False)
@@ -237,7 +239,9 @@ class Lender:
 
     async def _give(self, sock: socket.socket, slab: _Slab) -> None:
         await say(sock, slab=slab.number)
-        fd = os.open(f"/proc/self/fd/{slab.fd}", os.O_RDONLY)  # nobody else writes to it
+        fd = os.open(
+            f"/proc/self/fd/{slab.fd}", os.O_RDONLY
+        )  # read-only: no other process may write to it
         try:
             socket.send_fds(sock, [b"m"], [fd])
         finally:
@@ -322,7 +326,7 @@ class Lender:
 
     def _give_back(self, slab: _Slab) -> None:
         del self._slabs[slab.number]
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and its links with it
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it all links
             self._loop.call_soon_threadsafe(self._say_gone, slab)
 
 

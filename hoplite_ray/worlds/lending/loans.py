@@ -1,11 +1,13 @@
 """Arrays on memory that processes of one machine share: sent without a copy.
 
-`alloc` makes an array on a slab of memory of its own. What is sent of it is a notice of where it
-lies, and its receiver has a read-only array there. Two processes have a connection for that, by
-which the sender gives a slab's descriptor before its first notice, and the receiver says when it
-has no array on one any more: then, and when the sender has none either, the slab is used anew. One
-of which nobody can say that, as when a world has ended before, is given back to the machine, and
-stays whole for whoever still maps it. So does all that a sender leaves behind.
+`alloc` makes an array on a slab: a piece of memory of its own. The sender sends a notice of where
+the array lies, and the receiver gets a read-only array there. The two processes have a connection
+for that. By it the sender gives a slab's descriptor before the slab's first notice, and the
+receiver reports each loan that has ended.
+
+A slab is used again when neither process has an array on it. When a world ends before the receiver
+has reported a loan, its slab is given back to the machine instead, and stays whole for a process
+that still maps it. The same holds for the slabs that a sender leaves behind.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Loans:
-    """What a world has of both: its members by their ranks."""
+    """The lender and the borrower as one world uses them, with members named by rank."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Memory that two processes share: it can't shrink, and its descriptor goes by a Unix socket."""
+"""Memory that two processes share. It can't shrink; its descriptor travels by a Unix socket."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SEALS = 0x1 | 0x2 | 0x4  # sealing, shrinking and growing are over
 
 
 def give_memory(sock: socket.socket) -> int:
-    """Make the memory that the two ends of an edge share, and pass it on; returns ours.
+    """Make the memory of an edge, and pass it on to the peer; returns this end's descriptor.
 
-    Raises:  OSError if there is none.
+    Raises:  OSError if there is no memory.
     """
     memory = sealed_memory(WORLD_MEMORY_BYTES)
     try:
@@ -31,7 +31,7 @@ def give_memory(sock: socket.socket) -> int:
 def sealed_memory(size: int) -> int:
     """Return a descriptor of new memory that keeps its size.
 
-    Raises:  OSError if there is none.
+    Raises:  OSError if there is no memory.
     """
     memory = os.memfd_create("hoplite_ray-world", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -44,17 +44,17 @@ def sealed_memory(size: int) -> int:
 
 
 def is_sealed(memory: int) -> bool:
-    """Whether memory keeps its size, so that reading it can't end the process."""
+    """Return True if the memory keeps its size, so that reading it can't end this process."""
     try:
         return fcntl.fcntl(memory, _F_GET_SEALS) & _SEALS == _SEALS
-    except OSError:  # it is something else
+    except OSError:  # the descriptor is no memfd
         return False
 
 
 async def take_memory(sock: socket.socket) -> int:
-    """Receive it.
+    """Receive a descriptor of memory.
 
-    Raises:  RefusedError if something else comes.
+    Raises:  RefusedError if anything else comes.
     """
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What goes instead of an array that is lent: where it lies."""
+"""The notice that is sent instead of an array that is lent: it says where the array lies."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from hoplite_ray.errors import InvalidArgumentError
 
-NOTICE = struct.Struct("<QQQQ")  # slab, where in it, bytes, loan
+NOTICE = struct.Struct("<QQQQ")  # slab, offset in it, bytes, loan
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What came instead of an array: where it lies, at the process `lender`."""
+    """A notice that has come: the array lies on a slab of the process `lender`."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -25,7 +25,7 @@ class Notice:
 
     @classmethod
     def parsed(cls, said: Any, lender: str) -> Notice:
-        """Raises InvalidArgumentError for what is none."""
+        """Read a notice. Raises InvalidArgumentError for bytes that are none."""
         if memoryview(said).nbytes != NOTICE.size:
             raise InvalidArgumentError("what came is no notice of memory; the sender is at fault")
         return cls(said.dtype, said.shape, lender, *NOTICE.unpack(memoryview(said)))
