@@ -1,4 +1,4 @@
-"""What a process has for arrays on GPUs, as the members of a new world tell each other."""
+"""What a process has for arrays on GPUs, as the members of a new world exchange it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from hoplite_ray.worlds.handshake.frames import field
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """What a member has for arrays on GPUs: the code of NCCL's release, or why it has none."""
+    """What a member has for arrays on GPUs.
+
+    code:       the code of its NCCL release.
+    lacks:      why it has no NCCL; empty if it has it.
+    is_needed:  True if it joins with transport="nccl", so that a world without NCCL is an error.
+    """
 
     code: int
     lacks: str
@@ -18,7 +23,7 @@ class Ability:
 
     @classmethod
     def parsed(cls, fields: dict[str, Any]) -> Ability:
-        """Raises RefusedError for what is none."""
+        """Read an ability of a frame. Raises RefusedError for a value that is none."""
         return cls(
             field(fields, "code", int),
             field(fields, "lacks", str),

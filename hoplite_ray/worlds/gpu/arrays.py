@@ -1,4 +1,4 @@
-"""Arrays on GPUs as worlds take them: torch's, and all that have `__cuda_array_interface__`."""
+"""Arrays on GPUs that worlds take: torch's tensors, and all with `__cuda_array_interface__`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from hoplite_ray.errors import InvalidArgumentError
 
 
 class OnGpu:
-    """A contiguous array on a GPU; `stream` is where it was last worked on, if that matters."""
+    """A contiguous array on a GPU.
+
+    stream:  the CUDA stream that last used it; None: it may be used at once.
+    """
 
     __slots__ = ("address", "count", "dtype", "owner", "shape", "size_bytes", "stream")
 
@@ -40,7 +43,7 @@ class OnGpu:
 
 
 def is_on_gpu(value: Any) -> bool:
-    """Whether an array's memory is a GPU's."""
+    """Return True if an array's memory is a GPU's."""
     if isinstance(value, np.ndarray):
         return False
     torch = sys.modules.get("torch")
@@ -70,7 +73,10 @@ def of_torch(value: Any) -> OnGpu:
 
 
 def of_interface(value: Any, is_filled: bool) -> OnGpu:
-    """Take what has `__cuda_array_interface__`, of version 2 or 3."""
+    """Take an array with `__cuda_array_interface__`, of version 2 or 3.
+
+    Raises:  InvalidArgumentError if it is read-only and to be filled, masked, or not contiguous.
+    """
     said = value.__cuda_array_interface__
     kind = np.dtype(said["typestr"])
     shape = tuple(int(each) for each in said["shape"])
@@ -102,9 +108,9 @@ def _is_dense(shape: tuple[int, ...], strides: Any, item_bytes: int) -> bool:
 
 
 def empty_like(value: Any, count: int) -> list[Any]:
-    """Make so many arrays like one on a GPU, one after the other in memory, by its own library.
+    """Make `count` arrays like one on a GPU, side by side in memory, by the array's own library.
 
-    Raises:  InvalidArgumentError for one of a library that is not known here.
+    Raises:  InvalidArgumentError if the library is neither torch nor cupy.
     """
     if is_torch(value):
         return list(value.new_empty((count, *value.shape)))
@@ -115,7 +121,7 @@ def empty_like(value: Any, count: int) -> list[Any]:
 
 
 def stream_of(arrays: Sequence[OnGpu]) -> int | None:
-    """Return the stream after whose work they may be used; None: at once.
+    """Return the stream after whose work the arrays may be used; None: at once.
 
     Raises:  InvalidArgumentError if there is more than one.
     """

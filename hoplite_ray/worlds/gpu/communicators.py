@@ -1,4 +1,4 @@
-"""How the members of a new world bring up NCCL: over its edges, before its join returns."""
+"""NCCL's communicators of a new world, which its members make before `join` returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hoplite_ray.worlds.core.waiting import DONE, PENDING, Waits, run_async
 from hoplite_ray.worlds.gpu.ability import Ability
 from hoplite_ray.worlds.gpu.nccl import Gpu, loaded
 
-_ID, _VERDICT = 24, 32  # operations, after those of ops.transfers
+_ID, _VERDICT = 24, 32  # numbers of messages; ops.transfers has 0, 8 and 16
 _KEY = 1 << 62
 _ID_BYTES = 128
 _TEXT_BYTES_MAX = 4096
@@ -39,9 +39,9 @@ class NewWorld:
 
 
 async def connect(world: NewWorld, device: int, *, is_secret: bool) -> Gpu:
-    """Make the communicators of a world that has begun, or say why there are none.
+    """Make the communicators of a world whose edges are there, or say why there are none.
 
-    is_secret:  what leaves a machine must be encrypted, which NCCL does not do.
+    is_secret:  True if bytes between machines must be encrypted, which NCCL does not do.
 
     Raises:  WorldError if a member needs them, or if one dies meanwhile.
     """
@@ -54,10 +54,10 @@ async def connect(world: NewWorld, device: int, *, is_secret: bool) -> Gpu:
     if not lacks:
         everybody = tuple(range(len(abilities)))
         pairs = itertools.combinations(everybody, 2) if len(abilities) > 2 else ()
-        # One after the other, in one order for all, so that no two wait crosswise.
+        # One after the other, in the same order at all members: no two wait for each other.
         for number, among in enumerate((everybody, *pairs)):
             failure = await _open(world, gpu, among, number) if world.rank in among else ""
-            if failure and is_needed:  # others may wait for us in vain, inside NCCL
+            if failure and is_needed:  # other members may wait for this one inside NCCL
                 world.edges.abort(Cause.LOCAL, failure)
                 raise WorldError(_without(world, f"rank {world.rank}: {failure}"))
             gpu.lacks = await _verdict(world, failure, number)
@@ -90,7 +90,7 @@ def _release(code: int) -> str:
 
 
 async def _open(world: NewWorld, gpu: Gpu, among: tuple[int, ...], number: int) -> str:
-    """Meet the others of one communicator; returns what has failed."""
+    """Make one communicator with its other members; returns what has failed, or ""."""
     nccl, key = loaded(), _KEY | number
     leader, made, failure = among[0], bytearray(_ID_BYTES), ""
     if world.rank == leader:
@@ -103,7 +103,7 @@ async def _open(world: NewWorld, gpu: Gpu, among: tuple[int, ...], number: int) 
         await run_async(_all(world, *sent))
     else:
         await run_async(_all(world, world.edges.receive(leader, key, _ID, "", made)))
-    if not any(made):  # there is none, and its maker says why
+    if not any(made):  # there is no id; the first member reports why
         return failure
     bond = nccl.open(
         world.edges,
@@ -123,7 +123,7 @@ async def _open(world: NewWorld, gpu: Gpu, among: tuple[int, ...], number: int) 
 
 
 async def _verdict(world: NewWorld, failure: str, number: int) -> str:
-    """Tell all what has failed anywhere; returns the same everywhere."""
+    """Exchange failures: every member returns the first one, by rank, or ""."""
     edges, key = world.edges, _KEY | 1 << 32 | number
     others = range(1, len(world.abilities))
 
@@ -132,7 +132,7 @@ async def _verdict(world: NewWorld, failure: str, number: int) -> str:
 
     said = {rank: bytearray(_TEXT_BYTES_MAX) for rank in (others if world.rank == 0 else (0,))}
     if world.rank > 0:
-        # Before ours goes: whoever has heard a failure may end the world at once.
+        # Receive before sending: a member that has read a failure may end the world at once.
         heard = edges.receive(0, key, _VERDICT, "", said[0])
         mine = edges.send(0, key, _VERDICT, "", (), told(failure))
         await run_async(_all(world, mine, heard))

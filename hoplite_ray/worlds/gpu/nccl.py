@@ -1,8 +1,8 @@
-"""NCCL in this process: loaded once, and what a world has of it for arrays on GPUs.
+"""NCCL in this process: the library, loaded once, and the communicators of a world.
 
-A communicator holds all members, and beyond two of them another one each pair. The first member of
-one gives each transfer its turn there, so that no two wait crosswise. What NCCL itself does, how it
-fails and how it is ended is in native/world/nccl_*.
+A world has one communicator of all members, and with more than two members one for each pair. The
+first member of a communicator gives each transfer its turn, so that no two transfers wait for each
+other. The calls of NCCL, its failures and its end are in native/world/nccl_*.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hoplite_ray.worlds.gpu.arrays import (
     stream_of,
 )
 
-_BYTES = 1  # ncclUint8: for what is only moved
+_BYTES = 1  # ncclUint8, for transfers that fold nothing
 _DTYPES = {
     "int8": 0,
     "uint8": 1,
@@ -49,19 +49,22 @@ _KINDS = ("send", "receive", "broadcast", "reduce", "all_reduce", "all_gather", 
 
 
 class Gpu:
-    """What a world has for arrays on GPUs: its communicators, or why it has none."""
+    """The communicators of a world, by their members' ranks, or why there are none.
+
+    Any thread may use it. `lacks` is empty if the world carries arrays on GPUs.
+    """
 
     def __init__(self, lacks: str = "", device: int = 0) -> None:
         self.lacks = lacks
         self.device = device
         self.bonds: dict[tuple[int, ...], NcclBond] = {}
-        self._offers: Counter[int] = Counter()  # to each rank
+        self._offers: Counter[int] = Counter()  # the number of the last offer to each rank
         self._lock = threading.Lock()
 
     def lend(self, value: Any, *, is_filled: bool) -> OnGpu:
-        """Return an array on this world's GPU, to be read or to be written to.
+        """Lend an array on this world's GPU to an operation, which fills it if `is_filled`.
 
-        Raises:  WrongTypeError or InvalidArgumentError for what can't be.
+        Raises:  WrongTypeError or InvalidArgumentError for an array that this world can't carry.
         """
         if not is_on_gpu(value):
             raise WrongTypeError(
@@ -84,7 +87,7 @@ class Gpu:
         return lent
 
     def next_offer(self, to: int) -> int:
-        """Return the number of the next message to a rank."""
+        """Return the number of the next offer to a rank."""
         with self._lock:
             self._offers[to] += 1
             return self._offers[to]
@@ -100,7 +103,7 @@ class Gpu:
         op: str | None = None,
         turn: int | None = None,
     ) -> tuple[WorldOperation, int]:
-        """Begin a transfer that all of `among` have agreed on; returns it and its turn."""
+        """Begin a transfer that all members of `among` have agreed on; returns it and its turn."""
         bond = self.bonds[among]
         arrays = [*sources, *targets]
         part = arrays[0]
@@ -120,21 +123,21 @@ class Gpu:
         return issued
 
 
-# No array's memory may be used anew while a kernel may touch it, whoever forgets the array: until
-# its operation has ended, and for ever if its communicator could not be.
+# Keeps each array until its operation has ended, because a kernel may still touch its memory; for
+# ever if the communicator could not be ended.
 _lent: list[tuple[WorldOperation, NcclBond, list[OnGpu]]] = []
 
 
 def give_back() -> None:
-    """Let go of arrays that nothing touches any more."""
-    for each in list(_lent):  # copied at once, as each removal is done at once
+    """Release the arrays whose operations have ended."""
+    for each in list(_lent):  # a copy, because other threads remove from it
         if each[0].state != PENDING and not each[1].is_leaked:
-            with suppress(ValueError):  # another thread has
+            with suppress(ValueError):  # another thread has removed it
                 _lent.remove(each)
 
 
 def check_fold(op: str, array: OnGpu) -> None:
-    """Raise InvalidArgumentError if NCCL can't fold elements like these so."""
+    """Raise InvalidArgumentError if NCCL can't fold elements of this dtype by this op."""
     if op not in _OPS:
         raise InvalidArgumentError(f"op={op!r} is unknown; use one of {', '.join(_OPS)}")
     if array.dtype not in _DTYPES:
@@ -172,7 +175,7 @@ def loaded(*, begin: bool = False) -> Nccl:
 
 @cache
 def usual_libraries() -> list[str]:
-    """Where NCCL is: on the loader's path, or in the wheel that torch and cupy use."""
+    """Return where NCCL may be: in the wheel that torch and cupy use, or on the loader's path."""
     names = ["libnccl.so.2"]
     with suppress(ImportError, ValueError):
         found = find_spec("nvidia.nccl")
@@ -184,9 +187,9 @@ def usual_libraries() -> list[str]:
 
 
 def ability(transport: str) -> tuple[Ability, int]:
-    """Return what this process has for a world that it joins by this transport, and on which GPU.
+    """Return what this process has for a world that it joins by `transport`, and its GPU.
 
-    Raises:  WorldError if it asks for NCCL and has none.
+    Raises:  WorldError if the transport is "nccl", and this process has no NCCL.
     """
     if transport not in ("auto", "nccl"):
         return Ability(0, f"it was joined with transport={transport!r}", is_needed=False), 0
@@ -204,7 +207,7 @@ def ability(transport: str) -> tuple[Ability, int]:
 
 
 def settle() -> None:
-    """Wait until what worlds that are over had on GPUs is given back; a bounded time."""
+    """Wait, for a bounded time, until ended worlds have given back what they had on GPUs."""
     if _nccl is not None:
         _nccl.settle()
         give_back()

@@ -12,7 +12,7 @@ _NAME_CHARACTERS_MAX = 200
 
 
 def check_name(name: Any) -> None:
-    """Raise for what no world can be named."""
+    """Raise InvalidArgumentError for a name that no world can have."""
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARACTERS_MAX:
         raise InvalidArgumentError(
             f"a world's name has 1 to {_NAME_CHARACTERS_MAX} characters, not {name!r:.40}"
@@ -22,7 +22,7 @@ def check_name(name: Any) -> None:
 
 
 def chosen_transport(transport: Any) -> str:
-    """Return what is to carry the bytes; the environment chooses for those who leave it open.
+    """Return the transport; for "auto" the environment may choose it.
 
     Raises:  InvalidArgumentError for an unknown word.
     """
@@ -38,7 +38,7 @@ def chosen_transport(transport: Any) -> str:
 
 
 def check_rendezvous(rendezvous: Any) -> None:
-    """Raise for what is no place to meet: None, an address, or an object with set and get."""
+    """Raise for a value that is no rendezvous: None, an address, or an object with set and get."""
     if isinstance(rendezvous, str):
         parsed_address(rendezvous)
     elif rendezvous is not None and not all(

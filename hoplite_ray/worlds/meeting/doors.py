@@ -1,4 +1,4 @@
-"""Where other processes reach this one, and how it reaches them: TCP, and a Unix socket nearby."""
+"""The listening sockets of a manager, and connections to other managers: TCP and Unix sockets."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _CONNECT_S = 1.0  # to one of a member's addresses
 
 
 class Doors:
-    """The listening sockets of one manager: where it was told to, or where its members meet."""
+    """The listening sockets of one manager: at `listen=`, or at the addresses of its rendezvous."""
 
     def __init__(self, uuid: str, listen: str | None, answer: Answer, tls: Tls) -> None:
-        """Answer connections; those to an address begin with what `tls` returns."""
+        """Listen at `listen`, and nearby. Connections by TCP begin with the context of `tls`."""
         self._answer = answer
         self._tls = tls
         self._is_told = listen is not None
@@ -34,9 +34,9 @@ class Doors:
         self._acceptors.append(Acceptor(near, answer, lambda: None))
 
     def open_at(self, name: str) -> None:
-        """Listen at that address of this machine, at any port, unless the user named another.
+        """Listen at that address, at any port, except when the user has named another one.
 
-        Raises:  WorldError if it can't be had.
+        Raises:  WorldError if the address is none of this machine.
         """
         if not self._is_told and name not in {each for each, _ in self.addresses}:
             self._open(name, 0)
@@ -53,7 +53,7 @@ class Doors:
 
     @property
     def refusal(self) -> str:
-        """Which connection could not begin with TLS, and why; empty while all could."""
+        """The last connection that could not begin with TLS, and why; empty if all could."""
         return next((each.refusal for each in self._acceptors if each.refusal), "")
 
     async def close(self) -> None:
@@ -65,7 +65,7 @@ class Doors:
 def split_listen(text: str) -> tuple[str, int]:
     """Split "ADDRESS:PORT", or "[ADDRESS]:PORT" of IPv6.
 
-    Raises:  InvalidArgumentError if it is none.
+    Raises:  InvalidArgumentError for any other text.
     """
     name, _, port = text.rpartition(":")
     name = name.removeprefix("[").removesuffix("]")
@@ -93,13 +93,13 @@ def _listening(name: str, port: int) -> socket.socket:
 
 def near_name(uuid: str) -> str:
     """Return the address of a manager's Unix socket."""
-    return f"\0hoplite_ray-world-{uuid}"  # abstract: it ends with the process, and leaves no file
+    return f"\0hoplite_ray-world-{uuid}"  # an abstract name: it leaves no file
 
 
 async def near(member: Member) -> socket.socket:
     """Connect to a process of this machine.
 
-    Raises:  OSError if it can't be reached from here, as from another container.
+    Raises:  OSError if it can't be reached, for example from another container.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.setblocking(False)
@@ -114,9 +114,9 @@ async def near(member: Member) -> socket.socket:
 async def far(
     member: Member, tls: TlsContext | None, *, is_near: bool
 ) -> AsyncGenerator[socket.socket, None]:
-    """Connect to one address of a process after another, while none of them is the right one.
+    """Yield a connection to each address of a process in turn, until the caller takes one.
 
-    Addresses of a loopback are this machine's, and tried first if the process is.
+    Addresses of a loopback come first for a process of this machine, and never for another one.
     """
     addresses = [
         (ipaddress.ip_address(name).is_loopback, name, port) for name, port in member.addresses

@@ -18,9 +18,9 @@ from hoplite_ray.worlds.meeting.members import Member, Record
 
 
 class Wire:
-    """A connection that is to become an edge, proven, and the memory that belongs to it, if any.
+    """A proven connection that will be an edge, and its shared memory, if any.
 
-    Leaving its context closes what no edge has taken.
+    The end of its context closes what no edge has taken.
     """
 
     def __init__(self, sock: socket.socket, watch: int, memory: int, *, is_first: bool) -> None:
@@ -38,7 +38,7 @@ class Wire:
             os.close(self.memory)
 
     def become_edge(self, edges: WorldEdges, rank: int) -> None:
-        """Give it to the native core."""
+        """Give the connection to the native core, as the edge to a rank."""
         memory, self.memory = self.memory, -1
         edges.add_edge(
             rank,
@@ -63,11 +63,11 @@ class Incarnation:
         self.rank = rank
         self.transport = transport
         self.epoch = record.epoch
-        self.gathering: Gathering | None = None  # of rank 0
+        self.gathering: Gathering | None = None  # at rank 0; None elsewhere
         self.is_open = asyncio.Event()
         self.exits = contextlib.ExitStack()
-        self.abilities: dict[int, Ability] = {}  # of all, once it is open
-        self.machines: set[str] = set()  # likewise
+        self.abilities: dict[int, Ability] = {}  # of all members, once it is open
+        self.machines: set[str] = set()  # of all members, once it is open
         self._edges: WorldEdges | None = None
         self.others: dict[int, Member] = {}
         self._missing: set[int] = set()
@@ -78,12 +78,12 @@ class Incarnation:
 
     @property
     def edges(self) -> WorldEdges:
-        """REQUIRES: it is open."""
+        """The native core's edges. REQUIRES: `open` was called."""
         assert self._edges is not None
         return self._edges
 
     def open(self, port: WorldPort, epoch: int, members: Mapping[int, Member]) -> None:
-        """All members are known: edges may come."""
+        """Take in the table of members: edges may come."""
         self.epoch = epoch
         self.abilities = {rank: member.ability for rank, member in members.items()}
         self.machines = {member.machine for member in members.values()}
@@ -95,18 +95,18 @@ class Incarnation:
         self.is_open.set()
 
     def before(self) -> list[Member]:
-        """Those to dial; the others dial us, and all have come to rank 0 already."""
+        """Return the members to dial: ranks 1 to below this one. Higher ranks dial this one."""
         return [member for rank, member in self.others.items() if 0 < rank < self.rank]
 
     def expect(self, rank: int, peer: str, transport: str) -> None:
-        """Raise RefusedError unless an edge from that rank and process, and such a one, is due."""
+        """Raise RefusedError unless an edge of that rank, process and transport is due."""
         member = self.others.get(rank)
         if member is None or member.uuid != peer or rank not in self._missing or rank < self.rank:
             raise RefusedError("stale", f"no edge of rank {rank} is due here")
         self.check_transport(rank, transport)
 
     def check_transport(self, rank: int, transport: str) -> None:
-        """Raise RefusedError unless this member takes what that rank offers."""
+        """Raise RefusedError unless this member takes the transport that a rank offers."""
         if self.transport not in ("auto", transport):
             raise RefusedError(
                 "transport",
@@ -114,17 +114,17 @@ class Incarnation:
             )
 
     def add_edge(self, rank: int, wire: Wire) -> None:
-        """Take over an edge."""
+        """Make a connection the edge to a rank."""
         wire.become_edge(self.edges, rank)
         self._missing.discard(rank)
         self._note_missing()
 
     async def complete(self) -> None:
-        """Return when all edges are there, but the one to rank 0."""
+        """Return when all edges are there, except the one to rank 0."""
         await self._is_complete.wait()
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all that the incarnation has."""
         self._missing.clear()
         self.exits.close()
 
@@ -134,7 +134,10 @@ class Incarnation:
 
 
 class Gathering:
-    """Who has come to rank 0, each by a connection that is its edge once all have all others."""
+    """The members that have come to rank 0, and the steps that rank 0 leads them through.
+
+    A member's connection becomes its edge once every member has all its edges.
+    """
 
     def __init__(self, leader: Member, size: int) -> None:
         self.members = {0: leader}
@@ -149,7 +152,7 @@ class Gathering:
 
     @property
     def is_pair(self) -> bool:
-        """Whether its one member begins when it is told who rank 0 is: all edges are there."""
+        """True for a world of two: the table lets rank 1 begin, because it has all its edges."""
         return self._size == 2
 
     def missing(self) -> list[int]:
@@ -157,20 +160,20 @@ class Gathering:
         return [rank for rank in range(self._size) if rank not in self.members]
 
     async def full(self) -> None:
-        """Return when all have come."""
+        """Return when all members have come."""
         while self.missing():
             self._changed.clear()
             await self._changed.wait()
 
     def tell(self, epoch: int) -> None:
-        """Tell all who the members are."""
+        """Send all members the table of members."""
         members = [self.members[rank].fields() for rank in range(self._size)]
         self._table.set_result({"members": members, "epoch": epoch})
 
     async def met(self) -> None:
-        """Return when all have said that they have all their edges.
+        """Return when all members have reported that they have all their edges.
 
-        Raises:  ConnectionError if one goes away before.
+        Raises:  ConnectionError if a member goes away before.
         """
         while len(self._met) < self._size - 1 and not self._has_lost:
             self._changed.clear()
@@ -179,18 +182,18 @@ class Gathering:
             raise ConnectionResetError("a member has gone away while all met")
 
     def begin(self) -> None:
-        """Let all begin."""
+        """Let all members begin."""
         self._begins.set_result(None)
 
     def end(self) -> None:
-        """Send home who is still here."""
+        """Give the incarnation up: members that wait here get an error."""
         for future in (self._table, self._begins):
             future.cancel()
 
     def check(self, rank: int, hello: dict[str, Any]) -> Member:
-        """Return who has come.
+        """Return the member that has come with this hello.
 
-        Raises:  RefusedError with the reason if it does not belong here.
+        Raises:  RefusedError with the reason if the member does not belong here.
         """
         size = field(hello, "size", int)
         member = Member.parsed(field(hello, "who", dict))
@@ -207,7 +210,10 @@ class Gathering:
         return member
 
     async def seat(self, sock: socket.socket, member: Member, epoch_seen: int) -> None:
-        """Take a member in, tell it who the others are, and let it begin with them."""
+        """Take a member in, send it the table, and return when all members begin.
+
+        Raises:  ConnectionError if the member goes away, or the incarnation was given up.
+        """
         rank = member.rank
         self.members[rank] = member
         self.epochs_seen[rank] = epoch_seen
@@ -215,17 +221,19 @@ class Gathering:
         heard = asyncio.ensure_future(hear(sock))
         try:
             await _unless(heard, self._table)
-            if self.is_pair:  # what comes next is the edge's
+            if self.is_pair:  # the bytes after the table are the edge's
                 await _end(heard)
                 await say(sock, **self._table.result())
                 self._note_met(rank)
                 await _unless(None, self._begins)
                 return
             await say(sock, **self._table.result())
-            await _unless(self._begins, heard)  # that ends early only if all is given up
+            await _unless(
+                self._begins, heard
+            )  # `_begins` ends early only if the incarnation is given up
             heard.result()
             self._note_met(rank)
-            heard = asyncio.ensure_future(hear(sock))  # nothing comes but its end
+            heard = asyncio.ensure_future(hear(sock))  # only the end of the connection comes now
             await _unless(heard, self._begins)
         finally:
             await _end(heard)
@@ -249,9 +257,10 @@ async def _end(task: asyncio.Future[Any]) -> None:
 
 
 async def _unless(other: asyncio.Future[Any] | None, wanted: asyncio.Future[Any]) -> None:
-    """Wait for what is wanted, unless the other comes first.
+    """Wait for `wanted`.
 
-    Raises:  ConnectionError if it does: a member has gone away, or this incarnation was given up.
+    Raises:  ConnectionError if `other` ends first: a member has gone away, or the incarnation was
+             given up.
     """
     both = {wanted} if other is None else {other, wanted}
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

@@ -28,17 +28,17 @@ from hoplite_ray.worlds.meeting.rendezvous import Rendezvous
 
 T = TypeVar("T")
 
-# From one attempt to the next: short at first, because all members are often started at once.
+# The pause between attempts: short at first, because members are often started at once.
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.001, 0.1
-_NAMED_MAX = 20  # of the ranks that are missing
-_LOOK_S = 0.5  # how often a waiting rank 0 looks whether another one has come after it
-_TAKEN_S = 2.0  # a rank's dead process may hold it so long, while its memory is given back
-_FINAL = {"size", "transport", "nonsense", "failed", "tls"}  # refused once, refused for ever
+_NAMED_MAX = 20  # of the missing ranks, in an error
+_LOOK_S = 0.5  # between looks for a newer rank 0 at the rendezvous
+_TAKEN_S = 2.0  # a dead process may hold its rank so long, while its memory is given back
+_FINAL = {"size", "transport", "nonsense", "failed", "tls"}  # reasons that no other attempt changes
 
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be joined, and what has stood in the way so far, in words."""
+    """The world to join. `obstacle` says in words why that has not succeeded yet."""
 
     name: str
     rank: int
@@ -53,7 +53,7 @@ class Plan:
 async def join(place: Place, plan: Plan, rendezvous: Rendezvous) -> Incarnation:
     """Return an incarnation that has begun, however many attempts that takes.
 
-    Raises:  WorldError if there is no sense in another attempt; what the rendezvous raises.
+    Raises:  WorldError if another attempt would fail, too; the errors of the rendezvous.
     """
     pause_s = _PAUSE_MIN_S
     taken_since_s: float | None = None
@@ -75,7 +75,7 @@ async def join(place: Place, plan: Plan, rendezvous: Rendezvous) -> Incarnation:
                     f"{error}{'' if error.reason == 'tls' else remedy}"
                 ) from error
             plan.obstacle = f"it was refused: {error}"
-        except OSError as error:  # also a TimeoutError, of a handshake
+        except OSError as error:  # also the TimeoutError of a handshake
             plan.obstacle = f"it was given up ({error or type(error).__name__})"
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _PAUSE_MAX_S)
@@ -91,7 +91,7 @@ async def _lead(place: Place, plan: Plan, rendezvous: Rendezvous) -> Incarnation
     place.incarnations[incarnation.id] = incarnation
     try:
         await rendezvous.set(plan.name, record.encode())
-        while gathering.missing():  # again if one goes while the last one comes
+        while gathering.missing():  # again if a member goes while the last one comes
             await _first(gathering.full(), _superseded(place, plan, rendezvous, record, gathering))
         epoch = max(record.epoch, *(seen + 1 for seen in gathering.epochs_seen.values()), 1)
         place.open(incarnation, epoch, gathering.members)
@@ -118,7 +118,7 @@ async def _superseded(
         plan.obstacle = f"rank {missing} has not come{trouble}" if missing else "members were lost"
         await asyncio.sleep(_LOOK_S)
         found = await rendezvous.get(plan.name)
-        if not found:  # it has forgotten, as an actor that was restarted
+        if not found:  # the rendezvous has lost it, for example after a restart
             await rendezvous.set(plan.name, record.encode())
             continue
         now = Record.parsed(found)
@@ -146,7 +146,7 @@ async def _follow(place: Place, plan: Plan, rendezvous: Rendezvous) -> Incarnati
 
 
 async def _replaced(rendezvous: Rendezvous, record: Record) -> Incarnation:
-    """Raise ConnectionAbortedError when another rank 0 has come, as after one that is frozen."""
+    """Raise ConnectionAbortedError when another rank 0 has come, for example after a frozen one."""
     while True:
         await asyncio.sleep(_LOOK_S)
         found = await rendezvous.get(record.name)
@@ -172,7 +172,7 @@ async def _attempt(place: Place, plan: Plan, record: Record) -> Incarnation:
                 await incarnation.complete()
                 await say(wire.sock, met=True)
 
-            if len(members) > 2:  # else this is the only edge
+            if len(members) > 2:  # in a world of two this is the only edge
                 await _all(meet(), hear(wire.sock))
             incarnation.add_edge(0, wire)
         _check_unbroken(incarnation)
@@ -196,7 +196,7 @@ def _check_unbroken(incarnation: Incarnation) -> None:
 
 
 async def _all(*work: Coroutine[Any, Any, Any]) -> None:
-    """Do all of it at once; what fails first ends the rest, and is raised."""
+    """Do all of the work at once. The first failure ends the rest, and is raised."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         await asyncio.gather(*tasks)
@@ -205,7 +205,7 @@ async def _all(*work: Coroutine[Any, Any, Any]) -> None:
 
 
 async def _first(*work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
-    """Do all of it at once until one has ended, which ends the rest; return what it returns."""
+    """Do all of the work at once. The first to end cancels the rest; returns its result."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""The thread in which a manager's worlds are joined, watched and taken down: an event loop.
+"""The thread of meetings: an event loop in which a manager's worlds are joined, watched and ended.
 
-What needs a peer's answer is done here, so that no caller's loop or thread waits for it but by
-choice. Everything but `submit`, `release` and `stop` is of this loop.
+All work that needs a peer's answer is done here, so that a caller's loop or thread waits for it
+only by choice. Other threads may call `submit`, `release`, `stop` and `wait_for_end` only.
 """
 
 from __future__ import annotations
@@ -36,15 +36,18 @@ T = TypeVar("T")
 
 Tell = Callable[[int, int, int, int, str, int], None]  # world, kind, rank, cause, text, at_ns
 
-_PAUSE_S = 0.1  # between looks for a way, as between attempts to join
-_WATCH_ENDED = 5  # an event's kind that is not of a world
+_PAUSE_S = 0.1  # between two attempts to find an address
+_WATCH_ENDED = 5  # the kind of an event that is about a watch, not about a world
 
 
 class Meet:
-    """The thread of one manager. `tell` is called in it, for each event of a world."""
+    """The thread of meetings of one manager.
+
+    tell:  called in it, for each event of a world.
+    """
 
     def __init__(self, limits: dict[str, float], listen: str | None, tell: Tell) -> None:
-        """Raises WorldError, or what the native core raises, if it can't be."""
+        """Start the thread. Raises the native core's error if that fails."""
         self._tell = tell
         self._incarnations: dict[int, Incarnation] = {}
         self._boards = Boards(lambda: self.place.tls)
@@ -52,7 +55,7 @@ class Meet:
         self._joins: set[asyncio.Task[Any]] = set()
         started: Future[None] = Future()
         self.ended: Future[None] = Future()
-        self.ended.set_running_or_notify_cancel()  # so that who waits for it can't cancel it
+        self.ended.set_running_or_notify_cancel()  # no waiting caller can cancel it
         self._thread = threading.Thread(
             target=self._run, args=(limits, listen, started), name="hoplite-meet", daemon=True
         )
@@ -60,13 +63,13 @@ class Meet:
         try:
             started.result()
         except BaseException:
-            self._thread.join()  # a thread that is still here when Python ends would end it badly
+            self._thread.join()  # a thread that outlives Python's end would crash it
             raise
 
     # ---- from any thread
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Do it in this loop.
+        """Run a coroutine in this loop.
 
         Raises:  WorldError if the loop has ended.
         """
@@ -77,12 +80,12 @@ class Meet:
             raise WorldError("this manager of worlds was closed; make another one") from error
 
     def release(self, number: int) -> None:
-        """Give back what a world has: its edges, watches and address."""
+        """Release what a world has: its edges, watches and address."""
         with contextlib.suppress(RuntimeError):  # the loop has ended, and given all back
             self.loop.call_soon_threadsafe(self._release, number)
 
     def stop(self, last: Coroutine[Any, Any, None]) -> None:
-        """Do one last thing, then end; `ended` tells when."""
+        """Run one last coroutine, then end the thread; `ended` is done when it has ended."""
         self.submit(last).add_done_callback(
             lambda done: self.loop.call_soon_threadsafe(self._stopping.set)
         )
@@ -136,7 +139,7 @@ class Meet:
                     f"{timeout_s} s: {plan.obstacle}; start all members with the same name, size "
                     "and rendezvous, or raise timeout_s"
                 ) from None
-            if own:  # as long as the world: members may be replaced
+            if own:  # kept as long as the world, because members may be replaced
                 exits.pop_all()
                 self._joins.discard(task)
                 for each in own:
@@ -147,7 +150,7 @@ class Meet:
     async def _rendezvous(
         self, plan: Plan, meet_at: Rendezvous | str | None, own: list[ClosedRendezvous]
     ) -> Rendezvous:
-        """The rendezvous, put into `own` if this loop is to close it."""
+        """Return the rendezvous, and put it into `own` if this loop must close it."""
         if meet_at is None:
             plan.obstacle = "Ray does not answer"
             of_ray = await asyncio.wrap_future(begin(rays, "hoplite-look-up"))
@@ -163,7 +166,7 @@ class Meet:
         return board
 
     async def _heed_secrecy(self, plan: Plan) -> None:
-        """Read for each join what edges are encrypted with, if they are."""
+        """Read the TLS files anew for each join, where data_tls is on."""
         plan.obstacle = "Ray does not say whether data_tls is on"
         asked = begin(self._secrecy.context, "hoplite-data-tls")
         self.place.tls = await asyncio.wrap_future(asked)
@@ -176,12 +179,12 @@ class Meet:
                     begin(lambda: own_address(meet_at), "hoplite-own-address")
                 )
                 return self.place.open_door(address)
-            except OSError as error:  # no way yet, or no name
+            except OSError as error:  # there is no route yet, or no name
                 plan.obstacle = f"there is no way to {meet_at} ({error})"
                 await asyncio.sleep(_PAUSE_S)
 
     def cancel_joins(self) -> list[asyncio.Task[Any]]:
-        """End what is being joined."""
+        """Cancel all joins in progress; returns their tasks."""
         for task in self._joins:
             task.cancel()
         return list(self._joins)
@@ -193,7 +196,7 @@ class Meet:
         except BaseException as error:
             if started.done():
                 raise
-            started.set_exception(error)  # as when no descriptor is left
+            started.set_exception(error)  # for example no descriptor is left
         finally:
             self.ended.set_result(None)
 
@@ -218,7 +221,7 @@ class Meet:
                 self._release(number)
             await self.place.close()
             await self._boards.close()
-            settle()  # nothing else is to be done in this loop
+            settle()  # it blocks, and this loop has nothing else to do
 
     def _release(self, number: int) -> None:
         incarnation = self._incarnations.pop(number, None)

@@ -1,4 +1,4 @@
-"""Who is in a world and how it is reached: what members tell each other to meet."""
+"""The members of a world and the record of rank 0: what members exchange to meet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ def _checked(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member's process: `uuid` is of its manager, `machine` of the boot of its machine."""
+    """The process of one member.
+
+    uuid:       of its manager.
+    addresses:  where it listens, by TCP.
+    machine:    of the boot of its machine: equal for two processes of one machine.
+    """
 
     rank: int
     uuid: str
@@ -37,7 +42,7 @@ class Member:
 
     @classmethod
     def parsed(cls, fields: dict[str, Any]) -> Member:
-        """Raises RefusedError for what is none."""
+        """Read a member of a frame. Raises RefusedError for a value that is none."""
         addresses = field(fields, "addresses", list)
         try:
             reached = tuple((_checked(at), int(port)) for at, port in addresses)
@@ -52,7 +57,7 @@ class Member:
         )
 
     def fields(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return it as JSON takes it."""
         return {
             "rank": self.rank,
             "uuid": self.uuid,
@@ -77,7 +82,7 @@ class Record:
     leader: Member
 
     def encode(self) -> bytes:
-        """As a rendezvous keeps it."""
+        """Return it as a rendezvous keeps it."""
         return json.dumps(
             {
                 "name": self.name,
@@ -90,7 +95,7 @@ class Record:
 
     @classmethod
     def parsed(cls, value: bytes) -> Record:
-        """Raises WorldError for what is none."""
+        """Read a record. Raises WorldError for bytes that are none."""
         try:
             fields = json.loads(value)
             return cls(
@@ -108,7 +113,7 @@ class Record:
 
 
 def machine_id() -> str:
-    """Name this machine, from one boot to the next."""
+    """Return the name of this machine's boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -119,12 +124,12 @@ def own_addresses() -> list[str]:
         for _, name in socket.if_nameindex():
             try:
                 row = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # an interface without an address of IPv4
+            except OSError:  # the interface has no IPv4 address
                 continue
             found.append(socket.inet_ntoa(row[20:24]))
     try:
         rows = Path("/proc/net/if_inet6").read_text().splitlines()
-    except FileNotFoundError:  # a kernel without IPv6
+    except FileNotFoundError:  # the kernel has no IPv6
         rows = []
     for row6 in rows:
         address = ipaddress.ip_address(bytes.fromhex(row6.split()[0]))

@@ -1,9 +1,13 @@
-"""A manager's end of every connection to other processes: who comes in, and how edges are made.
+"""A manager's end of every connection to other managers: it answers hellos, and makes edges.
 
-A connection begins with a hello that says what it is: "watch", by which two processes see each
-other die; "edge", which carries a world's messages; "join", of a member that comes to rank 0, which
-is their edge once the world begins; "memory", of one that was lent some. All of this is of one
-event loop, in a thread of its own.
+A connection begins with a hello, whose kind says what the connection is for:
+
+* "watch": the two processes see each other die by it;
+* "edge": it carries a world's messages;
+* "join": a member comes to rank 0; the connection is their edge once the world begins;
+* "memory": a lender gives slabs to a borrower, and the borrower reports loans that have ended.
+
+Only the event loop of meetings uses this module.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ class Place:
         self.uuid = uuid.uuid4().hex
         self.machine = machine_id()
         self.watches = Watches(port)
-        self.tls: TlsContext | None = None  # what connections to other machines begin with
+        self.tls: TlsContext | None = None  # the context of connections to other machines
         self.incarnations: dict[str, Incarnation] = {}
         loop = asyncio.get_running_loop()
         self.lender, self.borrower = Lender(loop), Borrower(loop)
@@ -54,18 +58,18 @@ class Place:
 
     @property
     def trouble(self) -> str:
-        """Of the last connection that could not begin with TLS, in words."""
+        """The last connection that could not begin with TLS, in words for an error."""
         return f" ({self._doors.refusal})" if self._doors.refusal else ""
 
     def open_door(self, address: str) -> None:
-        """Be reached at an address of this machine, unless the user named another.
+        """Listen at an address of this machine, except when the user has named another one.
 
-        Raises:  WorldError if it can't be had.
+        Raises:  WorldError if the address is none of this machine.
         """
         self._doors.open_at(address)
 
     async def close(self) -> None:
-        """Stop listening; the port is its owner's."""
+        """Stop listening, and give memory back. The port stays open."""
         self.lender.close()
         await self._doors.close()
 
@@ -80,7 +84,7 @@ class Place:
         incarnation.exits.callback(self._open.pop, incarnation.id, None)
 
     def loans(self, incarnation: Incarnation) -> Loans:
-        """Return what its world has of memory that is lent."""
+        """Return the lender and the borrower as a world uses them."""
         peers = {rank: member.uuid for rank, member in incarnation.others.items()}
 
         async def dial(rank: int) -> socket.socket:
@@ -91,20 +95,20 @@ class Place:
         return Loans(self.lender, self.borrower, incarnation.edges.number, peers, dial)
 
     def forget(self, incarnation: Incarnation) -> None:
-        """It is over."""
+        """End the loans of an incarnation that is over."""
         self.lender.forget(incarnation.edges.number)
         others = [each.others.values() for each in self._open.values() if each is not incarnation]
         self.borrower.forget({member.uuid for members in others for member in members})
 
-    # ---- to others
+    # ---- dialled by this process
 
     @contextlib.asynccontextmanager
     async def dialled(
         self, incarnation: Incarnation, member: Member, kind: str, **fields: Any
     ) -> AsyncIterator[tuple[socket.socket, dict[str, Any]]]:
-        """Connect to a member by TCP, each side proven; yields its answer too.
+        """Connect to a member by TCP, with both proofs; yields the connection and its answer.
 
-        Raises:  RefusedError for its reason; ConnectionError if it is not there.
+        Raises:  RefusedError if the member refuses; ConnectionError if it is not there.
         """
         refused: RefusedError | None = None
         addresses = far(member, self.tls, is_near=member.machine == self.machine)
@@ -116,7 +120,7 @@ class Place:
                     except OSError:
                         continue
                     except RefusedError as error:
-                        refused = error  # of another process at an address like it, perhaps
+                        refused = error  # perhaps another process has that address
                         continue
                     yield sock, answer
                     return
@@ -129,9 +133,9 @@ class Place:
     async def wired(
         self, incarnation: Incarnation, member: Member, kind: str, **fields: Any
     ) -> AsyncIterator[Wire]:
-        """Connect to a member by what is to become an edge, over what both can have.
+        """Connect to a member by a connection that can be an edge, by a transport that both have.
 
-        Raises:  RefusedError for its reason; ConnectionError if it is not there.
+        Raises:  RefusedError if the member refuses; ConnectionError if it is not there.
         """
         for _ in range(_WATCHES_TRIED_MAX):
             watch = self.watches.acquire(
@@ -205,7 +209,7 @@ class Place:
                 **fields,
             )
 
-    # ---- from others
+    # ---- dialled by other processes
 
     async def _answer(self, sock: socket.socket) -> Coroutine[Any, Any, None] | None:
         hello = await hear(sock)
@@ -238,16 +242,16 @@ class Place:
         hello: dict[str, Any],
         sock: socket.socket,
     ) -> None:
-        """As rank 0: the connection by which a member has come becomes its edge."""
+        """Seat a member at rank 0. Its connection becomes its edge."""
         rank = field(hello, "rank", int)
         member = gathering.check(rank, hello)
         async with asyncio.timeout(HANDSHAKE_S):
             wire = await self._taken_wire(incarnation, rank, hello, sock)
         with wire:
-            gathering.check(rank, hello)  # and still so
+            gathering.check(rank, hello)  # again: it may have changed
             await gathering.seat(wire.sock, member, field(hello, "epoch", int))
             if not gathering.is_pair:
-                with contextlib.suppress(OSError):  # whoever is gone by now has broken the world
+                with contextlib.suppress(OSError):  # a member that has gone has broken the world
                     await say(wire.sock, begin=True)
             incarnation.add_edge(rank, wire)
 
@@ -255,11 +259,15 @@ class Place:
         self, incarnation: Incarnation, rank: int, hello: dict[str, Any], sock: socket.socket
     ) -> None:
         async with asyncio.timeout(HANDSHAKE_S):
-            await incarnation.is_open.wait()  # whom rank 0 has told first may be faster than we
+            await (
+                incarnation.is_open.wait()
+            )  # rank 0 may tell the dialler before it tells this process
             incarnation.expect(rank, field(hello, "uuid", str), _transport(hello))
             wire = await self._taken_wire(incarnation, rank, hello, sock)
         with wire:
-            incarnation.expect(rank, field(hello, "uuid", str), _transport(hello))  # and still so
+            incarnation.expect(
+                rank, field(hello, "uuid", str), _transport(hello)
+            )  # again: it may have changed
             incarnation.add_edge(rank, wire)
 
     async def _taken_wire(

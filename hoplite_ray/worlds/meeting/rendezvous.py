@@ -1,6 +1,6 @@
-"""Where members of a world find rank 0: any object with two coroutines, or an address.
+"""The rendezvous at which members find rank 0: an object with two coroutines, or an address.
 
-Only joining needs it. Rank 0 sets one record for a world's name, the others get it.
+Only joining needs it. Rank 0 sets one record for a world's name; the other members get it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hoplite_ray.worlds.handshake.frames import FRAME_BYTES_MAX, HANDSHAKE_S, fi
 from hoplite_ray.worlds.handshake.tls import Tls, connected
 from hoplite_ray.worlds.meeting.members import own_addresses
 
-_KEY_BYTES_MAX = 8192  # of a name of 200 characters, each of which JSON may write as twelve
+_KEY_BYTES_MAX = 8192  # a name of 200 characters, each of which JSON may write as twelve
 
 Address = tuple[str, int]
 
 _UNSPECIFIED = ("0.0.0.0", "::")
-_ANYWHERE = ("8.8.8.8", "2001:4860:4860::8888")  # as Ray finds a node's address
+_ANYWHERE = ("8.8.8.8", "2001:4860:4860::8888")  # Ray finds a node's address by them, too
 
 
 class Rendezvous(Protocol):
@@ -42,14 +42,14 @@ class Rendezvous(Protocol):
 
 
 class ClosedRendezvous(Rendezvous, Protocol):
-    """One that a manager closes: with the world of its rank 0, or when the join has failed."""
+    """A rendezvous that a manager closes: with the world of its rank 0, or after a failed join."""
 
     def close(self) -> None:
-        """Give up what was set by it; waits for nothing."""
+        """Remove the records that were set by it, without waiting."""
 
 
 class Elsewhere:
-    """A user's rendezvous, in the event loop that it belongs to."""
+    """A user's rendezvous, called in the event loop that it belongs to."""
 
     def __init__(self, there: Rendezvous, loop: asyncio.AbstractEventLoop) -> None:
         self._there = there
@@ -73,10 +73,13 @@ class Elsewhere:
 
 
 class Board:
-    """The table of an address, kept by rank 0 and read over TCP. Of one event loop."""
+    """The table at an address: rank 0 keeps it, other members read it over TCP.
+
+    Only the event loop of meetings uses it.
+    """
 
     def __init__(self, address: Address, tls: Tls) -> None:
-        """Raises OSError if the address can't be listened at."""
+        """Listen at the address. Raises OSError if that fails."""
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.values: dict[str, bytes] = {}
         sock = socket.create_server(address, family=family, backlog=STRANGERS_MAX)
@@ -84,7 +87,7 @@ class Board:
 
     @property
     def refusal(self) -> str:
-        """Which connection could not begin with TLS, and why; empty while all could."""
+        """The last connection that could not begin with TLS, and why; empty if all could."""
         return self._acceptor.refusal
 
     async def close(self) -> None:
@@ -97,7 +100,7 @@ class Board:
 
 
 class Boards:
-    """The boards of a manager, each as long as somebody uses it."""
+    """The boards of a manager. Each lives as long as a world of this process uses it."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
@@ -106,14 +109,14 @@ class Boards:
         self._closing: set[asyncio.Task[None]] = set()
 
     def use(self, address: Address) -> OwnBoard:
-        """Return a rendezvous at an address of this machine; it is to be released."""
+        """Return a rendezvous at an address of this machine, which the caller must close."""
         self._uses[address] += 1
         return OwnBoard(self, address)
 
     def board(self, address: Address) -> Board:
         """Return the board, listening.
 
-        Raises:  OSError if another process still has the address; WorldError if nobody can.
+        Raises:  OSError if another process has the address; WorldError if no process can have it.
         """
         board = self._boards.get(address)
         if board is None:
@@ -122,7 +125,7 @@ class Boards:
                 board = self._boards[address] = Board(address, self._tls)
             except OSError as error:
                 text = f"rank 0 can't listen at tcp://{name}:{port}: {error}"
-                if error.errno == errno.EADDRINUSE:  # a rank 0 that dies has it for a while
+                if error.errno == errno.EADDRINUSE:  # a rank 0 that has died keeps it for a while
                     text = f"another rank 0 or program listens at tcp://{name}:{port}"
                     raise OSError(error.errno, text) from error
                 raise WorldError(
@@ -139,12 +142,12 @@ class Boards:
             closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Stop listening anywhere."""
+        """Stop listening at all addresses."""
         await asyncio.gather(*self._closing, *(board.close() for board in self._boards.values()))
 
 
 class OwnBoard:
-    """A rendezvous that this process keeps, as rank 0."""
+    """The rendezvous at a board of this process, which is rank 0."""
 
     def __init__(self, boards: Boards, address: Address) -> None:
         self._boards = boards
@@ -160,7 +163,7 @@ class OwnBoard:
 
     @property
     def trouble(self) -> str:
-        """Of the last connection that could not begin with TLS, in words."""
+        """The last connection that could not begin with TLS, in words for an error."""
         refusal = self._boards.board(self._address).refusal
         return f" ({refusal})" if refusal else ""
 
@@ -170,21 +173,21 @@ class OwnBoard:
 
 
 class DistantBoard:
-    """A rendezvous that rank 0 keeps, in another process."""
+    """The rendezvous at a board of another process, which is rank 0."""
 
     def __init__(self, address: Address, tls: TlsContext | None) -> None:
         self._address = address
         self._tls = tls
-        self.trouble = ""  # of the last get, in words
+        self.trouble = ""  # why the last get has failed, in words
 
     async def set(self, key: str, value: bytes) -> None:
-        """Only rank 0 does."""
+        """Raise WorldError: only rank 0 sets."""
         raise WorldError("only rank 0 sets what an address is asked for")
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value; None also while nobody listens there.
+        """Return the value; None also while no process listens there.
 
-        Raises:  RefusedError if the listener has no TLS of use.
+        Raises:  RefusedError if the TLS of both ends does not fit.
         """
         try:
             async with asyncio.timeout(HANDSHAKE_S):
@@ -205,7 +208,7 @@ class DistantBoard:
 def parsed_address(text: str) -> Address:
     """Split "tcp://ADDRESS:PORT".
 
-    Raises:  InvalidArgumentError if it is none.
+    Raises:  InvalidArgumentError for any other text.
     """
     try:
         parts = urlsplit(text)
@@ -219,12 +222,12 @@ def parsed_address(text: str) -> Address:
 
 
 def own_address(meet_at: Rendezvous | str | None) -> str:
-    """Return the address of this machine by which members that meet there reach it. Sends nothing.
+    """Return the address of this machine by which members of that rendezvous reach it.
 
-    That is the one of the way to an address, and where none is known Ray's own of the node, or
-    the one of the way to the internet.
+    With an address as rendezvous it is the address of the route there. Else it is Ray's address of
+    the node; without Ray it is the address of the route to the internet. Sends nothing.
 
-    Raises:  OSError if there is no way to the address, or its name is unknown.
+    Raises:  OSError if there is no route to the address, or its name is unknown.
     """
     if isinstance(meet_at, str):
         name, port = parsed_address(meet_at)
@@ -239,26 +242,26 @@ def own_address(meet_at: Rendezvous | str | None) -> str:
     for anywhere in _ANYWHERE:
         with suppress(OSError):
             return _way_to(anywhere, 53)
-    return own_addresses()[0]  # a machine without a default route
+    return own_addresses()[0]  # the machine has no default route
 
 
 def _way_to(name: str, port: int) -> str:
-    family = socket.AF_INET6 if ":" in name else socket.AF_INET  # as of a board
+    family = socket.AF_INET6 if ":" in name else socket.AF_INET  # the family that a board uses
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((name, port))
         return str(probe.getsockname()[0])
 
 
 def ray_runs() -> bool:
-    """Tell whether this process is connected to Ray."""
+    """Return True if this process is connected to Ray."""
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
 
 
 def rays() -> ClosedRendezvous:
-    """Return Ray's, in a process that is connected to Ray.
+    """Return the rendezvous of Ray's cluster, in a process that is connected to Ray.
 
-    Raises:  WorldError naming the other ways where Ray is not there.
+    Raises:  WorldError that names the other ways, in a process that is not.
     """
     if not ray_runs():
         raise WorldError(

@@ -1,7 +1,7 @@
-"""Whether what a process sends must be encrypted, and what with.
+"""Whether connections to other machines must be encrypted, and the TLS files for that.
 
-A world's edge in shared memory needs nothing, and every connection to another machine begins with
-TLS then.
+An edge in shared memory is never encrypted. Where data_tls is on, every connection to another
+machine begins with TLS.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from hoplite_ray.worlds.meeting.rendezvous import ray_runs
 
 
 class Secrecy:
-    """Whether to encrypt, asked once, and what with: the files of Ray's TLS settings of now."""
+    """The answer to whether to encrypt, asked for once, and the TLS files, read at each call."""
 
     def __init__(self) -> None:
         self._is_on: bool | None = None
 
     def context(self) -> TlsContext | None:
-        """Return what connections to other machines begin with; None where data_tls is off. Waits.
+        """Return the TLS context for other machines; None where data_tls is off. Waits for Ray.
 
-        Raises:  ControlError if Ray's GCS does not answer, or naming the variable that is missing
-                 or the file that is of no use.
+        Raises:  ControlError if Ray's GCS does not answer; or one that names the variable that is
+                 missing, or the file that can't be used.
         """
         if self._is_on is None:
             self._is_on = needs_encryption()
         if not self._is_on:
             return None
-        from hoplite_ray.control.tls import Tls  # which brings gRPC
+        from hoplite_ray.control.tls import Tls  # late, because it imports gRPC
 
         return TlsContext(*Tls.for_data().as_text())
 
 
 def needs_encryption() -> bool:
-    """Tell whether nodes encrypt what they send here: by this environment, or by Ray's cluster.
+    """Return True if data_tls is on, by this environment or by Ray's cluster.
 
     Raises:  ControlError if Ray's GCS does not answer.
     """

@@ -1,9 +1,9 @@
-"""Watching connections, by which processes see each other die, whatever worlds are between them.
+"""Watches: connections by which two processes see each other die.
 
-Two processes share one for all of their edges. Whoever dials an edge names the watch that it has
-with the other one, or dials one at the same time; if the other one does not have it, or no more,
-the dialler makes a new one. So both ends of an edge hold the same watch, and it ends when one of
-them has no edge left that uses it. All of this is of one event loop.
+Two processes share one watch for all their edges, of all worlds. The dialler of an edge names its
+watch with the peer, or dials a new one at the same time. If the peer does not have that watch, the
+dialler makes a new one. So both ends of an edge hold the same watch. A watch ends when one of the
+two processes has no edge left that uses it. Only the event loop of meetings uses this module.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from hoplite_ray.worlds.handshake.errors import RefusedError
 from hoplite_ray.worlds.handshake.frames import HANDSHAKE_S
 from hoplite_ray.worlds.handshake.tls import tls_of
 
-_UNUSED_S = 5 * HANDSHAKE_S  # the edge for which a watch was made comes long before
+_UNUSED_S = 5 * HANDSHAKE_S  # a watch's first edge comes long before
 
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """A watch as this end has it: `name` is of both ends, `number` of the native core."""
+    """This end of a watch. Both ends know its `name`; `number` is the native core's."""
 
     name: str
     peer: str
-    number: asyncio.Future[int]  # pending while it is dialled
+    number: asyncio.Future[int]  # pending while the watch is dialled
     uses: int = 0
     is_over: bool = False
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the other end may not have it yet."""
+        """True if the peer may not have it yet."""
         return not self.number.done()
 
 
@@ -46,12 +46,12 @@ class Watches:
         self._port = port
         self._of_peer: dict[str, list[Watch]] = {}
         self._dialling: set[asyncio.Task[None]] = set()
-        self._has_come = asyncio.Event()  # one that was dialled from elsewhere
+        self._has_come = asyncio.Event()  # set when a peer has dialled a watch
 
     def acquire(
         self, peer: str, dial: Callable[[str], Coroutine[Any, Any, socket.socket]]
     ) -> Watch:
-        """Return a watch with a process, one more user's; `dial` makes one of a name."""
+        """Return a watch with a process, and count one use more. `dial` makes one of a name."""
         watch = next((each for each in self._of_peer.get(peer, ()) if not each.is_over), None)
         if watch is None:
             watch = self._add(peer, secrets.token_hex(8))
@@ -72,10 +72,10 @@ class Watches:
             watch.is_over = True
             if not watch.number.done():
                 watch.number.set_exception(error)
-                watch.number.exception()  # nobody may be left who waits for it
+                watch.number.exception()  # marks it as seen: perhaps no task waits for it
 
     def accept(self, peer: str, name: str, sock: socket.socket) -> None:
-        """Take a watch that a process has dialled, proven; an edge uses it."""
+        """Take a watch that a process has dialled, and proven; an edge will use it."""
         watch = self._add(peer, name)
         watch.number.set_result(self._port.watch(sock.detach(), tls=tls_of(sock)))
         self._has_come.set()
@@ -88,9 +88,9 @@ class Watches:
         asyncio.get_running_loop().call_later(_UNUSED_S, look)
 
     async def take(self, peer: str, name: str, *, is_fresh: bool) -> Watch:
-        """Return the watch that a process names, one more user's; waits for one that is fresh.
+        """Return the watch that a process names, and count one use more; waits for a fresh one.
 
-        Raises:  RefusedError if there is none, or it is over.
+        Raises:  RefusedError if there is no such watch, or if it is over.
         """
         while True:
             for watch in self._of_peer.get(peer, ()):
@@ -108,7 +108,7 @@ class Watches:
             self._forget(watch)
 
     def handle_end(self, number: int) -> None:
-        """A watch is over. Its edges have ended, or do so by themselves; no other may use it."""
+        """Mark a watch as over: no new edge uses it. Its edges end by themselves."""
         for watches in list(self._of_peer.values()):
             for watch in [each for each in watches if _is_numbered(each, number)]:
                 watch.is_over = True

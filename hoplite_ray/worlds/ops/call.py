@@ -15,11 +15,13 @@ from hoplite_ray.worlds.core.waiting import DONE, PENDING, Deadline, Waits
 from hoplite_ray.worlds.ops.membership import Membership
 
 Flat = np.ndarray[Any, Any]
-Steps = Generator[Sequence[Any], None, Any]  # operations, None for one that is done
+Steps = Generator[
+    Sequence[Any], None, Any
+]  # the operations of each step; None for one that is done
 OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
-# What members call, so that one's barrier is never taken for another one's broadcast. The number of
-# a collective also has its op, and the root but for multiples of eight.
+# The number of a message says what its sender has called, so that a barrier is never taken for a
+# broadcast. The number of a collective also has its op, and its root modulo 8.
 SEND = 0
 _OPERATIONS = {
     "broadcast": 1,
@@ -37,7 +39,7 @@ def _number(name: str, op: str = "sum", root: int = 0) -> int:
 
 
 class Call:
-    """One collective of one member, under way: its round's number, and what it has begun."""
+    """One collective of one member, from its call to its end. One thread or task runs it."""
 
     def __init__(
         self, world: Membership, name: str, dtype: str, op: str = "sum", root: int = 0
@@ -49,7 +51,7 @@ class Call:
         self._dtype = dtype
         self._number = _number(name, op, root)
         self._begun: list[WorldOperation | None] = []
-        self._round = 0  # drawn when it is our turn
+        self._round = 0  # drawn when it is this call's turn
         self._turn, self._before = world.queue_turn()
 
     def send(self, to: int, part: Flat) -> WorldOperation | None:
@@ -69,22 +71,22 @@ class Call:
         return operation
 
     def note(self, operation: WorldOperation) -> None:
-        """Hear of what was begun for it beside the edges."""
+        """Note an operation that was begun for this call by other means than its edges."""
         self._begun.append(operation)
 
     def report_mismatch(self, why: str) -> WorldBrokenError:
-        """End the world because members call different things; the error to raise."""
+        """End the world because members call different things; returns the error to raise."""
         return self._world.report_mismatch(why)
 
     def run(self, steps: Steps, timeout_s: float | None) -> Waits[None]:
-        """Wait for each step in turn, after the collectives that were called before.
+        """Run the steps, after the collectives that were called before.
 
-        Whatever ends it early leaves nothing under way.
+        An early end leaves nothing in flight. It ends the world if a part of the call has moved.
         """
         try:
             check_timeout(timeout_s)
             deadline = Deadline(timeout_s)
-            # At once they could fill each other's windows with what nobody waits for yet.
+            # Side by side they could fill the window with messages that no member waits for yet.
             for turn in self._before:
                 if turn.state == PENDING and not (yield turn, deadline.left_s()):
                     raise WorldTimeoutError(
@@ -115,7 +117,7 @@ class Call:
             self._world.end_turn(self._turn)
 
     def _give_up(self, why: str) -> str:
-        """Take it back if nothing of it has moved; else the others can't be saved from it."""
+        """Take the call back if no part has moved; else end the world. Returns which, in words."""
         has_moved = any(
             each is None or each.state == DONE or each.has_moved for each in self._begun
         )
@@ -134,5 +136,5 @@ class Call:
 
 
 def _bytes(part: Flat) -> Any:
-    """Its memory as a buffer, also of dtypes that numpy does not export."""
+    """Return the part's memory as a buffer, also of dtypes that numpy does not export."""
     return part.view(np.uint8)

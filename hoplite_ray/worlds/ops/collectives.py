@@ -1,4 +1,4 @@
-"""Collectives as a member calls them: arguments checked, a round's number taken, its end judged."""
+"""Collectives as a member calls them: they check arguments, and run a schedule."""
 
 from __future__ import annotations
 

@@ -1,10 +1,14 @@
-"""Collectives of a world, as steps between pairs: each is a generator that yields what to wait for.
+"""The schedules of collectives: which member sends which part to which member, step by step.
 
-A member yields operations that have begun and goes on when they have ended; so the awaitable and
-the blocking twin of a collective are one piece of code. Small arrays go from each to each, larger
-ones along a line of ranks (broadcast, reduce) or around a ring (all-reduce), in blocks, so that no
-link carries an array more often than it must. Every member folds in the same order of ranks: all
-get the same bits. Ring all-reduce: Patarasuk and Yuan, 2009.
+A schedule is a generator. It yields the operations of a step, and goes on when they have ended.
+
+* An array of at most SMALL_BYTES goes directly from member to member. So does every array of
+  gather, all_gather and scatter, and of a world of two.
+* A larger one goes in blocks along a line of ranks in broadcast and reduce.
+* A larger one goes in shares around a ring in all_reduce (Patarasuk and Yuan, 2009).
+
+No link carries an array more often than it must. All members fold in the same order of ranks, so
+that all get the same bits.
 """
 
 from __future__ import annotations
@@ -18,12 +22,12 @@ from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.worlds.core.arrays import Lent
 from hoplite_ray.worlds.ops.call import OPS, Call, Flat, Steps
 
-SMALL_BYTES = 64 << 10  # up to here fewer messages one after the other win over fewer bytes
-BLOCK_BYTES = 512 << 10  # of a line: a member passes one on while the next one comes
+SMALL_BYTES = 64 << 10  # up to here fewer steps are faster than fewer bytes
+BLOCK_BYTES = 512 << 10  # of a line: a member forwards one while the next one arrives
 
 
 def ufunc(op: str) -> Any:
-    """Return what folds two arrays.
+    """Return the function that folds two arrays.
 
     Raises:  InvalidArgumentError if there is no such op.
     """
@@ -33,7 +37,7 @@ def ufunc(op: str) -> Any:
 
 
 def check_fold(op: str, array: Lent) -> None:
-    """Raise InvalidArgumentError if elements like these can't be folded so."""
+    """Raise InvalidArgumentError if elements of this dtype can't be folded by this op."""
     fold = ufunc(op)
     try:
         one = np.zeros(1, array.flat.dtype)

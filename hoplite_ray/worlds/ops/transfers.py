@@ -1,9 +1,11 @@
-"""How members agree on a transfer between their GPUs, and then begin it together.
+"""Transfers between GPUs: the members agree over the host's edges, and then begin together.
 
-Nothing is issued before all who take part have agreed, over the host's edges: what is offered has a
-dtype and a size, so that a mismatch is the world's end, and no kernel waits for a peer that never
-comes. Between two, the sender offers; the receiver answers when it has an array for it; the first
-of the two gives the turn. Of a collective rank 0 hears of all, and gives the turn.
+Nothing is issued before all members of a transfer have agreed. An offer has a dtype and a size, so
+that a mismatch ends the world, and no kernel waits for a peer that never comes.
+
+* Between two members the sender offers, the receiver answers when it has an array, and the lower
+  rank gives the turn.
+* In a collective all members report to rank 0, which gives the turn.
 """
 
 from __future__ import annotations
@@ -21,22 +23,22 @@ from hoplite_ray.worlds.gpu.nccl import Gpu, give_back
 from hoplite_ray.worlds.ops.call import Call, Steps
 from hoplite_ray.worlds.ops.membership import Membership
 
-_MARK = "@gpu"  # after the dtype of a message that is only the offer of one
+_MARK = "@gpu"  # after the dtype of a message that is an offer
 
-# Operations of messages between members, beside those that users call, whose numbers are no
-# multiples of eight; and the bit of their keys, beside the rounds of collectives.
+# Numbers of messages: multiples of eight, which the numbers of collectives are not. The bit keeps
+# their keys apart from the rounds of collectives.
 _SEND, _READY, _GO = 0, 8, 16
 _KEY = 1 << 63
 _OFFER_BYTES = 16
 
 
 class Offer:
-    """What a member wants to send from its GPU."""
+    """The offer of an array that a member wants to send from its GPU."""
 
     __slots__ = ("dtype", "number", "shape", "size_bytes")
 
     def __init__(self, dtype: str, shape: tuple[int, ...], said: Any) -> None:
-        """Raises InvalidArgumentError for what is none."""
+        """Read an offer. Raises InvalidArgumentError for bytes that are none."""
         if memoryview(said).nbytes != _OFFER_BYTES:
             raise InvalidArgumentError(
                 f"{memoryview(said).nbytes} B can't be an offer of {dtype}; the sender is at fault"
@@ -55,12 +57,12 @@ def offered(dtype: str) -> str:
 
 
 def is_offer(dtype: str) -> bool:
-    """Whether a message of this dtype is one."""
+    """Return True if a message of this dtype is an offer."""
     return dtype.endswith(_MARK)
 
 
 class _Talk:
-    """One transfer between two, which both know of: whatever ends it early ends the world."""
+    """One transfer between two members. Both know of it, so that an early end ends the world."""
 
     def __init__(self, world: Membership, what: str, timeout_s: float | None) -> None:
         self._world = world
@@ -69,7 +71,7 @@ class _Talk:
         self._deadline = Deadline(timeout_s)
 
     def wait(self, *operations: WorldOperation | None) -> Waits[None]:
-        """Wait for each, and raise unless it has succeeded."""
+        """Wait for each operation, and raise unless it has succeeded."""
         for operation in operations:
             if operation is None:
                 continue
@@ -80,7 +82,7 @@ class _Talk:
             self._world.check(operation)
 
     def run(self, steps: Waits[None]) -> Waits[None]:
-        """Do the steps; nothing is left under way."""
+        """Run the steps; an error leaves nothing in flight."""
         try:
             yield from steps
         except WorldBrokenError:
@@ -101,7 +103,10 @@ class _Talk:
 
 
 def send(world: Membership, array: Any, dst: int, timeout_s: float | None) -> Waits[None]:
-    """Send from a GPU; ends when the array may be written to again."""
+    """Send an array on a GPU; ends when it may be written to again.
+
+    Raises:  WorldTimeoutError at the limit, which has ended the world.
+    """
     lent = world.gpu.lend(array, is_filled=False)
     talk = _Talk(world, f"send to rank {dst}", timeout_s)
     return talk.run(_send(world, talk, lent, dst))
@@ -119,7 +124,7 @@ def _send(world: Membership, talk: _Talk, lent: OnGpu, dst: int) -> Waits[None]:
 def receive(
     world: Membership, offer: Offer, into: Any, src: int, timeout_s: float | None
 ) -> Waits[None]:
-    """Receive what was offered, into an array on the GPU."""
+    """Receive an array that was offered, into an array on the GPU."""
     lent = world.gpu.lend(into, is_filled=True)
     if (lent.dtype, lent.size_bytes) != (offer.dtype, offer.size_bytes):
         raise world.report_mismatch(f"rank {src} sent {offer}, and {lent} was to be received")
@@ -132,7 +137,7 @@ def receive(
 def _transfer(
     world: Membership, talk: _Talk, kind: str, lent: OnGpu, other: int, number: int
 ) -> Waits[None]:
-    """The receiver is ready; the first of the two gives the turn; both issue."""
+    """Agree: the receiver is ready, the lower rank gives the turn, and both issue."""
     among = (min(world.rank, other), max(world.rank, other))
     sender = world.rank if kind == "send" else other
     key = _KEY | number << 1 | (sender == among[0])
@@ -166,7 +171,7 @@ def collective(
     root: int = 0,
     op: str | None = None,
 ) -> Steps:
-    """Do one on all members' GPUs, as steps of a call: rank 0 hears of all, and gives the turn."""
+    """Yield the steps of a collective on GPUs: all report to rank 0, which gives the turn."""
     size_bytes = (*sources, *targets)[0].size_bytes
     stream_of([*sources, *targets])
     everybody = tuple(range(call.size))
