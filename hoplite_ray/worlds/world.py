@@ -1,7 +1,7 @@
-"""One world as one member sees it: send, receive and collectives, awaitable and blocking.
+"""World and BlockingWorld: the operations of a world, awaitable and blocking.
 
-An operation has succeeded only if the native core says so of each of its parts; whatever else ends
-it is raised.
+Both are facades; the operations are in `ops`. An operation returns only if the native core reports
+success for each of its parts. Every other end is raised.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-LEAVE_S = 10.0  # what may be under way, 4 MiB for each edge, takes a slow receiver far less
+LEAVE_S = 10.0  # far more than a slow receiver needs for what is in flight, 4 MiB for each edge
 
 
 class World:
-    """One epoch of a named world, as its member `rank` of `size`. Made by `WorldManager.join`.
+    """One epoch of a named world, at its member `rank` of `size`. `WorldManager.join` makes it.
 
-    Awaitable operations are methods; `blocking` has the same names without await. All take
-    `timeout_s`, seconds; None waits as long as all members live. They raise WorldBrokenError once
+    The awaitable operations are methods; `blocking` has the same names without await. All take
+    `timeout_s` in seconds; None waits as long as all members live. They raise WorldBrokenError once
     the world has ended, WorldTimeoutError at the limit, and InvalidArgumentError or WrongTypeError
-    for arguments. Messages between two ranks arrive in order; every member calls the collectives of
-    a world in the same order. What an array holds after an operation has failed is undefined.
+    for arguments. Messages between two ranks arrive in order. All members must call the collectives
+    of a world in the same order. After an operation has failed the content of its arrays is
+    undefined.
 
     A world is a context manager, for `with` and `async with`: the end of the block leaves it, also
     when the body raises. Sends that have begun still reach the other members. A receive or a
@@ -97,35 +98,35 @@ class World:
     @property
     def state(self) -> State:
         """READY, LEAVING, CLOSED or BROKEN. Raises UnusableAfterForkError in a forked child."""
-        self.membership.check_usable()  # another thread may have held what is asked, at the fork
+        self.membership.check_usable()  # at the fork another thread may have held the native lock
         if self._state is not State.CLOSED and self.membership.edges.end() is not None:
             return State.BROKEN
         return self._state
 
     @property
     def device(self) -> int | None:
-        """The GPU whose arrays this world carries, by NCCL; None: it carries the CPU's only."""
+        """The GPU whose arrays this world carries, by NCCL; None if it has no NCCL."""
         gpu = self.membership.gpu
         return None if gpu.lacks else gpu.device
 
     def events(self) -> EventStream:
-        """Iterate over what happens to this world from now on: `async for event in w.events()`.
+        """Iterate over the events of this world from now on: `async for event in world.events()`.
 
-        Who has left before comes first, and then that it has broken, which is the last thing that
-        happens to a world.
+        The stream begins with the members that have left already, and with the world's end if it
+        has broken. That is always a world's last event.
         """
         return self._owner.events(self)
 
     def alloc(self, shape: Sequence[int] | int, dtype: Any = np.float32) -> Array:
-        """Return an array whose elements are undefined, and which is given away by sending it.
+        """Return an array whose elements are undefined; sending it gives it away.
 
-        Over shared memory it is not copied then: the receiver's array is on the same memory, and
-        read-only, as the sender's is from then on. Its memory serves the next array once neither
-        has one on it. Of less than 64 KiB, and over TCP, it is sent as any other; collectives take
-        it as any other.
+        Over shared memory the send copies nothing: the receiver's array lies on the same memory.
+        Both arrays are read-only from then on. The memory serves the next array when neither member
+        has an array on it. An array below 64 KiB, and every array over TCP, is sent as any other
+        array. Collectives take it as any other array, too.
 
         Raises:  WrongTypeError for a dtype of objects; WorldError if there is no memory.
-        Cost:    the first use of each page of new memory; none of memory that is used again.
+        Cost:    a page fault for each new page; none for memory that is used again.
         """
         return self.membership.usable().loans.alloc(shape, dtype)
 
@@ -134,17 +135,18 @@ class World:
         self.membership.abort(str(why))
 
     async def leave(self, *, timeout_s: float | None = LEAVE_S) -> None:
-        """Leave when all that was sent has reached the others; they are told that it is no death.
+        """Leave when all that was sent has arrived. The other members get the event PEER_LEFT.
 
-        Raises:  WorldTimeoutError, WorldBrokenError; the world is over for us all the same.
+        Raises:  WorldTimeoutError, WorldBrokenError; the world is over for this member all the
+                 same.
         """
         await run_async(self.begin_leave(timeout_s))
 
     async def send(self, array: Any, *, dst: int, timeout_s: float | None = None) -> None:
         """Send an array to a rank; returns when it may be written to again.
 
-        One of `alloc` is read-only from then on.
-        One on a GPU waits for its receiver, and can't be taken back: a timeout ends the world.
+        An array of `alloc` is read-only from then on. The send of an array on a GPU waits for its
+        receiver, and can't be taken back: a timeout ends the world.
         """
         messages = self.messages
         if not messages.is_plain_send(array):
@@ -155,11 +157,11 @@ class World:
             await run_async(self.membership.finish(operation, timeout_s, what))
 
     async def recv(self, into: Any = None, *, src: int, timeout_s: float | None = None) -> Any:
-        """Receive the next message of a rank: into an array of its dtype and size, or a new one.
+        """Receive the next message of a rank, into an array of its dtype and size, or a new one.
 
-        What was sent from a GPU is received into an array on one, which is ready for any stream.
+        A message from a GPU needs an array on a GPU, which is ready for any stream afterwards.
 
-        Returns: `into`, or a numpy array: a read-only one if it came without a copy (`alloc`).
+        Returns: `into`, or a new numpy array. It is read-only if it came without a copy (`alloc`).
         """
         messages = self.messages
         if not messages.is_plain_receive(into, src):
@@ -197,9 +199,9 @@ class World:
     async def all_gather(
         self, array: Any, *, out: Sequence[Any] | None = None, timeout_s: float | None = None
     ) -> list[Any]:
-        """Return a list of all members' arrays, by rank; all are of one dtype and shape.
+        """Return the list of all members' arrays, by rank. All must have one dtype and shape.
 
-        They are new numpy arrays, or those of `out`, filled.
+        The list has new numpy arrays, or the arrays of `out`, filled.
         """
         return await run_async(
             collectives.all_gather(self.membership.usable(), array, out, timeout_s)
@@ -213,7 +215,7 @@ class World:
         out: Sequence[Any] | None = None,
         timeout_s: float | None = None,
     ) -> list[Any] | None:
-        """Return that list at `dst`, and None elsewhere."""
+        """Like `all_gather`, but only `dst` gets the list; other members get None."""
         return await run_async(
             collectives.gather(self.membership.usable(), array, dst, out, timeout_s)
         )
@@ -242,7 +244,7 @@ class World:
         return self._owner is owner
 
     def begin_leave(self, timeout_s: float | None) -> Waits[None]:
-        """Leave, and give everything back, however that ends."""
+        """Leave, and release all that the world has, also if leaving fails."""
         self.membership.check_usable()
         check_timeout(timeout_s)
         if self._state is State.CLOSED:
@@ -262,13 +264,13 @@ class World:
 
 
 class BlockingWorld:
-    """The operations of a world for a thread that waits in them. Ctrl-C takes one back."""
+    """The blocking twins of a world's operations. Ctrl-C takes an operation back."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def send(self, array: Any, *, dst: int, timeout_s: float | None = None) -> None:
-        """As `World.send`."""
+        """Like `World.send`, but waits in this thread."""
         messages = self._world.messages
         if not messages.is_plain_send(array):
             return run_blocking(messages.send(array, dst, timeout_s))
@@ -278,7 +280,7 @@ class BlockingWorld:
             run_blocking(self._world.membership.finish(operation, timeout_s, what))
 
     def recv(self, into: Any = None, *, src: int, timeout_s: float | None = None) -> Any:
-        """As `World.recv`."""
+        """Like `World.recv`, but waits in this thread."""
         messages = self._world.messages
         if not messages.is_plain_receive(into, src):
             return run_blocking(messages.receive(into, src, timeout_s))
@@ -288,13 +290,13 @@ class BlockingWorld:
         return into
 
     def broadcast(self, array: Any, *, src: int, timeout_s: float | None = None) -> Any:
-        """As `World.broadcast`."""
+        """Like `World.broadcast`, but waits in this thread."""
         return run_blocking(
             collectives.broadcast(self._world.membership.usable(), array, src, timeout_s)
         )
 
     def all_reduce(self, array: Any, *, op: str = "sum", timeout_s: float | None = None) -> Any:
-        """As `World.all_reduce`."""
+        """Like `World.all_reduce`, but waits in this thread."""
         return run_blocking(
             collectives.all_reduce(self._world.membership.usable(), array, op, timeout_s)
         )
@@ -302,7 +304,7 @@ class BlockingWorld:
     def reduce(
         self, array: Any, *, dst: int, op: str = "sum", timeout_s: float | None = None
     ) -> Any:
-        """As `World.reduce`."""
+        """Like `World.reduce`, but waits in this thread."""
         return run_blocking(
             collectives.reduce(self._world.membership.usable(), array, dst, op, timeout_s)
         )
@@ -310,7 +312,7 @@ class BlockingWorld:
     def all_gather(
         self, array: Any, *, out: Sequence[Any] | None = None, timeout_s: float | None = None
     ) -> list[Any]:
-        """As `World.all_gather`."""
+        """Like `World.all_gather`, but waits in this thread."""
         return run_blocking(
             collectives.all_gather(self._world.membership.usable(), array, out, timeout_s)
         )
@@ -323,7 +325,7 @@ class BlockingWorld:
         out: Sequence[Any] | None = None,
         timeout_s: float | None = None,
     ) -> list[Any] | None:
-        """As `World.gather`."""
+        """Like `World.gather`, but waits in this thread."""
         return run_blocking(
             collectives.gather(self._world.membership.usable(), array, dst, out, timeout_s)
         )
@@ -336,15 +338,15 @@ class BlockingWorld:
         into: Any = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """As `World.scatter`."""
+        """Like `World.scatter`, but waits in this thread."""
         return run_blocking(
             collectives.scatter(self._world.membership.usable(), arrays, src, into, timeout_s)
         )
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
-        """As `World.barrier`."""
+        """Like `World.barrier`, but waits in this thread."""
         run_blocking(collectives.barrier(self._world.membership.usable(), timeout_s))
 
     def leave(self, *, timeout_s: float | None = LEAVE_S) -> None:
-        """As `World.leave`."""
+        """Like `World.leave`, but waits in this thread."""
         run_blocking(self._world.begin_leave(timeout_s))

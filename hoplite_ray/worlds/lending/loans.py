@@ -48,14 +48,14 @@ class Loans:
         self.array = borrower.array
 
     def give(self, array: Array, rank: int) -> Gift | None:
-        """As `Lender.give`."""
+        """Like `Lender.give`."""
         peer = self._peers[rank]
         return self._lender.give(array, self._world, peer, lambda: self._dial(rank))
 
     def lend(self, array: Array, rank: int) -> bytes:
-        """As `Lender.lend`."""
+        """Like `Lender.lend`."""
         return self._lender.lend(array, self._world, self._peers[rank])
 
     def notice(self, said: Any, rank: int) -> Notice:
-        """As `Notice.parsed`."""
+        """Like `Notice.parsed`."""
         return Notice.parsed(said, self._peers[rank])

@@ -23,7 +23,7 @@ from hoplite_ray.worlds.ops.transfers import collective, offered
 
 
 def broadcast(world: Membership, array: Any, src: int, timeout_s: float | None) -> Waits[Any]:
-    """As `World.broadcast`."""
+    """Like `World.broadcast`."""
     src = _root(world, "src", src)
     if is_on_gpu(array):
         on_gpu = world.gpu.lend(array, is_filled=world.rank != src)
@@ -36,7 +36,7 @@ def broadcast(world: Membership, array: Any, src: int, timeout_s: float | None) 
 
 
 def all_reduce(world: Membership, array: Any, op: str, timeout_s: float | None) -> Waits[Any]:
-    """As `World.all_reduce`."""
+    """Like `World.all_reduce`."""
     if is_on_gpu(array):
         on_gpu = world.gpu.lend(array, is_filled=True)
         yield from _on_gpu(world, "all_reduce", [on_gpu], [on_gpu], timeout_s, op=op)
@@ -49,7 +49,7 @@ def all_reduce(world: Membership, array: Any, op: str, timeout_s: float | None) 
 
 
 def reduce(world: Membership, array: Any, dst: int, op: str, timeout_s: float | None) -> Waits[Any]:
-    """As `World.reduce`."""
+    """Like `World.reduce`."""
     dst = _root(world, "dst", dst)
     if is_on_gpu(array):
         on_gpu = world.gpu.lend(array, is_filled=world.rank == dst)
@@ -65,7 +65,7 @@ def reduce(world: Membership, array: Any, dst: int, op: str, timeout_s: float | 
 def all_gather(
     world: Membership, array: Any, out: Sequence[Any] | None, timeout_s: float | None
 ) -> Waits[list[Any]]:
-    """As `World.all_gather`."""
+    """Like `World.all_gather`."""
     if is_on_gpu(array):
         made, sources, targets = _gpu_outputs(world, array, out)
         yield from _on_gpu(world, "all_gather", sources, targets, timeout_s)
@@ -80,7 +80,7 @@ def all_gather(
 def gather(
     world: Membership, array: Any, dst: int, out: Sequence[Any] | None, timeout_s: float | None
 ) -> Waits[list[Any] | None]:
-    """As `World.gather`."""
+    """Like `World.gather`."""
     dst = _root(world, "dst", dst)
     if is_on_gpu(array):
         if world.rank == dst:
@@ -100,7 +100,7 @@ def gather(
 def scatter(
     world: Membership, arrays: Sequence[Any] | None, src: int, into: Any, timeout_s: float | None
 ) -> Waits[Any]:
-    """As `World.scatter`."""
+    """Like `World.scatter`."""
     src = _root(world, "src", src)
     lents: list[Lent] = []
     given = _one_for_each(world, arrays) if world.rank == src else []
@@ -149,7 +149,7 @@ def _scatter_on_gpu(
 
 
 def barrier(world: Membership, timeout_s: float | None) -> Waits[None]:
-    """As `World.barrier`."""
+    """Like `World.barrier`."""
     call = Call(world, "barrier", "")
     yield from call.run(schedules.barrier(call), timeout_s)
 
