@@ -13,10 +13,10 @@ from time import monotonic_ns
 from weakref import WeakKeyDictionary
 
 from hoplite_ray.errors import InvalidArgumentError, UnusableAfterForkError, WorldError
-from hoplite_ray.worlds.core.checks import check_timeout, whole
+from hoplite_ray.worlds.core.checks import check_timeout, check_whole
 from hoplite_ray.worlds.core.waiting import run_async
 from hoplite_ray.worlds.events import Cause, EventKind, EventStream, State, WorldEvent
-from hoplite_ray.worlds.gpu.nccl import ability
+from hoplite_ray.worlds.gpu.nccl import find_ability
 from hoplite_ray.worlds.meeting.arguments import check_name, check_rendezvous, chosen_transport
 from hoplite_ray.worlds.meeting.doors import split_listen
 from hoplite_ray.worlds.meeting.joining import Plan
@@ -231,7 +231,7 @@ class WorldManager:
         world = self.world(world_name)
         with self._lock:
             self._worlds.pop(world_name, None)
-            leaving = self._started().submit(run_async(world.begin_leave(LEAVE_S)))
+            leaving = self._start().submit(run_async(world.begin_leave(LEAVE_S)))
             self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
 
@@ -303,11 +303,11 @@ class WorldManager:
         self._check_usable()
         check_name(name)
         check_timeout(timeout_s)
-        rank, size = whole("rank", rank), whole("size", size)
+        rank, size = check_whole("rank", rank), check_whole("size", size)
         if not 0 <= rank < size:
             raise InvalidArgumentError(f"rank={rank} is not one of size={size}: 0 to {size - 1}")
         transport = chosen_transport(transport)
-        able, device = ability(transport)  # in the caller's thread, because its current GPU counts
+        able, device = find_ability(transport)  # the GPU of the caller's thread
         transport = (
             "auto" if transport == "nccl" else transport
         )  # the transport of the CPU's arrays
@@ -330,7 +330,7 @@ class WorldManager:
     ) -> Future[World]:
         try:
             with self._lock:
-                return self._started().submit(self._join(joining, rendezvous, timeout_s))
+                return self._start().submit(self._join(joining, rendezvous, timeout_s))
         except BaseException:
             self._forget_join(joining)
             raise
@@ -398,7 +398,7 @@ class WorldManager:
         if self._is_closed:
             raise WorldError("this manager of worlds was closed; make another one")
 
-    def _started(self) -> Meet:
+    def _start(self) -> Meet:
         """Return the thread of meetings, started. REQUIRES: the lock is held."""
         self._check_usable()
         if self._meet is None:

@@ -125,7 +125,7 @@ class Tapped(Table):
         self._listening: asyncio.Server | None = None
 
     async def set(self, key: str, value: bytes) -> None:
-        record = Record.parsed(value)
+        record = Record.parse(value)
         [(self._name, self._port)] = record.leader.addresses
         self._listening = await asyncio.start_server(self._pass, self._name, 0)
         here = self._listening.sockets[0].getsockname()

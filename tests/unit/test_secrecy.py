@@ -38,7 +38,7 @@ def test_what_rays_cluster_has_counts(
     stored = None if fixed is None else json.dumps({"options": fixed}).encode()
     values = SimpleNamespace(read=lambda key: stored)
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(secrecy, "ray_runs", lambda: True)
+    monkeypatch.setattr(secrecy, "is_ray_running", lambda: True)
     monkeypatch.setattr(seams, "is_client", lambda: False)
     monkeypatch.setattr(seams, "KeyValues", lambda address: values)
     monkeypatch.setattr(flag, "asked", lambda: Config.from_options(asked))
@@ -71,8 +71,8 @@ def test_between_machines_nccl_is_refused_where_data_must_be_encrypted(
     async def verdict(_: NewWorld, failure: str, number: int) -> str:
         return failure
 
-    monkeypatch.setattr(communicators, "_open", opened)
-    monkeypatch.setattr(communicators, "_verdict", verdict)
+    monkeypatch.setattr(communicators, "_open_bond", opened)
+    monkeypatch.setattr(communicators, "_exchange_failures", verdict)
     for machines, is_secret in ((("here", "here"), True), (("here", "there"), False)):
         gpu = asyncio.run(connect(world_of(*machines, is_needed=False), 0, is_secret=is_secret))
         assert gpu.lacks == "it was opened"

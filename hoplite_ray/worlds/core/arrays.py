@@ -33,7 +33,7 @@ def to_send(value: Any) -> Lent:
 
     Raises:  WrongTypeError or InvalidArgumentError for a value that no world carries.
     """
-    name, array = _as_numpy(value)
+    name, array = _view_numpy(value)
     return Lent(name, array.shape, np.ascontiguousarray(array).reshape(-1))
 
 
@@ -42,7 +42,7 @@ def to_fill(value: Any) -> Lent:
 
     Raises:  WrongTypeError or InvalidArgumentError, also if it is read-only or not contiguous.
     """
-    name, array = _as_numpy(value)
+    name, array = _view_numpy(value)
     if not array.flags.c_contiguous:
         raise InvalidArgumentError(
             "an array that is received into must be contiguous in C order; receive into a new one "
@@ -53,7 +53,7 @@ def to_fill(value: Any) -> Lent:
     return Lent(name, array.shape, array.reshape(-1))
 
 
-def fresh(buffer: Any, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+def view_message(buffer: Any, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
     """Return a message as a numpy array, on the memory in which it came.
 
     Raises:  InvalidArgumentError if its dtype and shape don't fit its bytes.
@@ -69,16 +69,16 @@ def fresh(buffer: Any, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]
     return raw.view(kind).reshape(shape)
 
 
-def _as_numpy(value: Any) -> tuple[str, np.ndarray[Any, Any]]:
+def _view_numpy(value: Any) -> tuple[str, np.ndarray[Any, Any]]:
     if type(value) is np.ndarray:  # the usual case
-        return _name(value), value
+        return _name_dtype(value), value
     if isinstance(value, np.ma.MaskedArray):
         raise WrongTypeError("a masked array's mask is not carried; send its .filled(), or .data")
     if isinstance(value, np.ndarray):
-        return _name(value), np.asarray(value)
+        return _name_dtype(value), np.asarray(value)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _of_torch(value, torch)
+        return _view_torch(value, torch)
     if hasattr(value, "__cuda_array_interface__"):
         raise WrongTypeError(
             f"{type(value).__name__} is on a device, and others of this call are memory of the "
@@ -96,17 +96,17 @@ def _as_numpy(value: Any) -> tuple[str, np.ndarray[Any, Any]]:
         raise WrongTypeError(
             f"{type(value).__name__} is no array on the CPU ({error}); send np.asarray(it)"
         ) from error
-    return _name(array), array
+    return _name_dtype(array), array
 
 
-def _name(array: np.ndarray[Any, Any]) -> str:
+def _name_dtype(array: np.ndarray[Any, Any]) -> str:
     try:
         return numpy_name(array.dtype)
     except ValueError as error:
         raise InvalidArgumentError(f"an array whose dtype {array.dtype} {error}") from error
 
 
-def _of_torch(value: Any, torch: Any) -> tuple[str, np.ndarray[Any, Any]]:
+def _view_torch(value: Any, torch: Any) -> tuple[str, np.ndarray[Any, Any]]:
     if value.device.type != "cpu":
         raise WrongTypeError(
             f"a tensor on {value.device}; worlds carry memory of the CPU: "

@@ -8,7 +8,7 @@ from typing import Any
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 
 
-def whole(what: str, value: Any) -> int:
+def check_whole(what: str, value: Any) -> int:
     """Return a whole number, as Python's own.
 
     Raises:  WrongTypeError for everything else.

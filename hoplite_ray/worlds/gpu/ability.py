@@ -22,7 +22,7 @@ class Ability:
     is_needed: bool
 
     @classmethod
-    def parsed(cls, fields: dict[str, Any]) -> Ability:
+    def parse(cls, fields: dict[str, Any]) -> Ability:
         """Read an ability of a frame. Raises RefusedError for a value that is none."""
         return cls(
             field(fields, "code", int),

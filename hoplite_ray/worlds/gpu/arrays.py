@@ -57,7 +57,7 @@ def is_torch(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def of_torch(value: Any) -> OnGpu:
+def lend_torch(value: Any) -> OnGpu:
     torch: Any = sys.modules["torch"]
     if value.layout is not torch.strided or not value.is_contiguous() or value.is_conj():
         raise InvalidArgumentError(
@@ -72,7 +72,7 @@ def of_torch(value: Any) -> OnGpu:
     return OnGpu(value, name, shape, value.element_size(), value.data_ptr(), stream)
 
 
-def of_interface(value: Any, is_filled: bool) -> OnGpu:
+def lend_interface(value: Any, is_filled: bool) -> OnGpu:
     """Take an array with `__cuda_array_interface__`, of version 2 or 3.
 
     Raises:  InvalidArgumentError if it is read-only and to be filled, masked, or not contiguous.

@@ -12,7 +12,7 @@ from hoplite_ray.errors import HopliteError, WorldError
 from hoplite_ray.worlds.core.events import Cause
 from hoplite_ray.worlds.core.waiting import DONE, PENDING, Waits, run_async
 from hoplite_ray.worlds.gpu.ability import Ability
-from hoplite_ray.worlds.gpu.nccl import Gpu, loaded
+from hoplite_ray.worlds.gpu.nccl import Gpu, load
 
 _ID, _VERDICT = 24, 32  # numbers of messages; ops.transfers has 0, 8 and 16
 _KEY = 1 << 62
@@ -46,7 +46,7 @@ async def connect(world: NewWorld, device: int, *, is_secret: bool) -> Gpu:
     Raises:  WorldError if a member needs them, or if one dies meanwhile.
     """
     abilities = world.abilities
-    lacks = _what_lacks(abilities)
+    lacks = _find_lack(abilities)
     if not lacks and is_secret and world.machine_count > 1:
         lacks = _IN_CLEAR
     gpu = Gpu(lacks, device)
@@ -56,42 +56,42 @@ async def connect(world: NewWorld, device: int, *, is_secret: bool) -> Gpu:
         pairs = itertools.combinations(everybody, 2) if len(abilities) > 2 else ()
         # One after the other, in the same order at all members: no two wait for each other.
         for number, among in enumerate((everybody, *pairs)):
-            failure = await _open(world, gpu, among, number) if world.rank in among else ""
+            failure = await _open_bond(world, gpu, among, number) if world.rank in among else ""
             if failure and is_needed:  # other members may wait for this one inside NCCL
                 world.edges.abort(Cause.LOCAL, failure)
-                raise WorldError(_without(world, f"rank {world.rank}: {failure}"))
-            gpu.lacks = await _verdict(world, failure, number)
+                raise WorldError(_describe_failure(world, f"rank {world.rank}: {failure}"))
+            gpu.lacks = await _exchange_failures(world, failure, number)
             if gpu.lacks:
                 break
     if gpu.lacks and is_needed:
-        raise WorldError(_without(world, gpu.lacks))
+        raise WorldError(_describe_failure(world, gpu.lacks))
     return gpu
 
 
-def _without(world: NewWorld, why: str) -> str:
+def _describe_failure(world: NewWorld, why: str) -> str:
     return (
         f"{world} was joined with transport='nccl', and has no NCCL: {why}; mend that, or join it "
         "with transport='auto' everywhere"
     )
 
 
-def _what_lacks(abilities: Mapping[int, Ability]) -> str:
+def _find_lack(abilities: Mapping[int, Ability]) -> str:
     for rank, each in sorted(abilities.items()):
         if each.lacks:
             return f"rank {rank}: {each.lacks}"
         if each.code != abilities[0].code:
-            first, other = _release(abilities[0].code), _release(each.code)
+            first, other = _format_release(abilities[0].code), _format_release(each.code)
             return f"rank 0 has NCCL {first}, and rank {rank} has {other}"
     return ""
 
 
-def _release(code: int) -> str:
+def _format_release(code: int) -> str:
     return f"{code // 10_000}.{code // 100 % 100}.{code % 100}"
 
 
-async def _open(world: NewWorld, gpu: Gpu, among: tuple[int, ...], number: int) -> str:
+async def _open_bond(world: NewWorld, gpu: Gpu, among: tuple[int, ...], number: int) -> str:
     """Make one communicator with its other members; returns what has failed, or ""."""
-    nccl, key = loaded(), _KEY | number
+    nccl, key = load(), _KEY | number
     leader, made, failure = among[0], bytearray(_ID_BYTES), ""
     if world.rank == leader:
         try:
@@ -100,9 +100,9 @@ async def _open(world: NewWorld, gpu: Gpu, among: tuple[int, ...], number: int) 
             failure = str(error)
         given = bytes(made)
         sent = [world.edges.send(rank, key, _ID, "", (), given) for rank in among[1:]]
-        await run_async(_all(world, *sent))
+        await run_async(_wait_all(world, *sent))
     else:
-        await run_async(_all(world, world.edges.receive(leader, key, _ID, "", made)))
+        await run_async(_wait_all(world, world.edges.receive(leader, key, _ID, "", made)))
     if not any(made):  # there is no id; the first member reports why
         return failure
     bond = nccl.open(
@@ -114,7 +114,7 @@ async def _open(world: NewWorld, gpu: Gpu, among: tuple[int, ...], number: int) 
     )
     joined = bond.joined()
     if joined.state == PENDING:
-        await run_async(_end(joined))
+        await run_async(_wait_end(joined))
     if joined.state == DONE:
         gpu.bonds[among] = bond
         return ""
@@ -122,34 +122,38 @@ async def _open(world: NewWorld, gpu: Gpu, among: tuple[int, ...], number: int) 
     return bond.error
 
 
-async def _verdict(world: NewWorld, failure: str, number: int) -> str:
+async def _exchange_failures(world: NewWorld, failure: str, number: int) -> str:
     """Exchange failures: every member returns the first one, by rank, or ""."""
     edges, key = world.edges, _KEY | 1 << 32 | number
     others = range(1, len(world.abilities))
 
-    def told(text: str) -> bytes:
+    def pack(text: str) -> bytes:
         return text.encode()[:_TEXT_BYTES_MAX].ljust(_TEXT_BYTES_MAX)
 
     said = {rank: bytearray(_TEXT_BYTES_MAX) for rank in (others if world.rank == 0 else (0,))}
     if world.rank > 0:
         # Receive before sending: a member that has read a failure may end the world at once.
         heard = edges.receive(0, key, _VERDICT, "", said[0])
-        mine = edges.send(0, key, _VERDICT, "", (), told(failure))
-        await run_async(_all(world, mine, heard))
+        mine = edges.send(0, key, _VERDICT, "", (), pack(failure))
+        await run_async(_wait_all(world, mine, heard))
         return said[0].decode(errors="replace").strip()
     await run_async(
-        _all(world, *(edges.receive(rank, key, _VERDICT, "", each) for rank, each in said.items()))
+        _wait_all(
+            world, *(edges.receive(rank, key, _VERDICT, "", each) for rank, each in said.items())
+        )
     )
     texts = {0: failure}
     texts |= {rank: each.decode(errors="replace").strip() for rank, each in said.items()}
     verdict = next((f"rank {rank}: {text}" for rank, text in texts.items() if text), "")
     await run_async(
-        _all(world, *(edges.send(rank, key, _VERDICT, "", (), told(verdict)) for rank in others))
+        _wait_all(
+            world, *(edges.send(rank, key, _VERDICT, "", (), pack(verdict)) for rank in others)
+        )
     )
     return verdict
 
 
-def _all(world: NewWorld, *operations: WorldOperation | None) -> Waits[None]:
+def _wait_all(world: NewWorld, *operations: WorldOperation | None) -> Waits[None]:
     for operation in operations:
         if operation is not None:
             if operation.state == PENDING:
@@ -157,7 +161,7 @@ def _all(world: NewWorld, *operations: WorldOperation | None) -> Waits[None]:
             _check(world, operation)
 
 
-def _end(operation: WorldOperation) -> Waits[None]:
+def _wait_end(operation: WorldOperation) -> Waits[None]:
     yield operation, None
 
 

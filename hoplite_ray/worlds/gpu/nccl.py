@@ -26,8 +26,8 @@ from hoplite_ray.worlds.gpu.arrays import (
     OnGpu,
     is_on_gpu,
     is_torch,
-    of_interface,
-    of_torch,
+    lend_interface,
+    lend_torch,
     stream_of,
 )
 
@@ -75,10 +75,10 @@ class Gpu:
                 f"{type(value).__name__} is on a GPU, and this world carries memory of the CPU "
                 f"only: {self.lacks}; send its .get() or .cpu(), or join with transport='nccl'"
             )
-        lent = of_torch(value) if is_torch(value) else of_interface(value, is_filled)
+        lent = lend_torch(value) if is_torch(value) else lend_interface(value, is_filled)
         if lent.size_bytes == 0:
             return lent
-        device = loaded().device_of(lent.address)
+        device = load().device_of(lent.address)
         if device != self.device:
             raise InvalidArgumentError(
                 f"the array is on GPU {device}, and this world was joined for GPU {self.device}; "
@@ -160,7 +160,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def loaded(*, begin: bool = False) -> Nccl:
+def load(*, begin: bool = False) -> Nccl:
     """Return NCCL and the CUDA driver, loaded once.
 
     Raises:  InvalidArgumentError saying what is missing.
@@ -169,12 +169,12 @@ def loaded(*, begin: bool = False) -> Nccl:
     with _loading:
         if _nccl is None:
             named, cuda = nccl_libraries()
-            _nccl = Nccl([named] if named else usual_libraries(), cuda, begin=begin)
+            _nccl = Nccl([named] if named else find_libraries(), cuda, begin=begin)
         return _nccl
 
 
 @cache
-def usual_libraries() -> list[str]:
+def find_libraries() -> list[str]:
     """Return where NCCL may be: in the wheel that torch and cupy use, or on the loader's path."""
     names = ["libnccl.so.2"]
     with suppress(ImportError, ValueError):
@@ -186,7 +186,7 @@ def usual_libraries() -> list[str]:
     return names
 
 
-def ability(transport: str) -> tuple[Ability, int]:
+def find_ability(transport: str) -> tuple[Ability, int]:
     """Return what this process has for a world that it joins by `transport`, and its GPU.
 
     Raises:  WorldError if the transport is "nccl", and this process has no NCCL.
@@ -195,7 +195,7 @@ def ability(transport: str) -> tuple[Ability, int]:
         return Ability(0, f"it was joined with transport={transport!r}", is_needed=False), 0
     is_needed = transport == "nccl"
     try:
-        nccl = loaded(begin=is_needed)
+        nccl = load(begin=is_needed)
         device = nccl.device(begin=is_needed)
     except HopliteError as error:
         if is_needed:

@@ -82,13 +82,15 @@ class Acceptor:
     async def _serve(self, sock: socket.socket, address: Any) -> None:
         with contextlib.suppress(OSError, RefusedError):  # RefusedError: the TLS session is broken
             try:
-                rest = await self._heard(sock, address)
+                rest = await self._answer_in_time(sock, address)
                 if rest is not None:
                     await rest
             except HopliteError as error:
                 await _refuse(sock, error)
 
-    async def _heard(self, sock: socket.socket, address: Any) -> Coroutine[Any, Any, None] | None:
+    async def _answer_in_time(
+        self, sock: socket.socket, address: Any
+    ) -> Coroutine[Any, Any, None] | None:
         try:
             if sock.family != socket.AF_UNIX:  # else the second of two frames waits 40 ms
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -46,7 +46,7 @@ async def hear(sock: socket.socket, size_max: int = FRAME_BYTES_MAX) -> dict[str
     Raises:  RefusedError for bytes that are no frame, and for a frame that says "refused";
              ConnectionError at the end of the connection.
     """
-    head = await _exactly(sock, _LENGTH.size)
+    head = await _receive_exactly(sock, _LENGTH.size)
     (size,) = _LENGTH.unpack(head)
     if FRAME_BYTES_MAX < size and size_max < TABLE_BYTES_MAX and head.startswith(_TLS):
         raise RefusedError(
@@ -55,7 +55,7 @@ async def hear(sock: socket.socket, size_max: int = FRAME_BYTES_MAX) -> dict[str
     if size > size_max:
         raise RefusedError("nonsense", f"a frame of {size} B")
     try:
-        frame = json.loads(await _exactly(sock, size))
+        frame = json.loads(await _receive_exactly(sock, size))
     except (ValueError, RecursionError) as error:
         raise RefusedError("nonsense", "a frame that is no JSON") from error
     if not isinstance(frame, dict):
@@ -65,7 +65,7 @@ async def hear(sock: socket.socket, size_max: int = FRAME_BYTES_MAX) -> dict[str
     return frame
 
 
-async def _exactly(sock: socket.socket, size: int) -> bytes:
+async def _receive_exactly(sock: socket.socket, size: int) -> bytes:
     loop = asyncio.get_running_loop()
     parts = bytearray()
     while len(parts) < size:

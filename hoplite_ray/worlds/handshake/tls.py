@@ -25,7 +25,7 @@ class TlsSocket(socket.socket):
         self.tls = tls
 
 
-def taken(sock: socket.socket) -> socket.socket:
+def take_over(sock: socket.socket) -> socket.socket:
     """Return the connection as a new object, which the old object's context does not close."""
     if isinstance(sock, TlsSocket):
         return TlsSocket(sock, sock.tls)
@@ -39,7 +39,7 @@ def tls_of(sock: socket.socket) -> TlsEnd | None:
     return sock.tls if isinstance(sock, TlsSocket) else None
 
 
-def dialled(sock: socket.socket, tls: TlsContext | None) -> socket.socket:
+def begin_tls(sock: socket.socket, tls: TlsContext | None) -> socket.socket:
     """Take over a connection that was dialled; TLS, if any, begins with the first frame."""
     return sock if tls is None else TlsSocket(sock, tls.begin(dials=True))
 
@@ -51,7 +51,7 @@ async def connected(name: str, port: int, tls: TlsContext | None) -> socket.sock
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.get_running_loop().sock_connect(sock, (name, port))
-        return dialled(sock, tls)
+        return begin_tls(sock, tls)
     except BaseException:
         sock.close()
         raise
@@ -65,29 +65,29 @@ async def greet(sock: TlsSocket) -> None:
 async def receive_by_tls(sock: TlsSocket, size: int) -> bytes:
     """Receive one to `size` bytes; with size 0 none, once the greeting has gone on."""
     while True:
-        with _in_words():
+        with _translate_errors():
             part = sock.tls.receive(sock.fileno(), size)
         if part or (size == 0 and sock.tls.is_open):
             return part
         is_greeting = not sock.tls.is_open  # after the greeting only `say` waits for room
-        await _until_ready(sock.fileno(), is_for_writing=is_greeting and sock.tls.has_unsent)
+        await _wait_until_ready(sock.fileno(), is_for_writing=is_greeting and sock.tls.has_unsent)
 
 
 async def send_by_tls(sock: TlsSocket, data: bytes) -> None:
     await greet(sock)
     at = 0
     while True:
-        with _in_words():
+        with _translate_errors():
             if at < len(data):
                 at += sock.tls.send(sock.fileno(), data[at : at + RECEIVED_BYTES_MAX])
             sock.tls.flush(sock.fileno())
         if sock.tls.has_unsent:
-            await _until_ready(sock.fileno(), is_for_writing=True)
+            await _wait_until_ready(sock.fileno(), is_for_writing=True)
         elif at == len(data):
             return
 
 
-async def _until_ready(fd: int, *, is_for_writing: bool) -> None:
+async def _wait_until_ready(fd: int, *, is_for_writing: bool) -> None:
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     if is_for_writing:
@@ -104,7 +104,7 @@ async def _until_ready(fd: int, *, is_for_writing: bool) -> None:
 
 
 @contextlib.contextmanager
-def _in_words() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Raise a session's errors as the ones of a plain connection: its end, or a refusal."""
     try:
         yield

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.worlds.core.arrays import fresh
+from hoplite_ray.worlds.core.arrays import view_message
 from hoplite_ray.worlds.handshake import frames
 from hoplite_ray.worlds.handshake.errors import RefusedError
 from hoplite_ray.worlds.handshake.frames import hear, say
@@ -63,7 +63,7 @@ class Borrower:
         root = np.frombuffer(memory, np.uint8, notice.size_bytes, notice.begin)
         # The finalizer may run in any thread, between any two statements.
         weakref.finalize(root, self._give_back, notice.lender, notice.loan).atexit = False
-        return fresh(root, notice.dtype, notice.shape)
+        return view_message(root, notice.dtype, notice.shape)
 
     def _give_back(self, lender: str, loan: int) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -121,7 +121,7 @@ class Borrower:
             number = frames.field(frame, "slab", int)
             fd = await take_memory(sock)
             try:
-                lent.mapped[number] = _mapped(fd)
+                lent.mapped[number] = _map(fd)
             finally:
                 os.close(fd)
             lent.came += 1
@@ -134,7 +134,7 @@ class Borrower:
             lent.has_news.set()
 
 
-def _mapped(fd: int) -> mmap.mmap:
+def _map(fd: int) -> mmap.mmap:
     if not is_sealed(fd):
         raise RefusedError("nonsense", "memory that could shrink")
     return mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_SHARED, mmap.PROT_READ)

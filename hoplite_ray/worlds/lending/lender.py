@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hoplite_ray.errors import InvalidArgumentError, WorldError, WrongTypeError
-from hoplite_ray.worlds.core.checks import whole
+from hoplite_ray.worlds.core.checks import check_whole
 from hoplite_ray.worlds.core.waiting import Turn
 from hoplite_ray.worlds.handshake import frames
 from hoplite_ray.worlds.handshake.frames import hear, say
@@ -101,7 +101,7 @@ class Lender:
             raise WrongTypeError(
                 f"{kind} has Python objects, which no other process can read; give one without"
             )
-        shape = _whole_shape(shape)
+        shape = _check_shape(shape)
         size = kind.itemsize * math.prod(shape)
         if min(shape, default=0) < 0:
             raise InvalidArgumentError(
@@ -330,9 +330,9 @@ class Lender:
             self._loop.call_soon_threadsafe(self._say_gone, slab)
 
 
-def _whole_shape(shape: Any) -> tuple[int, ...]:
+def _check_shape(shape: Any) -> tuple[int, ...]:
     try:
         sizes = tuple(shape)
     except TypeError:
         sizes = (shape,)
-    return tuple(whole("shape", each) for each in sizes)
+    return tuple(check_whole("shape", each) for each in sizes)

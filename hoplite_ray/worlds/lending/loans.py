@@ -58,4 +58,4 @@ class Loans:
 
     def notice(self, said: Any, rank: int) -> Notice:
         """Like `Notice.parsed`."""
-        return Notice.parsed(said, self._peers[rank])
+        return Notice.parse(said, self._peers[rank])

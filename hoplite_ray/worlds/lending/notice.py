@@ -24,7 +24,7 @@ class Notice:
     loan: int
 
     @classmethod
-    def parsed(cls, said: Any, lender: str) -> Notice:
+    def parse(cls, said: Any, lender: str) -> Notice:
         """Read a notice. Raises InvalidArgumentError for bytes that are none."""
         if memoryview(said).nbytes != NOTICE.size:
             raise InvalidArgumentError("what came is no notice of memory; the sender is at fault")

@@ -6,7 +6,7 @@ from typing import Any
 
 from hoplite_ray.config import WORLD_TRANSPORTS, world_transport
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
-from hoplite_ray.worlds.meeting.rendezvous import parsed_address
+from hoplite_ray.worlds.meeting.rendezvous import parse_address
 
 _NAME_CHARACTERS_MAX = 200
 
@@ -40,7 +40,7 @@ def chosen_transport(transport: Any) -> str:
 def check_rendezvous(rendezvous: Any) -> None:
     """Raise for a value that is no rendezvous: None, an address, or an object with set and get."""
     if isinstance(rendezvous, str):
-        parsed_address(rendezvous)
+        parse_address(rendezvous)
     elif rendezvous is not None and not all(
         callable(getattr(type(rendezvous), name, None)) for name in ("set", "get")
     ):

@@ -29,7 +29,7 @@ class Doors:
         if listen is not None:
             self._open(*split_listen(listen))
         near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        near.bind(near_name(uuid))
+        near.bind(name_near(uuid))
         near.listen(STRANGERS_MAX)
         self._acceptors.append(Acceptor(near, answer, lambda: None))
 
@@ -42,7 +42,7 @@ class Doors:
             self._open(name, 0)
 
     def _open(self, name: str, port: int) -> None:
-        tcp = _listening(name, port)
+        tcp = _listen(name, port)
         port = tcp.getsockname()[1]
         is_any = ipaddress.ip_address(name).is_unspecified
         names = own_addresses() if is_any else [name]
@@ -80,7 +80,7 @@ def split_listen(text: str) -> tuple[str, int]:
     )
 
 
-def _listening(name: str, port: int) -> socket.socket:
+def _listen(name: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in name else socket.AF_INET
     try:
         return socket.create_server((name, port), family=family, backlog=STRANGERS_MAX)
@@ -91,12 +91,12 @@ def _listening(name: str, port: int) -> socket.socket:
         ) from error
 
 
-def near_name(uuid: str) -> str:
+def name_near(uuid: str) -> str:
     """Return the address of a manager's Unix socket."""
     return f"\0hoplite_ray-world-{uuid}"  # an abstract name: it leaves no file
 
 
-async def near(member: Member) -> socket.socket:
+async def dial_near(member: Member) -> socket.socket:
     """Connect to a process of this machine.
 
     Raises:  OSError if it can't be reached, for example from another container.
@@ -104,14 +104,14 @@ async def near(member: Member) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.setblocking(False)
     try:
-        await asyncio.get_running_loop().sock_connect(sock, near_name(member.uuid))
+        await asyncio.get_running_loop().sock_connect(sock, name_near(member.uuid))
     except BaseException:
         sock.close()
         raise
     return sock
 
 
-async def far(
+async def dial_far(
     member: Member, tls: TlsContext | None, *, is_near: bool
 ) -> AsyncGenerator[socket.socket, None]:
     """Yield a connection to each address of a process in turn, until the caller takes one.

@@ -94,7 +94,7 @@ class Incarnation:
         self._note_missing()
         self.is_open.set()
 
-    def before(self) -> list[Member]:
+    def members_to_dial(self) -> list[Member]:
         """Return the members to dial: ranks 1 to below this one. Higher ranks dial this one."""
         return [member for rank, member in self.others.items() if 0 < rank < self.rank]
 
@@ -119,7 +119,7 @@ class Incarnation:
         self._missing.discard(rank)
         self._note_missing()
 
-    async def complete(self) -> None:
+    async def wait_until_complete(self) -> None:
         """Return when all edges are there, except the one to rank 0."""
         await self._is_complete.wait()
 
@@ -159,7 +159,7 @@ class Gathering:
         """Return the ranks that have not come."""
         return [rank for rank in range(self._size) if rank not in self.members]
 
-    async def full(self) -> None:
+    async def wait_until_full(self) -> None:
         """Return when all members have come."""
         while self.missing():
             self._changed.clear()
@@ -170,7 +170,7 @@ class Gathering:
         members = [self.members[rank].fields() for rank in range(self._size)]
         self._table.set_result({"members": members, "epoch": epoch})
 
-    async def met(self) -> None:
+    async def wait_until_met(self) -> None:
         """Return when all members have reported that they have all their edges.
 
         Raises:  ConnectionError if a member goes away before.
@@ -196,7 +196,7 @@ class Gathering:
         Raises:  RefusedError with the reason if the member does not belong here.
         """
         size = field(hello, "size", int)
-        member = Member.parsed(field(hello, "who", dict))
+        member = Member.parse(field(hello, "who", dict))
         if self._table.done():
             raise RefusedError("stale", "all members of that incarnation have come")
         if size != self._size:
@@ -220,23 +220,23 @@ class Gathering:
         self._changed.set()
         heard = asyncio.ensure_future(hear(sock))
         try:
-            await _unless(heard, self._table)
+            await _wait_unless(heard, self._table)
             if self.is_pair:  # the bytes after the table are the edge's
-                await _end(heard)
+                await _cancel(heard)
                 await say(sock, **self._table.result())
                 self._note_met(rank)
-                await _unless(None, self._begins)
+                await _wait_unless(None, self._begins)
                 return
             await say(sock, **self._table.result())
-            await _unless(
+            await _wait_unless(
                 self._begins, heard
             )  # `_begins` ends early only if the incarnation is given up
             heard.result()
             self._note_met(rank)
             heard = asyncio.ensure_future(hear(sock))  # only the end of the connection comes now
-            await _unless(heard, self._begins)
+            await _wait_unless(heard, self._begins)
         finally:
-            await _end(heard)
+            await _cancel(heard)
             self._leave(rank)
 
     def _note_met(self, rank: int) -> None:
@@ -251,12 +251,12 @@ class Gathering:
         self._changed.set()
 
 
-async def _end(task: asyncio.Future[Any]) -> None:
+async def _cancel(task: asyncio.Future[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def _unless(other: asyncio.Future[Any] | None, wanted: asyncio.Future[Any]) -> None:
+async def _wait_unless(other: asyncio.Future[Any] | None, wanted: asyncio.Future[Any]) -> None:
     """Wait for `wanted`.
 
     Raises:  ConnectionError if `other` ends first: a member has gone away, or the incarnation was

@@ -83,7 +83,7 @@ async def join(place: Place, plan: Plan, rendezvous: Rendezvous) -> Incarnation:
 
 async def _lead(place: Place, plan: Plan, rendezvous: Rendezvous) -> Incarnation:
     found = await rendezvous.get(plan.name)
-    epoch = max(Record.parsed(found).epoch if found else 0, plan.epoch_seen) + 1
+    epoch = max(Record.parse(found).epoch if found else 0, plan.epoch_seen) + 1
     leader = place.own(0, plan.ability)
     record = Record(plan.name, epoch, secrets.token_hex(16), secrets.token_bytes(32), leader)
     incarnation = Incarnation(record, 0, plan.transport)
@@ -92,13 +92,16 @@ async def _lead(place: Place, plan: Plan, rendezvous: Rendezvous) -> Incarnation
     try:
         await rendezvous.set(plan.name, record.encode())
         while gathering.missing():  # again if a member goes while the last one comes
-            await _first(gathering.full(), _superseded(place, plan, rendezvous, record, gathering))
+            await _wait_first(
+                gathering.wait_until_full(),
+                _watch_for_successor(place, plan, rendezvous, record, gathering),
+            )
         epoch = max(record.epoch, *(seen + 1 for seen in gathering.epochs_seen.values()), 1)
         place.open(incarnation, epoch, gathering.members)
         gathering.tell(epoch)
-        await gathering.met()
+        await gathering.wait_until_met()
         gathering.begin()
-        await incarnation.complete()
+        await incarnation.wait_until_complete()
         return incarnation
     except BaseException:
         gathering.end()
@@ -108,7 +111,7 @@ async def _lead(place: Place, plan: Plan, rendezvous: Rendezvous) -> Incarnation
         del place.incarnations[incarnation.id]
 
 
-async def _superseded(
+async def _watch_for_successor(
     place: Place, plan: Plan, rendezvous: Rendezvous, record: Record, gathering: Gathering
 ) -> None:
     """Raise StaleEpochError when another rank 0 has published an incarnation after ours."""
@@ -121,7 +124,7 @@ async def _superseded(
         if not found:  # the rendezvous has lost it, for example after a restart
             await rendezvous.set(plan.name, record.encode())
             continue
-        now = Record.parsed(found)
+        now = Record.parse(found)
         if now.incarnation != record.incarnation:
             raise StaleEpochError(
                 f"another rank 0 has begun epoch {now.epoch} of world {plan.name!r} after this "
@@ -135,22 +138,22 @@ async def _follow(place: Place, plan: Plan, rendezvous: Rendezvous) -> Incarnati
         trouble = getattr(rendezvous, "trouble", "")
         plan.obstacle = f"rank 0 has not come to the rendezvous{trouble}"
         return None
-    record = Record.parsed(found)
+    record = Record.parse(found)
     attempt = asyncio.ensure_future(_attempt(place, plan, record))
     try:
-        return await _first(attempt, _replaced(rendezvous, record))
+        return await _wait_first(attempt, _watch_for_new_leader(rendezvous, record))
     except BaseException:
         if not attempt.cancelled() and attempt.exception() is None:
             attempt.result().close()  # it began at the moment when it was given up
         raise
 
 
-async def _replaced(rendezvous: Rendezvous, record: Record) -> Incarnation:
+async def _watch_for_new_leader(rendezvous: Rendezvous, record: Record) -> Incarnation:
     """Raise ConnectionAbortedError when another rank 0 has come, for example after a frozen one."""
     while True:
         await asyncio.sleep(_LOOK_S)
         found = await rendezvous.get(record.name)
-        if found and Record.parsed(found).incarnation != record.incarnation:
+        if found and Record.parse(found).incarnation != record.incarnation:
             raise ConnectionAbortedError("rank 0 has come anew")
 
 
@@ -160,20 +163,22 @@ async def _attempt(place: Place, plan: Plan, record: Record) -> Incarnation:
     try:
         own = place.own(plan.rank, plan.ability).fields()
         hello = {"size": plan.size, "who": own, "epoch": plan.epoch_seen}
-        async with place.wired(incarnation, record.leader, "join", **hello) as wire:
+        async with place.dial_edge(incarnation, record.leader, "join", **hello) as wire:
             plan.obstacle = f"members other than rank 0 and {plan.rank} have not come"
             table = await hear(wire.sock, TABLE_BYTES_MAX)
-            members = [Member.parsed(each) for each in field(table, "members", list)]
+            members = [Member.parse(each) for each in field(table, "members", list)]
             epoch = field(table, "epoch", int)
             place.open(incarnation, epoch, {member.rank: member for member in members})
 
             async def meet() -> None:
-                await _all(*(_wire(place, incarnation, member) for member in incarnation.before()))
-                await incarnation.complete()
+                await _wait_all(
+                    *(_wire(place, incarnation, member) for member in incarnation.members_to_dial())
+                )
+                await incarnation.wait_until_complete()
                 await say(wire.sock, met=True)
 
             if len(members) > 2:  # in a world of two this is the only edge
-                await _all(meet(), hear(wire.sock))
+                await _wait_all(meet(), hear(wire.sock))
             incarnation.add_edge(0, wire)
         _check_unbroken(incarnation)
         return incarnation
@@ -185,7 +190,7 @@ async def _attempt(place: Place, plan: Plan, record: Record) -> Incarnation:
 
 
 async def _wire(place: Place, incarnation: Incarnation, member: Member) -> None:
-    async with place.wired(incarnation, member, "edge") as wire:
+    async with place.dial_edge(incarnation, member, "edge") as wire:
         incarnation.add_edge(member.rank, wire)
 
 
@@ -195,26 +200,26 @@ def _check_unbroken(incarnation: Incarnation) -> None:
         raise ConnectionAbortedError(f"a member was lost while all met: {end[2]}")
 
 
-async def _all(*work: Coroutine[Any, Any, Any]) -> None:
+async def _wait_all(*work: Coroutine[Any, Any, Any]) -> None:
     """Do all of the work at once. The first failure ends the rest, and is raised."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         await asyncio.gather(*tasks)
     finally:
-        await _end(tasks)
+        await _cancel(tasks)
 
 
-async def _first(*work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
+async def _wait_first(*work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
     """Do all of the work at once. The first to end cancels the rest; returns its result."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return next(iter(done)).result()
     finally:
-        await _end(tasks)
+        await _cancel(tasks)
 
 
-async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
+async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

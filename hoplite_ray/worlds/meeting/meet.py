@@ -26,9 +26,9 @@ from hoplite_ray.worlds.meeting.rendezvous import (
     ClosedRendezvous,
     DistantBoard,
     Rendezvous,
+    find_ray_rendezvous,
     own_address,
-    parsed_address,
-    rays,
+    parse_address,
 )
 from hoplite_ray.worlds.meeting.secrecy import Secrecy
 
@@ -153,12 +153,12 @@ class Meet:
         """Return the rendezvous, and put it into `own` if this loop must close it."""
         if meet_at is None:
             plan.obstacle = "Ray does not answer"
-            of_ray = await asyncio.wrap_future(begin(rays, "hoplite-look-up"))
+            of_ray = await asyncio.wrap_future(begin(find_ray_rendezvous, "hoplite-look-up"))
             own.append(of_ray)
             return of_ray
         if not isinstance(meet_at, str):
             return meet_at
-        address = parsed_address(meet_at)
+        address = parse_address(meet_at)
         if plan.rank > 0:
             return DistantBoard(address, self.place.tls)
         board = self._boards.use(address)

@@ -41,7 +41,7 @@ class Member:
     ability: Ability
 
     @classmethod
-    def parsed(cls, fields: dict[str, Any]) -> Member:
+    def parse(cls, fields: dict[str, Any]) -> Member:
         """Read a member of a frame. Raises RefusedError for a value that is none."""
         addresses = field(fields, "addresses", list)
         try:
@@ -53,7 +53,7 @@ class Member:
             field(fields, "uuid", str),
             reached,
             field(fields, "machine", str),
-            Ability.parsed(field(fields, "ability", dict)),
+            Ability.parse(field(fields, "ability", dict)),
         )
 
     def fields(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Record:
         ).encode()
 
     @classmethod
-    def parsed(cls, value: bytes) -> Record:
+    def parse(cls, value: bytes) -> Record:
         """Read a record. Raises WorldError for bytes that are none."""
         try:
             fields = json.loads(value)
@@ -103,7 +103,7 @@ class Record:
                 field(fields, "epoch", int),
                 field(fields, "life", str),
                 bytes.fromhex(field(fields, "token", str)),
-                Member.parsed(field(fields, "leader", dict)),
+                Member.parse(field(fields, "leader", dict)),
             )
         except (ValueError, TypeError, AttributeError, RefusedError) as error:
             raise WorldError(

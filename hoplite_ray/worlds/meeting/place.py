@@ -25,12 +25,12 @@ from hoplite_ray.worlds.gpu.ability import Ability
 from hoplite_ray.worlds.handshake.errors import RefusedError
 from hoplite_ray.worlds.handshake.frames import HANDSHAKE_S, field, hear, say
 from hoplite_ray.worlds.handshake.introductions import introduce, welcome
-from hoplite_ray.worlds.handshake.tls import taken
+from hoplite_ray.worlds.handshake.tls import take_over
 from hoplite_ray.worlds.lending.borrower import Borrower
 from hoplite_ray.worlds.lending.lender import Lender
 from hoplite_ray.worlds.lending.loans import Loans
 from hoplite_ray.worlds.lending.memory import give_memory, take_memory
-from hoplite_ray.worlds.meeting.doors import Doors, far, near
+from hoplite_ray.worlds.meeting.doors import Doors, dial_far, dial_near
 from hoplite_ray.worlds.meeting.incarnation import Gathering, Incarnation, Wire
 from hoplite_ray.worlds.meeting.members import Member, machine_id
 from hoplite_ray.worlds.meeting.watches import Watch, Watches
@@ -88,9 +88,9 @@ class Place:
         peers = {rank: member.uuid for rank, member in incarnation.others.items()}
 
         async def dial(rank: int) -> socket.socket:
-            with await near(incarnation.others[rank]) as sock:
+            with await dial_near(incarnation.others[rank]) as sock:
                 await self._introduce(sock, incarnation, "memory", to=peers[rank])
-                return taken(sock)
+                return take_over(sock)
 
         return Loans(self.lender, self.borrower, incarnation.edges.number, peers, dial)
 
@@ -103,7 +103,7 @@ class Place:
     # ---- dialled by this process
 
     @contextlib.asynccontextmanager
-    async def dialled(
+    async def dial_tcp(
         self, incarnation: Incarnation, member: Member, kind: str, **fields: Any
     ) -> AsyncIterator[tuple[socket.socket, dict[str, Any]]]:
         """Connect to a member by TCP, with both proofs; yields the connection and its answer.
@@ -111,7 +111,7 @@ class Place:
         Raises:  RefusedError if the member refuses; ConnectionError if it is not there.
         """
         refused: RefusedError | None = None
-        addresses = far(member, self.tls, is_near=member.machine == self.machine)
+        addresses = dial_far(member, self.tls, is_near=member.machine == self.machine)
         async with contextlib.aclosing(addresses):
             async for sock in addresses:
                 with sock:
@@ -130,7 +130,7 @@ class Place:
         raise refused or ConnectionRefusedError(f"no answer of {where}")
 
     @contextlib.asynccontextmanager
-    async def wired(
+    async def dial_edge(
         self, incarnation: Incarnation, member: Member, kind: str, **fields: Any
     ) -> AsyncIterator[Wire]:
         """Connect to a member by a connection that can be an edge, by a transport that both have.
@@ -160,7 +160,7 @@ class Place:
         hello = {"watch": watch.name, "fresh": watch.is_fresh, "to": member.uuid, **fields}
         if incarnation.transport != "tcp" and member.machine == self.machine:
             try:
-                sock = await near(member)
+                sock = await dial_near(member)
             except OSError as error:
                 self._refuse_far(incarnation, member, str(error))
             else:
@@ -168,12 +168,12 @@ class Place:
                     await self._introduce(sock, incarnation, kind, memory=True, **hello)
                     number = await asyncio.shield(watch.number)
                     memory = give_memory(sock)
-                    return Wire(taken(sock), number, memory, is_first=True)
+                    return Wire(take_over(sock), number, memory, is_first=True)
         else:
             self._refuse_far(incarnation, member, "it is on another machine")
-        async with self.dialled(incarnation, member, kind, memory=False, **hello) as (sock, _):
+        async with self.dial_tcp(incarnation, member, kind, memory=False, **hello) as (sock, _):
             number = await asyncio.shield(watch.number)
-            return Wire(taken(sock), number, -1, is_first=True)
+            return Wire(take_over(sock), number, -1, is_first=True)
 
     def _refuse_far(self, incarnation: Incarnation, member: Member, why: str) -> None:
         if incarnation.transport == "shared_memory":
@@ -187,12 +187,12 @@ class Place:
     ) -> socket.socket:
         if member.machine == self.machine:
             with contextlib.suppress(OSError):
-                with await near(member) as sock:
+                with await dial_near(member) as sock:
                     await self._introduce(sock, incarnation, "watch", watch=name, to=member.uuid)
-                    return taken(sock)
+                    return take_over(sock)
         to = member.uuid
-        async with self.dialled(incarnation, member, "watch", watch=name, to=to) as (sock, _):
-            return taken(sock)
+        async with self.dial_tcp(incarnation, member, "watch", watch=name, to=to) as (sock, _):
+            return take_over(sock)
 
     async def _introduce(
         self, sock: socket.socket, incarnation: Incarnation, kind: str, **fields: Any
@@ -246,7 +246,7 @@ class Place:
         rank = field(hello, "rank", int)
         member = gathering.check(rank, hello)
         async with asyncio.timeout(HANDSHAKE_S):
-            wire = await self._taken_wire(incarnation, rank, hello, sock)
+            wire = await self._take_wire(incarnation, rank, hello, sock)
         with wire:
             gathering.check(rank, hello)  # again: it may have changed
             await gathering.seat(wire.sock, member, field(hello, "epoch", int))
@@ -263,14 +263,14 @@ class Place:
                 incarnation.is_open.wait()
             )  # rank 0 may tell the dialler before it tells this process
             incarnation.expect(rank, field(hello, "uuid", str), _transport(hello))
-            wire = await self._taken_wire(incarnation, rank, hello, sock)
+            wire = await self._take_wire(incarnation, rank, hello, sock)
         with wire:
             incarnation.expect(
                 rank, field(hello, "uuid", str), _transport(hello)
             )  # again: it may have changed
             incarnation.add_edge(rank, wire)
 
-    async def _taken_wire(
+    async def _take_wire(
         self, incarnation: Incarnation, rank: int, hello: dict[str, Any], sock: socket.socket
     ) -> Wire:
         incarnation.check_transport(rank, _transport(hello))
@@ -282,7 +282,7 @@ class Place:
         incarnation.exits.callback(self.watches.release, watch)
         await say(sock, ok=True)
         memory = await take_memory(sock) if field(hello, "memory", bool) else -1
-        return Wire(taken(sock), watch.number.result(), memory, is_first=False)
+        return Wire(take_over(sock), watch.number.result(), memory, is_first=False)
 
 
 def _transport(hello: dict[str, Any]) -> str:

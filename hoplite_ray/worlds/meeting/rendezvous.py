@@ -205,7 +205,7 @@ class DistantBoard:
             return None
 
 
-def parsed_address(text: str) -> Address:
+def parse_address(text: str) -> Address:
     """Split "tcp://ADDRESS:PORT".
 
     Raises:  InvalidArgumentError for any other text.
@@ -230,40 +230,40 @@ def own_address(meet_at: Rendezvous | str | None) -> str:
     Raises:  OSError if there is no route to the address, or its name is unknown.
     """
     if isinstance(meet_at, str):
-        name, port = parsed_address(meet_at)
-        own = _way_to(name, port)
+        name, port = parse_address(meet_at)
+        own = _find_route(name, port)
         if name not in _UNSPECIFIED:
             return own
-    if ray_runs():
+    if is_ray_running():
         from hoplite_ray.plugin import seams
 
         if not seams.is_client():
             return seams.node_address()
     for anywhere in _ANYWHERE:
         with suppress(OSError):
-            return _way_to(anywhere, 53)
+            return _find_route(anywhere, 53)
     return own_addresses()[0]  # the machine has no default route
 
 
-def _way_to(name: str, port: int) -> str:
+def _find_route(name: str, port: int) -> str:
     family = socket.AF_INET6 if ":" in name else socket.AF_INET  # the family that a board uses
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((name, port))
         return str(probe.getsockname()[0])
 
 
-def ray_runs() -> bool:
+def is_ray_running() -> bool:
     """Return True if this process is connected to Ray."""
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
 
 
-def rays() -> ClosedRendezvous:
+def find_ray_rendezvous() -> ClosedRendezvous:
     """Return the rendezvous of Ray's cluster, in a process that is connected to Ray.
 
     Raises:  WorldError that names the other ways, in a process that is not.
     """
-    if not ray_runs():
+    if not is_ray_running():
         raise WorldError(
             'join needs to know where members meet: give rendezvous="tcp://ADDRESS:PORT", or an '
             "object with async set and get, or call ray.init() first"

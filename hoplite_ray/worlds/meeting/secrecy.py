@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hoplite_ray._native import TlsContext
 from hoplite_ray.config import Config
-from hoplite_ray.worlds.meeting.rendezvous import ray_runs
+from hoplite_ray.worlds.meeting.rendezvous import is_ray_running
 
 
 class Secrecy:
@@ -39,7 +39,7 @@ def needs_encryption() -> bool:
     """
     if Config.from_environment().data_tls == "on":
         return True
-    if not ray_runs():
+    if not is_ray_running():
         return False
     from hoplite_ray.plugin import flag, seams, start
 

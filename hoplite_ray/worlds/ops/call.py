@@ -34,7 +34,7 @@ _OPERATIONS = {
 }
 
 
-def _number(name: str, op: str = "sum", root: int = 0) -> int:
+def _number_call(name: str, op: str = "sum", root: int = 0) -> int:
     return _OPERATIONS[name] + 8 * list(OPS).index(op) + 32 * (root % 8)
 
 
@@ -49,7 +49,7 @@ class Call:
         self._world = world
         self._name = name
         self._dtype = dtype
-        self._number = _number(name, op, root)
+        self._number = _number_call(name, op, root)
         self._begun: list[WorldOperation | None] = []
         self._round = 0  # drawn when it is this call's turn
         self._turn, self._before = world.queue_turn()
@@ -57,7 +57,7 @@ class Call:
     def send(self, to: int, part: Flat) -> WorldOperation | None:
         """Begin to send a part."""
         operation = self._world.edges.send(
-            to, self._round, self._number, self._dtype, part.shape, _bytes(part)
+            to, self._round, self._number, self._dtype, part.shape, _view_bytes(part)
         )
         self._begun.append(operation)
         return operation
@@ -65,7 +65,7 @@ class Call:
     def receive(self, source: int, part: Flat) -> WorldOperation | None:
         """Begin to receive a part."""
         operation = self._world.edges.receive(
-            source, self._round, self._number, self._dtype, _bytes(part)
+            source, self._round, self._number, self._dtype, _view_bytes(part)
         )
         self._begun.append(operation)
         return operation
@@ -135,6 +135,6 @@ class Call:
                 operation.cancel()
 
 
-def _bytes(part: Flat) -> Any:
+def _view_bytes(part: Flat) -> Any:
     """Return the part's memory as a buffer, also of dtypes that numpy does not export."""
     return part.view(np.uint8)

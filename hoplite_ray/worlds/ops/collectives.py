@@ -12,22 +12,22 @@ from hoplite_ray.errors import (
     WrongTypeError,
 )
 from hoplite_ray.worlds.core.arrays import Lent, to_fill, to_send
-from hoplite_ray.worlds.core.checks import whole
+from hoplite_ray.worlds.core.checks import check_whole
 from hoplite_ray.worlds.core.waiting import Waits
 from hoplite_ray.worlds.gpu.arrays import OnGpu, empty_like, is_on_gpu
 from hoplite_ray.worlds.gpu.nccl import check_fold
 from hoplite_ray.worlds.ops import schedules
 from hoplite_ray.worlds.ops.call import Call
 from hoplite_ray.worlds.ops.membership import Membership
-from hoplite_ray.worlds.ops.transfers import collective, offered
+from hoplite_ray.worlds.ops.transfers import mark_offer, plan_collective
 
 
 def broadcast(world: Membership, array: Any, src: int, timeout_s: float | None) -> Waits[Any]:
     """Like `World.broadcast`."""
-    src = _root(world, "src", src)
+    src = _check_root(world, "src", src)
     if is_on_gpu(array):
         on_gpu = world.gpu.lend(array, is_filled=world.rank != src)
-        yield from _on_gpu(world, "broadcast", [on_gpu], [on_gpu], timeout_s, root=src)
+        yield from _run_on_gpu(world, "broadcast", [on_gpu], [on_gpu], timeout_s, root=src)
         return array
     lent = to_send(array) if world.rank == src else to_fill(array)
     call = Call(world, "broadcast", lent.dtype, root=src)
@@ -39,7 +39,7 @@ def all_reduce(world: Membership, array: Any, op: str, timeout_s: float | None) 
     """Like `World.all_reduce`."""
     if is_on_gpu(array):
         on_gpu = world.gpu.lend(array, is_filled=True)
-        yield from _on_gpu(world, "all_reduce", [on_gpu], [on_gpu], timeout_s, op=op)
+        yield from _run_on_gpu(world, "all_reduce", [on_gpu], [on_gpu], timeout_s, op=op)
         return array
     lent = to_fill(array)
     schedules.check_fold(op, lent)
@@ -50,10 +50,10 @@ def all_reduce(world: Membership, array: Any, op: str, timeout_s: float | None) 
 
 def reduce(world: Membership, array: Any, dst: int, op: str, timeout_s: float | None) -> Waits[Any]:
     """Like `World.reduce`."""
-    dst = _root(world, "dst", dst)
+    dst = _check_root(world, "dst", dst)
     if is_on_gpu(array):
         on_gpu = world.gpu.lend(array, is_filled=world.rank == dst)
-        yield from _on_gpu(world, "reduce", [on_gpu], [on_gpu], timeout_s, op=op, root=dst)
+        yield from _run_on_gpu(world, "reduce", [on_gpu], [on_gpu], timeout_s, op=op, root=dst)
         return array
     lent = to_fill(array) if world.rank == dst else to_send(array)
     schedules.check_fold(op, lent)
@@ -67,11 +67,11 @@ def all_gather(
 ) -> Waits[list[Any]]:
     """Like `World.all_gather`."""
     if is_on_gpu(array):
-        made, sources, targets = _gpu_outputs(world, array, out)
-        yield from _on_gpu(world, "all_gather", sources, targets, timeout_s)
+        made, sources, targets = _lend_gpu_outputs(world, array, out)
+        yield from _run_on_gpu(world, "all_gather", sources, targets, timeout_s)
         return made
     lent = to_send(array)
-    given, into = _outputs(world, lent, out)
+    given, into = _lend_outputs(world, lent, out)
     call = Call(world, "all_gather", lent.dtype)
     yield from call.run(schedules.all_gather(call, lent, into), timeout_s)
     return given
@@ -81,17 +81,17 @@ def gather(
     world: Membership, array: Any, dst: int, out: Sequence[Any] | None, timeout_s: float | None
 ) -> Waits[list[Any] | None]:
     """Like `World.gather`."""
-    dst = _root(world, "dst", dst)
+    dst = _check_root(world, "dst", dst)
     if is_on_gpu(array):
         if world.rank == dst:
-            made, sources, targets = _gpu_outputs(world, array, out)
-            yield from _on_gpu(world, "gather", sources, targets, timeout_s, root=dst)
+            made, sources, targets = _lend_gpu_outputs(world, array, out)
+            yield from _run_on_gpu(world, "gather", sources, targets, timeout_s, root=dst)
             return made
         sources = [world.gpu.lend(array, is_filled=False)]
-        yield from _on_gpu(world, "gather", sources, [], timeout_s, root=dst)
+        yield from _run_on_gpu(world, "gather", sources, [], timeout_s, root=dst)
         return None
     lent = to_send(array)
-    given, into = _outputs(world, lent, out) if world.rank == dst else (None, [])
+    given, into = _lend_outputs(world, lent, out) if world.rank == dst else (None, [])
     call = Call(world, "gather", lent.dtype, root=dst)
     yield from call.run(schedules.gather(call, lent, into, dst), timeout_s)
     return given
@@ -101,9 +101,9 @@ def scatter(
     world: Membership, arrays: Sequence[Any] | None, src: int, into: Any, timeout_s: float | None
 ) -> Waits[Any]:
     """Like `World.scatter`."""
-    src = _root(world, "src", src)
+    src = _check_root(world, "src", src)
     lents: list[Lent] = []
-    given = _one_for_each(world, arrays) if world.rank == src else []
+    given = _check_one_for_each(world, arrays) if world.rank == src else []
     if is_on_gpu(into) or (given and is_on_gpu(given[src])):
         return (yield from _scatter_on_gpu(world, given, src, into, timeout_s))
     if world.rank == src:
@@ -121,7 +121,7 @@ def scatter(
     return into
 
 
-def _one_for_each(world: Membership, arrays: Any) -> list[Any]:
+def _check_one_for_each(world: Membership, arrays: Any) -> list[Any]:
     try:
         given = [] if arrays is None else list(arrays)
     except TypeError as error:
@@ -144,7 +144,7 @@ def _scatter_on_gpu(
         into = empty_like(arrays[src], 1)[0] if into is None else into
     target = world.gpu.lend(into, is_filled=True)
     _check_gpu_alike([*sources, target])
-    yield from _on_gpu(world, "scatter", sources, [target], timeout_s, root=src)
+    yield from _run_on_gpu(world, "scatter", sources, [target], timeout_s, root=src)
     return into
 
 
@@ -154,7 +154,7 @@ def barrier(world: Membership, timeout_s: float | None) -> Waits[None]:
     yield from call.run(schedules.barrier(call), timeout_s)
 
 
-def _on_gpu(
+def _run_on_gpu(
     world: Membership,
     name: str,
     sources: Sequence[OnGpu],
@@ -166,13 +166,13 @@ def _on_gpu(
 ) -> Waits[None]:
     if op is not None:
         check_fold(op, (*sources, *targets)[0])
-    dtype = offered((*sources, *targets)[0].dtype)
+    dtype = mark_offer((*sources, *targets)[0].dtype)
     call = Call(world, name, dtype, op or "sum", root)
-    steps = collective(call, world.gpu, name, sources, targets, root=root, op=op)
+    steps = plan_collective(call, world.gpu, name, sources, targets, root=root, op=op)
     yield from call.run(steps, timeout_s)
 
 
-def _gpu_outputs(
+def _lend_gpu_outputs(
     world: Membership, array: Any, out: Sequence[Any] | None
 ) -> tuple[list[Any], list[OnGpu], list[OnGpu]]:
     lent = world.gpu.lend(array, is_filled=False)
@@ -193,7 +193,7 @@ def _check_gpu_alike(arrays: Sequence[OnGpu]) -> None:
             )
 
 
-def _outputs(
+def _lend_outputs(
     world: Membership, lent: Lent, out: Sequence[Any] | None
 ) -> tuple[list[Any], list[Lent]]:
     if out is None:
@@ -214,8 +214,8 @@ def _check_alike(into: Sequence[Lent], like: Lent) -> None:
             )
 
 
-def _root(world: Membership, what: str, rank: Any) -> int:
-    root = whole(what, rank)
+def _check_root(world: Membership, what: str, rank: Any) -> int:
+    root = check_whole(what, rank)
     if not 0 <= root < world.size:
         raise InvalidArgumentError(
             f"{what}={root} is no rank of {world}, which has ranks 0 to {world.size - 1}"

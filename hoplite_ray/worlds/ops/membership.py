@@ -15,7 +15,7 @@ from hoplite_ray.errors import (
     WorldBrokenError,
     WorldTimeoutError,
 )
-from hoplite_ray.worlds.core.checks import whole
+from hoplite_ray.worlds.core.checks import check_whole
 from hoplite_ray.worlds.core.events import Cause, WorldEvent
 from hoplite_ray.worlds.core.sending import Sendings
 from hoplite_ray.worlds.core.waiting import BROKEN, DONE, PENDING, Turn, Waits
@@ -85,7 +85,7 @@ class Membership:
 
         Raises:  WrongTypeError or InvalidArgumentError for a value that is none.
         """
-        number: int = rank if type(rank) is int else whole(what, rank)
+        number: int = rank if type(rank) is int else check_whole(what, rank)
         if number not in self.transports:
             raise InvalidArgumentError(
                 f"{what}={number} is no other rank of {self}, which has 0 to {self.size - 1}; this "

@@ -10,7 +10,7 @@ import numpy as np
 
 from hoplite_ray._native import WorldOperation
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.worlds.core.arrays import fresh, to_fill, to_send
+from hoplite_ray.worlds.core.arrays import to_fill, to_send, view_message
 from hoplite_ray.worlds.core.checks import check_timeout
 from hoplite_ray.worlds.core.waiting import Deadline, Waits, loop_waiter
 from hoplite_ray.worlds.gpu.arrays import is_on_gpu
@@ -173,7 +173,7 @@ class Messages:
             return self._world.loans.notice(received, src)
         if is_offer(received.dtype):
             return Offer(received.dtype, received.shape, received)
-        return fresh(received, received.dtype, received.shape)
+        return view_message(received, received.dtype, received.shape)
 
     def _open(self, message: Message, src: int) -> Array | Offer:
         """Return the array that a notice is of; other messages stay as they are."""

@@ -51,7 +51,7 @@ class Offer:
         return f"{self.dtype}{list(self.shape)} ({self.size_bytes} B) on its GPU"
 
 
-def offered(dtype: str) -> str:
+def mark_offer(dtype: str) -> str:
     """Return the dtype of the messages by which members agree on arrays of `dtype`."""
     return dtype + _MARK
 
@@ -115,7 +115,7 @@ def send(world: Membership, array: Any, dst: int, timeout_s: float | None) -> Wa
 def _send(world: Membership, talk: _Talk, lent: OnGpu, dst: int) -> Waits[None]:
     number = world.gpu.next_offer(dst)
     said = np.array([number, lent.size_bytes], np.uint64)
-    yield from talk.wait(world.edges.send(dst, 0, _SEND, offered(lent.dtype), lent.shape, said))
+    yield from talk.wait(world.edges.send(dst, 0, _SEND, mark_offer(lent.dtype), lent.shape, said))
     if lent.size_bytes == 0:
         return
     yield from _transfer(world, talk, "send", lent, dst, number)
@@ -161,7 +161,7 @@ def _transfer(
     yield from talk.wait(operation)
 
 
-def collective(
+def plan_collective(
     call: Call,
     gpu: Gpu,
     kind: str,
