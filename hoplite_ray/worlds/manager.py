@@ -81,13 +81,11 @@ class WorldManager:
         self._meet: Meet | None = None
         self._is_closed = False
         self._worlds: dict[str, World] = {}
-        self._numbers: dict[
-            int, World
-        ] = {}  # the worlds that have something to release, by their native number
+        # The worlds that have something to release, by their native number.
+        self._numbers: dict[int, World] = {}
         self._epochs: dict[str, int] = {}  # the last epoch of each name, the latest last
-        self._broken: dict[
-            str, None
-        ] = {}  # the names of broken worlds that are over, the latest last
+        # The names of broken worlds that are over, the latest last.
+        self._broken: dict[str, None] = {}
         self._joining: dict[str, _Joining] = {}
         self._leaving: set[Future[None]] = set()
         self._streams: WeakKeyDictionary[EventStream, World | None] = WeakKeyDictionary()

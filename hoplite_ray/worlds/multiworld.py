@@ -70,7 +70,7 @@ class WorldCalls:
 
 
 def _op(op: Any) -> str:
-    """Return our word for "sum", "prod", ReduceOp.SUM or ReduceOp.PRODUCT."""
+    """Return this package's word for "sum", "prod", ReduceOp.SUM or ReduceOp.PRODUCT."""
     word = str(op).rpartition(".")[2].lower()
     found = _OPS.get(word, word if word in _OPS.values() else None)
     if found is None:

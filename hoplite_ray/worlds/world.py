@@ -191,7 +191,7 @@ class World:
     async def reduce(
         self, array: Any, *, dst: int, op: str = "sum", timeout_s: float | None = None
     ) -> Any:
-        """Fold all members' arrays into the one of `dst`, in place; the others' stay."""
+        """Fold all members' arrays into the one of `dst`, in place; the other arrays stay."""
         return await run_async(
             collectives.reduce(self.membership.usable(), array, dst, op, timeout_s)
         )

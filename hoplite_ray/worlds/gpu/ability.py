@@ -1,4 +1,4 @@
-"""What a process has for arrays on GPUs, as the members of a new world exchange it."""
+"""The ability of a process to carry arrays on GPUs, as the members of a new world exchange it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hoplite_ray.worlds.handshake.frames import field
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """What a member has for arrays on GPUs.
+    """The ability of a member to carry arrays on GPUs.
 
     code:       the code of its NCCL release.
     lacks:      why it has no NCCL; empty if it has it.

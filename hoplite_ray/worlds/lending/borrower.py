@@ -28,13 +28,12 @@ _ENDED_MAX = 2000  # loans that have ended, in one frame; the rest waits for the
 
 @dataclass(eq=False)
 class _Lent:
-    """What one process has lent to this one."""
+    """The slabs that one process has lent to this one, mapped by number."""
 
     mapped: dict[int, mmap.mmap] = field(default_factory=dict)
-    ended: list[int] = field(default_factory=list)  # loans; to be told
-    spoilt: list[int] = field(
-        default_factory=list
-    )  # given up by the lender; unread notices may still be of them
+    ended: list[int] = field(default_factory=list)  # loans that are to be reported
+    # Slabs that the lender has given up; unread notices may still be of them.
+    spoilt: list[int] = field(default_factory=list)
     came: int = 0  # slabs that have come and were not confirmed
     has_news: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False

@@ -1,4 +1,4 @@
-"""The slabs of this process: memory that others of this machine may map and read."""
+"""The slabs of this process: memory that processes of this machine may map and read."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Lender:
         self._dropped: deque[tuple[int, _Slab]] = deque()  # by the finalizers of arrays
 
     def alloc(self, shape: Sequence[int] | int, dtype: Any) -> Array:
-        """Return an array whose elements are undefined, as `numpy.empty`.
+        """Return an array whose elements are undefined, like `numpy.empty`.
 
         Raises:  WrongTypeError for objects; WorldError if there is no memory.
         """

@@ -1,4 +1,4 @@
-"""What `join` is called with, checked: an error names what is wrong and what to give instead."""
+"""Checks of the arguments of `join`: an error names what is wrong and what to give instead."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Wire:
 class Incarnation:
     """One incarnation at this member: its edges once all members are known, and what to release.
 
-    Of the event loop of meetings. `exits` has what `close` releases. `gathering` is rank 0's.
+    Only the event loop of meetings uses it. `exits` has what `close` releases.
     """
 
     def __init__(self, record: Record, rank: int, transport: str) -> None:

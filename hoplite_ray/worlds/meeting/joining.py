@@ -114,7 +114,7 @@ async def _lead(place: Place, plan: Plan, rendezvous: Rendezvous) -> Incarnation
 async def _watch_for_successor(
     place: Place, plan: Plan, rendezvous: Rendezvous, record: Record, gathering: Gathering
 ) -> None:
-    """Raise StaleEpochError when another rank 0 has published an incarnation after ours."""
+    """Raise StaleEpochError when another rank 0 has published a later incarnation."""
     while True:
         missing = ", ".join(map(str, gathering.missing()[:_NAMED_MAX]))
         trouble = getattr(rendezvous, "trouble", "") or place.trouble

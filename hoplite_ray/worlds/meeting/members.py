@@ -73,7 +73,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What rank 0 publishes: an incarnation, the secret of its members, and how to reach rank 0."""
+    """The record that rank 0 publishes: an incarnation, its members' secret, and rank 0 itself."""
 
     name: str
     epoch: int

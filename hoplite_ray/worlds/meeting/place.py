@@ -39,7 +39,7 @@ _WATCHES_TRIED_MAX = 3
 
 
 class Place:
-    """One manager, as other processes reach it. Of the event loop of meetings.
+    """One manager, as other processes reach it. Only the event loop of meetings uses it.
 
     `incarnations` has those that are being joined, by id; `tls` is None where edges are plain.
     """

@@ -1,4 +1,4 @@
-"""Whether connections to other machines must be encrypted, and the TLS files for that.
+"""Secrecy: whether connections to other machines must be encrypted, and the TLS files for that.
 
 An edge in shared memory is never encrypted. Where data_tls is on, every connection to another
 machine begins with TLS.

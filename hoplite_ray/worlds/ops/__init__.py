@@ -1,4 +1,4 @@
-"""What a member does in a world: messages, collectives, gifts and transfers between GPUs.
+"""The operations of a member: messages, collectives, gifts and transfers between GPUs.
 
 Every operation takes a `Membership`, and is a generator that yields what to wait for, so that the
 awaitable and the blocking twin of a call are one piece of code. The room may use all rooms below

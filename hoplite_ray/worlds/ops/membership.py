@@ -65,7 +65,10 @@ class Membership:
     # ---- checks
 
     def check_usable(self) -> None:
-        """Raise UnusableAfterForkError in a forked child, which would write between our bytes."""
+        """Raise UnusableAfterForkError in a forked child.
+
+        The child would write between the bytes of its parent.
+        """
         if os.getpid() != self._pid:
             raise UnusableAfterForkError(
                 f"{self} was joined by this process's parent; join worlds after the fork, with a "
