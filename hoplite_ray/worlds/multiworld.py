@@ -6,26 +6,21 @@ Source: github.com/cisco-open/pymultiworld, whose WorldCommunicator has these si
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.worlds.events import State
-from hoplite_ray.worlds.world import World
+
+if TYPE_CHECKING:
+    from hoplite_ray.worlds.manager import WorldManager
 
 _OPS = {"sum": "sum", "product": "prod", "min": "min", "max": "max"}
-
-
-class Worlds(Protocol):
-    """An object that finds a world by its name."""
-
-    def world(self, world: World | str) -> World:
-        """Return the world of this name."""
 
 
 class WorldCalls:
     """The operations of all worlds of a manager."""
 
-    def __init__(self, worlds: Worlds) -> None:
+    def __init__(self, worlds: WorldManager) -> None:
         self._worlds = worlds
 
     def is_broken(self, world_name: str) -> bool:
