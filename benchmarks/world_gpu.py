@@ -30,7 +30,7 @@ from world_death import KILL_MEDIAN_S, KILL_P95_S, LIMIT_S, Row, tell
 from world_gpu_member import WHAT, Ended, GpuMember, equip, free_bytes
 from worlds import free_address
 
-from hoplite_ray.worlds import nccl
+from hoplite_ray.worlds.gpu import nccl
 
 GB = 10**9
 STAND_IN = Path(__file__).parents[1] / "build/editable/libfake_nccl.so"

@@ -32,16 +32,11 @@ from hoplite_ray.serve.frames import Message, framed, unframed
 from hoplite_ray.serve.handles import Lender, borrowed
 from hoplite_ray.serve.managers import manager, node_address, secrecy
 from hoplite_ray.worlds import Cause, World
-from hoplite_ray.worlds.introductions import (
-    STRANGERS_MAX,
-    Acceptor,
-    RefusedError,
-    connected,
-    field,
-    hear,
-    say,
-)
-from hoplite_ray.worlds.waiting import Waits, Wanted, run_async
+from hoplite_ray.worlds.core.waiting import Waits, Wanted, run_async
+from hoplite_ray.worlds.handshake.acceptor import STRANGERS_MAX, Acceptor
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.handshake.frames import field, hear, say
+from hoplite_ray.worlds.handshake.tls import connected
 
 logger = logging.getLogger("hoplite_ray.serve")
 
@@ -206,12 +201,8 @@ class Edge:
 
     def _sent(self, frame: np.ndarray[Any, Any], arrays: Sequence[Any]) -> Waits[None]:
         """Send a frame, and the arrays on the GPU that follow it."""
-        if frame.nbytes >= _ALLOC_BYTES_MIN and self.world.loans.is_ours(frame):
-            yield from self.world.give_away(frame, self._peer, None)
-        elif (operation := self.world.begin_send(frame, self._peer, None)) is not None:
-            yield from self.world.finish(operation, None, "send")
-        for array in arrays:
-            yield from self.world.send_from_gpu(array, self._peer, None)
+        for array in (frame, *arrays):
+            yield from self.world.messages.send(array, self._peer, None)
 
     async def _finish_send(self, steps: Waits[None], wanted: Wanted) -> None:
         try:
@@ -253,7 +244,7 @@ class Edge:
 
     def _listen(self) -> None:
         try:
-            self._heard = self.world.hear(self._peer, self._came)
+            self._heard = self.world.messages.receive_by_callback(self._peer, self._came)
         except Exception as error:
             self._hear_failure(error, "nothing that comes by it can be had")
 

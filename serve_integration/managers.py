@@ -7,7 +7,7 @@ import threading
 import ray
 
 from hoplite_ray.worlds import WorldManager
-from hoplite_ray.worlds.secrecy import Secrecy
+from hoplite_ray.worlds.meeting.secrecy import Secrecy
 
 secrecy = Secrecy()  # of all connections between this replica and others
 _making = threading.Lock()

@@ -28,7 +28,7 @@ from hoplite_ray.serve.failures import said
 from hoplite_ray.serve.handoff import StoredLostError
 from hoplite_ray.serve.query import Merged, Query
 from hoplite_ray.serve.seams import begin_routing
-from hoplite_ray.worlds.introductions import RefusedError
+from hoplite_ray.worlds.handshake.errors import RefusedError
 
 logger = logging.getLogger("hoplite_ray.serve")
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log

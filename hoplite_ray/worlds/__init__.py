@@ -1,11 +1,14 @@
-"""Worlds: a few processes that send each other arrays, each world a fault domain of its own.
+"""Worlds: a few processes that send each other arrays; each world is a fault domain of its own.
 
     world = await worlds.manager().join("edge", rank=0, size=2, rendezvous="tcp://10.0.0.5:29500")
     await world.send(array, dst=1)
 
-A member that dies ends the worlds that it is in, for all their members and at once; other worlds
-lose nothing. A world is joined again by its name: that is its next epoch. Needs no Ray and no node.
+A member that dies ends its worlds at once, for all their members; other worlds lose nothing. A
+world is joined again by its name, which is its next epoch. Worlds need no Ray and no node.
 Source: MultiWorld; docs/worlds.md.
+
+The files of this folder are facades. The rooms below use each other downward only: ops, meeting,
+lending, gpu, handshake, core. Start at `world` for the operations, at `manager` for joins and ends.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from hoplite_ray.errors import (
 )
 from hoplite_ray.worlds.events import Cause, EventKind, EventStream, State, WorldEvent
 from hoplite_ray.worlds.manager import WorldManager
+from hoplite_ray.worlds.meeting.rendezvous import Rendezvous
 from hoplite_ray.worlds.process import manager
-from hoplite_ray.worlds.rendezvous import Rendezvous
 from hoplite_ray.worlds.world import World
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The worlds of a process: joins, ends, events. For any thread, and for any event loop."""
+"""The manager of a process's worlds: it joins them, ends them, and reports their events."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from time import monotonic_ns
 from weakref import WeakKeyDictionary
 
 from hoplite_ray.errors import InvalidArgumentError, UnusableAfterForkError, WorldError
-from hoplite_ray.worlds import checks
-from hoplite_ray.worlds.doors import split_listen
+from hoplite_ray.worlds.core.checks import check_timeout, check_whole
+from hoplite_ray.worlds.core.waiting import run_async
 from hoplite_ray.worlds.events import Cause, EventKind, EventStream, State, WorldEvent
-from hoplite_ray.worlds.joining import Plan
-from hoplite_ray.worlds.meet import Meet
+from hoplite_ray.worlds.gpu.nccl import find_ability
+from hoplite_ray.worlds.meeting.arguments import check_name, check_rendezvous, chosen_transport
+from hoplite_ray.worlds.meeting.doors import split_listen
+from hoplite_ray.worlds.meeting.joining import Plan
+from hoplite_ray.worlds.meeting.meet import Meet
+from hoplite_ray.worlds.meeting.rendezvous import Elsewhere, Rendezvous
 from hoplite_ray.worlds.multiworld import WorldCalls
-from hoplite_ray.worlds.nccl import ability
-from hoplite_ray.worlds.rendezvous import Elsewhere, Rendezvous
-from hoplite_ray.worlds.waiting import run_async
+from hoplite_ray.worlds.ops.membership import Membership
 from hoplite_ray.worlds.world import LEAVE_S, World
 
 _JOIN_S = 30.0
-_LOOK_S = 0.002  # whether those who were in the middle of a message have heard why it ends
+_LOOK_S = 0.002  # between looks whether slow readers have got the end of their worlds
 _EPOCHS_MAX = 10_000  # names whose last epoch is remembered
-_BROKEN_MAX = 1_000  # that nobody has left or joined again, and that their names still find
-_LAST_WORDS_S = 1.0  # how long a broken world's edges stay, so that slow readers hear why
+_BROKEN_MAX = (
+    1_000  # broken worlds that were not left or joined again, and that their names still find
+)
+_LAST_WORDS_S = 1.0  # how long a broken world's edges stay open, so that slow readers get its cause
 
 
 @dataclass(eq=False, slots=True)
@@ -39,14 +43,18 @@ class _Joining:
 
 
 class WorldManager:
-    """The worlds of this process. A context manager, also for `async with`; its end ends them.
+    """The worlds of this process. A context manager for `with` and `async with`: its end ends them.
 
-    listen:           ADDRESS:PORT at which others reach this process; None: the address by which
-                      this machine reaches the rendezvous, Ray's own of the node in a process that
-                      is connected to Ray; any port. "0.0.0.0:0" is all addresses of IPv4.
-    suspect_after_s:  after so long without a sign a peer's process is suspected: an event, no more.
-    dead_after_s:     after so long it is given up; None: never, as long as its kernel answers.
-    cut_after_s:      after so long without its machine's answer it is cut off.
+    listen:           the ADDRESS:PORT at which other members reach this process. None: any port of
+                      the address by which this machine reaches the rendezvous, or of Ray's address
+                      of the node in a process that is connected to Ray. "0.0.0.0:0" is all
+                      addresses of IPv4.
+    suspect_after_s:  a peer that is silent for so long is suspected, which is an event only.
+    dead_after_s:     a peer that is silent for so long is taken for dead; None: never, as long as
+                      its kernel answers.
+    cut_after_s:      a peer whose machine does not answer for so long is taken for cut off.
+
+    Any thread and any event loop may use it.
     """
 
     def __init__(
@@ -69,13 +77,15 @@ class WorldManager:
         self._listen = listen
         self._limits = {"suspect_s": suspect_after_s, "dead_s": dead_s, "cut_s": cut_after_s}
         self._pid = os.getpid()
-        self._lock = threading.Lock()  # of all below
+        self._lock = threading.Lock()  # guards all attributes below
         self._meet: Meet | None = None
         self._is_closed = False
         self._worlds: dict[str, World] = {}
-        self._numbers: dict[int, World] = {}  # that have something to give back
-        self._epochs: dict[str, int] = {}  # by name, the latest last
-        self._broken: dict[str, None] = {}  # names of worlds that are over so, the latest last
+        # The worlds that have something to release, by their native number.
+        self._numbers: dict[int, World] = {}
+        self._epochs: dict[str, int] = {}  # the last epoch of each name, the latest last
+        # The names of broken worlds that are over, the latest last.
+        self._broken: dict[str, None] = {}
         self._joining: dict[str, _Joining] = {}
         self._leaving: set[Future[None]] = set()
         self._streams: WeakKeyDictionary[EventStream, World | None] = WeakKeyDictionary()
@@ -117,10 +127,11 @@ class WorldManager:
                      has it if all members use a GPU when they join, "nccl" or raises. Arrays of the
                      CPU then go as with "auto". The GPU is the calling thread's current one.
 
-        Raises:  WorldTimeoutError saying who has not come; WorldError for what can't be, as a rank
-                 that another process has; StaleEpochError if another rank 0 has come after us.
+        Raises:  WorldTimeoutError that says which ranks have not come; WorldError for a join that
+                 can't succeed, for example at a rank that another process has; StaleEpochError if
+                 another rank 0 has begun a later epoch.
         """
-        checks.check_rendezvous(rendezvous)
+        check_rendezvous(rendezvous)
         if rendezvous is not None and not isinstance(rendezvous, str):
             rendezvous = Elsewhere(rendezvous, asyncio.get_running_loop())
         joining = self._begin_join(name, rank, size, transport, timeout_s)
@@ -132,25 +143,28 @@ class WorldManager:
             raise
 
     async def leave(self, world: World | str, *, timeout_s: float | None = LEAVE_S) -> None:
-        """Leave a world, as `World.leave`."""
+        """Leave a world, like `World.leave`."""
         await self.world(world).leave(timeout_s=timeout_s)
 
     def abort(self, world: World | str, why: str) -> None:
-        """End a world for all members, as `World.abort`. From any thread; idempotent."""
+        """End a world for all members, like `World.abort`. From any thread; idempotent."""
         self.world(world).abort(why)
 
     def events(self, world: World | None = None) -> EventStream:
-        """Iterate over what happens from now on: to all worlds, or to one until it is over."""
+        """Iterate over the events from now on: of all worlds, or of one until it is over."""
         self._check_usable()
         if world is not None and not world.is_of(self):
             raise InvalidArgumentError(f"{world} is of another manager; ask that one, or the world")
         stream = EventStream()
         with self._lock:
-            if world is not None:
-                for event in (*world.gone.values(), world.broken):
-                    if event is not None:
-                        stream.tell(event)
-            if world is None or (world.broken is None and world.edges.number in self._numbers):
+            if world is None:
+                self._streams[stream] = None
+                return stream
+            membership = world.membership
+            for event in (*membership.gone.values(), membership.broken):
+                if event is not None:
+                    stream.tell(event)
+            if membership.broken is None and membership.edges.number in self._numbers:
                 self._streams[stream] = world
             else:
                 stream.tell(None)
@@ -168,7 +182,7 @@ class WorldManager:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was closed, or is a parent's."""
+        """True if it was closed, or if this process is a fork of the one that has made it."""
         return self._is_closed or os.getpid() != self._pid
 
     def close(self) -> None:
@@ -215,7 +229,7 @@ class WorldManager:
         world = self.world(world_name)
         with self._lock:
             self._worlds.pop(world_name, None)
-            leaving = self._started().submit(run_async(world.begin_leave(LEAVE_S)))
+            leaving = self._start().submit(run_async(world.begin_leave(LEAVE_S)))
             self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
 
@@ -230,8 +244,8 @@ class WorldManager:
         transport: str,
         timeout_s: float,
     ) -> World:
-        """Join, and wait for it; Ctrl-C takes it back."""
-        checks.check_rendezvous(rendezvous)
+        """Join, and wait in this thread; Ctrl-C takes the join back."""
+        check_rendezvous(rendezvous)
         joining = self._begin_join(name, rank, size, transport, timeout_s)
         future = self._submit_join(joining, rendezvous, timeout_s)
         try:
@@ -242,18 +256,19 @@ class WorldManager:
             raise
 
     def end(self, world: World, *, is_left: bool = False) -> None:
-        """Give back what a world has; one that was left is forgotten. From any thread; idempotent.
+        """Release what a world has, and forget a world that was left. From any thread; idempotent.
 
-        Whoever iterates over its events still hears why it has broken.
+        Iterators over its events still get the event that says why it has broken.
         """
-        end = world.edges.end() if world.state is State.BROKEN else None
+        edges = world.membership.edges
+        end = edges.end() if world.state is State.BROKEN else None
         if end is not None:
             cause, rank, text = end
-            self._note(world.edges.number, EventKind.BROKEN, rank, cause, text, monotonic_ns())
+            self._note(edges.number, EventKind.BROKEN, rank, cause, text, monotonic_ns())
         with self._lock:
             if self._worlds.get(world.name) is world and (is_left or end is None):
                 del self._worlds[world.name]
-            if self._numbers.pop(world.edges.number, None) is None:
+            if self._numbers.pop(edges.number, None) is None:
                 return
             if self._worlds.get(world.name) is world:
                 self._remember_broken(world.name)
@@ -261,21 +276,21 @@ class WorldManager:
             for stream in ended:
                 del self._streams[stream]
             meet = self._meet
-        world.edges.close()
+        edges.close()
         for stream in ended:
             stream.tell(None)
         assert meet is not None  # it has made the world
-        meet.release(world.edges.number)
+        meet.release(edges.number)
 
     def _remember_broken(self, name: str) -> None:
-        """Let the oldest go, of so many. REQUIRES: the lock is held."""
+        """Remember a broken world, and forget the oldest one. REQUIRES: the lock is held."""
         self._broken.pop(name, None)
         self._broken[name] = None
         if len(self._broken) > _BROKEN_MAX:
             oldest = next(iter(self._broken))
             del self._broken[oldest]
             world = self._worlds.get(oldest)
-            if world is not None and world.edges.number not in self._numbers:
+            if world is not None and world.membership.edges.number not in self._numbers:
                 del self._worlds[oldest]
 
     # ---- joining
@@ -284,14 +299,16 @@ class WorldManager:
         self, name: str, rank: int, size: int, transport: str, timeout_s: float
     ) -> _Joining:
         self._check_usable()
-        checks.check_name(name)
-        checks.check_timeout(timeout_s)
-        rank, size = checks.whole("rank", rank), checks.whole("size", size)
+        check_name(name)
+        check_timeout(timeout_s)
+        rank, size = check_whole("rank", rank), check_whole("size", size)
         if not 0 <= rank < size:
             raise InvalidArgumentError(f"rank={rank} is not one of size={size}: 0 to {size - 1}")
-        transport = checks.chosen_transport(transport)
-        able, device = ability(transport)  # in the caller's thread, whose GPU it is
-        transport = "auto" if transport == "nccl" else transport  # of the host's edges
+        transport = chosen_transport(transport)
+        able, device = find_ability(transport)  # the GPU of the caller's thread
+        transport = (
+            "auto" if transport == "nccl" else transport
+        )  # the transport of the CPU's arrays
         with self._lock:
             before = self._worlds.get(name)
             is_here = before is not None and before.state is not State.BROKEN
@@ -311,7 +328,7 @@ class WorldManager:
     ) -> Future[World]:
         try:
             with self._lock:
-                return self._started().submit(self._join(joining, rendezvous, timeout_s))
+                return self._start().submit(self._join(joining, rendezvous, timeout_s))
         except BaseException:
             self._forget_join(joining)
             raise
@@ -319,29 +336,24 @@ class WorldManager:
     async def _join(
         self, joining: _Joining, rendezvous: Rendezvous | str | None, timeout_s: float
     ) -> World:
-        """In the thread of meetings."""
+        """Join in the thread of meetings."""
         plan, meet = joining.plan, self._meet
         assert meet is not None
         try:
-            life, gpu = await meet.join(plan, rendezvous, timeout_s)
-            edges = life.edges
-            world = World(
-                plan.name,
-                life.epoch,
-                plan.rank,
-                plan.size,
-                edges,
-                self,
-                gpu,
-                meet.place.loans(life),
+            incarnation, gpu = await meet.join(plan, rendezvous, timeout_s)
+            edges = incarnation.edges
+            loans = meet.place.loans(incarnation)
+            membership = Membership(
+                plan.name, incarnation.epoch, plan.rank, plan.size, edges, gpu, loans
             )
+            world = World(membership, self)
             with self._lock:
                 self._epochs.pop(plan.name, None)
-                self._epochs[plan.name] = life.epoch
+                self._epochs[plan.name] = incarnation.epoch
                 if len(self._epochs) > _EPOCHS_MAX:
                     del self._epochs[next(iter(self._epochs))]
                 self._numbers[edges.number] = self._worlds[plan.name] = joining.world = world
-            # What the port told before anybody knew this world is told now.
+            # Report now what the port reported before this world was known.
             for rank in edges.has_left:
                 self._tell(
                     edges.number, EventKind.PEER_LEFT, rank, 0, "it has left", monotonic_ns()
@@ -353,7 +365,7 @@ class WorldManager:
                 self._abandon(joining)
             return world
         except BaseException as error:
-            if joining.is_abandoned:  # nobody asks how it ended
+            if joining.is_abandoned:  # no caller waits for its end
                 raise asyncio.CancelledError from None
             if isinstance(error, asyncio.CancelledError) and self._is_closed:
                 raise WorldError(f"the manager was closed while {plan.name!r} was joined") from None
@@ -384,8 +396,8 @@ class WorldManager:
         if self._is_closed:
             raise WorldError("this manager of worlds was closed; make another one")
 
-    def _started(self) -> Meet:
-        """REQUIRES: the lock is held."""
+    def _start(self) -> Meet:
+        """Return the thread of meetings, started. REQUIRES: the lock is held."""
         self._check_usable()
         if self._meet is None:
             self._meet = Meet(self._limits, self._listen, self._tell)
@@ -410,9 +422,9 @@ class WorldManager:
         await asyncio.gather(*leaving, return_exceptions=True)
         ending = list(self._numbers.values())
         for world in ending:
-            world.edges.abort(Cause.ABORTED, "its manager was closed")
+            world.membership.edges.abort(Cause.ABORTED, "its manager was closed")
         for _ in range(int(_LAST_WORDS_S / _LOOK_S)):
-            if all(world.edges.is_seen_off for world in ending):
+            if all(world.membership.edges.is_seen_off for world in ending):
                 break
             await asyncio.sleep(_LOOK_S)
         for world in ending:
@@ -423,25 +435,27 @@ class WorldManager:
             stream.tell(None)
 
     def _tell(self, number: int, kind: int, rank: int, cause: int, text: str, at_ns: int) -> None:
-        """Take in what the port tells, in the thread of meetings."""
+        """Handle an event of the port, in the thread of meetings."""
         world = self._note(number, kind, rank, cause, text, at_ns)
-        if world is not None and world.broken is not None:
+        if world is not None and world.membership.broken is not None:
             asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.end, world)
 
     def _note(
         self, number: int, kind: int, rank: int, cause: int, text: str, at_ns: int
     ) -> World | None:
-        """Tell all who iterate; returns the world if that is news of it."""
+        """Note an event, and add it to all streams; returns the world if the event is new."""
         with self._lock:
             world = self._numbers.get(number)
-            if world is None or world.broken is not None:  # nothing happens to it after that
-                return None
+            if world is None or world.membership.broken is not None:
+                return None  # nothing happens to a world after its end
+            membership = world.membership
             words = Cause(cause).name if cause else ""
             event = WorldEvent(EventKind(kind), world.name, world.epoch, rank, words, text, at_ns)
             if event.kind is EventKind.BROKEN:
-                world.broken = event
-            elif event.kind is EventKind.PEER_LEFT and world.gone.setdefault(rank, event) != event:
-                return None  # as was told when it was joined
+                membership.broken = event
+            elif event.kind is EventKind.PEER_LEFT:
+                if membership.gone.setdefault(rank, event) != event:
+                    return None  # it was told when the world was joined
             streams = {stream: of for stream, of in self._streams.items() if of in (None, world)}
         for stream in streams:
             stream.tell(event)
@@ -453,7 +467,7 @@ class WorldManager:
 
 
 class BlockingJoins:
-    """The names of a manager that wait, for a thread that waits in them."""
+    """The blocking twins of a manager's methods."""
 
     def __init__(self, manager: WorldManager) -> None:
         self._manager = manager
@@ -468,13 +482,16 @@ class BlockingJoins:
         transport: str = "auto",
         timeout_s: float = _JOIN_S,
     ) -> World:
-        """As `WorldManager.join`; an object's set and get are awaited in another thread's loop."""
+        """Like `WorldManager.join`, but waits in this thread.
+
+        `set` and `get` of a rendezvous object are awaited in another thread's event loop.
+        """
         return self._manager.begin_blocking_join(name, rank, size, rendezvous, transport, timeout_s)
 
     def leave(self, world: World | str, *, timeout_s: float | None = LEAVE_S) -> None:
-        """As `WorldManager.leave`."""
+        """Like `WorldManager.leave`, but waits in this thread."""
         self._manager.world(world).blocking.leave(timeout_s=timeout_s)
 
     def abort(self, world: World | str, why: str) -> None:
-        """As `WorldManager.abort`."""
+        """Like `WorldManager.abort`."""
         self._manager.abort(world, why)

@@ -1,4 +1,4 @@
-"""MultiWorld's own calls: worlds by name, tensors in place. For programs that were written for it.
+"""MultiWorld's own calls, for programs that were written for it: worlds by name, tensors in place.
 
 Source: github.com/cisco-open/pymultiworld, whose WorldCommunicator has these signatures.
 """
@@ -6,26 +6,21 @@ Source: github.com/cisco-open/pymultiworld, whose WorldCommunicator has these si
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.worlds.events import State
-from hoplite_ray.worlds.world import World
+
+if TYPE_CHECKING:
+    from hoplite_ray.worlds.manager import WorldManager
 
 _OPS = {"sum": "sum", "product": "prod", "min": "min", "max": "max"}
-
-
-class Worlds(Protocol):
-    """Where a world is found by its name."""
-
-    def world(self, world: World | str) -> World:
-        """Return it."""
 
 
 class WorldCalls:
     """The operations of all worlds of a manager."""
 
-    def __init__(self, worlds: Worlds) -> None:
+    def __init__(self, worlds: WorldManager) -> None:
         self._worlds = worlds
 
     def is_broken(self, world_name: str) -> bool:
@@ -70,7 +65,7 @@ class WorldCalls:
 
 
 def _op(op: Any) -> str:
-    """Return our word for "sum", "prod", ReduceOp.SUM or ReduceOp.PRODUCT."""
+    """Return this package's word for "sum", "prod", ReduceOp.SUM or ReduceOp.PRODUCT."""
     word = str(op).rpartition(".")[2].lower()
     found = _OPS.get(word, word if word in _OPS.values() else None)
     if found is None:

@@ -1,4 +1,4 @@
-"""The process's own manager, for those who need no limits of their own."""
+"""The manager that a process shares, for programs that need no limits of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _made: WorldManager | None = None
 def manager() -> WorldManager:
     """Return this process's own manager, with the default limits; made at the first use.
 
-    A forked child has another one, and so has whoever asks after its close.
+    A forked child has another one. After the manager's close the next call makes a new one.
     """
     global _made
     with _making:
@@ -25,7 +25,7 @@ def manager() -> WorldManager:
 
 def _after_fork() -> None:
     global _making
-    _making = threading.Lock()  # a thread that is not here may have held it
+    _making = threading.Lock()  # another thread may have held it at the fork
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -14,8 +14,8 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray.errors import HopliteError
-from hoplite_ray.worlds.loans import LENT_BYTES_MIN
-from hoplite_ray.worlds.sending import Sending
+from hoplite_ray.worlds.core.sending import Sending
+from hoplite_ray.worlds.lending.lender import LENT_BYTES_MIN
 from tests.process.world_crew import JOIN_S, Crew, Here, free_address, join
 
 COUNT = 300_000
@@ -121,7 +121,7 @@ async def one_gives_up(here: Here, rank: int, size: int) -> None:
         assert [(await world.recv(src=0))[0] for _ in range(2)] == [1, 3]
         return
     late = Sending(None)
-    with world.sending.queued(1) as turn:
+    with world.membership.sending.queued(1) as turn:
         turn.before = late  # as one that waits for a gift
         first = asyncio.create_task(world.send(expected(1), dst=1))
         await asyncio.sleep(0)
@@ -134,7 +134,7 @@ async def one_gives_up(here: Here, rank: int, size: int) -> None:
     assert not first.done() and not third.done(), "what it waited for has not begun"
     late.end()
     await asyncio.gather(first, third)
-    assert not world.sending
+    assert not world.membership.sending
 
 
 def test_who_gives_up_waiting_lets_nobody_overtake(crew: Crew) -> None:
@@ -152,7 +152,7 @@ async def sends_after_leaving(here: Here, rank: int, size: int) -> None:
         with pytest.raises(HopliteError):
             await world.send(array, dst=1)
         assert array.flags.writeable
-        assert world.loans._lender.counts()[2] == 0
+        assert world.membership.loans._lender.counts()[2] == 0
 
 
 def test_what_is_sent_after_leaving_is_not_lent(crew: Crew) -> None:
@@ -169,7 +169,7 @@ async def give_up(here: Here, rank: int, size: int) -> None:
         assert np.array_equal(await world.recv(src=0), large)
         assert (await world.recv(src=0)).tolist() == [7]
         return
-    lender = world.loans._lender
+    lender = world.membership.loans._lender
     before = asyncio.create_task(world.send(large, dst=1))
     await asyncio.sleep(0)
     given = filled(world, 1)
@@ -207,7 +207,7 @@ async def many_parts(here: Here, rank: int, size: int) -> None:
         for number in range(PARTS):
             await world.send(array[8 * number : 8 * number + LENT_BYTES_MIN], dst=1)
         await world.barrier()
-        await until(lambda: world.loans._lender.counts()[2] == 0)
+        await until(lambda: world.membership.loans._lender.counts()[2] == 0)
         return
     pid = int((await world.recv(src=0))[0])
     got = [await world.recv(src=0) for _ in range(PARTS)]
@@ -281,7 +281,7 @@ async def keep(here: Here, rank: int, size: int, ends: str) -> str:
     first = await world.recv(src=0)
     here.kept["first"] = first
     if ends == "leaves":
-        await until(lambda: 0 in world.gone)
+        await until(lambda: 0 in world.membership.gone)
         second = await world.recv(src=0)
         assert np.array_equal(second, expected(2))
     return "kept"

@@ -15,10 +15,13 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
-from hoplite_ray.worlds.doors import near
-from hoplite_ray.worlds.introductions import RefusedError, hear, introduce, say
-from hoplite_ray.worlds.members import Ability, Member, Record, machine_id, own_addresses
-from hoplite_ray.worlds.rendezvous import own_address, parsed_address
+from hoplite_ray.worlds.gpu.ability import Ability
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.handshake.frames import hear, say
+from hoplite_ray.worlds.handshake.introductions import introduce
+from hoplite_ray.worlds.meeting.doors import dial_near
+from hoplite_ray.worlds.meeting.members import Member, Record, machine_id, own_addresses
+from hoplite_ray.worlds.meeting.rendezvous import own_address, parse_address
 from tests.process.world_crew import JOIN_S, free_address, in_a_loop
 
 NO_GPU = Ability(0, "this process uses no GPU", is_needed=False)
@@ -46,7 +49,7 @@ class Table:
         """Wait until rank 0 of world w has set another one."""
         self._is_set.clear()
         await self._is_set.wait()
-        return Record.parsed(self.values["w"])
+        return Record.parse(self.values["w"])
 
 
 @contextlib.asynccontextmanager
@@ -88,7 +91,7 @@ async def seated(leader: worlds.WorldManager, rank: int) -> None:
     place = leader._meet.place  # type: ignore[union-attr]
     async with asyncio.timeout(JOIN_S):
         while True:
-            gatherings = [life.gathering for life in list(place.lives.values())]
+            gatherings = [each.gathering for each in list(place.incarnations.values())]
             if any(each is not None and rank in each.members for each in gatherings):
                 return
             await asyncio.sleep(0.005)
@@ -235,7 +238,7 @@ async def dial(record: Record, sock: socket.socket, **hello: Any) -> dict[str, A
     await asyncio.get_running_loop().sock_connect(sock, record.leader.addresses[0])
     hello = {"kind": "edge", "world": "w", "rank": 1, "uuid": "me", **hello}
     hello = {"watch": "mine", "fresh": False, "memory": False, **hello}
-    hello = {"life": record.life, "to": record.leader.uuid, **hello}
+    hello = {"life": record.incarnation, "to": record.leader.uuid, **hello}
     return await introduce(sock, record.token, **hello)
 
 
@@ -243,12 +246,12 @@ async def dial(record: Record, sock: socket.socket, **hello: Any) -> dict[str, A
 async def test_members_of_an_old_life_and_strangers_are_refused() -> None:
     async with meeting(2) as at:
         joined = await asyncio.gather(at.join(0), at.join(1))
-        old = Record.parsed(at.table.values["w"])
+        old = Record.parse(at.table.values["w"])
         await asyncio.gather(*(world.leave() for world in joined))
         leads = at.join(0)
         new = await at.table.next_record()
-        zombie = Record("w", old.epoch, old.life, old.token, new.leader)
-        stranger = Record("w", new.epoch, new.life, b"guessed", new.leader)
+        zombie = Record("w", old.epoch, old.incarnation, old.token, new.leader)
+        stranger = Record("w", new.epoch, new.incarnation, b"guessed", new.leader)
         for record, hello, reason in (
             (zombie, {}, "stale"),
             (stranger, {}, "proof"),
@@ -266,10 +269,16 @@ async def test_members_of_an_old_life_and_strangers_are_refused() -> None:
 
 async def guess(record: Record, kind: str) -> str:
     """Say hello nearby without the token; returns why that is refused. No descriptor comes."""
-    hello = {"life": record.life, "to": record.leader.uuid, "world": "w", "rank": 1, "uuid": "me"}
+    hello = {
+        "life": record.incarnation,
+        "to": record.leader.uuid,
+        "world": "w",
+        "rank": 1,
+        "uuid": "me",
+    }
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
-    with await near(record.leader) as sock:
+    with await dial_near(record.leader) as sock:
         await say(sock, kind=kind, nonce="00", watch="mine", fresh=True, memory=True, **hello)
         await hear(sock)  # it proves itself first
         await say(sock, proof="00")
@@ -331,7 +340,7 @@ async def test_hostile_bytes_end_their_connection_and_nothing_else(said: bytes) 
 @in_a_loop
 async def test_an_address_says_what_it_has_and_refuses_nonsense() -> None:
     address = free_address()
-    at = parsed_address(address)
+    at = parse_address(address)
     async with managers(2) as members:
         await met(members, rendezvous=address)
         loop = asyncio.get_running_loop()
@@ -378,7 +387,7 @@ async def test_a_manager_may_listen_at_one_address() -> None:
     table = Table()
     async with managers(2, listen="127.0.0.1:0") as members:
         await met(members, rendezvous=table, transport="tcp")
-        addresses = Record.parsed(table.values["w"]).leader.addresses
+        addresses = Record.parse(table.values["w"]).leader.addresses
         assert [name for name, _ in addresses] == ["127.0.0.1"]
     async with managers(1, listen="192.0.2.1:0") as (nowhere,):
         with pytest.raises(worlds.WorldError, match=r"can't listen at 192\.0\.2\.1"):
@@ -416,7 +425,7 @@ async def test_a_manager_may_listen_at_all_addresses() -> None:
     table = Table()
     async with managers(2, listen="0.0.0.0:0") as members:
         await met(members, rendezvous=table, transport="tcp")
-        addresses = Record.parsed(table.values["w"]).leader.addresses
+        addresses = Record.parse(table.values["w"]).leader.addresses
         assert len(addresses) == len([each for each in own_addresses() if ":" not in each])
         assert is_open("127.0.0.2", addresses[0][1])
 
@@ -516,7 +525,7 @@ async def test_closing_a_manager_waits_for_no_look_up_that_is_stuck(
         is_asked.set()
         is_over.wait()
 
-    monkeypatch.setattr("hoplite_ray.worlds.meet.rays", stuck)
+    monkeypatch.setattr("hoplite_ray.worlds.meeting.meet.find_ray_rendezvous", stuck)
     manager = worlds.WorldManager()
     waits = asyncio.create_task(manager.join("w", rank=0, size=2))
     try:

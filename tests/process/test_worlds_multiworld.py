@@ -10,7 +10,7 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.worlds.rendezvous import parsed_address
+from hoplite_ray.worlds.meeting.rendezvous import parse_address
 from tests.process.world_crew import free_address, in_a_loop
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -69,7 +69,7 @@ async def use(rank: int, addr: str, port: int) -> None:
 
 @in_a_loop
 async def test_a_program_for_multiworld_runs() -> None:
-    addr, port = parsed_address(free_address())
+    addr, port = parse_address(free_address())
     await asyncio.gather(use(0, addr, port), use(1, addr, port))
 
 

@@ -17,7 +17,7 @@ import pytest
 from hoplite_ray import worlds
 from hoplite_ray._native import Nccl
 from hoplite_ray.serve.edges import Edge, EdgeBrokenError
-from hoplite_ray.worlds.nccl import usual_libraries
+from hoplite_ray.worlds.gpu.nccl import find_libraries
 from tests.process.world_crew import Crew, Here, free_address
 
 FAKE = Path(__file__).parents[2] / "build/editable/libfake_nccl.so"
@@ -27,8 +27,8 @@ COUNTS = (0, 1, 1023, 300_001, 5_000_000)
 def test_nccl_as_its_wheel_has_it_can_be_loaded() -> None:
     # PyPI's torch brings NCCL's wheel.
     pytest.importorskip("torch", reason="torch is not installed")
-    assert len(usual_libraries()) == 2
-    library = Nccl(usual_libraries(), str(FAKE), begin=True)
+    assert len(find_libraries()) == 2
+    library = Nccl(find_libraries(), str(FAKE), begin=True)
     assert library.code >= 21700
     assert len(library.unique_id()) == 128
 

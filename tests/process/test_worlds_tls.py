@@ -15,17 +15,13 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray.errors import ControlError
-from hoplite_ray.worlds import place
-from hoplite_ray.worlds.introductions import (
-    RefusedError,
-    TlsSocket,
-    connected,
-    hear,
-    introduce,
-    say,
-)
-from hoplite_ray.worlds.members import Record
-from hoplite_ray.worlds.secrecy import Secrecy
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.handshake.frames import hear, say
+from hoplite_ray.worlds.handshake.introductions import introduce
+from hoplite_ray.worlds.handshake.tls import TlsSocket, connected
+from hoplite_ray.worlds.meeting import place
+from hoplite_ray.worlds.meeting.members import Record
+from hoplite_ray.worlds.meeting.secrecy import Secrecy
 from tests.certificates import Authority
 from tests.process.test_worlds_meeting import Table, managers, met
 from tests.process.world_crew import JOIN_S, Here, Member, free_address, in_a_loop
@@ -56,7 +52,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 async def listening(leader: worlds.WorldManager) -> place.Place:
     """Return rank 0's place when it has read its settings, and waits for other ranks."""
-    await until(lambda: leader._meet is not None and leader._meet.place.lives)
+    await until(lambda: leader._meet is not None and leader._meet.place.incarnations)
     assert leader._meet is not None
     return leader._meet.place
 
@@ -129,7 +125,7 @@ class Tapped(Table):
         self._listening: asyncio.Server | None = None
 
     async def set(self, key: str, value: bytes) -> None:
-        record = Record.parsed(value)
+        record = Record.parse(value)
         [(self._name, self._port)] = record.leader.addresses
         self._listening = await asyncio.start_server(self._pass, self._name, 0)
         here = self._listening.sockets[0].getsockname()
@@ -303,7 +299,13 @@ async def test_a_proof_that_is_passed_on_into_another_session_opens_no_edge(
 
         passing = asyncio.create_task(passes_on())
         with TlsSocket(here, tls.begin(dials=True)) as sock, pytest.raises(RefusedError) as refused:
-            hello = {"kind": "edge", "world": "w", "rank": 1, "uuid": "me", "life": record.life}
+            hello = {
+                "kind": "edge",
+                "world": "w",
+                "rank": 1,
+                "uuid": "me",
+                "life": record.incarnation,
+            }
             await introduce(sock, record.token, **hello, to=record.leader.uuid)
         assert refused.value.reason == "proof"
         await passing

@@ -10,16 +10,16 @@ from typing import Any, cast
 import pytest
 import ray
 
-from hoplite_ray._native import WorldPort
+from hoplite_ray._native import WorldEdges
 from hoplite_ray.config import Config
 from hoplite_ray.errors import WorldError
 from hoplite_ray.plugin.process import job_options
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
-from hoplite_ray.worlds import nccl_meeting, secrecy
-from hoplite_ray.worlds.life import Life
-from hoplite_ray.worlds.members import Ability, Member, Record
-from hoplite_ray.worlds.nccl_meeting import connect
+from hoplite_ray.worlds.gpu import communicators
+from hoplite_ray.worlds.gpu.ability import Ability
+from hoplite_ray.worlds.gpu.communicators import NewWorld, connect
+from hoplite_ray.worlds.meeting import secrecy
 
 VARIABLE = "HOPLITE_RAY_DATA_TLS"
 STORED = {
@@ -40,7 +40,7 @@ def test_what_rays_cluster_has_counts(
     stored = None if fixed is None else json.dumps({"options": fixed}).encode()
     values = SimpleNamespace(read=lambda key: stored)
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(secrecy, "ray_runs", lambda: True)
+    monkeypatch.setattr(secrecy, "is_ray_running", lambda: True)
     monkeypatch.setattr(seams, "is_client", lambda: False)
     monkeypatch.setattr(table, "KeyValues", lambda address: values)
     monkeypatch.setattr(job_options, "asked", lambda: Config.from_options(asked))
@@ -51,37 +51,30 @@ def test_what_rays_cluster_has_counts(
     assert not secrecy.needs_encryption()
 
 
-def life(*machines: str, is_needed: bool) -> Life:
-    """A life whose members have NCCL, each on its machine."""
+def world_of(*machines: str, is_needed: bool) -> NewWorld:
+    """A world whose members have NCCL, each on its machine."""
     ability = Ability(23007, "", is_needed=is_needed)
-    addresses = (("127.0.0.1", 1),)
-    members = {
-        rank: Member(rank, str(rank), addresses, machine, ability)
-        for rank, machine in enumerate(machines)
-    }
-    made = Life(Record("w", 1, "life", b"token", members[0]), 0, "auto")
-    port = SimpleNamespace(open_world=lambda *_: SimpleNamespace(close=lambda: None))
-    made.open(cast(WorldPort, port), 1, members)
-    return made
+    abilities = dict.fromkeys(range(len(machines)), ability)
+    return NewWorld("w", 0, cast(WorldEdges, None), abilities, len(set(machines)))
 
 
 def test_between_machines_nccl_is_refused_where_data_must_be_encrypted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = "between machines NCCL's own connections are not encrypted"
-    gpu = asyncio.run(connect(life("here", "there", is_needed=False), 0, is_secret=True))
+    gpu = asyncio.run(connect(world_of("here", "there", is_needed=False), 0, is_secret=True))
     assert said in gpu.lacks
     with pytest.raises(WorldError, match=said):
-        asyncio.run(connect(life("here", "there", is_needed=True), 0, is_secret=True))
+        asyncio.run(connect(world_of("here", "there", is_needed=True), 0, is_secret=True))
 
     async def opened(*_: Any) -> str:
         return "it was opened"
 
-    async def verdict(_: Life, failure: str, number: int) -> str:
+    async def verdict(_: NewWorld, failure: str, number: int) -> str:
         return failure
 
-    monkeypatch.setattr(nccl_meeting, "_open", opened)
-    monkeypatch.setattr(nccl_meeting, "_verdict", verdict)
+    monkeypatch.setattr(communicators, "_open_bond", opened)
+    monkeypatch.setattr(communicators, "_exchange_failures", verdict)
     for machines, is_secret in ((("here", "here"), True), (("here", "there"), False)):
-        gpu = asyncio.run(connect(life(*machines, is_needed=False), 0, is_secret=is_secret))
+        gpu = asyncio.run(connect(world_of(*machines, is_needed=False), 0, is_secret=is_secret))
         assert gpu.lacks == "it was opened"

@@ -14,8 +14,8 @@ import pytest
 
 from hoplite_ray.serve import edges, managers
 from hoplite_ray.serve.edges import Door
-from hoplite_ray.worlds.introductions import RefusedError
-from hoplite_ray.worlds.secrecy import Secrecy
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.meeting.secrecy import Secrecy
 from tests.certificates import Authority
 
 LISTENS = "0A"  # as /proc/net/tcp has it

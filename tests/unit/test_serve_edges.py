@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from hoplite_ray.serve.edges import (
 )
 from hoplite_ray.serve.failures import failure, noted
 from hoplite_ray.serve.frames import Message, unframed
-from hoplite_ray.worlds.waiting import Turn
+from hoplite_ray.worlds.core.waiting import Turn, Waits
 
 
 class TextError(Exception):
@@ -66,17 +65,18 @@ class _World:
     """Where messages go, and no memory to share is left; `lacks` of any kind."""
 
     rank, device = 0, None
-    loans = SimpleNamespace(is_ours=lambda _: False)
 
     def __init__(self, *, lacks: bool) -> None:
         self.frames: list[Any] = []
         self.aborted = ""
         self._lacks = lacks
+        self.messages = self
 
-    def begin_send(self, frame: Any, dst: int, timeout_s: float | None) -> None:
+    def send(self, frame: Any, dst: int, timeout_s: float | None) -> Waits[None]:
         self.frames.append(frame)
+        yield from ()
 
-    def hear(self, src: int, came: Any) -> Any:
+    def receive_by_callback(self, src: int, came: Any) -> Any:
         return lambda: None
 
     def alloc(self, size_bytes: int, dtype: Any) -> Any:
@@ -201,12 +201,9 @@ def test_only_a_call_that_went_counts_as_a_death() -> None:
     class StuckWorld(_World):
         """Its first send never ends."""
 
-        def begin_send(self, frame: Any, dst: int, timeout_s: float | None) -> Any:
-            super().begin_send(frame, dst, timeout_s)
-            return Turn()
-
-        def finish(self, operation: Any, timeout_s: float | None, what: str) -> Any:
-            yield operation, None
+        def send(self, frame: Any, dst: int, timeout_s: float | None) -> Waits[None]:
+            yield from super().send(frame, dst, timeout_s)
+            yield Turn(), None
 
     async def run() -> None:
         world = StuckWorld(lacks=False)

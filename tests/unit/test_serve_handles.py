@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,6 @@ class World:
     """A world of two in one loop; frames reach the other side in a later turn."""
 
     device = None
-    loans = SimpleNamespace(is_ours=lambda _: False)
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -38,12 +38,14 @@ class World:
         self.is_lost = False
         self._frames: list[Any] = []
         self._came: Any = None
+        self.messages = self
 
-    def begin_send(self, frame: Any, dst: int, timeout_s: float | None) -> None:
+    def send(self, frame: Any, dst: int, timeout_s: float | None) -> Iterator[Any]:
         assert self.peer is not None
         asyncio.get_running_loop().call_soon(self.peer._take, frame.copy())
+        yield from ()
 
-    def hear(self, src: int, came: Any) -> Any:
+    def receive_by_callback(self, src: int, came: Any) -> Any:
         self._came = came
         self._deliver()
         return lambda: self._frames.pop(0)

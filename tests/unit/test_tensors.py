@@ -15,7 +15,7 @@ from hoplite_ray import codec, dtypes
 from hoplite_ray.errors import HopliteError, InvalidArgumentError, WrongTypeError
 from hoplite_ray.plugin.groups.collective import _array
 from hoplite_ray.refs import Layout
-from hoplite_ray.worlds.arrays import to_send
+from hoplite_ray.worlds.core.arrays import to_send
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 

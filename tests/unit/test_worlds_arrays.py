@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
-from hoplite_ray.worlds.arrays import fresh, to_fill, to_send
+from hoplite_ray.worlds.core.arrays import to_fill, to_send, view_message
 
 
 class OnADevice:
@@ -49,7 +49,7 @@ def test_arrays_of_the_cpu_travel_with_their_names(value: Any, dtype: str, shape
     lent = to_send(value)
     assert (lent.dtype, lent.shape) == (dtype, shape)
     buffer = bytearray(memoryview(lent.buffer).cast("B"))
-    again = fresh(buffer, lent.dtype, lent.shape)
+    again = view_message(buffer, lent.dtype, lent.shape)
     assert again.flags.writeable and again.shape == shape
     assert again.tobytes() == lent.flat.tobytes()
 
@@ -84,4 +84,4 @@ def test_what_can_not_be_filled_is_refused(value: Any, error: type, words: str) 
 @pytest.mark.parametrize(("dtype", "shape"), [("float64", (3,)), ("float32", (2, 2)), ("O", (1,))])
 def test_a_message_of_another_size_than_it_says_is_refused(dtype: str, shape: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="the sender is at fault"):
-        fresh(bytearray(8), dtype, shape)
+        view_message(bytearray(8), dtype, shape)

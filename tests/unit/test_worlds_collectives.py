@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.worlds import collectives
-from hoplite_ray.worlds.arrays import Lent, to_fill
-from hoplite_ray.worlds.collectives import BLOCK_BYTES, SMALL_BYTES, Flat, Steps
+from hoplite_ray.worlds.core.arrays import Lent, to_fill
+from hoplite_ray.worlds.ops import schedules
+from hoplite_ray.worlds.ops.call import Flat, Steps
+from hoplite_ray.worlds.ops.schedules import BLOCK_BYTES, SMALL_BYTES
 
 SIZES = (1, 2, 3, 4, 5)
 COUNTS = (0, 1, 7, SMALL_BYTES // 8, SMALL_BYTES // 8 + 1, 3 * BLOCK_BYTES // 8 + 5)
@@ -104,17 +105,17 @@ def test_every_member_gets_the_right_values(size: int, count: int) -> None:
     for root in range(size):
         arrays = given(size, count)
         mine = lents(arrays)
-        Links(size).run(lambda m, r: collectives.broadcast(m, mine[r], root))  # noqa: B023
+        Links(size).run(lambda m, r: schedules.broadcast(m, mine[r], root))  # noqa: B023
         assert all((array == expected[root]).all() for array in arrays)
         arrays = given(size, count)
         mine = lents(arrays)
-        Links(size).run(lambda m, r: collectives.reduce(m, mine[r], root, "sum"))  # noqa: B023
+        Links(size).run(lambda m, r: schedules.reduce(m, mine[r], root, "sum"))  # noqa: B023
         for rank, array in enumerate(arrays):
             assert (array == (sum(expected) if rank == root else expected[rank])).all()
-    for op, fold in collectives.OPS.items():
+    for op, fold in schedules.OPS.items():
         arrays = given(size, count)
         mine = lents(arrays)
-        Links(size).run(lambda m, r: collectives.all_reduce(m, mine[r], op))  # noqa: B023
+        Links(size).run(lambda m, r: schedules.all_reduce(m, mine[r], op))  # noqa: B023
         assert all((array == fold.reduce(expected)).all() for array in arrays)
 
 
@@ -123,17 +124,17 @@ def test_gathers_scatters_and_barriers(size: int) -> None:
     expected, mine = given(size, 9), lents(given(size, 9))
     outs = [[np.zeros(9) for _ in range(size)] for _ in range(size)]
     into = [lents(out) for out in outs]
-    Links(size).run(lambda m, r: collectives.all_gather(m, mine[r], into[r]))
+    Links(size).run(lambda m, r: schedules.all_gather(m, mine[r], into[r]))
     assert all((np.array(out) == np.array(expected)).all() for out in outs)
     outs = [[np.zeros(9) for _ in range(size)] for _ in range(size)]
     into = [lents(out) for out in outs]
-    Links(size).run(lambda m, r: collectives.gather(m, mine[r], into[r], size - 1))
+    Links(size).run(lambda m, r: schedules.gather(m, mine[r], into[r], size - 1))
     assert (np.array(outs[-1]) == np.array(expected)).all()
     arrays = [np.zeros(9) for _ in range(size)]
     targets = lents(arrays)
-    Links(size).run(lambda m, r: collectives.scatter(m, mine if r == 0 else [], targets[r], 0))
+    Links(size).run(lambda m, r: schedules.scatter(m, mine if r == 0 else [], targets[r], 0))
     assert (np.array(arrays) == np.array(expected)).all()
-    Links(size).run(lambda m, r: collectives.barrier(m))
+    Links(size).run(lambda m, r: schedules.barrier(m))
 
 
 @pytest.mark.parametrize("count", [10, 50_000])
@@ -141,7 +142,7 @@ def test_gathers_scatters_and_barriers(size: int) -> None:
 def test_sums_have_the_same_bits_everywhere(size: int, count: int) -> None:
     arrays = [np.random.default_rng(rank).random(count, np.float32) for rank in range(size)]
     mine = lents(arrays)
-    Links(size).run(lambda m, r: collectives.all_reduce(m, mine[r], "sum"))
+    Links(size).run(lambda m, r: schedules.all_reduce(m, mine[r], "sum"))
     assert len({array.tobytes() for array in arrays}) == 1
 
 
@@ -149,9 +150,9 @@ def test_no_link_carries_a_large_array_more_often_than_it_must() -> None:
     size, count = 4, 1 << 20
     whole = count * 8
     begins: list[tuple[Callable[[Any, Lent], Steps], int]] = [
-        (lambda m, mine: collectives.broadcast(m, mine, 1), whole),
-        (lambda m, mine: collectives.reduce(m, mine, 1, "max"), whole),
-        (lambda m, mine: collectives.all_reduce(m, mine, "max"), 2 * (size - 1) * whole // size),
+        (lambda m, mine: schedules.broadcast(m, mine, 1), whole),
+        (lambda m, mine: schedules.reduce(m, mine, 1, "max"), whole),
+        (lambda m, mine: schedules.all_reduce(m, mine, "max"), 2 * (size - 1) * whole // size),
     ]
     for begin, most in begins:
         arrays = lents(given(size, count))
@@ -163,4 +164,4 @@ def test_no_link_carries_a_large_array_more_often_than_it_must() -> None:
 
 def test_an_unknown_op_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="op='mean' is unknown"):
-        collectives.ufunc("mean")
+        schedules.ufunc("mean")

@@ -18,8 +18,11 @@ import pytest
 from hoplite_ray._native import FakeWire, WorldPort
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.worlds import State, World, WorldBrokenError, WorldTimeoutError
-from hoplite_ray.worlds.loans import Borrower, Lender, Loans
-from hoplite_ray.worlds.nccl import Gpu
+from hoplite_ray.worlds.gpu.nccl import Gpu
+from hoplite_ray.worlds.lending.borrower import Borrower
+from hoplite_ray.worlds.lending.lender import Lender
+from hoplite_ray.worlds.lending.loans import Loans
+from hoplite_ray.worlds.ops.membership import Membership
 
 SIZE = 3
 CAUSES = {1: "PEER_DIED", 2: "UNREACHABLE", 3: "FROZEN"}
@@ -52,7 +55,9 @@ class Crew:
             edges[a].add_fake_edge(b, wire, is_first=True)
             edges[b].add_fake_edge(a, wire, is_first=False)
         self.worlds = [
-            World("w", 1, rank, size, each, self, Gpu("the fake has none"), nothing_lent())
+            World(
+                Membership("w", 1, rank, size, each, Gpu("the fake has none"), nothing_lent()), self
+            )
             for rank, each in enumerate(edges)
         ]
 
@@ -62,7 +67,7 @@ class Crew:
 
     def end(self, world: World, *, is_left: bool = False) -> None:
         """As a manager does."""
-        world.edges.close()
+        world.membership.edges.close()
 
     def hold(self) -> None:
         """From now on nothing passes that `deliver` does not let through."""
@@ -363,7 +368,7 @@ async def test_a_message_that_comes_while_its_receive_is_cancelled_is_the_next_o
             try:
                 got = await task
             except asyncio.CancelledError:
-                kept += second.has_kept(0)
+                kept += second.messages.has_kept(0)
                 got = await second.recv(np.empty(1) if has_buffer else None, src=0, timeout_s=9.0)
             assert got.tolist() == [number]
         assert kept > 0

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from hoplite_ray.errors import InvalidArgumentError, WorldError, WrongTypeError
-from hoplite_ray.worlds.gpu_arrays import (
+from hoplite_ray.worlds.gpu.ability import Ability
+from hoplite_ray.worlds.gpu.arrays import (
     empty_like,
     is_on_gpu,
-    of_interface,
-    of_torch,
+    lend_interface,
+    lend_torch,
     stream_of,
 )
-from hoplite_ray.worlds.members import Ability
-from hoplite_ray.worlds.nccl import Gpu, ability, check_fold
-from hoplite_ray.worlds.nccl_transfers import Offer
+from hoplite_ray.worlds.gpu.nccl import Gpu, check_fold, find_ability
+from hoplite_ray.worlds.ops.transfers import Offer
 
 
 class Cupys:
@@ -42,11 +42,11 @@ class Cupys:
 def test_the_interface_says_all_that_is_needed() -> None:
     array = Cupys((2, 3), "f8", stream=7, strides=(24, 8))
     assert is_on_gpu(array)
-    lent = of_interface(array, True)
+    lent = lend_interface(array, True)
     assert (lent.dtype, lent.shape, lent.count, lent.size_bytes) == ("float64", (2, 3), 6, 48)
     assert (lent.address, lent.stream) == (array.inside.ctypes.data, 7)
-    assert of_interface(Cupys((4, 1, 3), strides=(12, 99, 4)), True).count == 12
-    nothing = of_interface(Cupys((0, 3), strides=(1, 1), data=(0, False)), True)
+    assert lend_interface(Cupys((4, 1, 3), strides=(12, 99, 4)), True).count == 12
+    nothing = lend_interface(Cupys((0, 3), strides=(1, 1), data=(0, False)), True)
     assert (nothing.size_bytes, nothing.stream) == (0, None)
 
 
@@ -61,7 +61,7 @@ def test_the_interface_says_all_that_is_needed() -> None:
 )
 def test_what_can_not_be_filled_is_refused(said: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
-        of_interface(Cupys((2, 2), **said), True)
+        lend_interface(Cupys((2, 2), **said), True)
 
 
 def test_torchs_tensors_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,12 +70,12 @@ def test_torchs_tensors_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     tensor = torch.zeros(2, 3, dtype=torch.bfloat16)
     assert not is_on_gpu(tensor)
-    lent = of_torch(tensor)
+    lent = lend_torch(tensor)
     assert (lent.dtype, lent.shape, lent.size_bytes, lent.stream) == ("bfloat16", (2, 3), 12, 5)
     assert lent.address == tensor.data_ptr()
     assert [each.shape for each in empty_like(tensor, 4)] == [(2, 3)] * 4
     with pytest.raises(InvalidArgumentError, match=r"give its \.contiguous\(\)"):
-        of_torch(tensor.t())
+        lend_torch(tensor.t())
 
 
 def test_new_arrays_are_of_the_library_of_the_given_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_new_arrays_are_of_the_library_of_the_given_one(monkeypatch: pytest.Monk
 
 def test_arrays_of_one_call_have_one_stream() -> None:
     def lent(stream: int | None) -> Any:
-        return of_interface(Cupys(1, stream=stream), False)
+        return lend_interface(Cupys(1, stream=stream), False)
 
     assert stream_of([lent(None), lent(3), lent(3)]) == 3
     assert stream_of([lent(None)]) is None
@@ -106,9 +106,9 @@ def test_a_world_without_nccl_says_why() -> None:
 
 
 def test_nccl_folds_what_it_knows() -> None:
-    check_fold("sum", of_interface(Cupys(1), True))
+    check_fold("sum", lend_interface(Cupys(1), True))
     with pytest.raises(InvalidArgumentError, match="NCCL can't fold <c16"):
-        check_fold("sum", of_interface(Cupys(1, "c16"), True))
+        check_fold("sum", lend_interface(Cupys(1, "c16"), True))
 
 
 def test_an_offer_has_its_number_and_size() -> None:
@@ -120,8 +120,8 @@ def test_an_offer_has_its_number_and_size() -> None:
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPLITE_RAY_CUDA_LIBRARY", "/nowhere/libcuda.so.1")
-    monkeypatch.setattr("hoplite_ray.worlds.nccl._nccl", None)
+    monkeypatch.setattr("hoplite_ray.worlds.gpu.nccl._nccl", None)
     with pytest.raises(WorldError, match=r"can't be had: no GPU: the CUDA driver can't be loaded"):
-        ability("nccl")
-    assert ability("auto") == (Ability(0, "this process uses no GPU", is_needed=False), 0)
-    assert ability("tcp")[0].lacks == "it was joined with transport='tcp'"
+        find_ability("nccl")
+    assert find_ability("auto") == (Ability(0, "this process uses no GPU", is_needed=False), 0)
+    assert find_ability("tcp")[0].lacks == "it was joined with transport='tcp'"

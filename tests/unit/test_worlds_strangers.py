@@ -7,7 +7,8 @@ import socket
 import uuid
 from typing import Any
 
-from hoplite_ray.worlds.introductions import Acceptor, hear
+from hoplite_ray.worlds.handshake.acceptor import Acceptor
+from hoplite_ray.worlds.handshake.frames import hear
 
 
 def test_a_stranger_of_this_machine_that_speaks_tls_is_told_and_named() -> None:

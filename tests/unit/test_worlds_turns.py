@@ -2,55 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hoplite_ray.worlds import sending
-from hoplite_ray.worlds.calls import Call
-from hoplite_ray.worlds.sending import Sending, Sendings
+from hoplite_ray.worlds.core import sending
+from hoplite_ray.worlds.core.sending import Sending, Sendings
+from hoplite_ray.worlds.core.waiting import Turn
+from hoplite_ray.worlds.gpu.nccl import Gpu
+from hoplite_ray.worlds.ops import membership
+from hoplite_ray.worlds.ops.call import Call
+from hoplite_ray.worlds.ops.membership import Membership
 
 
-class Turns(list[Any]):
-    """Has another thread run at the moment when a thread has looked at it, or has added to it."""
-
-    def __init__(self, moment: str, other: Callable[[], None]) -> None:
-        super().__init__()
-        self._moment = moment
-        self._other: Callable[[], None] | None = other
-
-    def append(self, turn: Any) -> None:
-        super().append(turn)
-        self._switch("added")
-
-    def __iter__(self) -> Iterator[Any]:
-        seen = list(super().__iter__())
-        self._switch("looked")
-        return iter(seen)
-
-    def _switch(self, moment: str) -> None:
-        other, is_now = self._other, moment == self._moment
-        if is_now and other is not None:
-            self._other = None
-            other()
-
-
-@pytest.mark.parametrize("moment", ["looked", "added"])
-def test_of_two_collectives_that_are_called_at_once_one_waits_for_the_other(moment: str) -> None:
+def test_of_two_collectives_that_are_called_at_once_one_waits_for_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Case review_18."""
-    calls: list[Call] = []
-    world: Any = SimpleNamespace(rank=0, size=2, rounds=0)
+    edges: Any = SimpleNamespace(transport=lambda rank: "tcp")
+    loans: Any = None
+    world = Membership("w", 1, 0, 2, edges, Gpu("there is none"), loans)
+    is_locked: list[bool] = []
 
-    def call() -> None:
-        calls.append(Call(world, "barrier", "uint8"))
+    class Made(Turn):
+        def __init__(self) -> None:
+            is_locked.append(world._turns_lock.locked())  # no other thread looks meanwhile
+            super().__init__()
 
-    world.turns = Turns(moment, call)
-    call()
-    one, other = calls
-    waits = [each._turn in before._before for each, before in ((one, other), (other, one))]
-    assert sorted(waits) == [False, True], "exactly one of them waits"
+    monkeypatch.setattr(membership, "Turn", Made)
+    one, other = (Call(world, "barrier", "uint8") for _ in range(2))
+    assert (one._before, other._before) == ([], [one._turn]), "exactly one of them waits"
+    assert is_locked == [True, True]
+    world.end_turn(one._turn)
+    assert Call(world, "barrier", "uint8")._before == [other._turn]
 
 
 def test_of_two_sends_that_are_queued_at_once_one_waits_for_the_other(

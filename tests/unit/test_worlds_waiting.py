@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, ref
 
 import pytest
 
-from hoplite_ray.worlds import waiting
+from hoplite_ray.worlds.core import waiting
 
 
 class Slow(WeakKeyDictionary[Any, Any]):

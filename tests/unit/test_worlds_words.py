@@ -14,19 +14,15 @@ import pytest
 from hoplite_ray.config import world_transport
 from hoplite_ray.errors import InvalidArgumentError, WorldError
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.worlds import Cause, EventKind, EventStream, WorldEvent, rendezvous
-from hoplite_ray.worlds.doors import split_listen
-from hoplite_ray.worlds.introductions import (
-    FRAME_BYTES_MAX,
-    RefusedError,
-    field,
-    hear,
-    introduce,
-    say,
-    welcome,
-)
-from hoplite_ray.worlds.members import Ability, Member, Record, own_addresses
-from hoplite_ray.worlds.rendezvous import own_address, parsed_address
+from hoplite_ray.worlds import Cause, EventKind, EventStream, WorldEvent
+from hoplite_ray.worlds.gpu.ability import Ability
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.handshake.frames import FRAME_BYTES_MAX, field, hear, say
+from hoplite_ray.worlds.handshake.introductions import introduce, welcome
+from hoplite_ray.worlds.meeting import rendezvous
+from hoplite_ray.worlds.meeting.doors import split_listen
+from hoplite_ray.worlds.meeting.members import Member, Record, own_addresses
+from hoplite_ray.worlds.meeting.rendezvous import own_address, parse_address
 
 LEADER = Member(
     0, "abc", (("10.0.0.5", 4000), ("fd00::5", 4000)), "boot", Ability(23007, "", is_needed=True)
@@ -35,7 +31,7 @@ RECORD = Record("edge", 3, "life", b"\x01\xff", LEADER)
 
 
 def test_a_record_travels() -> None:
-    assert Record.parsed(RECORD.encode()) == RECORD
+    assert Record.parse(RECORD.encode()) == RECORD
 
 
 @pytest.mark.parametrize(
@@ -56,7 +52,7 @@ def test_a_record_travels() -> None:
 )
 def test_what_is_no_record_is_refused(value: bytes) -> None:
     with pytest.raises(WorldError, match="use another key or another rendezvous"):
-        Record.parsed(value)
+        Record.parse(value)
 
 
 def told(*sent: bytes) -> dict[str, Any]:
@@ -171,19 +167,19 @@ def test_where_nobody_can_listen(text: str) -> None:
 
 
 def test_a_rendezvous_of_an_address() -> None:
-    assert parsed_address("tcp://10.0.0.5:29500") == ("10.0.0.5", 29500)
-    assert parsed_address("tcp://[fd00::5]:1") == ("fd00::5", 1)
-    assert parsed_address("tcp://machine:1") == ("machine", 1)
+    assert parse_address("tcp://10.0.0.5:29500") == ("10.0.0.5", 29500)
+    assert parse_address("tcp://[fd00::5]:1") == ("fd00::5", 1)
+    assert parse_address("tcp://machine:1") == ("machine", 1)
     for text in ("10.0.0.5:29500", "tcp://10.0.0.5", "udp://a:1", "tcp://a:1/x", "tcp://a:99999"):
         with pytest.raises(InvalidArgumentError, match="write tcp://ADDRESS:PORT"):
-            parsed_address(text)
+            parse_address(text)
 
 
 @pytest.mark.parametrize("ray_is", ["not here", "here", "at the other end of a client"])
 def test_members_reach_this_process_by_the_way_to_where_they_meet(
     monkeypatch: pytest.MonkeyPatch, ray_is: str
 ) -> None:
-    monkeypatch.setattr(rendezvous, "ray_runs", lambda: ray_is != "not here")
+    monkeypatch.setattr(rendezvous, "is_ray_running", lambda: ray_is != "not here")
     monkeypatch.setattr(seams, "is_client", lambda: ray_is == "at the other end of a client")
     monkeypatch.setattr(seams, "node_address", lambda: "10.1.0.5")
     assert own_address("tcp://127.0.0.1:1") == own_address("tcp://localhost:1") == "127.0.0.1"
