@@ -8,12 +8,12 @@ Between two replicas there is a world of its own. Source: MultiWorld; Vortex; Ho
 docs/serving.md.
 """
 
-from hoplite_ray.serve.edges import EdgeBrokenError
-from hoplite_ray.serve.ensemble import ensemble
-from hoplite_ray.serve.outlet import NoReplicaError, PoisonousQueryError
-from hoplite_ray.serve.pipeline import pipeline
-from hoplite_ray.serve.stage import BusyError, LateError, Stage, query_ids, stage
-from hoplite_ray.serve.votes import Answer, QuorumError
+from hoplite_ray.serve.edge.edge import EdgeBrokenError
+from hoplite_ray.serve.graph.ensemble import ensemble
+from hoplite_ray.serve.graph.pipeline import pipeline
+from hoplite_ray.serve.graph.votes import Answer, QuorumError
+from hoplite_ray.serve.routing.outlet import NoReplicaError, PoisonousQueryError
+from hoplite_ray.serve.stages.replica import BusyError, LateError, Stage, query_ids, stage
 
 __all__ = [
     "Answer",

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hoplite_ray.serve import QuorumError, ensemble
-from hoplite_ray.serve.votes import majority
+from hoplite_ray.serve.graph.votes import majority
 from tests.serve.applications import Loaded
 from tests.serve.conftest import Application, Node
 from tests.serve.models import MODELS, digits, member

@@ -12,7 +12,8 @@ import pytest
 
 from hoplite_ray.errors import SystemFailureError
 from hoplite_ray.plugin import lifetime, publishing
-from hoplite_ray.serve import discovery, metrics, outlet
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.routing import discovery, outlet
 
 STAGE = ("application", "stage")
 

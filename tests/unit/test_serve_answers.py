@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.serve import outlet
-from hoplite_ray.serve.outlet import JoinLostError, joint_answer
-from hoplite_ray.serve.query import Merged
+from hoplite_ray.serve.routing import outlet
+from hoplite_ray.serve.routing.outlet import JoinLostError, joint_answer
+from hoplite_ray.serve.routing.query import Merged
 
 
 async def after(seconds: float, answer: Any) -> Any:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.serve import edges, managers
-from hoplite_ray.serve.edges import Door
+from hoplite_ray.serve.edge import edge as edges
+from hoplite_ray.serve.edge import managers
+from hoplite_ray.serve.edge.edge import Door
 from hoplite_ray.worlds.introductions import RefusedError
 from hoplite_ray.worlds.secrecy import Secrecy
 from tests.certificates import Authority

@@ -13,15 +13,15 @@ import pytest
 
 from hoplite_ray import WorldError
 from hoplite_ray.serve import metrics
-from hoplite_ray.serve.edges import (
+from hoplite_ray.serve.edge.edge import (
     _BEGUN,
     _CALL_ALONE,
     _FAILURE,
     Edge,
     EdgeBrokenError,
 )
-from hoplite_ray.serve.failures import failure, noted
-from hoplite_ray.serve.frames import Message, unframed
+from hoplite_ray.serve.edge.failures import failure, noted
+from hoplite_ray.serve.edge.frames import Message, unframed
 from hoplite_ray.worlds.waiting import Turn
 
 

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import ray
 
-from hoplite_ray.serve import edges as edges_module
-from hoplite_ray.serve import handles, metrics
-from hoplite_ray.serve.edges import Edge, EdgeBrokenError
-from hoplite_ray.serve.frames import Message, Packed, framed, unframed
-from hoplite_ray.serve.handles import Lender
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.edge import edge as edges_module
+from hoplite_ray.serve.edge import handles
+from hoplite_ray.serve.edge.edge import Edge, EdgeBrokenError
+from hoplite_ray.serve.edge.frames import Message, Packed, framed, unframed
+from hoplite_ray.serve.edge.handles import Lender
 
 
 class Ticket:

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from hoplite_ray import GetTimeoutError
-from hoplite_ray.serve import handoff, metrics
-from hoplite_ray.serve.frames import Message
-from hoplite_ray.serve.handoff import Stored, StoredLostError
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.edge.frames import Message
+from hoplite_ray.serve.routing import handoff
+from hoplite_ray.serve.routing.handoff import Stored, StoredLostError
 
 LARGE = np.zeros(1 << 20, np.uint8)
 

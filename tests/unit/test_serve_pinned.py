@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.serve import discovery, metrics, outlet
-from hoplite_ray.serve.outlet import JoinLostError, Outlet
-from hoplite_ray.serve.query import Query
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.routing import discovery, outlet
+from hoplite_ray.serve.routing.outlet import JoinLostError, Outlet
+from hoplite_ray.serve.routing.query import Query
 
 STAGE = ("application", "join")
 PREFERRED = ("first", "second")

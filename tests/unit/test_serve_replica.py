@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from ray.serve._private.common import RUNNING_REQUESTS_KEY
 
-from hoplite_ray.serve import discovery, metrics, stage
-from hoplite_ray.serve.frames import Message
-from hoplite_ray.serve.query import Query
-from hoplite_ray.serve.stage import Replica
+from hoplite_ray.serve import metrics, stage
+from hoplite_ray.serve.edge.frames import Message
+from hoplite_ray.serve.routing import discovery
+from hoplite_ray.serve.routing.query import Query
+from hoplite_ray.serve.stages.replica import Replica
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,9 @@ from ray.serve._private import autoscaling_state
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID, ReplicaID
 from ray.serve.handle import DeploymentHandle
 
-from hoplite_ray.serve import discovery, seams
-from hoplite_ray.serve.router import EdgeRouter
+from hoplite_ray.serve import seams
+from hoplite_ray.serve.routing import discovery
+from hoplite_ray.serve.routing.router import EdgeRouter
 
 
 def test_serve_scales_by_the_key_of_running_requests() -> None:

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from ray.serve.config import AutoscalingConfig
 
 from hoplite_ray.serve import ensemble, metrics, pipeline, query_ids, stage
-from hoplite_ray.serve.failures import failure
-from hoplite_ray.serve.frames import Message, framed, unframed
-from hoplite_ray.serve.pipeline import as_json, ordered
-from hoplite_ray.serve.stage import Replica, _Run
+from hoplite_ray.serve.edge.failures import failure
+from hoplite_ray.serve.edge.frames import Message, framed, unframed
+from hoplite_ray.serve.graph.pipeline import as_json, ordered
+from hoplite_ray.serve.stages.replica import Replica, _Run
 
 
 def empty(size_bytes: int) -> np.ndarray:
@@ -274,7 +274,7 @@ def test_what_can_not_be_started_is_told_before(make: Any, why: str) -> None:
 
 PROGRAM = """
 import json
-from hoplite_ray.serve.frames import Message
+from hoplite_ray.serve.edge.frames import Message
 class Own:
     def __init__(self, number): self.number = number
     def twice(self): return 2 * self.number

@@ -26,17 +26,18 @@ import numpy as np
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
-from hoplite_ray.serve import discovery, handoff, metrics
-from hoplite_ray.serve.batching import Batches, Late
-from hoplite_ray.serve.edges import Begun, Door
-from hoplite_ray.serve.failures import noted, packed, said
-from hoplite_ray.serve.joins import Joins
-from hoplite_ray.serve.options import check_options, misfit
-from hoplite_ray.serve.outlet import JoinLostError, Outlet, close_all, joint_answer
-from hoplite_ray.serve.query import Merged, Query
-from hoplite_ray.serve.router import ROUTER
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.edge.edge import Begun, Door
+from hoplite_ray.serve.edge.failures import noted, packed, said
+from hoplite_ray.serve.routing import discovery, handoff
+from hoplite_ray.serve.routing.outlet import JoinLostError, Outlet, close_all, joint_answer
+from hoplite_ray.serve.routing.query import Merged, Query
+from hoplite_ray.serve.routing.router import ROUTER
 from hoplite_ray.serve.seams import RUNNING_REQUESTS_KEY
-from hoplite_ray.serve.worker import Worker
+from hoplite_ray.serve.stages.batching import Batches, Late
+from hoplite_ray.serve.stages.joins import Joins
+from hoplite_ray.serve.stages.options import check_options, misfit
+from hoplite_ray.serve.stages.worker import Worker
 
 logger = logging.getLogger("hoplite_ray.serve")
 

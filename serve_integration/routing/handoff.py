@@ -19,9 +19,10 @@ import numpy as np
 import hoplite_ray
 from hoplite_ray import Store
 from hoplite_ray.plugin.attachment import attachment
-from hoplite_ray.serve import gpu_arrays, metrics
-from hoplite_ray.serve.failures import unsendable
-from hoplite_ray.serve.frames import Message, framed, unframed
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.edge import gpu_arrays
+from hoplite_ray.serve.edge.failures import unsendable
+from hoplite_ray.serve.edge.frames import Message, framed, unframed
 
 logger = logging.getLogger("hoplite_ray.serve")
 

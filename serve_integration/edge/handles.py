@@ -25,7 +25,7 @@ from ray.actor import ActorHandle
 import hoplite_ray
 
 if TYPE_CHECKING:
-    from hoplite_ray.serve.frames import Message
+    from hoplite_ray.serve.edge.frames import Message
 
 KINDS: tuple[type, ...] = (ray.ObjectRef, hoplite_ray.Array, ActorHandle)
 

@@ -22,11 +22,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from hoplite_ray import WorldError
-from hoplite_ray.serve import discovery, metrics
-from hoplite_ray.serve.edges import Begun, Edge, EdgeBrokenError, open_edge
-from hoplite_ray.serve.failures import said
-from hoplite_ray.serve.handoff import StoredLostError
-from hoplite_ray.serve.query import Merged, Query
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.edge.edge import Begun, Edge, EdgeBrokenError, open_edge
+from hoplite_ray.serve.edge.failures import said
+from hoplite_ray.serve.routing import discovery
+from hoplite_ray.serve.routing.handoff import StoredLostError
+from hoplite_ray.serve.routing.query import Merged, Query
 from hoplite_ray.serve.seams import begin_routing
 from hoplite_ray.worlds.introductions import RefusedError
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from ray import cloudpickle
 
-from hoplite_ray.serve import gpu_arrays, handles
+from hoplite_ray.serve.edge import gpu_arrays, handles
 
 _ALIGNED = 64  # of each part: what vector instructions and caches want
 _WORD = 8

@@ -27,9 +27,11 @@ from ray import serve
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hoplite_ray.serve import handoff, metrics
-from hoplite_ray.serve.failures import said
-from hoplite_ray.serve.outlet import (
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.edge.failures import said
+from hoplite_ray.serve.graph.votes import QuorumError
+from hoplite_ray.serve.routing import handoff
+from hoplite_ray.serve.routing.outlet import (
     DEATHS_MAX,
     JoinLostError,
     PoisonousQueryError,
@@ -37,9 +39,8 @@ from hoplite_ray.serve.outlet import (
     joint_answer,
     outlets_of,
 )
-from hoplite_ray.serve.query import Merged, Query
-from hoplite_ray.serve.stage import BusyError, LateError, Stage, deployment
-from hoplite_ray.serve.votes import QuorumError
+from hoplite_ray.serve.routing.query import Merged, Query
+from hoplite_ray.serve.stages.replica import BusyError, LateError, Stage, deployment
 
 logger = logging.getLogger("hoplite_ray.serve")
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hoplite_ray.serve.handoff import Stored
+from hoplite_ray.serve.routing.handoff import Stored
 
 
 @dataclass(slots=True)

@@ -12,7 +12,8 @@ class EdgeRouter(PowerOfTwoChoicesRequestRouter):
 
     def update_replicas(self, replicas: list[Any]) -> None:
         """Take in which replicas run, as Serve tells."""
-        from hoplite_ray.serve import discovery, seams
+        from hoplite_ray.serve import seams
+        from hoplite_ray.serve.routing import discovery
 
         super().update_replicas(replicas)
         doors = {

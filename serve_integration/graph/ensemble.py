@@ -15,9 +15,8 @@ from typing import Any
 
 from ray import serve
 
-from hoplite_ray.serve import handoff, metrics
-from hoplite_ray.serve.outlet import close_all, first, outlets_of
-from hoplite_ray.serve.pipeline import (
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.graph.pipeline import (
     INGRESS,
     INGRESS_REPLICAS,
     QUERY,
@@ -27,9 +26,11 @@ from hoplite_ray.serve.pipeline import (
     ingress_options,
     is_json,
 )
-from hoplite_ray.serve.query import Query
-from hoplite_ray.serve.stage import Stage, deployment
-from hoplite_ray.serve.votes import Answer, Combine, Poll, QuorumError, Verdict
+from hoplite_ray.serve.graph.votes import Answer, Combine, Poll, QuorumError, Verdict
+from hoplite_ray.serve.routing import handoff
+from hoplite_ray.serve.routing.outlet import close_all, first, outlets_of
+from hoplite_ray.serve.routing.query import Query
+from hoplite_ray.serve.stages.replica import Stage, deployment
 
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
 _ALL_S = 30.0  # and a query's deadline, for all members to be there; then for a quorum

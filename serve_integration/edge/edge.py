@@ -26,11 +26,12 @@ from typing import Any
 import numpy as np
 
 from hoplite_ray import WorldBrokenError, WorldError
-from hoplite_ray.serve import gpu_arrays, metrics
-from hoplite_ray.serve.failures import failure, said, unsendable
-from hoplite_ray.serve.frames import Message, framed, unframed
-from hoplite_ray.serve.handles import Lender, borrowed
-from hoplite_ray.serve.managers import manager, node_address, secrecy
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.edge import gpu_arrays
+from hoplite_ray.serve.edge.failures import failure, said, unsendable
+from hoplite_ray.serve.edge.frames import Message, framed, unframed
+from hoplite_ray.serve.edge.handles import Lender, borrowed
+from hoplite_ray.serve.edge.managers import manager, node_address, secrecy
 from hoplite_ray.worlds import Cause, World
 from hoplite_ray.worlds.introductions import (
     STRANGERS_MAX,

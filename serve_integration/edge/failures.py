@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from hoplite_ray.serve.frames import Message, Packed
+from hoplite_ray.serve.edge.frames import Message, Packed
 
 logger = logging.getLogger("hoplite_ray.serve")
 
