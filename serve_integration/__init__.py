@@ -8,12 +8,18 @@ Between two replicas there is a world of its own. Source: MultiWorld; Vortex; Ho
 docs/serving.md.
 """
 
-from hoplite_ray.serve.edge.edge import EdgeBrokenError
+from hoplite_ray.serve.errors import (
+    BusyError,
+    EdgeBrokenError,
+    LateError,
+    NoReplicaError,
+    PoisonousQueryError,
+    QuorumError,
+)
 from hoplite_ray.serve.graph.ensemble import ensemble
 from hoplite_ray.serve.graph.pipeline import pipeline
-from hoplite_ray.serve.graph.votes import Answer, QuorumError
-from hoplite_ray.serve.routing.outlet import NoReplicaError, PoisonousQueryError
-from hoplite_ray.serve.stages.replica import BusyError, LateError, Stage, query_ids, stage
+from hoplite_ray.serve.graph.votes import Answer
+from hoplite_ray.serve.stages.replica import Stage, query_ids, stage
 
 __all__ = [
     "Answer",

@@ -32,6 +32,7 @@ from hoplite_ray.serve.edge.failures import failure, said, unsendable
 from hoplite_ray.serve.edge.frames import Message, framed, unframed
 from hoplite_ray.serve.edge.handles import Lender, borrowed
 from hoplite_ray.serve.edge.managers import manager, node_address, secrecy
+from hoplite_ray.serve.errors import EdgeBrokenError, OtherVersionError
 from hoplite_ray.worlds import Cause, World
 from hoplite_ray.worlds.introductions import (
     STRANGERS_MAX,
@@ -62,19 +63,6 @@ _QUEUED_BYTES_MAX = 64 << 20  # that wait to be sent; above it `call` waits
 
 _CALL, _REPLY, _FAILURE, _TAKEN_BACK, _BEGUN, _CALL_ALONE = range(6)
 _CALLS = (_CALL, _CALL_ALONE)
-
-
-class EdgeBrokenError(Exception):
-    """The world of the edge has ended: the peer is dead, or out of reach.
-
-    was_sent:   the call had gone, or its frame was being made.
-    has_begun:  the peer had said that it works on it.
-    """
-
-    def __init__(self, why: str, *, was_sent: bool = True, has_begun: bool = False) -> None:
-        super().__init__(why)
-        self.was_sent = was_sent
-        self.has_begun = has_begun
 
 
 class Edge:
@@ -449,10 +437,6 @@ class Edge:
         self._has_room.set()
         self._has_sent.set()  # last: a call that waits for it is cancelled by then
         self._ended.set()
-
-
-class OtherVersionError(Exception):
-    """The peer's hoplite_ray says other things over edges than this one's."""
 
 
 def check_version(said: Mapping[str, Any], peer: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from ray import serve
 
 from hoplite_ray.serve import metrics
+from hoplite_ray.serve.errors import QuorumError
 from hoplite_ray.serve.graph.pipeline import (
     INGRESS,
     INGRESS_REPLICAS,
@@ -26,7 +27,7 @@ from hoplite_ray.serve.graph.pipeline import (
     ingress_options,
     is_json,
 )
-from hoplite_ray.serve.graph.votes import Answer, Combine, Poll, QuorumError, Verdict
+from hoplite_ray.serve.graph.votes import Answer, Combine, Poll, Verdict
 from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.outlet import close_all, first, outlets_of
 from hoplite_ray.serve.routing.query import Query

@@ -29,18 +29,22 @@ from starlette.responses import Response
 
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.failures import said
-from hoplite_ray.serve.graph.votes import QuorumError
+from hoplite_ray.serve.errors import (
+    BusyError,
+    JoinLostError,
+    LateError,
+    PoisonousQueryError,
+    QuorumError,
+)
 from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.outlet import (
     DEATHS_MAX,
-    JoinLostError,
-    PoisonousQueryError,
     close_all,
     joint_answer,
     outlets_of,
 )
 from hoplite_ray.serve.routing.query import Merged, Query
-from hoplite_ray.serve.stages.replica import BusyError, LateError, Stage, deployment
+from hoplite_ray.serve.stages.replica import Stage, deployment
 
 logger = logging.getLogger("hoplite_ray.serve")
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log

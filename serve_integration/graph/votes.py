@@ -55,17 +55,6 @@ class Answer:
     why: Mapping[str, str]
 
 
-class QuorumError(Exception):
-    """Too few members have voted. `partial` has the votes that came, by member."""
-
-    def __init__(self, why: str, partial: dict[str, Any]) -> None:
-        super().__init__(why, partial)
-        self.partial = partial
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
 class Poll:
     """The votes of an ensemble's members on one query.
 

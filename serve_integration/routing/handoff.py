@@ -23,6 +23,7 @@ from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge import gpu_arrays
 from hoplite_ray.serve.edge.failures import unsendable
 from hoplite_ray.serve.edge.frames import Message, framed, unframed
+from hoplite_ray.serve.errors import StoredLostError
 
 logger = logging.getLogger("hoplite_ray.serve")
 
@@ -39,10 +40,6 @@ _has_put = False  # this process, so that its store is there
 _is_told = False  # True if the log has why there is no store
 _attaching: asyncio.Task[Store] | None = None
 _overdue: set[asyncio.Task[Any]] = set()  # what is being put, and nobody waits for any more
-
-
-class StoredLostError(Exception):
-    """A value that was sent by id can't be had here."""
 
 
 class Stored:

@@ -23,10 +23,16 @@ from typing import Any
 
 from hoplite_ray import WorldError
 from hoplite_ray.serve import metrics
-from hoplite_ray.serve.edge.edge import Begun, Edge, EdgeBrokenError, open_edge
+from hoplite_ray.serve.edge.edge import Begun, Edge, open_edge
 from hoplite_ray.serve.edge.failures import said
+from hoplite_ray.serve.errors import (
+    EdgeBrokenError,
+    JoinLostError,
+    NoReplicaError,
+    PoisonousQueryError,
+    StoredLostError,
+)
 from hoplite_ray.serve.routing import discovery
-from hoplite_ray.serve.routing.handoff import StoredLostError
 from hoplite_ray.serve.routing.query import Merged, Query
 from hoplite_ray.serve.seams import begin_routing
 from hoplite_ray.worlds.introductions import RefusedError
@@ -41,22 +47,6 @@ _TELL_S = 5.0  # Ray's agent forgets what it is not told again
 _ANSWER_S = 5.0  # between the answers to inputs that have met; more with each attempt
 _REACH_S = 5.0  # for an edge to a replica that Serve knows and that has not ended
 _MEET_S = 1.0  # for Serve to tell of a replica that others know already
-
-
-class NoReplicaError(Exception):
-    """A stage has no replica that could answer now."""
-
-
-class JoinLostError(Exception):
-    """A query's inputs can't meet at the replicas that were chosen: the ingress asks again."""
-
-    def __init__(self, why: str, deaths: int) -> None:
-        super().__init__(why, deaths)
-        self.deaths = deaths  # of replicas that held this query, in all attempts
-
-
-class PoisonousQueryError(Exception):
-    """Replicas have died one after the other while they held this query."""
 
 
 async def outlets_of(handles: Mapping[str, Any], edges: str, what: str) -> dict[str, Outlet]:

@@ -29,8 +29,9 @@ from ray.serve.config import RequestRouterConfig
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.edge import Begun, Door
 from hoplite_ray.serve.edge.failures import noted, packed, said
+from hoplite_ray.serve.errors import BusyError, JoinLostError, LateError
 from hoplite_ray.serve.routing import discovery, handoff
-from hoplite_ray.serve.routing.outlet import JoinLostError, Outlet, close_all, joint_answer
+from hoplite_ray.serve.routing.outlet import Outlet, close_all, joint_answer
 from hoplite_ray.serve.routing.query import Merged, Query
 from hoplite_ray.serve.routing.router import ROUTER
 from hoplite_ray.serve.seams import RUNNING_REQUESTS_KEY
@@ -53,14 +54,6 @@ _LATE = [each.value for each in Late]
 _TRACEBACK_MAX = 4000  # characters of it that go along with an exception
 
 _query_ids: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("query_ids")
-
-
-class LateError(Exception):
-    """A query was not run, for its deadline would have been over; or it is over."""
-
-
-class BusyError(Exception):
-    """A stage has as many queries waiting as it may."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from hoplite_ray.serve.edge.edge import Door
+from hoplite_ray.serve.errors import NoReplicaError
 from hoplite_ray.serve.routing import discovery
-from hoplite_ray.serve.routing.outlet import NoReplicaError, Outlet
+from hoplite_ray.serve.routing.outlet import Outlet
 from hoplite_ray.serve.routing.query import Query
 from tests.certificates import Authority
 from tests.process.world_crew import Here, Member

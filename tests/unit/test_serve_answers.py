@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from hoplite_ray.serve.errors import JoinLostError
 from hoplite_ray.serve.routing import outlet
-from hoplite_ray.serve.routing.outlet import JoinLostError, joint_answer
+from hoplite_ray.serve.routing.outlet import joint_answer
 from hoplite_ray.serve.routing.query import Merged
 
 

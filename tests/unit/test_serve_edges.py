@@ -18,10 +18,10 @@ from hoplite_ray.serve.edge.edge import (
     _CALL_ALONE,
     _FAILURE,
     Edge,
-    EdgeBrokenError,
 )
 from hoplite_ray.serve.edge.failures import failure, noted
 from hoplite_ray.serve.edge.frames import Message, unframed
+from hoplite_ray.serve.errors import EdgeBrokenError
 from hoplite_ray.worlds.waiting import Turn
 
 

@@ -15,9 +15,10 @@ import ray
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge import edge as edges_module
 from hoplite_ray.serve.edge import handles
-from hoplite_ray.serve.edge.edge import Edge, EdgeBrokenError
+from hoplite_ray.serve.edge.edge import Edge
 from hoplite_ray.serve.edge.frames import Message, Packed, framed, unframed
 from hoplite_ray.serve.edge.handles import Lender
+from hoplite_ray.serve.errors import EdgeBrokenError
 
 
 class Ticket:

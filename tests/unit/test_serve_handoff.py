@@ -14,8 +14,9 @@ import pytest
 from hoplite_ray import GetTimeoutError
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.frames import Message
+from hoplite_ray.serve.errors import StoredLostError
 from hoplite_ray.serve.routing import handoff
-from hoplite_ray.serve.routing.handoff import Stored, StoredLostError
+from hoplite_ray.serve.routing.handoff import Stored
 
 LARGE = np.zeros(1 << 20, np.uint8)
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from hoplite_ray.serve import metrics
+from hoplite_ray.serve.errors import JoinLostError
 from hoplite_ray.serve.routing import discovery, outlet
-from hoplite_ray.serve.routing.outlet import JoinLostError, Outlet
+from hoplite_ray.serve.routing.outlet import Outlet
 from hoplite_ray.serve.routing.query import Query
 
 STAGE = ("application", "join")
