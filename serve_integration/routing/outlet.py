@@ -23,7 +23,8 @@ from typing import Any
 
 from hoplite_ray import WorldError
 from hoplite_ray.serve import metrics
-from hoplite_ray.serve.edge.edge import Begun, Edge, open_edge
+from hoplite_ray.serve.edge.door import open_edge
+from hoplite_ray.serve.edge.edge import Begun, Edge
 from hoplite_ray.serve.edge.failures import said
 from hoplite_ray.serve.errors import (
     EdgeBrokenError,

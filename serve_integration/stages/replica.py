@@ -27,7 +27,8 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 
 from hoplite_ray.serve import metrics
-from hoplite_ray.serve.edge.edge import Begun, Door
+from hoplite_ray.serve.edge.door import Door
+from hoplite_ray.serve.edge.edge import Begun
 from hoplite_ray.serve.edge.failures import noted, packed, said
 from hoplite_ray.serve.errors import BusyError, JoinLostError, LateError
 from hoplite_ray.serve.routing import discovery, handoff

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.serve.edge.edge import Door
+from hoplite_ray.serve.edge.door import Door
 from hoplite_ray.serve.errors import NoReplicaError
 from hoplite_ray.serve.routing import discovery
 from hoplite_ray.serve.routing.outlet import Outlet

@@ -1,0 +1,154 @@
+"""Doors: how an edge between two replicas is opened.
+
+A downstream replica listens at its door. An upstream replica connects, shows the door's token and
+says the name of a world; both then join that world, whose rendezvous is the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+import socket
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from hoplite_ray import WorldError
+from hoplite_ray.serve.edge.edge import Edge, Handler
+from hoplite_ray.serve.edge.failures import said
+from hoplite_ray.serve.edge.managers import manager, node_address, secrecy
+from hoplite_ray.serve.errors import OtherVersionError
+from hoplite_ray.worlds.introductions import (
+    STRANGERS_MAX,
+    Acceptor,
+    RefusedError,
+    connected,
+    field,
+    hear,
+    say,
+)
+
+logger = logging.getLogger("hoplite_ray.serve")
+
+VERSION = 3  # of hellos, frames and what `Query.told` has; raised when any of them changes
+
+_JOIN_S = 10.0
+
+
+class Door:
+    """Where upstream replicas knock; each that shows the token gets an edge."""
+
+    def __init__(self, handler: Handler, what: str) -> None:
+        """Edges through it carry `what` upstream, for errors."""
+        self.edges: set[Edge] = set()
+        self._handler = handler
+        self._what = what
+        self._reading = asyncio.Lock()
+        self._token = secrets.token_hex(16)
+
+    async def open(self) -> dict[str, Any]:
+        """Listen; returns what `open_edge` needs, as JSON has it.
+
+        Raises:  ControlError if it must be encrypted, and the certificates are of no use.
+        """
+        tls = await asyncio.to_thread(secrecy.context)
+        address = node_address()
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listening = socket.create_server((address, 0), family=family, backlog=STRANGERS_MAX)
+        self._acceptor = Acceptor(listening, self._knocked, lambda: tls)
+        return {
+            "address": address,
+            "port": listening.getsockname()[1],
+            "token": self._token,
+            "version": VERSION,
+        }
+
+    async def close(self) -> None:
+        """Stop listening and leave all worlds."""
+        edges = list(self.edges)
+        await self._acceptor.close()
+        await asyncio.gather(*(edge.close() for edge in edges))
+
+    async def _knocked(self, sock: socket.socket) -> Coroutine[Any, Any, None]:
+        hello = await hear(sock)
+        token = str(hello.get("token")).encode(errors="replace")
+        if not hmac.compare_digest(token, self._token.encode()):
+            raise RefusedError("token", "it is no token of this door: the replica has another one")
+        try:
+            check_version(hello, "a caller")
+        except OtherVersionError as error:
+            logger.warning("an edge by the door has failed: %s", said(error))
+            raise RefusedError("version", str(error)) from error
+        await say(sock, welcome=str(hello.get("world")))
+        return self._let_in(sock, str(hello.get("world")))
+
+    async def _let_in(self, sock: socket.socket, name: str) -> None:
+        edge = None
+        try:
+            async with asyncio.timeout(_JOIN_S):
+                way = Doorway(sock, is_upstream=False)
+                world = await manager().join(
+                    name, rank=1, size=2, rendezvous=way, timeout_s=_JOIN_S
+                )
+            edge = Edge(world, self._handler, self._what, self._reading)
+            self.edges.add(edge)
+            sock.close()
+            await edge.ended()
+            await edge.close()
+        except (WorldError, OSError, ValueError, LookupError, TypeError) as error:
+            logger.debug("nobody came in by the door: %s", error)
+        except Exception as error:  # a traceback for each would fill the log
+            logger.warning("an edge by the door has failed: %s", said(error))
+        finally:
+            if edge is not None:
+                self.edges.discard(edge)
+
+
+class Doorway:
+    """The rendezvous of one edge's world: upstream sets by a connection, downstream gets by it."""
+
+    def __init__(self, sock: socket.socket, *, is_upstream: bool) -> None:
+        self._sock = sock
+        self._is_upstream = is_upstream
+        self._values: dict[str, bytes] = {}
+
+    async def set(self, key: str, value: bytes) -> None:
+        """Send a value to the other end."""
+        self._values[key] = value
+        await say(self._sock, key=key, value=value.hex())
+
+    async def get(self, key: str) -> bytes | None:
+        """Return the value; downstream once it has come."""
+        while key not in self._values and not self._is_upstream:
+            frame = await hear(self._sock)
+            self._values[field(frame, "key", str)] = bytes.fromhex(field(frame, "value", str))
+        return self._values.get(key)
+
+
+async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str) -> Edge:
+    """Open an edge to the replica behind a door; `name` is the world's, known to both.
+
+    what:  goes by it, for errors.
+
+    Raises:  RefusedError if the door refuses; OSError, TimeoutError or WorldError if it can't be;
+             OtherVersionError.
+    """
+    check_version(door, "the replica")
+    tls = await asyncio.to_thread(secrecy.context)
+    async with asyncio.timeout(_JOIN_S):
+        with await connected(door["address"], door["port"], tls) as sock:
+            await say(sock, token=door["token"], world=name, version=VERSION)
+            await hear(sock)  # welcome, or why not
+            way = Doorway(sock, is_upstream=True)
+            world = await manager().join(name, rank=0, size=2, rendezvous=way, timeout_s=_JOIN_S)
+    return Edge(world, handler, what)
+
+
+def check_version(said: Mapping[str, Any], peer: str) -> None:
+    """Raise OtherVersionError unless the peer speaks as this process does."""
+    if (version := said.get("version")) != VERSION:
+        raise OtherVersionError(
+            f"{peer} has version {version} of edges, and this process {VERSION}: an update of "
+            "hoplite_ray is under way; they call each other once both are of one version"
+        )

@@ -1,0 +1,132 @@
+"""What waits at one end of an edge to be sent, and the frames that it goes in.
+
+What is posted while a send is under way goes together, in the next frame. Arrays on GPUs follow
+their frame by NCCL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hoplite_ray import WorldError
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.edge.frames import Message, framed
+from hoplite_ray.serve.edge.protocol import CALL, CALL_ALONE
+from hoplite_ray.worlds import World
+from hoplite_ray.worlds.waiting import Waits, Wanted, run_async
+
+_TOGETHER = 64  # messages in one frame at most; more wait for the next
+_TOGETHER_BYTES = 1 << 20  # and so many bytes, or one message
+_ALLOC_BYTES_MIN = 64 << 10  # below it `World.alloc` gives ordinary memory
+_QUEUED_BYTES_MAX = 64 << 20  # that wait to be sent; above it there is no room
+
+
+class Outgoing:
+    """The messages that wait for their frame. Of one event loop."""
+
+    def __init__(self, world: World, fail: Callable[[Exception], None]) -> None:
+        """Begin with none; `fail` is called with what a frame or a send raises."""
+        self._world = world
+        self._peer = 1 - world.rank
+        self._fail = fail
+        self._messages: deque[Message] = deque()
+        self._queued_bytes = 0
+        self._sending: asyncio.Task[None] | None = None
+        self._is_sending = False
+        self._is_over = False
+        self.has_sent = asyncio.Event()  # set when nothing waits or is under way, or at the end
+        self.has_sent.set()
+        self.has_room = asyncio.Event()  # set when few enough bytes wait, or at the end
+        self.has_room.set()
+
+    @property
+    def unsent_calls(self) -> set[int]:
+        """The numbers of the calls that wait: their frame has not been begun."""
+        return {each.number for each in self._messages if each.kind in (CALL, CALL_ALONE)}
+
+    def post(self, message: Message) -> None:
+        """Send it now, or with the next frame if one is under way."""
+        self._messages.append(message)
+        self._queued_bytes += message.total_bytes
+        if self._queued_bytes > _QUEUED_BYTES_MAX:
+            self.has_room.clear()
+        if not self._is_sending:
+            self._is_sending = True
+            self.has_sent.clear()
+            self._send_next()
+
+    def stop(self) -> None:
+        """Send no more: the edge has broken. `end` is to follow."""
+        self._is_over = True
+        if self._sending is not None and self._sending is not asyncio.current_task():
+            self._sending.cancel()
+
+    def end(self) -> None:
+        """Drop what was not sent, and wake all that wait for room or for the last send."""
+        self._messages.clear()
+        self.has_room.set()
+        self.has_sent.set()
+
+    def _send_next(self) -> None:
+        if self._is_over or not self._messages:
+            self._is_sending = False
+            self.has_sent.set()
+            return
+        try:
+            frame, arrays = self._next_frame()
+            steps = self._sent(frame, arrays)
+            wanted = next(steps)
+        except StopIteration:  # it has gone; what else is to go in this turn goes together
+            asyncio.get_running_loop().call_soon(self._send_next)
+        except Exception as error:  # as of memory
+            self._fail(error)
+        else:
+            self._sending = asyncio.create_task(self._finish_send(steps, wanted))
+
+    def _sent(self, frame: np.ndarray[Any, Any], arrays: Sequence[Any]) -> Waits[None]:
+        """Send a frame, and the arrays on the GPU that follow it."""
+        world = self._world
+        if frame.nbytes >= _ALLOC_BYTES_MIN and world.loans.is_ours(frame):
+            yield from world.give_away(frame, self._peer, None)
+        elif (operation := world.begin_send(frame, self._peer, None)) is not None:
+            yield from world.finish(operation, None, "send")
+        for array in arrays:
+            yield from world.send_from_gpu(array, self._peer, None)
+
+    async def _finish_send(self, steps: Waits[None], wanted: Wanted) -> None:
+        try:
+            await run_async(steps, wanted)
+        except Exception as error:
+            self._fail(error)
+        self._send_next()
+
+    def _next_frame(self) -> tuple[np.ndarray[Any, Any], Sequence[Any]]:
+        """Make a frame of what waits; returns it and the arrays on the GPU that are to follow."""
+        messages = [self._messages.popleft()]
+        total_bytes = messages[0].total_bytes
+        while self._messages and len(messages) < _TOGETHER:
+            if total_bytes + self._messages[0].total_bytes > _TOGETHER_BYTES:
+                break
+            messages.append(self._messages.popleft())
+            total_bytes += messages[-1].total_bytes
+        self._queued_bytes -= total_bytes
+        if self._queued_bytes <= _QUEUED_BYTES_MAX:
+            self.has_room.set()
+        gpu_bytes = sum(message.gpu_bytes for message in messages)
+        metrics.count("serve_edge_bytes", total_bytes - gpu_bytes)
+        arrays = [array for message in messages for array in message.arrays]
+        if gpu_bytes:
+            metrics.count("serve_edge_gpu_bytes", gpu_bytes)
+        return framed(messages, self._empty), arrays
+
+    def _empty(self, size_bytes: int) -> np.ndarray[Any, Any]:
+        if size_bytes >= _ALLOC_BYTES_MIN:
+            with contextlib.suppress(WorldError):  # no memory to share: it goes as a copy
+                return self._world.alloc(size_bytes, np.uint8)
+        return np.empty(size_bytes, np.uint8)
