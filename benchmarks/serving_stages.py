@@ -25,7 +25,7 @@ from hoplite_ray.serve import Stage, ensemble, pipeline, stage
 from hoplite_ray.serve.graph.pipeline import QUERY, ingress_options
 from hoplite_ray.serve.routing.outlet import Outlet
 from hoplite_ray.serve.routing.query import Query
-from hoplite_ray.serve.stages.replica import deployment
+from hoplite_ray.serve.stages.deploy import deployment
 
 LIGHT: dict[str, Any] = {"ray_actor_options": {"num_cpus": 0}}
 SERVICE_S = 0.05  # of a stage or a member that is killed in the middle of it

@@ -19,7 +19,8 @@ from hoplite_ray.serve.errors import (
 from hoplite_ray.serve.graph.ensemble import ensemble
 from hoplite_ray.serve.graph.pipeline import pipeline
 from hoplite_ray.serve.graph.votes import Answer
-from hoplite_ray.serve.stages.replica import Stage, query_ids, stage
+from hoplite_ray.serve.stages.compute import query_ids
+from hoplite_ray.serve.stages.declare import Stage, stage
 
 __all__ = [
     "Answer",

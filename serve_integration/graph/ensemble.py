@@ -31,7 +31,8 @@ from hoplite_ray.serve.graph.votes import Answer, Combine, Poll, Verdict
 from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.outlet import close_all, first, outlets_of
 from hoplite_ray.serve.routing.query import Query
-from hoplite_ray.serve.stages.replica import Stage, deployment
+from hoplite_ray.serve.stages.declare import Stage
+from hoplite_ray.serve.stages.deploy import deployment
 
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
 _ALL_S = 30.0  # and a query's deadline, for all members to be there; then for a quorum

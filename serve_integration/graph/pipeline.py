@@ -44,7 +44,8 @@ from hoplite_ray.serve.routing.outlet import (
     outlets_of,
 )
 from hoplite_ray.serve.routing.query import Merged, Query
-from hoplite_ray.serve.stages.replica import Stage, deployment
+from hoplite_ray.serve.stages.declare import Stage
+from hoplite_ray.serve.stages.deploy import deployment
 
 logger = logging.getLogger("hoplite_ray.serve")
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log

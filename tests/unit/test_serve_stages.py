@@ -20,7 +20,7 @@ from hoplite_ray.serve import ensemble, metrics, pipeline, query_ids, stage
 from hoplite_ray.serve.edge.failures import failure
 from hoplite_ray.serve.edge.frames import Message, framed, unframed
 from hoplite_ray.serve.graph.pipeline import as_json, ordered
-from hoplite_ray.serve.stages.replica import Replica, _Run
+from hoplite_ray.serve.stages.compute import Compute, Run
 
 
 def empty(size_bytes: int) -> np.ndarray:
@@ -146,29 +146,29 @@ def test_what_may_kill_starts_when_its_callers_have_been_told(
         def spawn(work: Any) -> None:
             tasks.append(asyncio.create_task(work))
 
-        replica: Any = SimpleNamespace(
+        compute: Any = SimpleNamespace(
             _start=done.append,
             _spawn=spawn,
             _batches=SimpleNamespace(is_busy=True),
             _take=lambda: done.append("the next batch"),
         )
-        replica._start_when = partial(Replica._start_when, replica)
+        compute._start_when = partial(Compute._start_when, compute)
 
-        def alone() -> _Run:
+        def alone() -> Run:
             begun = tuple(lambda _, each=each: each for each in sent)
-            return _Run("id", 0, asyncio.get_running_loop().create_future(), 0.0, begun)
+            return Run("id", 0, asyncio.get_running_loop().create_future(), 0.0, begun)
 
         wanted, taken_back = alone(), alone()
-        Replica._begin(replica, [wanted])
-        Replica._begin(replica, [taken_back])
+        Compute._begin(compute, [wanted])
+        Compute._begin(compute, [taken_back])
         taken_back.answer.cancel()
         for each in sent:
             assert not any(task.done() for task in tasks) and not done
             each.set()
         await asyncio.gather(*tasks)
-        assert done == [[wanted], "the next batch"] and not replica._batches.is_busy
-        other = _Run("id", 0, wanted.answer, 0.0)
-        Replica._begin(replica, [other])
+        assert done == [[wanted], "the next batch"] and not compute._batches.is_busy
+        other = Run("id", 0, wanted.answer, 0.0)
+        Compute._begin(compute, [other])
         assert done[-1] == [other], "at once"
 
     asyncio.run(run())

@@ -1,0 +1,96 @@
+"""A stage: a class that answers lists of queries with lists, as a deployment of Ray Serve.
+
+    @stage(max_batch=32, num_replicas=2)
+    class Vision:
+        def __init__(self, path): ...
+        def __call__(self, images: list) -> list: ...
+
+Nothing about worlds, batches or ids is in it. Source: Vortex 5.1; MultiWorld.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hoplite_ray.serve.stages.batching import Late
+from hoplite_ray.serve.stages.options import check_options
+
+_CALL = "__call__"
+_LATE = [each.value for each in Late]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A decorated class, with constructor arguments and inputs if it was given any."""
+
+    user_class: type
+    max_batch: int
+    late: Late
+    options: Mapping[str, Any]
+    inputs: tuple[str, ...] = ()
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]] = field(default=((), {}))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        name = self.user_class.__name__
+        raise TypeError(
+            f"{name} is a stage, whose objects Serve makes: {name}.bind(...) has their arguments, "
+            f"{name}.user_class is the class itself"
+        )
+
+    def bind(self, *args: Any, **kwargs: Any) -> Stage:
+        """Return it with constructor arguments."""
+        return replace(self, arguments=(args, kwargs))
+
+    def after(self, *stages: str, **named: Any) -> Stage:
+        """Return it as one that gets what `stages` answer; of several, one list each by keyword."""
+        if named:
+            word = next(iter(named))
+            raise TypeError(f"after({word}=...): name stages by themselves, as in after({word!r})")
+        for each in stages:
+            if not isinstance(each, str):
+                raise TypeError(f"after({each!r}): name a stage by its keyword in the pipeline")
+        if not stages or len(set(stages)) != len(stages):
+            raise ValueError(f"after{stages}: name each stage once, and at least one")
+        return replace(self, inputs=stages)
+
+
+def stage(
+    cls: type | None = None, *, max_batch: int = 32, late: str = "serve", **options: Any
+) -> Any:
+    """Make a class a stage; `options` are those of `serve.deployment`.
+
+    The class has `__call__(list) -> list`, plain or async: as many answers as queries, in their
+    order; one of them may be an exception, which its query is answered with. A call that raises is
+    repeated with halves of its batch, so that only what can't be answered fails.
+
+    max_batch:  queries in one call at most. A free stage takes what is there and never waits.
+    late:       "serve" runs queries whose deadline can't be met; "drop" answers LateError at once.
+
+    Raises:  TypeError for a generator, a class without `__call__`, or an option that is none or is
+             the pipeline's to give; ValueError for what an option can't be.
+    """
+
+    def decorated(user_class: type) -> Stage:
+        if not isinstance(user_class, type):
+            raise TypeError(f"@stage is for classes, not for {user_class!r}")
+        run = next((vars(base)[_CALL] for base in user_class.__mro__ if _CALL in vars(base)), None)
+        if run is None:
+            raise TypeError(f"stage {user_class.__name__} has no __call__(list) -> list")
+        if inspect.isgeneratorfunction(run) or inspect.isasyncgenfunction(run):
+            raise TypeError(
+                f"stage {user_class.__name__} is a generator; return a list with one answer a query"
+            )
+        if type(max_batch) is not int or max_batch < 1:
+            raise ValueError(
+                f"stage {user_class.__name__}: max_batch={max_batch!r} must be a whole number "
+                "from 1 on"
+            )
+        check_options(user_class.__name__, options)
+        if late not in _LATE:
+            raise ValueError(f"stage {user_class.__name__}: late={late!r} is none of {_LATE}")
+        return Stage(user_class, max_batch, Late(late), options)
+
+    return decorated if cls is None else decorated(cls)
