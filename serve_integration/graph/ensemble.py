@@ -29,7 +29,8 @@ from hoplite_ray.serve.graph.pipeline import (
 )
 from hoplite_ray.serve.graph.votes import Answer, Combine, Poll, Verdict
 from hoplite_ray.serve.routing import handoff
-from hoplite_ray.serve.routing.outlet import close_all, first, outlets_of
+from hoplite_ray.serve.routing.joint import first
+from hoplite_ray.serve.routing.outlet import close_all, outlets_of
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.stages.declare import Stage
 from hoplite_ray.serve.stages.deploy import deployment

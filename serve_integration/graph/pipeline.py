@@ -37,12 +37,8 @@ from hoplite_ray.serve.errors import (
     QuorumError,
 )
 from hoplite_ray.serve.routing import handoff
-from hoplite_ray.serve.routing.outlet import (
-    DEATHS_MAX,
-    close_all,
-    joint_answer,
-    outlets_of,
-)
+from hoplite_ray.serve.routing.joint import joint_answer
+from hoplite_ray.serve.routing.outlet import DEATHS_MAX, close_all, outlets_of
 from hoplite_ray.serve.routing.query import Merged, Query
 from hoplite_ray.serve.stages.declare import Stage
 from hoplite_ray.serve.stages.deploy import deployment

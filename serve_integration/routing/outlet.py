@@ -18,7 +18,7 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hoplite_ray import WorldError
@@ -34,7 +34,9 @@ from hoplite_ray.serve.errors import (
     StoredLostError,
 )
 from hoplite_ray.serve.routing import discovery
-from hoplite_ray.serve.routing.query import Merged, Query
+from hoplite_ray.serve.routing.choice import Known, Look, least_loaded, look
+from hoplite_ray.serve.routing.joint import first
+from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.seams import begin_routing
 from hoplite_ray.worlds.introductions import RefusedError
 
@@ -45,9 +47,6 @@ DEATHS_MAX = 3  # of replicas that held one query, one after the other
 _AGAIN_S = 0.1  # before a door is knocked at again: Serve takes longer to say that it is gone
 _UNEXPECTED_S = 1.0  # before an edge is opened again after an error that is none of the network
 _TELL_S = 5.0  # Ray's agent forgets what it is not told again
-_ANSWER_S = 5.0  # between the answers to inputs that have met; more with each attempt
-_REACH_S = 5.0  # for an edge to a replica that Serve knows and that has not ended
-_MEET_S = 1.0  # for Serve to tell of a replica that others know already
 
 
 async def outlets_of(handles: Mapping[str, Any], edges: str, what: str) -> dict[str, Outlet]:
@@ -163,38 +162,35 @@ class Outlet:
         if len(self._edges) == 1:
             return next(iter(self._edges.values()))
 
-        def load(edge: Edge) -> tuple[int, float]:
-            return edge.calls_open + self._given_up[edge], random.random()
-
-        return min(self._edges.values(), key=load, default=None)
+        loads = {each: each.calls_open + self._given_up[each] for each in self._edges.values()}
+        return least_loaded(loads, random.random)
 
     async def _pinned(self, preferred: Sequence[str], deaths: int) -> Edge:
         """Return the edge to the first of these that is not dead: all senders of a query agree.
-
-        A sender that came after Serve had taken a replica away can't tell whether that one is dead
-        or drains, and has another input of this query.
 
         Raises:  JoinLostError when all are, or when that one can't be reached.
         """
         for replica in preferred:
             began_s = _now()
-            while replica not in self._dead:
-                edge = self._edges.get(replica) or self._leaving.get(replica)
-                if edge is not None:
-                    return edge
-                waited_s = _now() - began_s
-                if replica not in self._kept and waited_s > _MEET_S:
-                    if replica in self._known:
-                        break  # Serve has taken it away, and its edge has ended
-                    why = f"replica {replica} of stage {self.stage} had gone before this one came"
-                    raise JoinLostError(why, deaths)
-                if waited_s > _REACH_S:
-                    why = f"replica {replica} of stage {self.stage} can't be reached"
-                    raise JoinLostError(why, deaths)
+            while (choice := look(self._known_of(replica), _now() - began_s)) is not Look.NEXT:
+                if choice is Look.TAKE:
+                    return self._edges.get(replica) or self._leaving[replica]
+                if choice is not Look.WAIT:
+                    had = "had gone before this one came" if choice is Look.GONE else ""
+                    why = had or "can't be reached"
+                    raise JoinLostError(f"replica {replica} of stage {self.stage} {why}", deaths)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), _AGAIN_S)
         why = f"all replicas of stage {self.stage} that could join it are dead"
         raise JoinLostError(why, deaths)
+
+    def _known_of(self, replica: str) -> Known:
+        return Known(
+            is_dead=replica in self._dead,
+            has_edge=replica in self._edges or replica in self._leaving,
+            is_listed=replica in self._kept,
+            was_listed=replica in self._known,
+        )
 
     def _forget(self, edge: Edge) -> None:
         for edges in (self._edges, self._leaving):
@@ -287,45 +283,5 @@ async def close_all(outlets: Mapping[str, Outlet]) -> None:
     await asyncio.gather(*(outlet.close() for outlet in outlets.values()))
 
 
-async def joint_answer(calls: Sequence[Coroutine[Any, Any, Any]], attempt: int) -> Any:
-    """Call several stages with one query; return what is not Merged, or Merged if all are.
-
-    Raises:  what any of them raises before; JoinLostError when inputs have met, of which one has no
-             answer: who had it died, and the others will not come to a join again.
-    """
-    if len(calls) == 1:
-        return await calls[0]
-    asking = [asyncio.ensure_future(call) for call in calls]
-    try:
-        waiting = set(asking)
-        answers: list[Any] = []
-        while waiting:
-            has_met = bool(answers)
-            limit_s = _ANSWER_S * attempt if has_met else None
-            done, waiting = await asyncio.wait(
-                waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if not done:
-                raise JoinLostError("its inputs have met, and the answer was lost", 0)
-            for each in done:  # nobody else has another answer, whatever becomes of them
-                if each.exception() is None and not isinstance(each.result(), Merged):
-                    return each.result()
-            answers += [each.result() for each in done]
-        return Merged()
-    finally:
-        for each in asking:
-            each.cancel()
-
-
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-async def first(*events: Coroutine[Any, Any, Any]) -> None:
-    """Return when one of these has."""
-    tasks = [asyncio.ensure_future(event) for event in events]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

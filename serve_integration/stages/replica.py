@@ -18,7 +18,8 @@ from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.door import Door
 from hoplite_ray.serve.edge.edge import Begun
 from hoplite_ray.serve.routing import discovery, handoff
-from hoplite_ray.serve.routing.outlet import Outlet, close_all, joint_answer
+from hoplite_ray.serve.routing.joint import joint_answer
+from hoplite_ray.serve.routing.outlet import Outlet, close_all
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.seams import RUNNING_REQUESTS_KEY
 from hoplite_ray.serve.stages.compute import Compute
