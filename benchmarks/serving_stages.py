@@ -22,7 +22,7 @@ from ray import serve
 from ray.serve import Application
 
 from hoplite_ray.serve import Stage, ensemble, pipeline, stage
-from hoplite_ray.serve.graph.pipeline import QUERY, ingress_options
+from hoplite_ray.serve.graph.ingress import QUERY, ingress_options
 from hoplite_ray.serve.routing.outlet import Outlet
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.stages.deploy import deployment

@@ -17,15 +17,14 @@ from ray import serve
 
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.errors import QuorumError
-from hoplite_ray.serve.graph.pipeline import (
+from hoplite_ray.serve.graph.http import answered_by_json, is_json
+from hoplite_ray.serve.graph.ingress import (
     INGRESS,
     INGRESS_REPLICAS,
     QUERY,
-    answered_by_json,
     check_ingress,
     deadline_of,
     ingress_options,
-    is_json,
 )
 from hoplite_ray.serve.graph.votes import Answer, Combine, Poll, Verdict
 from hoplite_ray.serve.routing import handoff

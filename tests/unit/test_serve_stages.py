@@ -19,7 +19,8 @@ from ray.serve.config import AutoscalingConfig
 from hoplite_ray.serve import ensemble, metrics, pipeline, query_ids, stage
 from hoplite_ray.serve.edge.failures import failure
 from hoplite_ray.serve.edge.frames import Message, framed, unframed
-from hoplite_ray.serve.graph.pipeline import as_json, ordered
+from hoplite_ray.serve.graph.http import as_json
+from hoplite_ray.serve.graph.pipeline import ordered
 from hoplite_ray.serve.stages.compute import Compute, Run
 
 

@@ -1,0 +1,180 @@
+"""The ingress of a pipeline, where queries come in, and what all ingresses have in common.
+
+The ingress sends a query to the first stages. It chooses the replicas of joins, so that all inputs
+of a query meet; other replicas are chosen by their senders. It asks a query again as a whole when
+its inputs can't meet at the chosen replicas any more. Source: Vortex 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import numbers
+import random
+import time
+import uuid
+from collections.abc import Coroutine
+from typing import Any
+
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.errors import JoinLostError, LateError, PoisonousQueryError
+from hoplite_ray.serve.graph.http import answered_by_json, is_json
+from hoplite_ray.serve.routing import handoff
+from hoplite_ray.serve.routing.joint import joint_answer
+from hoplite_ray.serve.routing.outlet import DEATHS_MAX, close_all, outlets_of
+from hoplite_ray.serve.routing.query import Merged, Query
+
+logger = logging.getLogger("hoplite_ray.serve")
+
+_AGAIN_S = 0.1  # before a query is asked again
+INGRESS, INGRESS_REPLICAS = "ingress", 2
+QUERY = "the query"  # what goes from an ingress to stages
+EDGES = ("worlds", "serve")
+
+
+def check_ingress(edges: str, deadline_ms: float, replicas: int) -> None:
+    """Raise ValueError for what an ingress can't have."""
+    if edges not in EDGES:
+        raise ValueError(f"edges={edges!r} is none of {list(EDGES)}")
+    check_deadline(deadline_ms)
+    if type(replicas) is not int or replicas < 1:
+        raise ValueError(f"replicas={replicas!r}, of the ingress, must be a whole number from 1 on")
+
+
+def check_deadline(deadline_ms: float) -> None:
+    """Raise ValueError for what is none."""
+    is_number = isinstance(deadline_ms, numbers.Real) and not isinstance(deadline_ms, bool)
+    if not is_number or not 0 < deadline_ms < math.inf:
+        raise ValueError(
+            f"deadline_ms={deadline_ms!r} must be a number above 0, and finite; give milliseconds"
+        )
+
+
+def deadline_of(asked_ms: float | None, deadline_s: float) -> float:
+    """Return how long a query may take, in seconds; `asked_ms` is what its caller wants.
+
+    Raises:  ValueError for what is no deadline.
+    """
+    if asked_ms is None:
+        return deadline_s
+    check_deadline(asked_ms)
+    return min(asked_ms / 1000, deadline_s)
+
+
+def ingress_options(replicas: int, deadline_s: float) -> dict[str, Any]:
+    """Return an ingress's options: it only waits, and holds no CPU of Ray's.
+
+    Serve would end one after 20 s that still has queries, as in an update of a slow stage.
+    """
+    return {
+        "name": INGRESS,
+        "num_replicas": replicas,
+        "max_ongoing_requests": 1000,
+        "graceful_shutdown_timeout_s": max(20.0, deadline_s + 5.0),
+        "ray_actor_options": {"num_cpus": 0},
+    }
+
+
+class Ingress:
+    """Where queries come in. Serve makes it."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self,
+        nodes: dict[str, Any],
+        inputs: dict[str, tuple[str, ...]],
+        edges: str,
+        deadline_s: float,
+    ) -> None:
+        self._inputs = inputs
+        self._deadline_s = deadline_s
+        self._handles = nodes
+        self._outlets = await outlets_of(nodes, edges, QUERY)
+        self._first = [outlet for name, outlet in self._outlets.items() if not inputs[name]]
+        self._joins = {
+            name: outlet for name, outlet in self._outlets.items() if len(inputs[name]) > 1
+        }
+
+    async def __call__(self, request: Any) -> Any:
+        """Answer one query: a value by a handle, or JSON over HTTP."""
+        if not is_json(request):
+            return await self.ask(request)
+        return await answered_by_json(request, self.ask)
+
+    async def ask(
+        self, value: Any, query_id: str | None = None, deadline_ms: float | None = None
+    ) -> Any:
+        """Answer one query.
+
+        query_id:     what stages see as its id; the same one if a caller asks again.
+        deadline_ms:  of this query, at most the application's.
+        """
+        limit_s = deadline_of(deadline_ms, self._deadline_s)
+        query_id = query_id or uuid.uuid4().hex
+        began_s = time.monotonic()
+        outcome = "failed"
+        try:
+            asked = self._asked if self._outlets else self._by_handles
+            answer = await asked(query_id, value, limit_s)
+            outcome = "ok"
+            return answer
+        except (TimeoutError, LateError) as error:
+            outcome = "late"
+            if str(error) or hasattr(error, "__notes__"):  # a stage's own says where
+                raise
+            raise TimeoutError(
+                f"query {query_id} was not answered within {limit_s:g} s, its deadline"
+            ) from None
+        finally:
+            metrics.count("serve_queries", outcome=outcome)
+            metrics.observe_query(time.monotonic() - began_s, self._deadline_s)
+
+    async def _asked(self, query_id: str, value: Any, limit_s: float) -> Any:
+        """Ask, again whenever the replicas are lost that its inputs were to meet at."""
+        deadline_s = time.monotonic() + limit_s
+        value = await handoff.shared(value, len(self._first), QUERY, limit_s)
+        deaths, ask = 0, uuid.uuid4().hex
+        for attempt in itertools.count(1):
+            try:
+                return await self._by_edges(query_id, ask, attempt, value, deadline_s, deaths)
+            except JoinLostError as error:
+                logger.debug("query %s is asked again: %s", query_id, error)
+                deaths = max(deaths, error.deaths)
+                if deaths >= DEATHS_MAX:
+                    raise PoisonousQueryError(
+                        f"{deaths} replicas have died, one after the other, while they held this "
+                        "query"
+                    ) from error
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _by_edges(
+        self, query_id: str, ask: str, attempt: int, value: Any, deadline_s: float, deaths: int
+    ) -> Any:
+        async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
+            joins = {}
+            for name, outlet in self._joins.items():
+                await outlet.ready()
+                joins[name] = tuple(random.sample(outlet.replicas, len(outlet.replicas)))
+            left_s = deadline_s - time.monotonic()
+            calls = [
+                outlet.call(Query(query_id, attempt, "", value, left_s, joins, deaths, ask=ask))
+                for outlet in self._first
+            ]
+            answer = await joint_answer(calls, attempt)
+        if isinstance(answer, Merged):
+            raise JoinLostError("none of its inputs has the answer", 0)
+        return answer
+
+    async def _by_handles(self, query_id: str, value: Any, limit_s: float) -> Any:
+        responses: dict[str, Any] = {}
+        for name, inputs in self._inputs.items():
+            values = [responses[each] for each in inputs] or [value]
+            responses[name] = self._handles[name].remote(query_id, limit_s, *values)
+        async with asyncio.timeout(limit_s):
+            return await responses[next(reversed(self._inputs))]
+
+    def __del__(self) -> Coroutine[Any, Any, None] | None:
+        """Return what Serve awaits; None if there is nothing to close, or it is closed."""
+        outlets, self._outlets = getattr(self, "_outlets", {}), {}
+        return close_all(outlets) if outlets else None
