@@ -6,7 +6,20 @@
 
 Between two replicas there is a world of its own. Source: MultiWorld; Vortex; Hoplite 5.4.
 docs/serving.md.
+
+The rooms, from the top; each may use the rooms below it, and all may use the modules at the root:
+
+    graph/      pipelines and ensembles as Serve applications, and their ingresses
+    stages/     the user's class as a deployment: declaration, replica, batches, joins
+    routing/    which replica of the next stage answers a query
+    edge/       the calls between two replicas
+    errors.py metrics.py seams.py    errors, metrics, and the private names of Ray Serve
+
+The folder is `serve_integration/` in the repository, and `hoplite_ray/serve` links to it.
 """
+
+if __name__ != "hoplite_ray.serve":  # else each class would exist twice, and pickles would differ
+    raise ImportError(f"import it as hoplite_ray.serve, not as {__name__}")
 
 from hoplite_ray.serve.errors import (
     BusyError,
