@@ -31,7 +31,9 @@ from hoplite_ray.worlds.introductions import (
 
 logger = logging.getLogger("hoplite_ray.serve")
 
-VERSION = 3  # of hellos, frames and what `Query.told` has; raised when any of them changes
+# Of hellos, frames, what `Query.told` has, and the modules of the classes that travel. Raised when
+# any of them changes.
+VERSION = 4
 
 _JOIN_S = 10.0
 
