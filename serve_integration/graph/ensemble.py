@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from ray import serve
+from ray.serve import Application
 
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.errors import QuorumError
@@ -22,16 +23,17 @@ from hoplite_ray.serve.graph.ingress import (
     INGRESS,
     INGRESS_REPLICAS,
     QUERY,
+    EdgesName,
     check_ingress,
     deadline_of,
     ingress_options,
 )
-from hoplite_ray.serve.graph.votes import Answer, Combine, Poll, Verdict
+from hoplite_ray.serve.graph.votes import Answer, Combine, CombineName, Poll, Verdict
 from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.joint import first
 from hoplite_ray.serve.routing.outlet import close_all, outlets_of
 from hoplite_ray.serve.routing.query import Query
-from hoplite_ray.serve.stages.declare import Stage
+from hoplite_ray.serve.stages.declare import AnyStage, Stage
 from hoplite_ray.serve.stages.deploy import deployment
 
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
@@ -39,14 +41,14 @@ _ALL_S = 30.0  # and a query's deadline, for all members to be there; then for a
 
 
 def ensemble(
-    *models: Stage,
-    combine: str | Combine = "majority",
+    *models: AnyStage,
+    combine: CombineName | Combine = "majority",
     quorum: int = 1,
     deadline_ms: float = 10_000,
-    edges: str = "worlds",
+    edges: EdgesName = "worlds",
     replicas: int = INGRESS_REPLICAS,
-    **named: Stage,
-) -> Any:
+    **named: AnyStage,
+) -> Application:
     """Return a Serve application in which all models answer each query: its members.
 
     `models` are called model0, model1 and so on, `named` by their keywords.

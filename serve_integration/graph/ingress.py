@@ -16,7 +16,7 @@ import random
 import time
 import uuid
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Literal, get_args
 
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.errors import JoinLostError, LateError, PoisonousQueryError
@@ -31,7 +31,8 @@ logger = logging.getLogger("hoplite_ray.serve")
 _AGAIN_S = 0.1  # before a query is asked again
 INGRESS, INGRESS_REPLICAS = "ingress", 2
 QUERY = "the query"  # what goes from an ingress to stages
-EDGES = ("worlds", "serve")
+EdgesName = Literal["worlds", "serve"]
+EDGES = get_args(EdgesName)
 
 
 def check_ingress(edges: str, deadline_ms: float, replicas: int) -> None:

@@ -9,28 +9,30 @@ meet any more at the replicas that were chosen is asked again as a whole.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Never
 
 from ray import serve
+from ray.serve import Application
 
 from hoplite_ray.serve.graph.ingress import (
     INGRESS,
     INGRESS_REPLICAS,
+    EdgesName,
     Ingress,
     check_ingress,
     ingress_options,
 )
-from hoplite_ray.serve.stages.declare import Stage
+from hoplite_ray.serve.stages.declare import AnyStage, Stage
 from hoplite_ray.serve.stages.deploy import deployment
 
 
 def pipeline(
-    *unnamed: Any,
-    edges: str = "worlds",
+    *unnamed: Never,
+    edges: EdgesName = "worlds",
     deadline_ms: float = 60_000,
     replicas: int = INGRESS_REPLICAS,
-    **stages: Stage,
-) -> Any:
+    **stages: AnyStage,
+) -> Application:
     """Return a Serve application of stages: `serve.run(pipeline(a=A, b=B.after("a")))`.
 
     `handle.remote(x)` answers one query; over HTTP a query and its answer are JSON. What the last
@@ -63,7 +65,7 @@ def pipeline(
     return serve.deployment(**options)(Ingress).bind(shown, inputs, edges, deadline_ms / 1000)
 
 
-def ordered(stages: Mapping[str, Stage]) -> list[str]:
+def ordered(stages: Mapping[str, AnyStage]) -> list[str]:
     """Return the names such that each comes after its inputs.
 
     Raises:  ValueError if that can't be, or there is not one last stage.
@@ -97,6 +99,6 @@ def ordered(stages: Mapping[str, Stage]) -> list[str]:
     return order
 
 
-def consumers(stages: Mapping[str, Stage], name: str) -> list[str]:
+def consumers(stages: Mapping[str, AnyStage], name: str) -> list[str]:
     """Return the stages that get the answers of one."""
     return [each for each, of in stages.items() if name in of.inputs]

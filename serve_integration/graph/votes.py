@@ -22,11 +22,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 Combine = Callable[[Sequence[Any]], Any]
+CombineName = Literal["majority", "mean"]
 
 
 class Verdict(Enum):

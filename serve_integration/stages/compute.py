@@ -24,7 +24,7 @@ from hoplite_ray.serve.edge.failures import noted, packed, said
 from hoplite_ray.serve.errors import BusyError, LateError
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.stages.batching import Batches
-from hoplite_ray.serve.stages.declare import Stage
+from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.worker import Worker
 
 WAITING_MAX = 4096  # queries at one replica; the next one is answered with BusyError
@@ -61,7 +61,7 @@ class Run:
 class Compute:
     """The queries of one replica that wait or run. Of one event loop."""
 
-    def __init__(self, stage: Stage, name: str, user: Any, what: str) -> None:
+    def __init__(self, stage: AnyStage, name: str, user: Any, what: str) -> None:
         """Begin with none.
 
         user:  the user's object, whose `__call__` answers batches.

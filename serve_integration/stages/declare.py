@@ -11,40 +11,47 @@ Nothing about worlds, batches or ids is in it. Source: Vortex 5.1; MultiWorld.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from hoplite_ray.serve.stages.batching import Late
 from hoplite_ray.serve.stages.options import check_options
+
+P = ParamSpec("P")
+T = TypeVar("T")
+LateName = Literal["serve", "drop"]
 
 _CALL = "__call__"
 _LATE = [each.value for each in Late]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A decorated class, with constructor arguments and inputs if it was given any."""
+class Stage(Generic[P, T]):
+    """A decorated class, with constructor arguments and inputs if it was given any.
 
-    user_class: type
+    A type checker knows it as Stage[arguments of the constructor, the class].
+    """
+
+    user_class: type[T]
     max_batch: int
     late: Late
-    options: Mapping[str, Any]
+    serve_options: Mapping[str, object]
     inputs: tuple[str, ...] = ()
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]] = field(default=((), {}))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> T:
         name = self.user_class.__name__
         raise TypeError(
             f"{name} is a stage, whose objects Serve makes: {name}.bind(...) has their arguments, "
             f"{name}.user_class is the class itself"
         )
 
-    def bind(self, *args: Any, **kwargs: Any) -> Stage:
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Stage[P, T]:
         """Return it with constructor arguments."""
         return replace(self, arguments=(args, kwargs))
 
-    def after(self, *stages: str, **named: Any) -> Stage:
+    def after(self, *stages: str, **named: object) -> Stage[P, T]:
         """Return it as one that gets what `stages` answer; of several, one list each by keyword."""
         if named:
             word = next(iter(named))
@@ -57,9 +64,31 @@ class Stage:
         return replace(self, inputs=stages)
 
 
+AnyStage = Stage[..., Any]
+
+
+class Decorator(Protocol):
+    """What `@stage(...)` is: it makes a class a stage."""
+
+    def __call__(self, cls: Callable[P, T], /) -> Stage[P, T]: ...
+
+
+@overload
+def stage(cls: Callable[P, T], /) -> Stage[P, T]: ...
+
+
+@overload
+def stage(*, max_batch: int = ..., late: LateName = ..., **options: object) -> Decorator: ...
+
+
 def stage(
-    cls: type | None = None, *, max_batch: int = 32, late: str = "serve", **options: Any
-) -> Any:
+    cls: type[Any] | None = None,
+    /,
+    *,
+    max_batch: int = 32,
+    late: LateName = "serve",
+    **options: object,
+) -> AnyStage | Decorator:
     """Make a class a stage; `options` are those of `serve.deployment`.
 
     The class has `__call__(list) -> list`, plain or async: as many answers as queries, in their
@@ -73,24 +102,27 @@ def stage(
              the pipeline's to give; ValueError for what an option can't be.
     """
 
-    def decorated(user_class: type) -> Stage:
+    def decorated(user_class: Any, /) -> AnyStage:
         if not isinstance(user_class, type):
             raise TypeError(f"@stage is for classes, not for {user_class!r}")
-        run = next((vars(base)[_CALL] for base in user_class.__mro__ if _CALL in vars(base)), None)
-        if run is None:
-            raise TypeError(f"stage {user_class.__name__} has no __call__(list) -> list")
-        if inspect.isgeneratorfunction(run) or inspect.isasyncgenfunction(run):
-            raise TypeError(
-                f"stage {user_class.__name__} is a generator; return a list with one answer a query"
-            )
-        if type(max_batch) is not int or max_batch < 1:
-            raise ValueError(
-                f"stage {user_class.__name__}: max_batch={max_batch!r} must be a whole number "
-                "from 1 on"
-            )
-        check_options(user_class.__name__, options)
-        if late not in _LATE:
-            raise ValueError(f"stage {user_class.__name__}: late={late!r} is none of {_LATE}")
-        return Stage(user_class, max_batch, Late(late), options)
+        return _declared(user_class, max_batch, late, options)
 
     return decorated if cls is None else decorated(cls)
+
+
+def _declared(
+    user_class: type[Any], max_batch: int, late: str, options: Mapping[str, object]
+) -> AnyStage:
+    """Return a class as a stage. Raises what `stage` does."""
+    name = user_class.__name__
+    run = next((vars(base)[_CALL] for base in user_class.__mro__ if _CALL in vars(base)), None)
+    if run is None:
+        raise TypeError(f"stage {name} has no __call__(list) -> list")
+    if inspect.isgeneratorfunction(run) or inspect.isasyncgenfunction(run):
+        raise TypeError(f"stage {name} is a generator; return a list with one answer a query")
+    if type(max_batch) is not int or max_batch < 1:
+        raise ValueError(f"stage {name}: max_batch={max_batch!r} must be a whole number from 1 on")
+    check_options(name, options)
+    if late not in _LATE:
+        raise ValueError(f"stage {name}: late={late!r} is none of {_LATE}")
+    return Stage(user_class, max_batch, Late(late), options)

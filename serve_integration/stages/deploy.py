@@ -9,14 +9,14 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 
 from hoplite_ray.serve.routing.router import ROUTER
-from hoplite_ray.serve.stages.declare import Stage
+from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.options import misfit
 from hoplite_ray.serve.stages.replica import Replica
 
 _HEALTH_CHECK_PERIOD_S = 1.0  # a dead replica is replaced after 5 s then, and after 18 with Serve's
 
 
-def deployment(stage: Stage, name: str, downstream: Mapping[str, Any]) -> Any:
+def deployment(stage: AnyStage, name: str, downstream: Mapping[str, Any]) -> Any:
     """Return a stage's node of a Serve application; `downstream` are those that get its answers.
 
     Raises:  TypeError if its class does not take the arguments that it was bound to, or its
@@ -32,10 +32,10 @@ def deployment(stage: Stage, name: str, downstream: Mapping[str, Any]) -> Any:
             f"one list for each input, as keywords: {', '.join(inputs)}" if inputs else "a list"
         )
         raise TypeError(f"stage {name}: {what}.__call__ is to take {wanted}; {why}")
-    options = {
+    options: dict[str, Any] = {
         "max_ongoing_requests": max(100, 4 * stage.max_batch),
         "health_check_period_s": _HEALTH_CHECK_PERIOD_S,
-        **stage.options,
+        **stage.serve_options,
         "name": name,
         "request_router_config": RequestRouterConfig(
             request_router_class=ROUTER  # type: ignore[arg-type]

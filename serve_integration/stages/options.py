@@ -17,7 +17,7 @@ _GIVEN = {
 }
 
 
-def check_options(what: str, options: Mapping[str, Any]) -> None:
+def check_options(what: str, options: Mapping[str, object]) -> None:
     """Check those of `serve.deployment` that a stage was given; `what` is its class's name.
 
     Raises:  TypeError for one that is none, or that the pipeline gives; ValueError for a stage that

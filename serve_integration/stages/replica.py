@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from hoplite_ray.serve.routing.outlet import Outlet, close_all
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.seams import RUNNING_REQUESTS_KEY
 from hoplite_ray.serve.stages.compute import Compute
-from hoplite_ray.serve.stages.declare import Stage
+from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.meeting import Meeting
 
 _END_S = 20.0  # after which Serve ends a replica by itself that it has asked to end
@@ -34,7 +34,7 @@ class Replica:
     """One replica of a stage: the user's object, its batches and its edges. Serve makes it."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, stage: Stage, name: str, downstream: dict[str, Any]
+        self, stage: AnyStage, name: str, downstream: dict[str, Any]
     ) -> None:
         self._stage = stage
         self._name = name
@@ -92,7 +92,8 @@ class Replica:
 
     async def _end(self) -> None:
         with contextlib.suppress(TimeoutError):
-            ends_s = float(self._stage.options.get("graceful_shutdown_timeout_s", _END_S))
+            options: Mapping[str, Any] = self._stage.serve_options
+            ends_s = float(options.get("graceful_shutdown_timeout_s", _END_S))
             async with asyncio.timeout(_DRAIN_SHARE * ends_s):
                 await self._is_idle.wait()
         await self._door.close()
@@ -178,7 +179,7 @@ async def _beside(function: Callable[..., Any], *args: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-async def _made(stage: Stage) -> Any:
+async def _made(stage: AnyStage) -> Any:
     """Make the user's object; its `__init__` may be async, as Serve allows."""
     cls: Any = stage.user_class
     args, kwargs = stage.arguments
