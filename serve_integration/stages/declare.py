@@ -63,6 +63,25 @@ class Stage(Generic[P, T]):
             raise ValueError(f"after{stages}: name each stage once, and at least one")
         return replace(self, inputs=stages)
 
+    def options(
+        self, *, max_batch: int | None = None, late: LateName | None = None, **options: object
+    ) -> Stage[P, T]:
+        """Return it with these options instead of its own, as `Deployment.options` of Serve.
+
+        An option that is left out stays as it is.
+
+        Raises:  what `stage` raises for an option.
+        """
+        made = _declared(
+            self.user_class,
+            self.max_batch if max_batch is None else max_batch,
+            self.late.value if late is None else late,
+            {**self.serve_options, **options},
+        )
+        return replace(
+            self, max_batch=made.max_batch, late=made.late, serve_options=made.serve_options
+        )
+
 
 AnyStage = Stage[..., Any]
 

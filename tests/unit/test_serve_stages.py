@@ -84,6 +84,19 @@ def test_a_class_whose_constructor_has_no_signature_is_a_stage() -> None:
     assert pipeline(a=stage(Table).bind({"a": 1}))
 
 
+def test_a_stage_is_had_with_other_options_and_keeps_the_rest() -> None:
+    wide = stage(max_batch=8, late="drop", num_replicas=2)(Two).after("a", "b")
+    wider = wide.options(max_batch=16, num_replicas=3)
+    assert (wider.max_batch, wider.late, wider.inputs) == (16, wide.late, ("a", "b"))
+    assert wider.serve_options == {"num_replicas": 3}
+    assert wider.options(late="serve").late.value == "serve"
+    assert (wide.max_batch, wide.serve_options) == (8, {"num_replicas": 2}), "it is another one"
+    with pytest.raises(TypeError, match=r"num_replica is no option .* is num_replicas meant"):
+        wide.options(num_replica=2)
+    with pytest.raises(ValueError, match="max_batch=0 must be"):
+        wide.options(max_batch=0)
+
+
 GRAPHS: dict[str, tuple[dict[str, Any], str]] = {
     "empty": ({}, "at least one stage"),
     "no stage": ({"a": 3}, "a=3 is no stage; decorate"),

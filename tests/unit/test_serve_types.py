@@ -39,6 +39,7 @@ def test_a_decorated_class_is_a_stage_of_itself() -> None:
     bound = of_words.bind(3, language="de")
     assert_type(bound.user_class, type[Words])
     assert_type(bound.after("plain").user_class, type[Words])
+    assert_type(bound.options(max_batch=4, num_replicas=2).user_class, type[Words])
     assert isinstance(bound, Stage)
 
 
