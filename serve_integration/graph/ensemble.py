@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import logging
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from ray import serve
@@ -27,6 +27,7 @@ from hoplite_ray.serve.graph.ingress import (
     check_ingress,
     deadline_of,
     ingress_options,
+    merged,
 )
 from hoplite_ray.serve.graph.votes import Answer, Combine, CombineName, Poll, Verdict
 from hoplite_ray.serve.routing import handoff
@@ -41,7 +42,7 @@ _ALL_S = 30.0  # and a query's deadline, for all members to be there; then for a
 
 
 def ensemble(
-    *models: AnyStage,
+    *models: AnyStage | Mapping[str, AnyStage],
     combine: CombineName | Combine = "majority",
     quorum: int = 1,
     deadline_ms: float = 10_000,
@@ -51,7 +52,8 @@ def ensemble(
 ) -> Application:
     """Return a Serve application in which all models answer each query: its members.
 
-    `models` are called model0, model1 and so on, `named` by their keywords.
+    `models` are called model0, model1 and so on, `named` by their keywords. A mapping may use any
+    name: `ensemble({"edges": A, "replicas": B})`.
     `await handle.remote(x)` is an Answer: value, voted, missing, late. It comes when all living
     members have voted, when nothing can change a majority, or at the deadline.
 
@@ -62,9 +64,13 @@ def ensemble(
     Raises:  ValueError for arguments that can't be.
     """
     check_ingress(edges, deadline_ms, replicas)
-    stages = {f"model{number}": each for number, each in enumerate(models)}
+    unnamed = [each for each in models if not isinstance(each, Mapping)]
+    for each in models:
+        if isinstance(each, Mapping):
+            named = merged(each, named)
+    stages = {f"model{number}": each for number, each in enumerate(unnamed)}
     if twice := stages.keys() & named.keys():
-        raise ValueError(f"{min(twice)} is what one without a keyword is called; use another one")
+        raise ValueError(f"{min(twice)} is what one without a name is called; use another one")
     stages |= named
     if not stages:
         raise ValueError("an ensemble has at least one model: ensemble(Model, Other, ...)")

@@ -15,7 +15,7 @@ import numbers
 import random
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Literal, get_args
 
 from hoplite_ray.serve import metrics
@@ -25,6 +25,7 @@ from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.joint import joint_answer
 from hoplite_ray.serve.routing.outlet import DEATHS_MAX, close_all, outlets_of
 from hoplite_ray.serve.routing.query import Merged, Query
+from hoplite_ray.serve.stages.declare import AnyStage
 
 logger = logging.getLogger("hoplite_ray.serve")
 
@@ -33,6 +34,19 @@ INGRESS, INGRESS_REPLICAS = "ingress", 2
 QUERY = "the query"  # what goes from an ingress to stages
 EdgesName = Literal["worlds", "serve"]
 EDGES = get_args(EdgesName)
+
+
+def merged(stages: Mapping[str, AnyStage], named: Mapping[str, AnyStage]) -> dict[str, AnyStage]:
+    """Return stages that were named by a mapping and by keywords.
+
+    Raises:  TypeError for a name that is no text, ValueError for one that is given twice.
+    """
+    for name in stages:
+        if not isinstance(name, str):
+            raise TypeError(f"{name!r} names a stage, and is to be text")
+    if twice := stages.keys() & named.keys():
+        raise ValueError(f"{min(twice)} is in the mapping and a keyword; name each stage once")
+    return {**stages, **named}
 
 
 def check_ingress(edges: str, deadline_ms: float, replicas: int) -> None:

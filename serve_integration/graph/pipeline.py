@@ -21,19 +21,24 @@ from hoplite_ray.serve.graph.ingress import (
     Ingress,
     check_ingress,
     ingress_options,
+    merged,
 )
 from hoplite_ray.serve.stages.declare import AnyStage, Stage
 from hoplite_ray.serve.stages.deploy import deployment
 
 
 def pipeline(
+    stages: Mapping[str, AnyStage] | None = None,
+    /,
     *unnamed: Never,
     edges: EdgesName = "worlds",
     deadline_ms: float = 60_000,
     replicas: int = INGRESS_REPLICAS,
-    **stages: AnyStage,
+    **named: AnyStage,
 ) -> Application:
     """Return a Serve application of stages: `serve.run(pipeline(a=A, b=B.after("a")))`.
+
+    A mapping does the same, and may use any name: `pipeline({"edges": A, "replicas": B})`.
 
     `handle.remote(x)` answers one query; over HTTP a query and its answer are JSON. What the last
     stage answers is the query's answer.
@@ -44,8 +49,9 @@ def pipeline(
 
     Raises:  ValueError for what is no graph: a stage that is not there, a circle, two last stages.
     """
-    if unnamed:
+    if unnamed or not isinstance(stages, Mapping | None):
         raise TypeError("stages of a pipeline have names: pipeline(text=Text), not pipeline(Text)")
+    stages = merged(stages or {}, named)
     check_ingress(edges, deadline_ms, replicas)
     order = ordered(stages)
     nodes: dict[str, Any] = {}

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ray.serve import Application
 from ray.serve.config import AutoscalingConfig
 
 from hoplite_ray.serve import ensemble, metrics, pipeline, query_ids, stage
@@ -122,6 +123,27 @@ def test_what_is_no_graph_is_told(name: str) -> None:
 def test_stages_are_ordered_by_their_inputs() -> None:
     stages = {"d": One.after("b", "c"), "c": One.after("a"), "b": One.after("a"), "a": One}
     assert ordered(stages) == ["a", "c", "b", "d"]
+
+
+def names(application: Any) -> set[str]:
+    """The deployments of an application, its ingress among them."""
+    found, left = set(), [application._bound_deployment]
+    while left:
+        each = left.pop()
+        found.add(each.name)
+        for argument in (*each.init_args, *each.init_kwargs.values()):
+            inner = argument.values() if isinstance(argument, dict) else [argument]
+            left += [node._bound_deployment for node in inner if isinstance(node, Application)]
+    return found
+
+
+def test_a_mapping_may_use_names_that_are_arguments() -> None:
+    taken = ("edges", "replicas", "deadline_s", "stages")
+    chain = {name: One.after(taken[at - 1]) if at else One for at, name in enumerate(taken)}
+    assert names(pipeline(chain)) == {*taken, "ingress"}
+    assert names(pipeline({"edges": One}, last=One.after("edges"))) == {"edges", "last", "ingress"}
+    members = names(ensemble(One, {"quorum": One, "combine": One}, other=One))
+    assert members == {"model0", "quorum", "combine", "other", "ingress"}
 
 
 def test_other_mistakes_are_named() -> None:
@@ -269,7 +291,12 @@ class Two:
         (lambda: One.after(One), "name a stage by its keyword"),
         (lambda: ensemble(), "at least one model"),
         (lambda: pipeline(a=stage(Named)), "stage a: Named.bind.* missing a required argument"),
-        (lambda: ensemble(One, model0=One), "model0 is what one without a keyword is called"),
+        (lambda: ensemble(One, model0=One), "model0 is what one without a name is called"),
+        (lambda: ensemble(One, {"model0": One}), "model0 is what one without a name is called"),
+        (lambda: ensemble({"a": One}, a=One), "a is in the mapping and a keyword"),
+        (lambda: pipeline({"a": One}, a=One), "a is in the mapping and a keyword"),
+        (lambda: pipeline({1: One}), "1 names a stage, and is to be text"),
+        (lambda: pipeline({}), "at least one stage"),
         (lambda: ensemble(One, combin="mean"), "combin='mean' is no stage"),
         (lambda: ensemble(ingress=One), "no member can be called 'ingress'"),
         (lambda: pipeline(a=One, deadline_ms=None), "deadline_ms=None must be"),

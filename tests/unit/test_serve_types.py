@@ -45,7 +45,9 @@ def test_a_decorated_class_is_a_stage_of_itself() -> None:
 
 def test_applications_are_those_of_serve() -> None:
     assert_type(pipeline(plain=Plain, named=Named.bind("a").after("plain")), Application)
+    assert_type(pipeline({"edges": Plain}, named=Named.bind("a").after("edges")), Application)
     assert_type(ensemble(Plain, other=Plain, combine="mean"), Application)
+    assert_type(ensemble(Plain, {"quorum": Plain}), Application)
 
 
 def test_mistakes_are_seen_before_anything_runs() -> None:
