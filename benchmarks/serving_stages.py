@@ -312,6 +312,6 @@ def large_ensemble(edges: str, count: int) -> Application:
         nodes = {name: deployment(each, name, {}) for name, each in named.items()}
         options = ingress_options(1, MANY_S) | {"ray_actor_options": on(0)}
         return serve.deployment(**options)(Plain).bind(nodes)
-    app = ensemble(*members, combine="mean", quorum=count, deadline_ms=MANY_S * 1e3, replicas=1)
+    app = ensemble(*members, combine="mean", quorum=count, deadline_s=MANY_S, replicas=1)
     # An ensemble has no option for where its ingress is, and here it is to be beside the caller.
     return Application(app._bound_deployment.options(ray_actor_options=on(0)))

@@ -25,7 +25,7 @@ from hoplite_ray.serve.graph.ingress import (
     QUERY,
     EdgesName,
     check_ingress,
-    deadline_of,
+    in_seconds,
     ingress_options,
     merged,
 )
@@ -45,7 +45,8 @@ def ensemble(
     *models: AnyStage | Mapping[str, AnyStage],
     combine: CombineName | Combine = "majority",
     quorum: int = 1,
-    deadline_ms: float = 10_000,
+    deadline_s: float = 10.0,
+    deadline_ms: float | None = None,
     edges: EdgesName = "worlds",
     replicas: int = INGRESS_REPLICAS,
     **named: AnyStage,
@@ -57,13 +58,17 @@ def ensemble(
     `await handle.remote(x)` is an Answer: value, voted, missing, late. It comes when all living
     members have voted, when nothing can change a majority, or at the deadline.
 
-    combine:  "majority", "mean", or a function of the list of votes.
-    quorum:   so many votes make an answer; with fewer QuorumError, which has those that came.
-    edges:    "worlds"; "serve" runs the same over plain handles, for comparison.
+    combine:      "majority", "mean", or a function of the list of votes.
+    quorum:       so many votes make an answer; with fewer QuorumError, which has those that came.
+    deadline_s:   of each query, from when the ingress has it.
+    deadline_ms:  the same in milliseconds. Deprecated.
+    edges:        "worlds"; "serve" runs the same over plain handles, for comparison.
+    replicas:     of the ingress.
 
     Raises:  ValueError for arguments that can't be.
     """
-    check_ingress(edges, deadline_ms, replicas)
+    check_ingress(edges, replicas)
+    deadline_s = in_seconds(deadline_s, deadline_ms)
     unnamed = [each for each in models if not isinstance(each, Mapping)]
     for each in models:
         if isinstance(each, Mapping):
@@ -83,9 +88,9 @@ def ensemble(
             raise ValueError(f"{name}={each!r} is no stage that gets the query itself; use @stage")
     Poll(list(stages), quorum=quorum, combine=combine)  # a mistake is told here
     members = {name: deployment(each, name, {}) for name, each in stages.items()}
-    options = ingress_options(replicas, deadline_ms / 1000)
+    options = ingress_options(replicas, deadline_s)
     bound = serve.deployment(**options)(EnsembleIngress)
-    return bound.bind(members, quorum, combine, deadline_ms / 1000, edges)
+    return bound.bind(members, quorum, combine, deadline_s, edges)
 
 
 class EnsembleIngress:
@@ -137,11 +142,17 @@ class EnsembleIngress:
         return dataclasses.asdict(await self.ask(query))
 
     async def ask(
-        self, value: Any, query_id: str | None = None, deadline_ms: float | None = None
+        self,
+        value: Any,
+        query_id: str | None = None,
+        *,
+        deadline_s: float | None = None,
+        deadline_ms: float | None = None,
     ) -> Answer:
         """Have all members vote on one query; arguments as `Ingress.ask`'s."""
         loop = asyncio.get_running_loop()
-        limit_s = deadline_of(deadline_ms, self._deadline_s)
+        asked_s = self._deadline_s if deadline_s is None else deadline_s
+        limit_s = min(in_seconds(asked_s, deadline_ms), self._deadline_s)
         began_s = loop.time()
         poll = Poll(list(self._handles), quorum=self._quorum, combine=self._combine)
         try:

@@ -15,11 +15,12 @@ import numbers
 import random
 import time
 import uuid
+import warnings
 from collections.abc import Coroutine, Mapping
 from typing import Any, Literal, get_args
 
 from hoplite_ray.serve import metrics
-from hoplite_ray.serve.errors import JoinLostError, LateError, PoisonousQueryError
+from hoplite_ray.serve.errors import JoinLostError, PoisonousQueryError
 from hoplite_ray.serve.graph.http import answered_by_json, is_json
 from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.joint import joint_answer
@@ -49,33 +50,31 @@ def merged(stages: Mapping[str, AnyStage], named: Mapping[str, AnyStage]) -> dic
     return {**stages, **named}
 
 
-def check_ingress(edges: str, deadline_ms: float, replicas: int) -> None:
+def check_ingress(edges: str, replicas: int) -> None:
     """Raise ValueError for what an ingress can't have."""
     if edges not in EDGES:
         raise ValueError(f"edges={edges!r} is none of {list(EDGES)}")
-    check_deadline(deadline_ms)
     if type(replicas) is not int or replicas < 1:
         raise ValueError(f"replicas={replicas!r}, of the ingress, must be a whole number from 1 on")
 
 
-def check_deadline(deadline_ms: float) -> None:
-    """Raise ValueError for what is none."""
-    is_number = isinstance(deadline_ms, numbers.Real) and not isinstance(deadline_ms, bool)
-    if not is_number or not 0 < deadline_ms < math.inf:
-        raise ValueError(
-            f"deadline_ms={deadline_ms!r} must be a number above 0, and finite; give milliseconds"
-        )
-
-
-def deadline_of(asked_ms: float | None, deadline_s: float) -> float:
-    """Return how long a query may take, in seconds; `asked_ms` is what its caller wants.
+def in_seconds(deadline_s: float, deadline_ms: float | None) -> float:
+    """Return a deadline in seconds; `deadline_ms`, its old name, counts if it is given.
 
     Raises:  ValueError for what is no deadline.
     """
-    if asked_ms is None:
-        return deadline_s
-    check_deadline(asked_ms)
-    return min(asked_ms / 1000, deadline_s)
+    if deadline_ms is None:
+        return _checked("deadline_s", deadline_s, "seconds")
+    why = "deadline_ms will go with the next release; give deadline_s, in seconds"
+    warnings.warn(why, DeprecationWarning, stacklevel=3)
+    return _checked("deadline_ms", deadline_ms, "milliseconds") / 1000
+
+
+def _checked(name: str, value: float, unit: str) -> float:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+        raise ValueError(f"{name}={value!r} must be a number above 0, and finite; give {unit}")
+    return value
 
 
 def ingress_options(replicas: int, deadline_s: float) -> dict[str, Any]:
@@ -118,14 +117,23 @@ class Ingress:
         return await answered_by_json(request, self.ask)
 
     async def ask(
-        self, value: Any, query_id: str | None = None, deadline_ms: float | None = None
+        self,
+        value: Any,
+        query_id: str | None = None,
+        *,
+        deadline_s: float | None = None,
+        deadline_ms: float | None = None,
     ) -> Any:
         """Answer one query.
 
         query_id:     what stages see as its id; the same one if a caller asks again.
-        deadline_ms:  of this query, at most the application's.
+        deadline_s:   of this query, at most the application's; None: the application's.
+        deadline_ms:  the same in milliseconds. Deprecated.
+
+        Raises:  TimeoutError at the deadline; ValueError for what is none; or what a stage raises.
         """
-        limit_s = deadline_of(deadline_ms, self._deadline_s)
+        asked_s = self._deadline_s if deadline_s is None else deadline_s
+        limit_s = min(in_seconds(asked_s, deadline_ms), self._deadline_s)
         query_id = query_id or uuid.uuid4().hex
         began_s = time.monotonic()
         outcome = "failed"
@@ -134,7 +142,7 @@ class Ingress:
             answer = await asked(query_id, value, limit_s)
             outcome = "ok"
             return answer
-        except (TimeoutError, LateError) as error:
+        except TimeoutError as error:
             outcome = "late"
             if str(error) or hasattr(error, "__notes__"):  # a stage's own says where
                 raise

@@ -20,6 +20,7 @@ from hoplite_ray.serve.graph.ingress import (
     EdgesName,
     Ingress,
     check_ingress,
+    in_seconds,
     ingress_options,
     merged,
 )
@@ -32,7 +33,8 @@ def pipeline(
     /,
     *unnamed: Never,
     edges: EdgesName = "worlds",
-    deadline_ms: float = 60_000,
+    deadline_s: float = 60.0,
+    deadline_ms: float | None = None,
     replicas: int = INGRESS_REPLICAS,
     **named: AnyStage,
 ) -> Application:
@@ -44,7 +46,8 @@ def pipeline(
     stage answers is the query's answer.
 
     edges:        "worlds"; "serve" runs the same stages over plain handles, for comparison.
-    deadline_ms:  of each query, from when the ingress has it. Then TimeoutError.
+    deadline_s:   of each query, from when the ingress has it. Then TimeoutError.
+    deadline_ms:  the same in milliseconds. Deprecated.
     replicas:     of the ingress.
 
     Raises:  ValueError for what is no graph: a stage that is not there, a circle, two last stages.
@@ -52,7 +55,8 @@ def pipeline(
     if unnamed or not isinstance(stages, Mapping | None):
         raise TypeError("stages of a pipeline have names: pipeline(text=Text), not pipeline(Text)")
     stages = merged(stages or {}, named)
-    check_ingress(edges, deadline_ms, replicas)
+    check_ingress(edges, replicas)
+    deadline_s = in_seconds(deadline_s, deadline_ms)
     order = ordered(stages)
     nodes: dict[str, Any] = {}
     for name in reversed(order):
@@ -60,7 +64,7 @@ def pipeline(
         downstream = {each: nodes[each] for each in following}
         nodes[name] = deployment(stages[name], name, downstream)
     inputs = {name: stages[name].inputs for name in order}
-    options = ingress_options(replicas, deadline_ms / 1000)
+    options = ingress_options(replicas, deadline_s)
     shown = (
         nodes
         if edges == "serve"
@@ -68,7 +72,7 @@ def pipeline(
             name: node for name, node in nodes.items() if not inputs[name] or len(inputs[name]) > 1
         }
     )
-    return serve.deployment(**options)(Ingress).bind(shown, inputs, edges, deadline_ms / 1000)
+    return serve.deployment(**options)(Ingress).bind(shown, inputs, edges, deadline_s)
 
 
 def ordered(stages: Mapping[str, AnyStage]) -> list[str]:

@@ -20,7 +20,9 @@ from ray.serve.config import AutoscalingConfig
 from hoplite_ray.serve import ensemble, metrics, pipeline, query_ids, stage
 from hoplite_ray.serve.edge.failures import failure
 from hoplite_ray.serve.edge.frames import Message, framed, unframed
+from hoplite_ray.serve.graph.ensemble import EnsembleIngress
 from hoplite_ray.serve.graph.http import as_json
+from hoplite_ray.serve.graph.ingress import Ingress
 from hoplite_ray.serve.graph.pipeline import ordered
 from hoplite_ray.serve.stages.compute import Compute, Run
 
@@ -144,6 +146,58 @@ def test_a_mapping_may_use_names_that_are_arguments() -> None:
     assert names(pipeline({"edges": One}, last=One.after("edges"))) == {"edges", "last", "ingress"}
     members = names(ensemble(One, {"quorum": One, "combine": One}, other=One))
     assert members == {"model0", "quorum", "combine", "other", "ingress"}
+
+
+def deadline_s(application: Any) -> float:
+    """The deadline that an application's ingress is given, in seconds."""
+    (found,) = (each for each in application._bound_deployment.init_args if type(each) is float)
+    return found
+
+
+@pytest.mark.parametrize("make", [partial(pipeline, a=One), partial(ensemble, One)])
+def test_deadlines_are_in_seconds_and_their_old_name_still_counts(make: Any) -> None:
+    assert deadline_s(make(deadline_s=2.5)) == 2.5
+    with pytest.warns(DeprecationWarning, match="give deadline_s, in seconds") as warned:
+        assert deadline_s(make(deadline_ms=2500.0)) == 2.5
+    assert warned[0].filename == __file__, "it points at the caller"
+    with (
+        pytest.warns(DeprecationWarning),
+        pytest.raises(ValueError, match=r"deadline_ms=0 must be .* give milliseconds"),
+    ):
+        make(deadline_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit_s"),
+    [
+        ({}, 4.0),
+        ({"deadline_s": 0.5}, 0.5),
+        ({"deadline_s": 90.0}, 4.0),
+        ({"deadline_ms": 500}, 0.5),
+        ({"deadline_ms": 90_000}, 4.0),
+    ],
+)
+@pytest.mark.parametrize("kind", [Ingress, EnsembleIngress])
+@pytest.mark.filterwarnings("ignore:deadline_ms:DeprecationWarning")
+def test_a_query_has_its_own_deadline_or_the_applications(
+    kind: Any, asked: dict[str, float], limit_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("count", "observe_query"):
+        monkeypatch.setattr(metrics, name, lambda *_, **__: None)
+
+    class Asked(Exception):
+        """With the limit that was asked for."""
+
+    async def refuse(*args: Any) -> Any:
+        raise Asked(args[-1])
+
+    ingress = kind.__new__(kind)
+    state = {"_deadline_s": 4.0, "_handles": {"a": None}, "_outlets": {"a": None}, "_quorum": 1}
+    vars(ingress).update(state, _combine="mean", _asked=refuse, _polled=refuse)
+    with pytest.raises(Asked) as raised:
+        asyncio.run(ingress.ask("query", **asked))
+    assert raised.value.args == (limit_s,)
+    ingress._outlets = {}
 
 
 def test_other_mistakes_are_named() -> None:
@@ -282,8 +336,8 @@ class Two:
             lambda: pipeline(a=One, x=One, j=stage(Two).after("a", "x")),
             "j: Two.__call__ is to take one list for each input, as keywords: a, x",
         ),
-        (lambda: pipeline(a=One, deadline_ms=0), "deadline_ms=0 must be"),
-        (lambda: pipeline(a=One, deadline_ms="5"), "deadline_ms='5' must be"),
+        (lambda: pipeline(a=One, deadline_s=0), "deadline_s=0 must be"),
+        (lambda: pipeline(a=One, deadline_s="5"), "deadline_s='5' must be"),
         (lambda: ensemble(One, replicas=0), "replicas=0, of the ingress"),
         (lambda: ensemble([One, One]), r"ensemble\(\*models\)"),
         (query_ids, "while it runs"),
@@ -299,12 +353,12 @@ class Two:
         (lambda: pipeline({}), "at least one stage"),
         (lambda: ensemble(One, combin="mean"), "combin='mean' is no stage"),
         (lambda: ensemble(ingress=One), "no member can be called 'ingress'"),
-        (lambda: pipeline(a=One, deadline_ms=None), "deadline_ms=None must be"),
+        (lambda: pipeline(a=One, deadline_s=None), "deadline_s=None must be"),
         (lambda: ensemble(One, quorum="1"), "quorum='1' is to be a whole number"),
         (lambda: ensemble(One, quorum=1.0), "quorum=1.0 is to be a whole number"),
         (lambda: ensemble(One, combine=3), "combine=3 is none of .* give one of these"),
-        (lambda: ensemble(One, deadline_ms=True), "deadline_ms=True must be .* give milli"),
-        (lambda: ensemble(One, deadline_ms=float("inf")), "deadline_ms=inf must be .* finite"),
+        (lambda: ensemble(One, deadline_s=True), "deadline_s=True must be .* give seconds"),
+        (lambda: ensemble(One, deadline_s=float("inf")), "deadline_s=inf must be .* finite"),
         (lambda: ensemble(One.bind(1)), "stage model0: One.bind.* too many"),
     ],
 )
