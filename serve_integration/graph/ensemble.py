@@ -34,7 +34,7 @@ from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.joint import first
 from hoplite_ray.serve.routing.outlet import close_all, outlets_of
 from hoplite_ray.serve.routing.query import Query
-from hoplite_ray.serve.stages.declare import AnyStage, Stage
+from hoplite_ray.serve.stages.declare import Stage, StageLike
 from hoplite_ray.serve.stages.deploy import deployment
 
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
@@ -42,14 +42,14 @@ _ALL_S = 30.0  # and a query's deadline, for all members to be there; then for a
 
 
 def ensemble(
-    *models: AnyStage | Mapping[str, AnyStage],
+    *models: StageLike | Mapping[str, StageLike],
     combine: CombineName | Combine = "majority",
     quorum: int = 1,
     deadline_s: float = 10.0,
     deadline_ms: float | None = None,
     edges: EdgesName = "worlds",
     replicas: int = INGRESS_REPLICAS,
-    **named: AnyStage,
+    **named: StageLike,
 ) -> Application:
     """Return a Serve application in which all models answer each query: its members.
 
@@ -73,7 +73,7 @@ def ensemble(
     for each in models:
         if isinstance(each, Mapping):
             named = merged(each, named)
-    stages = {f"model{number}": each for number, each in enumerate(unnamed)}
+    stages: dict[str, Any] = {f"model{number}": each for number, each in enumerate(unnamed)}
     if twice := stages.keys() & named.keys():
         raise ValueError(f"{min(twice)} is what one without a name is called; use another one")
     stages |= named

@@ -26,7 +26,7 @@ from hoplite_ray.serve.routing import handoff
 from hoplite_ray.serve.routing.joint import joint_answer
 from hoplite_ray.serve.routing.outlet import DEATHS_MAX, close_all, outlets_of
 from hoplite_ray.serve.routing.query import Merged, Query
-from hoplite_ray.serve.stages.declare import AnyStage
+from hoplite_ray.serve.stages.declare import StageLike
 
 logger = logging.getLogger("hoplite_ray.serve")
 
@@ -37,7 +37,7 @@ EdgesName = Literal["worlds", "serve"]
 EDGES = get_args(EdgesName)
 
 
-def merged(stages: Mapping[str, AnyStage], named: Mapping[str, AnyStage]) -> dict[str, AnyStage]:
+def merged(stages: Mapping[str, StageLike], named: Mapping[str, StageLike]) -> dict[str, Any]:
     """Return stages that were named by a mapping and by keywords.
 
     Raises:  TypeError for a name that is no text, ValueError for one that is given twice.

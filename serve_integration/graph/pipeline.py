@@ -24,19 +24,19 @@ from hoplite_ray.serve.graph.ingress import (
     ingress_options,
     merged,
 )
-from hoplite_ray.serve.stages.declare import AnyStage, Stage
+from hoplite_ray.serve.stages.declare import AnyStage, Stage, StageLike
 from hoplite_ray.serve.stages.deploy import deployment
 
 
 def pipeline(
-    stages: Mapping[str, AnyStage] | None = None,
+    stages: Mapping[str, StageLike] | None = None,
     /,
     *unnamed: Never,
     edges: EdgesName = "worlds",
     deadline_s: float = 60.0,
     deadline_ms: float | None = None,
     replicas: int = INGRESS_REPLICAS,
-    **named: AnyStage,
+    **named: StageLike,
 ) -> Application:
     """Return a Serve application of stages: `serve.run(pipeline(a=A, b=B.after("a")))`.
 
@@ -54,16 +54,16 @@ def pipeline(
     """
     if unnamed or not isinstance(stages, Mapping | None):
         raise TypeError("stages of a pipeline have names: pipeline(text=Text), not pipeline(Text)")
-    stages = merged(stages or {}, named)
+    graph = merged(stages or {}, named)
     check_ingress(edges, replicas)
     deadline_s = in_seconds(deadline_s, deadline_ms)
-    order = ordered(stages)
+    order = ordered(graph)
     nodes: dict[str, Any] = {}
     for name in reversed(order):
-        following = consumers(stages, name) if edges == "worlds" else []
+        following = consumers(graph, name) if edges == "worlds" else []
         downstream = {each: nodes[each] for each in following}
-        nodes[name] = deployment(stages[name], name, downstream)
-    inputs = {name: stages[name].inputs for name in order}
+        nodes[name] = deployment(graph[name], name, downstream)
+    inputs = {name: graph[name].inputs for name in order}
     options = ingress_options(replicas, deadline_s)
     shown = (
         nodes

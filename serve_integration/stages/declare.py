@@ -84,6 +84,9 @@ class Stage(Generic[P, T]):
 
 
 AnyStage = Stage[..., Any]
+# What may be given as a stage: mypy ignores what a class's decorator returns (python/mypy#3135), so
+# it takes a decorated class for the class itself.
+StageLike = AnyStage | type[Any]
 
 
 class Decorator(Protocol):
@@ -101,13 +104,8 @@ def stage(*, max_batch: int = ..., late: LateName = ..., **options: object) -> D
 
 
 def stage(
-    cls: type[Any] | None = None,
-    /,
-    *,
-    max_batch: int = 32,
-    late: LateName = "serve",
-    **options: object,
-) -> AnyStage | Decorator:
+    cls: Any = None, /, *, max_batch: int = 32, late: LateName = "serve", **options: object
+) -> Any:
     """Make a class a stage; `options` are those of `serve.deployment`.
 
     The class has `__call__(list) -> list`, plain or async: as many answers as queries, in their

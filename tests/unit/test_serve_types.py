@@ -17,13 +17,6 @@ class Words:
         return [len(query) for query in queries]
 
 
-@stage
-class Plain:
-    def __call__(self, queries: list[int]) -> list[int]:
-        return queries
-
-
-@stage(max_batch=8, num_replicas=2)
 class Named:
     def __init__(self, path: str) -> None:
         self.path = path
@@ -32,32 +25,43 @@ class Named:
         return queries
 
 
-def test_a_decorated_class_is_a_stage_of_itself() -> None:
-    assert_type(Plain.user_class().__call__([1]), list[int])
-    assert_type(Named.user_class("a").path, str)
-    of_words = stage(Words)
-    bound = of_words.bind(3, language="de")
+@stage(max_batch=8, num_replicas=2)
+class Decorated:
+    """A Stage, which mypy takes for the class itself; it can be given, and not be bound."""
+
+    def __call__(self, queries: list[int]) -> list[int]:
+        return queries
+
+
+WORDS = stage(Words)
+NAMED = stage(max_batch=8, late="drop", num_replicas=2)(Named)
+
+
+def test_a_stage_knows_its_class_and_what_that_is_bound_to() -> None:
+    bound = WORDS.bind(3, language="de")
     assert_type(bound.user_class, type[Words])
-    assert_type(bound.after("plain").user_class, type[Words])
+    assert_type(bound.after("named").user_class, type[Words])
     assert_type(bound.options(max_batch=4, num_replicas=2).user_class, type[Words])
-    assert isinstance(bound, Stage)
+    assert_type(NAMED.bind("a").user_class("a").path, str)
+    assert isinstance(bound, Stage) and isinstance(Decorated, Stage)
 
 
 def test_applications_are_those_of_serve() -> None:
-    assert_type(pipeline(plain=Plain, named=Named.bind("a").after("plain")), Application)
-    assert_type(pipeline({"edges": Plain}, named=Named.bind("a").after("edges")), Application)
-    assert_type(ensemble(Plain, other=Plain, combine="mean"), Application)
-    assert_type(ensemble(Plain, {"quorum": Plain}), Application)
+    words = WORDS.bind(3)
+    assert_type(pipeline(words=words, named=NAMED.bind("a").after("words")), Application)
+    assert_type(pipeline({"edges": words}, last=NAMED.bind("a").after("edges")), Application)
+    assert_type(pipeline(only=Decorated), Application)
+    assert_type(ensemble(words, Decorated, {"quorum": words}, combine="mean"), Application)
 
 
 def test_mistakes_are_seen_before_anything_runs() -> None:
     """Each `type: ignore` is an error that mypy reports; it also reports one that is not needed."""
-    Named.bind(3)  # type: ignore[arg-type]
-    stage(Words).bind()  # type: ignore[call-arg]
+    NAMED.bind(3)  # type: ignore[arg-type]
+    WORDS.bind()  # type: ignore[call-arg]
     mistakes = [
-        lambda: Named.bind("a").after(Plain),  # type: ignore[arg-type]
+        lambda: WORDS.after(WORDS),  # type: ignore[arg-type]
         lambda: stage(late="never"),  # type: ignore[call-overload]
-        lambda: pipeline(edges="tcp", plain=Plain),  # type: ignore[arg-type]
-        lambda: ensemble(Plain, combine="median"),  # type: ignore[arg-type]
+        lambda: pipeline(edges="tcp", words=WORDS),  # type: ignore[arg-type]
+        lambda: ensemble(WORDS, combine="median"),  # type: ignore[arg-type]
     ]
     assert len(mistakes) == 4
