@@ -31,18 +31,18 @@ from hoplite_ray.worlds.introductions import (
 
 logger = logging.getLogger("hoplite_ray.serve")
 
-# Of hellos, frames, what `Query.told` has, and the modules of the classes that travel. Raised when
-# any of them changes.
+# The version of hellos, of frames, of the fields in `Query.told`, and of the modules whose classes
+# travel. It is raised when any of them changes.
 VERSION = 4
 
-_JOIN_S = 10.0
+_JOIN_S = 10.0  # for a connection to become an edge
 
 
 class Door:
-    """Where upstream replicas knock; each that shows the token gets an edge."""
+    """Where upstream replicas connect. Each that shows the token gets an edge."""
 
     def __init__(self, handler: Handler, what: str) -> None:
-        """Edges through it carry `what` upstream, for errors."""
+        """Begin closed; `what` names the answers of this end in errors."""
         self.edges: set[Edge] = set()
         self._handler = handler
         self._what = what
@@ -50,9 +50,9 @@ class Door:
         self._token = secrets.token_hex(16)
 
     async def open(self) -> dict[str, Any]:
-        """Listen; returns what `open_edge` needs, as JSON has it.
+        """Listen; returns what `open_edge` needs, of types that JSON has.
 
-        Raises:  ControlError if it must be encrypted, and the certificates are of no use.
+        Raises:  ControlError if edges are to be encrypted and the certificates can't be used.
         """
         tls = await asyncio.to_thread(secrecy.context)
         address = node_address()
@@ -67,7 +67,7 @@ class Door:
         }
 
     async def close(self) -> None:
-        """Stop listening and leave all worlds."""
+        """Stop listening, and close all edges."""
         edges = list(self.edges)
         await self._acceptor.close()
         await asyncio.gather(*(edge.close() for edge in edges))
@@ -99,8 +99,8 @@ class Door:
             await edge.ended()
             await edge.close()
         except (WorldError, OSError, ValueError, LookupError, TypeError) as error:
-            logger.debug("nobody came in by the door: %s", error)
-        except Exception as error:  # a traceback for each would fill the log
+            logger.debug("no edge was made by the door: %s", error)
+        except Exception as error:  # one line: a traceback for each would fill the log
             logger.warning("an edge by the door has failed: %s", said(error))
         finally:
             if edge is not None:
@@ -108,7 +108,7 @@ class Door:
 
 
 class Doorway:
-    """The rendezvous of one edge's world: upstream sets by a connection, downstream gets by it."""
+    """The rendezvous of one edge's world: upstream sets values, which a connection carries."""
 
     def __init__(self, sock: socket.socket, *, is_upstream: bool) -> None:
         self._sock = sock
@@ -121,7 +121,7 @@ class Doorway:
         await say(self._sock, key=key, value=value.hex())
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value; downstream once it has come."""
+        """Return the value of a key. Downstream waits until it has come."""
         while key not in self._values and not self._is_upstream:
             frame = await hear(self._sock)
             self._values[field(frame, "key", str)] = bytes.fromhex(field(frame, "value", str))
@@ -129,12 +129,13 @@ class Doorway:
 
 
 async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str) -> Edge:
-    """Open an edge to the replica behind a door; `name` is the world's, known to both.
+    """Open an edge to the replica behind a door.
 
-    what:  goes by it, for errors.
+    name:  of the edge's world; the door hears it.
+    what:  names the requests of this end in errors.
 
-    Raises:  RefusedError if the door refuses; OSError, TimeoutError or WorldError if it can't be;
-             OtherVersionError.
+    Raises:  RefusedError if the door refuses; OtherVersionError if the peer's edges differ;
+             OSError, TimeoutError or WorldError if no edge can be made.
     """
     check_version(door, "the replica")
     tls = await asyncio.to_thread(secrecy.context)
@@ -148,7 +149,7 @@ async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str
 
 
 def check_version(said: Mapping[str, Any], peer: str) -> None:
-    """Raise OtherVersionError unless the peer speaks as this process does."""
+    """Raise OtherVersionError unless the peer's edges are of this process's version."""
     if (version := said.get("version")) != VERSION:
         raise OtherVersionError(
             f"{peer} has version {version} of edges, and this process {VERSION}: an update of "

@@ -37,17 +37,23 @@ from hoplite_ray.worlds import Cause, World
 
 logger = logging.getLogger("hoplite_ray.serve")
 
-# Tells the caller that work on its call begins (True) or has ended (False). Returns an event, which
-# is set when nothing waits to be sent any more, or the edge has broken.
+# Tells the caller that work on its call begins (True) or has ended (False). Returns an event that
+# is set when this end has sent everything, or the edge has broken.
 Begun = Callable[[bool], asyncio.Event]
-# Called as soon as a call has come; what it returns is awaited in a task of its own.
+# Is called with a request as soon as it has come. A task of its own awaits the result.
 Handler = Callable[[Any, Begun], Awaitable[Any]]
 
-_LEAVE_S = 1.0
+_LEAVE_S = 1.0  # for the last messages to go at a close, and again for the world to end
 
 
 class Edge:
-    """One end of an edge. Of one event loop."""
+    """One end of an edge. It belongs to one event loop.
+
+    is_broken:     True if the edge is over.
+    has_left:      True if it is over because the peer left; a peer that leaves has not died.
+    calls_open:    calls of this end that have no answer yet, with those that wait for room.
+    calls_broken:  calls that were open when the edge broke.
+    """
 
     def __init__(
         self,
@@ -58,16 +64,17 @@ class Edge:
     ) -> None:
         """Begin to receive.
 
-        what:     goes by it, for errors.
-        reading:  held while a call that may end this process is read; of all edges of a door.
+        what:     names the values of this end in errors.
+        reading:  is held while a call that may kill this process is read. All edges of a door
+                  share it.
         """
         self.world = world
         self._reading = reading or asyncio.Lock()
         self._what = what
         self.is_broken = False
-        self.has_left = False  # and that by the peer's own will: it has not died
+        self.has_left = False
         self.calls_open = 0
-        self.calls_broken = 0  # that were open when it broke
+        self.calls_broken = 0
         self._peer = 1 - world.rank
         self._handler = handler
         self._protocol = Protocol()
@@ -78,18 +85,19 @@ class Edge:
         self._answering: dict[int, asyncio.Task[None]] = {}
         self._ended = asyncio.Event()
         self._context = contextvars.copy_context()
-        self._heard: Callable[[], Any] | None = None  # has the next frame, once `_came` is called
-        self._receiving: asyncio.Task[None] | None = None  # arrays on the GPU
+        self._heard: Callable[[], Any] | None = None  # returns the next frame after `_came`
+        self._receiving: asyncio.Task[None] | None = None  # arrays on GPUs of one frame
         self._lender = Lender()
-        self._borrowing: set[asyncio.Task[None]] = set()  # the handles in replies
+        self._borrowing: set[asyncio.Task[None]] = set()  # handles in replies
         self._listen()
 
     async def call(self, request: Any, *, alone: bool = False) -> Any:
-        """Have the peer's handler answer; taken back, the handler is cancelled.
+        """Have the peer's handler answer `request`. Cancelling the call cancels the handler.
 
-        alone:  the peer says that it works on it before it reads it, which may be its death.
+        alone:  True if reading the request may kill the peer. The peer then says that its work
+                begins before it reads the request.
 
-        Raises:  EdgeBrokenError; or what the handler raised.
+        Raises:  EdgeBrokenError when the edge is over; or what the handler raised.
         """
         if self.is_broken:
             raise EdgeBrokenError(f"{self.world} has ended", was_sent=False)
@@ -122,11 +130,11 @@ class Edge:
                 self._lender.end(message)
 
     async def ended(self) -> None:
-        """Return when the world has ended, whoever ended it."""
+        """Return when the edge is over, whichever end ended it."""
         await self._ended.wait()
 
     async def close(self) -> None:
-        """Leave the world when what is to go has gone; what is open raises."""
+        """Send what waits, then leave the world. Open calls raise EdgeBrokenError."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._outgoing.has_sent.wait(), _LEAVE_S)
         self._break("it was closed")
@@ -136,16 +144,16 @@ class Edge:
             logger.debug("left %s: %s", self.world, error)
 
     def _packed(self, kind: int, number: int, value: Any) -> Message:
-        """Pack a value. Raises TypeError for one that pickle can't take."""
+        """Pack a value. Raises TypeError for a value that pickle can't take."""
         try:
             return self._lender.lend(Message.packed(kind, number, value, self.world.device))
-        except BaseException as error:  # a SystemExit of its would end the replica's loop
+        except BaseException as error:  # a SystemExit of the value would end this loop
             raise unsendable(self._what, error) from error
 
     def _hear_failure(self, error: Exception, what: str) -> None:
         if isinstance(error, WorldError):
             self._hear_end(error)
-        else:  # as a frame of another version, or no memory on the GPU
+        else:  # for example a frame of another version, or no memory on the GPU
             self._give_up(f"{what}: {said(error)}")
 
     def _listen(self) -> None:
@@ -211,7 +219,7 @@ class Edge:
             _cancel_begun(self._answering[number])
 
     def _answer_now(self, message: Message) -> None:
-        """Answer a call; what can be done at once is done in the order of the calls."""
+        """Answer a call. The handler is called in the order of the calls."""
         try:
             answer = self._handler(message.value(), partial(self._tell_begun, message.number))
         except BaseException as error:
@@ -232,7 +240,7 @@ class Edge:
         if self._protocol.handle(message.kind, message.number) is not Action.SETTLE:
             return
         reply = self._replies[message.number]
-        if reply.done():  # its caller is being cancelled
+        if reply.done():  # the caller is being cancelled
             return
         try:
             value = message.value()
@@ -247,10 +255,13 @@ class Edge:
             reply.set_exception(RuntimeError(f"an error that reads here as {value!r:.200}"))
 
     async def _take_in_lent(self, message: Message) -> None:
-        """Take in a reply that has handles; also if no caller waits: its sender keeps them."""
+        """Take in a reply that has handles.
+
+        They are borrowed also when no caller waits, because their sender keeps them until then.
+        """
         try:
             message.handles = await borrowed(message)
-        except Exception as error:  # its call goes to another replica
+        except Exception as error:  # the call then goes to another replica
             self._give_up(f"the refs in a reply can't be had: {said(error)}")
             return
         self._hear_reply(message)
@@ -276,7 +287,11 @@ class Edge:
         self._protocol.finish(number)
 
     async def _answer_alone(self, message: Message) -> None:
-        """Read it once its caller is told: reading may end this process, which then counts."""
+        """Read a call after its caller knows that work begins.
+
+        Reading may kill this process, and that death is to count for this call only. So one such
+        call is read at a time, over all edges of the door.
+        """
         number, is_running = message.number, False
         if message.lent is not None:
             try:
@@ -292,14 +307,14 @@ class Edge:
 
         async with self._reading:
             await self._tell_begun(number, True).wait()
-            if self.is_broken:  # the caller would not learn which call ended this process
+            if self.is_broken:  # the caller can't know that its call is the one that is read
                 return
             try:
                 answer = self._handler(message.value(), tell)
             except BaseException as error:
                 self._post_failure(number, error)
                 return
-            if not is_running:  # a call that ends this process meanwhile must not count
+            if not is_running:  # a death while the call waits for its batch must not count
                 self._tell_begun(number, False)
         await self._answer(number, answer)
 
@@ -324,12 +339,12 @@ class Edge:
             self._outgoing.post(self._lender.lend(failure(FAILURE, number, error)))
 
     def _hear_end(self, error: WorldError) -> None:
-        """The world has ended. Who has left it has not died over what it had."""
+        """End this edge with its world. A peer that left has not died of its calls."""
         has_left = isinstance(error, WorldBrokenError) and error.cause == Cause.PEER_LEFT.name
         self._break(str(error), has_left=has_left)
 
     def _give_up(self, why: str) -> None:
-        """End the world, so that the peer hears of it, too."""
+        """End the world, which also tells the peer."""
         logger.warning("an edge is given up: %s: %s", self.world, why)
         self.world.abort(why)
         self._break(why)
@@ -361,5 +376,9 @@ class Edge:
 
 
 def _cancel_begun(task: asyncio.Task[None]) -> None:
-    """Cancel a task after its first step: else what its handler began would have no end."""
+    """Cancel a task after its first step.
+
+    A task that is cancelled before does not run at all, so the awaitable that its handler returned
+    would never be awaited.
+    """
     asyncio.get_running_loop().call_soon(task.cancel)

@@ -1,4 +1,4 @@
-"""Errors as they travel over edges, and answers that can't."""
+"""Errors as they travel over edges, and values that can't travel."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ _IMMUTABLE = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
 def unsendable(what: str, error: BaseException) -> TypeError:
-    """Return the error for what pickle can't take."""
+    """Return the TypeError for a value that pickle can't take; `what` names the value."""
     return TypeError(f"{what} can't be sent ({said(error)}); make it of what pickle takes")
 
 
 def packed(answer: Any, what: str) -> Any:
-    """Return an answer as it is now, whatever happens to its buffers until it is sent.
+    """Return an answer as it is now. Later changes to its buffers don't reach the caller.
 
-    what:  it is, for errors. An answer that pickle can't take becomes the TypeError that says so.
+    what:  names the answer in errors.
+
+    Returns: a TypeError in place of an answer that pickle can't take.
     """
     if isinstance(answer, BaseException) or type(answer) in _IMMUTABLE:
         return answer
     try:
         return Packed(answer)
-    except BaseException as error:  # a SystemExit of its would end the stage's thread
+    except BaseException as error:  # a SystemExit of the answer would end the stage's thread
         return unsendable(what, error)
 
 
 def failure(kind: int, number: int, error: BaseException) -> Message:
-    """Pack an error; one that can't be pickled, or is none when it is read, goes as its text."""
+    """Pack an error. It goes as its text if it can't be pickled, or does not read as an error."""
     notes = getattr(error, "__notes__", [])
     notes = [str(note) for note in notes] if isinstance(notes, list | tuple) else []
     try:
@@ -49,7 +51,7 @@ def failure(kind: int, number: int, error: BaseException) -> Message:
 
 
 class _Noted:
-    """An error whose own `__reduce__` leaves its notes out, with them: reads as the error."""
+    """An error with its notes, which its own `__reduce__` leaves out. It reads as the error."""
 
     def __init__(self, error: Exception, notes: list[str]) -> None:
         self._both = error, notes
@@ -59,13 +61,13 @@ class _Noted:
 
 
 def _with_notes(error: Exception, notes: list[str]) -> Exception:
-    with contextlib.suppress(Exception):  # it takes none
+    with contextlib.suppress(Exception):  # the error takes no notes
         error.__notes__ = notes
     return error
 
 
 def said(error: BaseException) -> str:
-    """Return an error's class and text, also if it is one that can't say it."""
+    """Return an error's class and text. An error whose `__str__` raises gets a text of ours."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:
@@ -73,7 +75,10 @@ def said(error: BaseException) -> str:
 
 
 def noted(error: Exception, note: str) -> Exception:
-    """Return it with a note; another one in its place if it takes none, as a frozen dataclass."""
+    """Return an error with a note.
+
+    An error that takes no notes, for example a frozen dataclass, is replaced by a RuntimeError.
+    """
     try:
         error.add_note(note)
         return error

@@ -1,7 +1,7 @@
-"""What waits at one end of an edge to be sent, and the frames that it goes in.
+"""The messages that one end of an edge is to send, and the frames that carry them.
 
-What is posted while a send is under way goes together, in the next frame. Arrays on GPUs follow
-their frame by NCCL.
+Messages that are posted while a send is under way go together, in the next frame. Arrays on GPUs
+follow their frame by NCCL.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from hoplite_ray.serve.edge.protocol import CALL, CALL_ALONE
 from hoplite_ray.worlds import World
 from hoplite_ray.worlds.waiting import Waits, Wanted, run_async
 
-_TOGETHER = 64  # messages in one frame at most; more wait for the next
-_TOGETHER_BYTES = 1 << 20  # and so many bytes, or one message
-_ALLOC_BYTES_MIN = 64 << 10  # below it `World.alloc` gives ordinary memory
-_QUEUED_BYTES_MAX = 64 << 20  # that wait to be sent; above it there is no room
+_TOGETHER = 64  # messages in one frame at most; more wait for the next frame
+_TOGETHER_BYTES = 1 << 20  # bytes in a frame of several messages at most
+_ALLOC_BYTES_MIN = 64 << 10  # of a frame; below it `World.alloc` gives ordinary memory
+_QUEUED_BYTES_MAX = 64 << 20  # bytes that wait to be sent; above it new calls wait for room
 
 
 class Outgoing:
-    """The messages that wait for their frame. Of one event loop."""
+    """The messages that wait for their frame. It belongs to one event loop."""
 
     def __init__(self, world: World, fail: Callable[[Exception], None]) -> None:
-        """Begin with none; `fail` is called with what a frame or a send raises."""
+        """Begin with no message.
+
+        fail:  is called with the error of a frame that can't be made or sent. It must end the edge.
+        """
         self._world = world
         self._peer = 1 - world.rank
         self._fail = fail
@@ -40,18 +43,18 @@ class Outgoing:
         self._sending: asyncio.Task[None] | None = None
         self._is_sending = False
         self._is_over = False
-        self.has_sent = asyncio.Event()  # set when nothing waits or is under way, or at the end
+        self.has_sent = asyncio.Event()  # set while nothing is to be sent, and at the end
         self.has_sent.set()
-        self.has_room = asyncio.Event()  # set when few enough bytes wait, or at the end
+        self.has_room = asyncio.Event()  # set while few enough bytes wait, and at the end
         self.has_room.set()
 
     @property
     def unsent_calls(self) -> set[int]:
-        """The numbers of the calls that wait: their frame has not been begun."""
+        """The numbers of this end's calls whose frame has not been begun."""
         return {each.number for each in self._messages if each.kind in (CALL, CALL_ALONE)}
 
     def post(self, message: Message) -> None:
-        """Send it now, or with the next frame if one is under way."""
+        """Send a message now, or in the next frame while a send is under way."""
         self._messages.append(message)
         self._queued_bytes += message.total_bytes
         if self._queued_bytes > _QUEUED_BYTES_MAX:
@@ -62,7 +65,7 @@ class Outgoing:
             self._send_next()
 
     def stop(self) -> None:
-        """Send no more: the edge has broken. `end` is to follow."""
+        """Send nothing more, because the edge has broken. `end` must follow."""
         self._is_over = True
         if self._sending is not None and self._sending is not asyncio.current_task():
             self._sending.cancel()
@@ -82,9 +85,9 @@ class Outgoing:
             frame, arrays = self._next_frame()
             steps = self._sent(frame, arrays)
             wanted = next(steps)
-        except StopIteration:  # it has gone; what else is to go in this turn goes together
+        except StopIteration:  # the frame has gone; the rest of this turn's messages go together
             asyncio.get_running_loop().call_soon(self._send_next)
-        except Exception as error:  # as of memory
+        except Exception as error:  # for example no memory
             self._fail(error)
         else:
             self._sending = asyncio.create_task(self._finish_send(steps, wanted))
@@ -107,7 +110,7 @@ class Outgoing:
         self._send_next()
 
     def _next_frame(self) -> tuple[np.ndarray[Any, Any], Sequence[Any]]:
-        """Make a frame of what waits; returns it and the arrays on the GPU that are to follow."""
+        """Make a frame of waiting messages; returns it and the arrays on the GPU that follow it."""
         messages = [self._messages.popleft()]
         total_bytes = messages[0].total_bytes
         while self._messages and len(messages) < _TOGETHER:
@@ -127,6 +130,6 @@ class Outgoing:
 
     def _empty(self, size_bytes: int) -> np.ndarray[Any, Any]:
         if size_bytes >= _ALLOC_BYTES_MIN:
-            with contextlib.suppress(WorldError):  # no memory to share: it goes as a copy
+            with contextlib.suppress(WorldError):  # no memory to share: the frame is copied
                 return self._world.alloc(size_bytes, np.uint8)
         return np.empty(size_bytes, np.uint8)
