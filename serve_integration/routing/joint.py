@@ -1,4 +1,4 @@
-"""Several calls with one query: which of their answers is the query's."""
+"""One answer from several calls with the same query."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 from hoplite_ray.serve.errors import JoinLostError
 from hoplite_ray.serve.routing.query import Merged
 
-_ANSWER_S = 5.0  # between the answers to inputs that have met; more with each attempt
+_ANSWER_S = 5.0  # between two answers of inputs that have met, times the attempt's number
 
 
 async def joint_answer(calls: Sequence[Coroutine[Any, Any, Any]], attempt: int) -> Any:
-    """Call several stages with one query; return what is not Merged, or Merged if all are.
+    """Call several stages with one query; return the answer that is not Merged, or Merged.
 
-    Raises:  what any of them raises before; JoinLostError when inputs have met, of which one has no
-             answer: who had it died, and the others will not come to a join again.
+    Raises:  the first error of a call; JoinLostError when some inputs have met and another call
+             has no answer. The replica that had the answer has died then, and the join would wait
+             for the other inputs in vain.
     """
     if len(calls) == 1:
         return await calls[0]
@@ -32,7 +33,7 @@ async def joint_answer(calls: Sequence[Coroutine[Any, Any, Any]], attempt: int) 
             )
             if not done:
                 raise JoinLostError("its inputs have met, and the answer was lost", 0)
-            for each in done:  # nobody else has another answer, whatever becomes of them
+            for each in done:  # the only answer there is, whatever the other calls return
                 if each.exception() is None and not isinstance(each.result(), Merged):
                     return each.result()
             answers += [each.result() for each in done]
@@ -43,7 +44,7 @@ async def joint_answer(calls: Sequence[Coroutine[Any, Any, Any]], attempt: int) 
 
 
 async def first(*events: Coroutine[Any, Any, Any]) -> None:
-    """Return when one of these has."""
+    """Return when one of `events` has returned."""
     tasks = [asyncio.ensure_future(event) for event in events]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

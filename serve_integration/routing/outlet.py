@@ -1,12 +1,15 @@
 """The edges from this replica to all replicas of one stage, and the calls over them.
 
-A call goes to the replica with the fewest of our calls open. A call that its caller gave up counts
-as open until that replica answers another one: a replica that hangs would look idle. If its edge
-breaks the call goes to another one, so a death costs its callers a repetition and no answer; user
-code runs at least once.
-A query over which several replicas have died is given up: it would kill the others, too. Before the
-last of them it is to run alone, and that death counts only if it had begun, or was being unpickled:
-so others that were in its batches are not given up with it.
+A call goes to the replica with the fewest open calls of this process. A call that its caller gave
+up counts as open until that replica answers another one, because a replica that hangs would look
+idle.
+
+When an edge breaks, its calls go to another replica. So a death costs its callers a repetition and
+no answer, and user code runs at least once.
+
+A query over which several replicas have died is given up, because it would kill the others as well.
+Before the last of them it runs alone, and that death counts only if its work had begun, or it was
+being unpickled. So queries that were in its batches are not given up with it.
 """
 
 from __future__ import annotations
@@ -43,39 +46,39 @@ from hoplite_ray.worlds.introductions import RefusedError
 logger = logging.getLogger("hoplite_ray.serve")
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
 
-DEATHS_MAX = 3  # of replicas that held one query, one after the other
-_AGAIN_S = 0.1  # before a door is knocked at again: Serve takes longer to say that it is gone
-_UNEXPECTED_S = 1.0  # before an edge is opened again after an error that is none of the network
-_TELL_S = 5.0  # Ray's agent forgets what it is not told again
+DEATHS_MAX = 3  # of replicas that held one query; then the query is given up
+_AGAIN_S = 0.1  # before an edge is tried again; Serve takes longer to say that a replica is gone
+_UNEXPECTED_S = 1.0  # before an edge is tried again after an error that is not the network's
+_TELL_S = 5.0  # between two values of a gauge, since Ray's agent forgets older ones
 
 
 async def outlets_of(handles: Mapping[str, Any], edges: str, what: str) -> dict[str, Outlet]:
-    """Return an ingress's outlets by stage; none where Serve's own handles carry its queries."""
+    """Return an ingress's outlets by stage; none if Serve's own handles carry its queries."""
     if edges != "worlds":
         return {}
     return {name: Outlet(handle, what) for name, handle in handles.items()}
 
 
 class Outlet:
-    """What one replica needs of one downstream stage. Of one event loop; opened in it."""
+    """The edges from one replica to one downstream stage. Made in the event loop that uses it."""
 
     def __init__(self, handle: Any, what: str) -> None:
-        """Begin to open edges; `what` is what goes by them, for errors."""
+        """Begin to open edges; `what` names the requests in errors."""
         self._what = what
         self.stage = handle.deployment_name
         self._deployment = (handle.app_name, handle.deployment_name)
         self._caller = uuid.uuid4().hex[:12]
         self._handle = handle
-        self._kept: dict[str, asyncio.Event] = {}  # set when Serve says that a replica goes
-        self._known: set[str] = set()  # all that Serve has ever told of
+        self._kept: dict[str, asyncio.Event] = {}  # set when Serve takes that replica away
+        self._known: set[str] = set()  # all replicas that Serve has ever listed
         self._keeping: set[asyncio.Task[None]] = set()
         self._edges: dict[str, Edge] = {}
         self._given_up: Counter[Edge] = (
             Counter()
         )  # calls that were cancelled, since its last answer
-        self._leaving: dict[str, Edge] = {}  # still used for queries whose other inputs are there
-        self._dead: set[str] = set()  # at whose doors nobody listens
-        self.is_replaced = False  # who answered last was taken away by Serve, as in an update
+        self._leaving: dict[str, Edge] = {}  # for queries whose other inputs are there
+        self._dead: set[str] = set()  # replicas whose doors refuse connections
+        self.is_replaced = False  # True if Serve has taken the last replica away, as in an update
         self._changed = asyncio.Event()
         self._telling = asyncio.create_task(self._tell_metrics())
         begin_routing(handle)
@@ -99,13 +102,13 @@ class Outlet:
         preferred: Sequence[str] = (),
         waits: Callable[[], bool] = lambda: True,
     ) -> Any:
-        """Have a replica of the stage answer `query`, which is this call's own.
+        """Have a replica of the stage answer `query`, which no other call may use.
 
-        preferred:  the ids of those that may, best first; of a join.
-        waits:      whether to, when there is no replica.
+        preferred:  for a join: the ids of the replicas that may answer, best first.
+        waits:      returns True if the call is to wait while the stage has no replica.
 
         Raises:  what the stage raised; PoisonousQueryError; NoReplicaError if it does not wait;
-                 JoinLostError when all of `preferred` are dead, or one is out of reach.
+                 JoinLostError when all of `preferred` are dead, or one can't be reached.
         """
         deaths = query.deaths
         deadline_s = _now() + query.left_s
@@ -135,7 +138,7 @@ class Outlet:
                     ) from error
 
     async def _answer_of(self, edge: Edge, query: Query, *, alone: bool) -> Any:
-        """Call over an edge, and note whether its replica answers: an error is an answer too."""
+        """Call over an edge, and note whether its replica answers; an error is an answer."""
         try:
             answer = await edge.call(query.told, alone=alone)
         except asyncio.CancelledError:
@@ -158,7 +161,7 @@ class Outlet:
         await asyncio.gather(*self._keeping, return_exceptions=True)
 
     def _chosen(self) -> Edge | None:
-        """Return the edge with the fewest calls open or given up; None: there is no replica."""
+        """Return the edge with the fewest calls open or given up; None if there is no edge."""
         if len(self._edges) == 1:
             return next(iter(self._edges.values()))
 
@@ -198,7 +201,7 @@ class Outlet:
                 if known is edge:
                     del edges[replica]
         del self._given_up[edge]
-        if edge.has_left and not self._edges:  # Serve's word of it may come later
+        if edge.has_left and not self._edges:  # Serve may say so later
             self.is_replaced = True
 
     def _told(self, doors: discovery.Doors) -> None:
@@ -224,7 +227,7 @@ class Outlet:
             await asyncio.sleep(_TELL_S)
 
     async def _keep(self, replica: str, door: dict[str, Any], gone: asyncio.Event) -> None:
-        """Have an edge to a replica as long as Serve says that it runs."""
+        """Keep an edge to a replica open while Serve lists that replica."""
         is_told = False
         while not gone.is_set():
             try:
@@ -235,11 +238,11 @@ class Outlet:
                     self._warn(replica, error, is_told=is_told)
                     is_told = True
                 logger.debug("no edge to %s: %s", replica, error)
-                if isinstance(error, ConnectionRefusedError):  # nobody listens: it is dead
+                if isinstance(error, ConnectionRefusedError):  # no process listens: it is dead
                     self._dead.add(replica)
                     self._tell_change()
                 await asyncio.sleep(_AGAIN_S)
-            except Exception as error:  # as of no file descriptors: they may come back
+            except Exception as error:  # for example no file descriptors, which may come back
                 self._warn(replica, error, is_told=is_told)
                 is_told = True
                 await asyncio.sleep(_UNEXPECTED_S)

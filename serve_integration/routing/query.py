@@ -1,4 +1,4 @@
-"""What a pipeline's replicas ask each other: a query on its way."""
+"""Queries on their way between the replicas of an application."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from hoplite_ray.serve.routing.handoff import Stored
 
 @dataclass(slots=True)
 class Query:
-    """One query on its way: what a stage is asked.
+    """One query on its way to a stage.
 
-    name:    of the input that it comes as; "" where a stage has one.
-    value:   or Stored, where it lies in the store.
-    left_s:  seconds until its deadline, when it was sent.
-    joins:   for each stage with several inputs, which replica is to join it, best first.
-    deaths:  of replicas that held it, in earlier attempts.
-    alone:   it shares its batch with no other, and who sent it hears when that begins.
-    sent_s:  when it was sent, by the sender's wall clock; `Outlet.call` says it.
-    ask:     which of its caller's questions with this id, for there may be several at once.
+    name:    the input that it is for the stage; "" where the stage has only one.
+    value:   its value, or a Stored if the value is in the store.
+    left_s:  the seconds that were left until its deadline when it was sent.
+    joins:   for each stage with several inputs, the replicas that may join them, best first.
+    deaths:  of replicas that held the query, in earlier attempts.
+    alone:   True if it must share its batch with no other query. Its sender then hears when the
+             batch begins and ends.
+    sent_s:  when `Outlet.call` sent it, by the sender's wall clock.
+    ask:     tells apart the questions of a caller that uses one id several times.
     """
 
     id: str
@@ -36,7 +37,7 @@ class Query:
 
     @property
     def told(self) -> tuple[Any, ...]:
-        """All of it, as it travels: `Query(*told)`. A pickle takes less time than of the class."""
+        """The fields, as they travel: `Query(*told)`. A tuple is pickled faster than the class."""
         return (
             *(self.id, self.attempt, self.name, self.value, self.left_s, self.joins),
             *(self.deaths, self.alone, self.sent_s, self.ask),
@@ -44,22 +45,22 @@ class Query:
 
     @property
     def join_id(self) -> str:
-        """By which its inputs meet."""
+        """The id by which the inputs of a join meet."""
         return f"{self.id} {self.ask}"
 
     def onward(self, name: str, value: Any, left_s: float) -> Query:
-        """Return what the next stage is asked: a stage's answer, by that name."""
+        """Return the query for the next stage: a stage's answer, as the input of that name."""
         return Query(
             *(self.id, self.attempt, name, value, left_s, self.joins, self.deaths),
             ask=self.ask,
         )
 
     def by_value(self) -> Query:
-        """Return it with its value in it. REQUIRES: this process made it."""
+        """Return the query with its value instead of a Stored. REQUIRES: this process made it."""
         value = self.value.value if isinstance(self.value, Stored) else self.value
         return replace(self, value=value)
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What the callers of a join hear whose input is not its first: another one has the answer."""
+    """The answer of a join to all callers but that of its first input, which gets the real one."""
