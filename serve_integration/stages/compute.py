@@ -1,7 +1,7 @@
-"""The computing of one replica: its queries' batches, and the user's object that answers them.
+"""The batches of one replica, and the user's object that answers them.
 
-A plain class runs in the stage's own thread, an async one as a task of the event loop. A batch that
-raises is called again in halves, so that only the query that can't be answered fails.
+A plain class runs in the stage's own thread, an async class in a task of the event loop. A batch
+that raises is called again in halves, so that only a query that can't be answered fails.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from hoplite_ray.serve.stages.batching import Batches
 from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.worker import Worker
 
-WAITING_MAX = 4096  # queries at one replica; the next one is answered with BusyError
+WAITING_MAX = 4096  # queries that wait at one replica; the next one is answered with BusyError
 
-_TRACEBACK_MAX = 4000  # characters of it that go along with an exception
+_TRACEBACK_MAX = 4000  # characters; the end of a longer one goes along with its exception
 
 _query_ids: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("query_ids")
 
 
 def query_ids() -> tuple[str, ...]:
-    """The ids of the queries that the calling stage runs, in the order of its list.
+    """Return the ids of the queries that the calling stage runs, in the order of its list.
 
-    A query may run more than once: what has effects elsewhere uses its id to have them once.
+    A query may run more than once. A stage that changes something elsewhere uses the id, so that
+    the change is made once.
 
     Raises:  RuntimeError outside of a stage's `__call__`.
     """
@@ -52,22 +53,25 @@ class Run:
     """A query that waits for its batch."""
 
     id: str
-    value: Any  # of a join a dict of all inputs
+    value: Any  # for a join a dict of all inputs
     answer: asyncio.Future[Any]
     came_s: float
-    begun: tuple[Begun, ...] = ()  # who is to hear that it begins
+    begun: tuple[Begun, ...] = ()  # called when its batch begins and ends
 
 
 class Compute:
-    """The queries of one replica that wait or run. Of one event loop."""
+    """The queries of one replica that wait or run. It belongs to one event loop.
+
+    running:  the number of these queries.
+    """
 
     def __init__(self, stage: AnyStage, name: str, user: Any, what: str) -> None:
-        """Begin with none.
+        """Begin with no query.
 
         user:  the user's object, whose `__call__` answers batches.
-        what:  its answers are, for errors.
+        what:  names its answers in errors.
         """
-        self.running = 0  # queries that wait or run
+        self.running = 0
         self._stage = stage
         self._name = name
         self._user = user
@@ -78,16 +82,16 @@ class Compute:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def close(self) -> None:
-        """Begin no other batch, and let go of the user's object."""
+        """Begin no other batch, and release the user's object."""
         self._worker.close()
         self._user = None
 
     def run(
         self, query: Query, value: Any, deadline_s: float, begun: tuple[Begun, ...] = ()
     ) -> asyncio.Future[Any]:
-        """Have it wait for its batch; cancelled, what is returned takes it back.
+        """Have a query wait for its batch; returns its answer. Cancelling that cancels the query.
 
-        Raises:  BusyError.
+        Raises:  BusyError if too many queries wait.
         """
         answer = asyncio.get_running_loop().create_future()
         run = Run(query.id, value, answer, time.monotonic(), begun if query.alone else ())
@@ -123,7 +127,7 @@ class Compute:
             self._take()
 
     def _begin(self, runs: list[Run]) -> None:
-        """Have the user's object answer a batch, in its thread or as a task of this loop."""
+        """Begin a batch; first tell the callers that asked to know."""
         began_s = time.monotonic()
         metrics.observe("serve_batch_size", len(runs))
         for run in runs:
@@ -135,7 +139,7 @@ class Compute:
             self._start(runs)
 
     async def _start_when(self, told: list[asyncio.Event], runs: list[Run]) -> None:
-        """Start a batch that may end this process once all of its callers have been told."""
+        """Start a batch that may kill this process, after its callers have been told."""
         for each in told:
             await each.wait()
         if all(run.answer.done() for run in runs):  # no caller waits for it any more
@@ -177,7 +181,7 @@ class Compute:
             while True:
                 try:
                     answers = self._called(wanted)
-                except BaseException as error:  # as SystemExit, which would end this thread alone
+                except BaseException as error:  # also SystemExit, which would only end this thread
                     wanted = steps.throw(_ordinary(error))
                 else:
                     wanted = steps.send(answers)
@@ -205,12 +209,12 @@ class Compute:
             self._finish(runs, stop.value, time.monotonic() - began_s)
 
     def _bisected(self, runs: list[Run]) -> Generator[list[Run], Any, list[Any]]:
-        """Yield what to call, to be sent its answers; halves of what raises are called again.
+        """Yield queries to call, and be sent their answers. Halves of what raises are called again.
 
-        Answers are packed before anything else is called, which may write into the same buffers.
-        Over a query that runs alone replicas have died: if packing kills, it is its query's death.
+        Answers are packed before the next call, which may write into the same buffers. Packing is
+        part of a query's run: if it kills the replica, that death counts for the query.
 
-        Returns: an answer or an exception for each.
+        Returns: an answer or an exception for each query.
         """
         try:
             answers = yield runs
@@ -224,14 +228,14 @@ class Compute:
         except Exception as error:
             if len(runs) == 1:
                 told = "".join(traceback.format_exception(error))[-_TRACEBACK_MAX:]
-                # Its frames hold the query, by whose future it would hold itself, for ever.
+                # The traceback's frames hold the query, and its future the error: a cycle.
                 error = error.with_traceback(None)
                 return [noted(error, f"in stage {self._name}:\n{told}")]
         half = len(runs) // 2
         return (yield from self._bisected(runs[:half])) + (yield from self._bisected(runs[half:]))
 
     def _called(self, runs: list[Run]) -> Any:
-        """Call the user's object: answers, or what is awaited for them."""
+        """Call the user's object; returns its answers, or an awaitable of them."""
         _query_ids.set(tuple(run.id for run in runs))
         if len(self._stage.inputs) > 1:
             return self._user(
@@ -241,9 +245,9 @@ class Compute:
 
 
 def _ordinary(error: BaseException) -> Exception:
-    """Return what a query can be answered with: of another kind goes its text.
+    """Return an error that a future takes; others are replaced by a RuntimeError with their text.
 
-    No future takes a StopIteration, as of a `next` in the user's code.
+    A future takes no StopIteration, for example of a `next` in the user's code.
     """
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error

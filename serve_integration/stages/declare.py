@@ -1,11 +1,11 @@
-"""A stage: a class that answers lists of queries with lists, as a deployment of Ray Serve.
+"""The declaration of a stage: a class that answers lists of queries with lists.
 
     @stage(max_batch=32, num_replicas=2)
     class Vision:
         def __init__(self, path): ...
         def __call__(self, images: list) -> list: ...
 
-Nothing about worlds, batches or ids is in it. Source: Vortex 5.1; MultiWorld.
+The class needs to know nothing of worlds, batches or ids. Source: Vortex 5.1; MultiWorld.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LATE = [each.value for each in Late]
 
 @dataclass(frozen=True, slots=True)
 class Stage(Generic[P, T]):
-    """A decorated class, with constructor arguments and inputs if it was given any.
+    """A class that `@stage` has decorated, with constructor arguments and inputs once it has them.
 
     A type checker knows it as Stage[arguments of the constructor, the class].
     """
@@ -48,11 +48,14 @@ class Stage(Generic[P, T]):
         )
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Stage[P, T]:
-        """Return it with constructor arguments."""
+        """Return the stage with arguments for the constructor of its class."""
         return replace(self, arguments=(args, kwargs))
 
     def after(self, *stages: str, **named: object) -> Stage[P, T]:
-        """Return it as one that gets what `stages` answer; of several, one list each by keyword."""
+        """Return the stage with the answers of `stages` as its input.
+
+        From several stages `__call__` gets one list each, by keyword.
+        """
         if named:
             word = next(iter(named))
             raise TypeError(f"after({word}=...): name stages by themselves, as in after({word!r})")
@@ -66,7 +69,7 @@ class Stage(Generic[P, T]):
     def options(
         self, *, max_batch: int | None = None, late: LateName | None = None, **options: object
     ) -> Stage[P, T]:
-        """Return it with these options instead of its own, as `Deployment.options` of Serve.
+        """Return the stage with other options, as `Deployment.options` of Serve does.
 
         An option that is left out stays as it is.
 
@@ -90,7 +93,7 @@ StageLike = AnyStage | type[Any]
 
 
 class Decorator(Protocol):
-    """What `@stage(...)` is: it makes a class a stage."""
+    """The result of `stage(...)`: it makes a class a stage."""
 
     def __call__(self, cls: Callable[P, T], /) -> Stage[P, T]: ...
 
@@ -108,15 +111,16 @@ def stage(
 ) -> Any:
     """Make a class a stage; `options` are those of `serve.deployment`.
 
-    The class has `__call__(list) -> list`, plain or async: as many answers as queries, in their
-    order; one of them may be an exception, which its query is answered with. A call that raises is
-    repeated with halves of its batch, so that only what can't be answered fails.
+    The class has `__call__(list) -> list`, plain or async. It returns as many answers as queries,
+    in their order. An answer may be an exception, which its caller then gets. A call that raises
+    is repeated with halves of its batch, so that only a query that can't be answered fails.
 
-    max_batch:  queries in one call at most. A free stage takes what is there and never waits.
+    max_batch:  of queries in one call. A free stage takes the queries that wait and never waits for
+                more.
     late:       "serve" runs queries whose deadline can't be met; "drop" answers LateError at once.
 
-    Raises:  TypeError for a generator, a class without `__call__`, or an option that is none or is
-             the pipeline's to give; ValueError for what an option can't be.
+    Raises:  TypeError for a generator, a class without `__call__`, a name that is no option, or an
+             option that the pipeline gives; ValueError for a value that an option can't have.
     """
 
     def decorated(user_class: Any, /) -> AnyStage:

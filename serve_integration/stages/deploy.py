@@ -13,14 +13,16 @@ from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.options import misfit
 from hoplite_ray.serve.stages.replica import Replica
 
-_HEALTH_CHECK_PERIOD_S = 1.0  # a dead replica is replaced after 5 s then, and after 18 with Serve's
+_HEALTH_CHECK_PERIOD_S = 1.0  # a dead replica is replaced after 5 s; after 18 s with Serve's own
 
 
 def deployment(stage: AnyStage, name: str, downstream: Mapping[str, Any]) -> Any:
-    """Return a stage's node of a Serve application; `downstream` are those that get its answers.
+    """Return a stage as a node of a Serve application.
 
-    Raises:  TypeError if its class does not take the arguments that it was bound to, or its
-             `__call__` not the lists that it gets.
+    downstream:  by name, the nodes of the stages that get its answers.
+
+    Raises:  TypeError if its class does not take the arguments of `bind`, or its `__call__` does
+             not take the lists that it gets.
     """
     what = stage.user_class.__name__
     if why := misfit(stage.user_class, *stage.arguments[0], **stage.arguments[1]):

@@ -1,6 +1,6 @@
-"""Where the inputs of a join meet: one future for each attempt, for all that bring an input.
+"""The joins of one replica: one future for each attempt, which all callers of its inputs wait for.
 
-`Joins` decides (joins.py, pure); this module has the futures, the deadlines and the tasks.
+`Joins` decides (joins.py, pure). This module has the futures, the deadlines and the tasks.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from hoplite_ray.serve.stages.joins import Joins
 
 logger = logging.getLogger("hoplite_ray.serve")
 
-# Answers a query whose inputs have met: it, they, its deadline, and what hears when work begins.
+# Answers a query whose inputs have met. Arguments: the query, the inputs, the deadline, and what to
+# call when work begins and ends.
 Answering = Callable[[Query, dict[str, Any], float, tuple[Begun, ...]], Coroutine[Any, Any, Any]]
 
-_REMEMBERED_S = 5.0  # a join's answer, for those whose caller has died and been replaced meanwhile
-_TICK_S = 0.01  # by which a loop's timer may come early
+_REMEMBERED_S = 5.0  # for a join's answer: a caller that replaces a dead one asks for it again
+_TICK_S = 0.01  # by which a timer of the event loop may be early
 
 
 class Meeting:
-    """The joins of one replica. Of one event loop."""
+    """The joins of one replica. It belongs to one event loop."""
 
     def __init__(self, name: str, inputs: tuple[str, ...], answering: Answering) -> None:
-        """Begin with none; `name` is the stage's, `inputs` are those of each query."""
+        """Begin with no query; `name` is the stage's, and `inputs` name those of each query."""
         self._name = name
         self._inputs = inputs
         self._answering = answering
         self._joins = Joins[Any](inputs, open_max=WAITING_MAX)
         self._joined: dict[tuple[str, int], asyncio.Future[Any]] = {}
         self._to_hear: WeakKeyDictionary[asyncio.Future[Any], tuple[Begun, ...]]
-        self._to_hear = WeakKeyDictionary()  # that what was joined begins
+        self._to_hear = WeakKeyDictionary()  # to call when the joined query's work begins
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def answer(self, query: Query, begun: Begun) -> Any:
@@ -60,12 +61,12 @@ class Meeting:
             task = asyncio.create_task(self._finish(joined, query, met, deadline_s))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            joined.add_done_callback(lambda _: task.cancel())  # at its deadline it need not run
+            joined.add_done_callback(lambda _: task.cancel())  # at the deadline no caller waits
         answer = await asyncio.shield(joined)
         return answer if query.name == self._inputs[0] else Merged()
 
     def _joined_answer(self, query: Query) -> asyncio.Future[Any]:
-        """Return the answer of an attempt's join, for whoever brings one of its inputs."""
+        """Return the answer of an attempt's join, which the callers of all its inputs wait for."""
         key = (query.join_id, query.attempt)
         joined = self._joined.get(key)
         if joined is None:
@@ -75,7 +76,7 @@ class Meeting:
         return joined
 
     def _expire(self, key: tuple[str, int]) -> None:
-        """Forget an attempt's join at its deadline, met or not."""
+        """Forget an attempt's join at its deadline, whether its inputs have met or not."""
         for unmet in self._joins.evict(time.monotonic() + _TICK_S):
             logger.debug("%s at %s: %s have not come", unmet.query, self._name, unmet.missing)
         joined = self._joined.pop(key, None)
@@ -101,6 +102,6 @@ class Meeting:
 
 
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
-    """Have a future raise, also if nobody waits for it any more."""
+    """Have a future raise, without a warning if no caller waits for it any more."""
     future.set_exception(error)
     future.exception()

@@ -1,7 +1,7 @@
-"""A replica of a stage: what Serve makes, asks and ends, and what comes over its edges.
+"""A replica of a stage: the methods that Serve calls, and the queries that come over its edges.
 
-It has the stage's door and the outlets to the next stages. What runs is compute.py's, what meets is
-meeting.py's.
+It has the stage's door, and the outlets to the next stages. Batches run in compute.py, and the
+inputs of joins meet in meeting.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hoplite_ray.serve.stages.compute import Compute
 from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.meeting import Meeting
 
-_END_S = 20.0  # after which Serve ends a replica by itself that it has asked to end
-_DRAIN_SHARE = 0.75  # of that, for what still runs
+_END_S = 20.0  # after which Serve kills a replica that it has asked to end, unless told otherwise
+_DRAIN_SHARE = 0.75  # of that time, for the queries that still run
 
 
 class Replica:
@@ -50,21 +50,21 @@ class Replica:
         self._metadata = {discovery.METADATA_KEY: await self._door.open()}
 
     def record_replica_metadata(self) -> dict[str, Any]:
-        """Tell Serve where the door is; the user's own metadata go along."""
+        """Tell Serve where the door is, and the user's own metadata."""
         own = getattr(self._user, "record_replica_metadata", None)
         return {**((own() if own is not None else {}) or {}), **self._metadata}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Tell Serve how many queries wait or run here, which its autoscaling goes by.
+        """Tell Serve how many queries wait or run here, by which it scales.
 
-        Serve counts calls by handles itself, and knows nothing of those over edges.
+        Serve itself counts calls by handles, and does not see calls over edges.
         """
         own = getattr(self._user, "record_autoscaling_stats", None)
         stats = await _beside(own) if own is not None else {}
         return {**(stats or {}), RUNNING_REQUESTS_KEY: self._compute.running}
 
     async def reconfigure(self, user_config: Any) -> Any:
-        """Have the user's object take in Serve's `user_config`."""
+        """Give Serve's `user_config` to the user's object."""
         own = getattr(self._user, "reconfigure", None)
         if own is None:
             raise ValueError(
@@ -73,13 +73,13 @@ class Replica:
         return await _beside(own, user_config)
 
     async def check_health(self) -> None:
-        """Ask the user's object, if it can tell."""
+        """Ask the user's object for its health, if it has a `check_health`."""
         own = getattr(self._user, "check_health", None)
         if own is not None:
             await _beside(own)
 
     async def __call__(self, query_id: str, left_s: float, *values: Any) -> Any:
-        """Answer one query by a plain handle (edges="serve"): no stage is called from here."""
+        """Answer one query by a plain handle (edges="serve"). The ingress calls the next stage."""
         value = (
             values[0] if len(values) == 1 else dict(zip(self._stage.inputs, values, strict=True))
         )
@@ -87,7 +87,7 @@ class Replica:
         return await self._compute.run(query, value, time.monotonic() + left_s)
 
     def __del__(self) -> Coroutine[Any, Any, None] | None:
-        """Return what Serve awaits; None if it was never made whole, or has ended."""
+        """Return what Serve awaits; None if `__init__` did not finish, or the replica has ended."""
         return None if self.__dict__.pop("_metadata", None) is None else self._end()
 
     async def _end(self) -> None:
@@ -105,14 +105,14 @@ class Replica:
             await own()
 
     def _asked(self, told: tuple[Any, ...], begun: Begun) -> Awaitable[Any]:
-        """Answer what comes over an edge; what can have its place in a batch has it at once."""
+        """Answer a query that came over an edge. Where it can, it waits for its batch at once."""
         query = Query(*told)
         if isinstance(query.value, handoff.Stored) or len(self._stage.inputs) > 1:
             return self._counted(self._taken(query, begun))
         return self._counted(self._answered(query, begun))
 
     async def _counted(self, answer: Coroutine[Any, Any, Any]) -> Any:
-        """Wait for an answer, which this replica does not end before."""
+        """Wait for an answer. The replica does not end before."""
         self._asking += 1
         self._is_idle.clear()
         try:
@@ -123,9 +123,9 @@ class Replica:
                 self._is_idle.set()
 
     async def _taken(self, query: Query, begun: Begun) -> Any:
-        """Answer what lies in the store, or is one of several inputs."""
+        """Answer a query whose value is in the store, or that is one of several inputs."""
         is_alone = query.alone and isinstance(query.value, handoff.Stored)
-        if is_alone:  # reading it may end this process
+        if is_alone:  # reading the value may kill this process
             await begun(True).wait()
         query = replace(query, value=await handoff.taken(query.value, query.left_s))
         if is_alone:
@@ -136,7 +136,7 @@ class Replica:
         return await self._answered(query, begun)
 
     def _answered(self, query: Query, begun: Begun) -> Coroutine[Any, Any, Any]:
-        """Have it wait for its batch, now; what is returned waits for its answer."""
+        """Have a query wait for its batch now; returns what waits for its answer."""
         _observe_hop(query)
         deadline_s = time.monotonic() + query.left_s
         running = self._compute.run(query, query.value, deadline_s, (begun,))
@@ -152,7 +152,7 @@ class Replica:
     async def _handed_on(
         self, query: Query, running: asyncio.Future[Any], deadline_s: float
     ) -> Any:
-        """Have the next stages answer what runs here."""
+        """Wait for this stage's answer, and have the next stages answer that."""
         value = await running
         if not self._outlets:
             return value
@@ -172,7 +172,10 @@ class Replica:
 
 
 async def _beside(function: Callable[..., Any], *args: Any) -> Any:
-    """Call what may be async; in a thread, as Serve does, if it is not: edges are served here."""
+    """Call a function that may be async. A plain one runs in a thread, as with Serve.
+
+    The edges of this replica are served in this event loop, which must not wait.
+    """
     if inspect.iscoroutinefunction(function):
         return await function(*args)
     result = await asyncio.to_thread(function, *args)
@@ -180,7 +183,7 @@ async def _beside(function: Callable[..., Any], *args: Any) -> Any:
 
 
 async def _made(stage: AnyStage) -> Any:
-    """Make the user's object; its `__init__` may be async, as Serve allows."""
+    """Make the user's object. Its `__init__` may be async, as with Serve."""
     cls: Any = stage.user_class
     args, kwargs = stage.arguments
     if not inspect.iscoroutinefunction(cls.__init__):
@@ -191,5 +194,5 @@ async def _made(stage: AnyStage) -> Any:
 
 
 def _observe_hop(query: Query) -> None:
-    """Tell how long it was under way."""
+    """Tell the metrics how long a query was under way."""
     metrics.observe("serve_stage_ms", max(time.time() - query.sent_s, 0) * 1000, part="hop")
