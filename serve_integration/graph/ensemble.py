@@ -1,4 +1,4 @@
-"""Several models that vote on each query, as one Serve application that a death costs a vote.
+"""Several models that vote on each query, as one Serve application. A death costs one vote.
 
 Source: Hoplite 5.4, 5.5 and Figure 12.
 """
@@ -38,7 +38,7 @@ from hoplite_ray.serve.stages.declare import Stage, StageLike
 from hoplite_ray.serve.stages.deploy import deployment
 
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
-_ALL_S = 30.0  # and a query's deadline, for all members to be there; then for a quorum
+_ALL_S = 30.0  # with a query's deadline, for all members to start; then a quorum is enough
 
 
 def ensemble(
@@ -51,21 +51,22 @@ def ensemble(
     replicas: int = INGRESS_REPLICAS,
     **named: StageLike,
 ) -> Application:
-    """Return a Serve application in which all models answer each query: its members.
+    """Return a Serve application whose members, the models, all answer each query.
 
     `models` are called model0, model1 and so on, `named` by their keywords. A mapping may use any
     name: `ensemble({"edges": A, "replicas": B})`.
-    `await handle.remote(x)` is an Answer: value, voted, missing, late. It comes when all living
-    members have voted, when nothing can change a majority, or at the deadline.
+    `await handle.remote(x)` is an Answer. It comes when all living members have voted, when no vote
+    can change a majority any more, or at the deadline.
 
     combine:      "majority", "mean", or a function of the list of votes.
-    quorum:       so many votes make an answer; with fewer QuorumError, which has those that came.
-    deadline_s:   of each query, from when the ingress has it.
+    quorum:       of votes for an answer. With fewer, QuorumError has the votes that came.
+    deadline_s:   of each query, from when it reaches the ingress.
     deadline_ms:  the same in milliseconds. Deprecated.
     edges:        "worlds"; "serve" runs the same over plain handles, for comparison.
     replicas:     of the ingress.
 
-    Raises:  ValueError for arguments that can't be.
+    Raises:  ValueError for a value that an argument can't have; TypeError for a name that is no
+             text.
     """
     check_ingress(edges, replicas)
     deadline_s = in_seconds(deadline_s, deadline_ms)
@@ -86,7 +87,7 @@ def ensemble(
             raise ValueError("models are arguments of their own: ensemble(*models)")
         if not isinstance(each, Stage) or each.inputs:
             raise ValueError(f"{name}={each!r} is no stage that gets the query itself; use @stage")
-    Poll(list(stages), quorum=quorum, combine=combine)  # a mistake is told here
+    Poll(list(stages), quorum=quorum, combine=combine)  # raises for a mistake now
     members = {name: deployment(each, name, {}) for name, each in stages.items()}
     options = ingress_options(replicas, deadline_s)
     bound = serve.deployment(**options)(EnsembleIngress)
@@ -94,7 +95,7 @@ def ensemble(
 
 
 class EnsembleIngress:
-    """Where queries come in and votes are counted. Serve makes it."""
+    """The ingress of an ensemble, which counts votes. Serve makes it."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self,
@@ -113,11 +114,11 @@ class EnsembleIngress:
             await self._members_come(deadline_s + _ALL_S)
 
     async def _members_come(self, limit_s: float) -> None:
-        """Wait until there are all members, so that nobody is missing before the first query.
+        """Wait until all members have a replica, so that none is missing from the first answers.
 
-        After `limit_s` a quorum will do, as when this one is started again and a member can't be;
-        for that it waits as long as Serve takes: models may be slow to load, and an ingress that
-        gives up would make Serve give up the application.
+        After `limit_s` a quorum is enough, for example when the ingress is started again and a
+        member can't be. It waits for the quorum as long as Serve takes. Models may load slowly, and
+        if the ingress gave up, Serve would give up the application.
         """
         ready = asyncio.gather(*(outlet.ready() for outlet in self._outlets.values()))
         with contextlib.suppress(TimeoutError):
@@ -149,7 +150,10 @@ class EnsembleIngress:
         deadline_s: float | None = None,
         deadline_ms: float | None = None,
     ) -> Answer:
-        """Have all members vote on one query; arguments as `Ingress.ask`'s."""
+        """Have all members vote on one query. The arguments are those of `Ingress.ask`.
+
+        Raises:  QuorumError with fewer votes than a quorum; ValueError for what is no deadline.
+        """
         loop = asyncio.get_running_loop()
         asked_s = self._deadline_s if deadline_s is None else deadline_s
         limit_s = min(in_seconds(asked_s, deadline_ms), self._deadline_s)
@@ -204,7 +208,7 @@ class EnsembleIngress:
         query = Query(query_id, 1, "", value, left_s, {})
         outlet = self._outlets[name]
 
-        def waits() -> bool:  # in an update Serve may take all members' only replicas at once
+        def waits() -> bool:  # an update may take all members' only replicas at once
             return outlet.is_replaced and not self._has_quorum()
 
         return await outlet.call(query, waits=waits)
@@ -213,6 +217,6 @@ class EnsembleIngress:
         return sum(bool(outlet.replicas) for outlet in self._outlets.values()) >= self._quorum
 
     def __del__(self) -> Coroutine[Any, Any, None] | None:
-        """Return what Serve awaits; None if there is nothing to close, or it is closed."""
+        """Return what Serve awaits; None if there is nothing to close."""
         outlets, self._outlets = getattr(self, "_outlets", {}), {}
         return close_all(outlets) if outlets else None

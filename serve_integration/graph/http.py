@@ -23,16 +23,19 @@ _JSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
 def is_json(request: Any) -> bool:
-    """Whether it came over HTTP."""
+    """Return True if a request came over HTTP."""
     return isinstance(request, Request)
 
 
 async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]]) -> Response:
-    """Answer an HTTP request: its JSON is the query, the answer is JSON.
+    """Answer an HTTP request. Its JSON is the query, and the answer is JSON.
 
-    An error is `{"error": ...}` and, by its status, whose: 400 for what is no JSON or too deep, 504
-    for a deadline, 503 for a stage that has too much to do or a quorum that is not reached, 500 for
-    any other; that one is logged.
+    An error is `{"error": ...}`, with a status:
+
+        400  the query is no JSON, or nested too deep
+        503  a stage has too many queries, or a quorum is not reached
+        504  a deadline
+        500  any other error, which is logged
     """
     try:
         query = await request.json()
@@ -63,7 +66,7 @@ def _refused(text: str, status: int, **more: Any) -> Response:
 
 
 async def _without_quorum(error: QuorumError) -> Response:
-    """Answer with the votes that JSON has, and name those that it has not."""
+    """Answer with the votes that are JSON, and name those that are not."""
     text, partial = str(error), dict[str, Any]()
     for member, vote in error.partial.items():
         try:
@@ -74,25 +77,25 @@ async def _without_quorum(error: QuorumError) -> Response:
 
 
 def _where(error: Exception) -> str:
-    """Say which stage has raised it, by its note."""
+    """Return which stage has raised an error, by its note; "" if it has no such note."""
     notes = [str(note) for note in getattr(error, "__notes__", ())]
     line = next((note.partition("\n")[0] for note in notes if note.startswith("in stage ")), "")
     return f" ({line.rstrip(':')})" if line else ""
 
 
 async def _encoded(value: Any) -> bytes:
-    """Return a value as JSON, made in a thread: edges are served in this loop."""
+    """Return a value as JSON. A thread makes it, because edges are served in this event loop."""
     return await asyncio.to_thread(as_json, value)
 
 
 def as_json(value: Any) -> bytes:
     """Return a value as JSON: arrays as lists, numpy's numbers as numbers, NaN as null.
 
-    Raises:  TypeError, RecursionError or UnicodeEncodeError for what JSON has not.
+    Raises:  TypeError, RecursionError or UnicodeEncodeError for a value that is no JSON.
     """
     try:
         return orjson.dumps(value, _as_list, _JSON)
-    except orjson.JSONEncodeError:  # as keys that are no text, whole numbers above 64 bits
+    except orjson.JSONEncodeError:  # keys that are no text, whole numbers above 64 bits
         plain = _plain(value)
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -104,7 +107,7 @@ def _as_list(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as the standard library's JSON takes it."""
+    """Return a value of types that the standard library's JSON takes."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
 """The ingress of a pipeline, where queries come in, and what all ingresses have in common.
 
 The ingress sends a query to the first stages. It chooses the replicas of joins, so that all inputs
-of a query meet; other replicas are chosen by their senders. It asks a query again as a whole when
-its inputs can't meet at the chosen replicas any more. Source: Vortex 5.3.
+of a query meet; senders choose all other replicas. It asks a query again as a whole when the inputs
+can't meet at the chosen replicas any more. Source: Vortex 5.3.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ logger = logging.getLogger("hoplite_ray.serve")
 
 _AGAIN_S = 0.1  # before a query is asked again
 INGRESS, INGRESS_REPLICAS = "ingress", 2
-QUERY = "the query"  # what goes from an ingress to stages
+QUERY = "the query"  # as errors call what an ingress sends
 EdgesName = Literal["worlds", "serve"]
 EDGES = get_args(EdgesName)
 
 
 def merged(stages: Mapping[str, StageLike], named: Mapping[str, StageLike]) -> dict[str, Any]:
-    """Return stages that were named by a mapping and by keywords.
+    """Return the stages of a mapping and of keywords, by name.
 
-    Raises:  TypeError for a name that is no text, ValueError for one that is given twice.
+    Raises:  TypeError for a name that is no text; ValueError for a name that is given twice.
     """
     for name in stages:
         if not isinstance(name, str):
@@ -51,7 +51,7 @@ def merged(stages: Mapping[str, StageLike], named: Mapping[str, StageLike]) -> d
 
 
 def check_ingress(edges: str, replicas: int) -> None:
-    """Raise ValueError for what an ingress can't have."""
+    """Raise ValueError for an argument that an ingress can't have."""
     if edges not in EDGES:
         raise ValueError(f"edges={edges!r} is none of {list(EDGES)}")
     if type(replicas) is not int or replicas < 1:
@@ -59,9 +59,9 @@ def check_ingress(edges: str, replicas: int) -> None:
 
 
 def in_seconds(deadline_s: float, deadline_ms: float | None) -> float:
-    """Return a deadline in seconds; `deadline_ms`, its old name, counts if it is given.
+    """Return a deadline in seconds. Its old name `deadline_ms` counts if it is given, and warns.
 
-    Raises:  ValueError for what is no deadline.
+    Raises:  ValueError for a value that is no deadline.
     """
     if deadline_ms is None:
         return _checked("deadline_s", deadline_s, "seconds")
@@ -78,9 +78,10 @@ def _checked(name: str, value: float, unit: str) -> float:
 
 
 def ingress_options(replicas: int, deadline_s: float) -> dict[str, Any]:
-    """Return an ingress's options: it only waits, and holds no CPU of Ray's.
+    """Return an ingress's options. It holds no CPU of Ray, because it only waits.
 
-    Serve would end one after 20 s that still has queries, as in an update of a slow stage.
+    Its graceful shutdown lasts as long as its queries may. With Serve's default of 20 s an update
+    of a slow stage would lose some.
     """
     return {
         "name": INGRESS,
@@ -92,7 +93,7 @@ def ingress_options(replicas: int, deadline_s: float) -> dict[str, Any]:
 
 
 class Ingress:
-    """Where queries come in. Serve makes it."""
+    """The ingress of a pipeline. Serve makes it."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self,
@@ -126,11 +127,12 @@ class Ingress:
     ) -> Any:
         """Answer one query.
 
-        query_id:     what stages see as its id; the same one if a caller asks again.
+        query_id:     its id, which stages see. A caller that asks again gives the same one.
         deadline_s:   of this query, at most the application's; None: the application's.
         deadline_ms:  the same in milliseconds. Deprecated.
 
-        Raises:  TimeoutError at the deadline; ValueError for what is none; or what a stage raises.
+        Raises:  TimeoutError at the deadline; ValueError for a value that is none; or what a stage
+                 raises.
         """
         asked_s = self._deadline_s if deadline_s is None else deadline_s
         limit_s = min(in_seconds(asked_s, deadline_ms), self._deadline_s)
@@ -144,7 +146,7 @@ class Ingress:
             return answer
         except TimeoutError as error:
             outcome = "late"
-            if str(error) or hasattr(error, "__notes__"):  # a stage's own says where
+            if str(error) or hasattr(error, "__notes__"):  # a stage's own error says where
                 raise
             raise TimeoutError(
                 f"query {query_id} was not answered within {limit_s:g} s, its deadline"
@@ -154,7 +156,7 @@ class Ingress:
             metrics.observe_query(time.monotonic() - began_s, self._deadline_s)
 
     async def _asked(self, query_id: str, value: Any, limit_s: float) -> Any:
-        """Ask, again whenever the replicas are lost that its inputs were to meet at."""
+        """Ask a query, and ask it again when the replicas are lost where its inputs would meet."""
         deadline_s = time.monotonic() + limit_s
         value = await handoff.shared(value, len(self._first), QUERY, limit_s)
         deaths, ask = 0, uuid.uuid4().hex
@@ -198,6 +200,6 @@ class Ingress:
             return await responses[next(reversed(self._inputs))]
 
     def __del__(self) -> Coroutine[Any, Any, None] | None:
-        """Return what Serve awaits; None if there is nothing to close, or it is closed."""
+        """Return what Serve awaits; None if there is nothing to close."""
         outlets, self._outlets = getattr(self, "_outlets", {}), {}
         return close_all(outlets) if outlets else None

@@ -1,9 +1,9 @@
-"""A graph of stages as one Serve application: queries go in by its ingress, answers come out there.
+"""A graph of stages as one Serve application. Queries come in by its ingress, answers go out there.
 
-The ingress sends a query to the first stages; each stage sends what it has answered to the next
-ones, over their edges, and keeps it until they have answered. So a dead replica is replaced by a
-sibling from there on, and everything before it stands. But for joins: a query whose inputs can't
-meet any more at the replicas that were chosen is asked again as a whole.
+The ingress sends a query to the first stages. Each stage sends its answer to the next stages over
+edges, and keeps it until they have answered. So when a replica dies, another one of its stage takes
+over, and no stage before it runs again, except when inputs of a join can't meet any more. The
+ingress then asks the query again as a whole.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def pipeline(
     """Return a Serve application of stages: `serve.run(pipeline(a=A, b=B.after("a")))`.
 
     A mapping does the same, and may use any name: `pipeline({"edges": A, "replicas": B})`.
-
-    `handle.remote(x)` answers one query; over HTTP a query and its answer are JSON. What the last
-    stage answers is the query's answer.
+    `handle.remote(x)` answers one query; over HTTP a query and its answer are JSON. The answer of
+    the last stage is the query's answer.
 
     edges:        "worlds"; "serve" runs the same stages over plain handles, for comparison.
-    deadline_s:   of each query, from when the ingress has it. Then TimeoutError.
+    deadline_s:   of each query, from when it reaches the ingress. Then TimeoutError.
     deadline_ms:  the same in milliseconds. Deprecated.
     replicas:     of the ingress.
 
-    Raises:  ValueError for what is no graph: a stage that is not there, a circle, two last stages.
+    Raises:  ValueError if the stages are no graph: an input that is not there, a circle, or several
+             last stages; TypeError for a stage without a name.
     """
     if unnamed or not isinstance(stages, Mapping | None):
         raise TypeError("stages of a pipeline have names: pipeline(text=Text), not pipeline(Text)")
@@ -76,9 +76,9 @@ def pipeline(
 
 
 def ordered(stages: Mapping[str, AnyStage]) -> list[str]:
-    """Return the names such that each comes after its inputs.
+    """Return the names of stages, each after its inputs.
 
-    Raises:  ValueError if that can't be, or there is not one last stage.
+    Raises:  ValueError if there is no such order, or not exactly one last stage.
     """
     if not stages:
         raise ValueError("a pipeline has at least one stage: pipeline(name=Stage)")
@@ -110,5 +110,5 @@ def ordered(stages: Mapping[str, AnyStage]) -> list[str]:
 
 
 def consumers(stages: Mapping[str, AnyStage], name: str) -> list[str]:
-    """Return the stages that get the answers of one."""
+    """Return the names of the stages that get the answers of `name`."""
     return [each for each, of in stages.items() if name in of.inputs]
