@@ -1,4 +1,4 @@
-"""What the messages of one edge mean, by their numbers. Pure.
+"""The meaning of an edge's messages, by their numbers. Pure.
 
 Each end numbers its own calls. CALL, CALL_ALONE and TAKEN_BACK have a number of the caller's;
 REPLY, FAILURE and BEGUN have the number of the call that they answer. A `Protocol` is one end: it
@@ -39,7 +39,7 @@ class State(Enum):
 
 
 class Action(Enum):
-    """What an end does about a message."""
+    """The reaction of an end to a message."""
 
     IGNORE = "ignore"
     """Nothing: the message is too late, or all is done."""
@@ -50,7 +50,7 @@ class Action(Enum):
     SETTLE = "settle"
     """Give the reply or failure to the call's caller."""
     CANCEL = "cancel"
-    """Cancel the work on the call: nobody waits for its answer."""
+    """Cancel the work on the call: no caller waits for its answer."""
 
 
 @dataclass(frozen=True, slots=True)

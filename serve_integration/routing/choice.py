@@ -1,4 +1,4 @@
-"""Which replica a sender takes. Pure: it is told what the sender knows, and how long it has waited.
+"""The choice of a replica. Pure: it is told what the sender knows, and how long it has waited.
 
 `least_loaded` chooses among replicas that are alike. `look` decides about one of a join's preferred
 replicas, of which all senders of a query must take the same one: the first that is not dead.
@@ -26,7 +26,7 @@ MEET_S = 1.0  # for Serve to tell of a replica that others know already
 
 
 class Look(Enum):
-    """What a sender does about one preferred replica."""
+    """The decision of a sender about one preferred replica."""
 
     TAKE = "take"
     """Send the query to it."""
@@ -42,7 +42,7 @@ class Look(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a sender knows of a replica.
+    """The knowledge of a sender about a replica.
 
     is_dead:    True if its door refuses connections.
     has_edge:   True if an edge to it is open, also if Serve is taking it away.

@@ -24,7 +24,7 @@ _REMEMBERED = 0.98  # by which a batch's weight falls with each later one: some 
 
 
 class Late(Enum):
-    """What a stage does with a query that can't be answered by its deadline any more."""
+    """The fate of a query that can't be answered by its deadline any more."""
 
     SERVE = "serve"
     """Run it in its turn, which is the next one, because its deadline is the earliest."""
@@ -65,7 +65,7 @@ class ServiceTime:
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[Item]):
-    """What a stage does next: run `items` as one batch, and answer `late` as late."""
+    """The next work of a stage: run `items` as one batch, and answer `late` as late."""
 
     items: list[Item]
     late: list[Item]

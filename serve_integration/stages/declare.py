@@ -87,8 +87,8 @@ class Stage(Generic[P, T]):
 
 
 AnyStage = Stage[..., Any]
-# What may be given as a stage: mypy ignores what a class's decorator returns (python/mypy#3135), so
-# it takes a decorated class for the class itself.
+# The type of arguments that are stages. mypy ignores what a class's decorator returns
+# (python/mypy#3135), so it takes a decorated class for the class itself.
 StageLike = AnyStage | type[Any]
 
 
