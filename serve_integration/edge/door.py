@@ -16,7 +16,7 @@ from typing import Any
 
 from hoplite_ray import WorldError
 from hoplite_ray.serve.edge.edge import Edge, Handler
-from hoplite_ray.serve.edge.failures import said
+from hoplite_ray.serve.edge.failures import describe_error
 from hoplite_ray.serve.edge.managers import manager, node_address, secrecy
 from hoplite_ray.serve.errors import OtherVersionError
 from hoplite_ray.worlds.introductions import (
@@ -80,7 +80,7 @@ class Door:
         try:
             check_version(hello, "a caller")
         except OtherVersionError as error:
-            logger.warning("an edge by the door has failed: %s", said(error))
+            logger.warning("an edge by the door has failed: %s", describe_error(error))
             raise RefusedError("version", str(error)) from error
         await say(sock, welcome=str(hello.get("world")))
         return self._let_in(sock, str(hello.get("world")))
@@ -101,7 +101,7 @@ class Door:
         except (WorldError, OSError, ValueError, LookupError, TypeError) as error:
             logger.debug("no edge was made by the door: %s", error)
         except Exception as error:  # one line: a traceback for each would fill the log
-            logger.warning("an edge by the door has failed: %s", said(error))
+            logger.warning("an edge by the door has failed: %s", describe_error(error))
         finally:
             if edge is not None:
                 self.edges.discard(edge)
@@ -148,9 +148,9 @@ async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str
     return Edge(world, handler, what)
 
 
-def check_version(said: Mapping[str, Any], peer: str) -> None:
+def check_version(hello: Mapping[str, Any], peer: str) -> None:
     """Raise OtherVersionError unless the peer's edges are of this process's version."""
-    if (version := said.get("version")) != VERSION:
+    if (version := hello.get("version")) != VERSION:
         raise OtherVersionError(
             f"{peer} has version {version} of edges, and this process {VERSION}: an update of "
             "hoplite_ray is under way; they call each other once both are of one version"

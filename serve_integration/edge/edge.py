@@ -18,9 +18,9 @@ from typing import Any
 
 from hoplite_ray import WorldBrokenError, WorldError
 from hoplite_ray.serve.edge import gpu_arrays
-from hoplite_ray.serve.edge.failures import failure, said, unsendable
-from hoplite_ray.serve.edge.frames import Message, unframed
-from hoplite_ray.serve.edge.handles import Lender, borrowed
+from hoplite_ray.serve.edge.failures import describe_error, pack_failure, unsendable_error
+from hoplite_ray.serve.edge.frames import Message, unpack_frame
+from hoplite_ray.serve.edge.handles import Lender, borrow
 from hoplite_ray.serve.edge.outgoing import Outgoing
 from hoplite_ray.serve.edge.protocol import (
     BEGUN,
@@ -121,7 +121,7 @@ class Edge:
             return await reply
         except asyncio.CancelledError:
             if self._protocol.take_back(number):
-                self._outgoing.post(Message.packed(TAKEN_BACK, number, None))
+                self._outgoing.post(Message.pack(TAKEN_BACK, number, None))
             raise
         finally:
             self._protocol.close(number)
@@ -146,15 +146,15 @@ class Edge:
     def _packed(self, kind: int, number: int, value: Any) -> Message:
         """Pack a value. Raises TypeError for a value that pickle can't take."""
         try:
-            return self._lender.lend(Message.packed(kind, number, value, self.world.device))
+            return self._lender.lend(Message.pack(kind, number, value, self.world.device))
         except BaseException as error:  # a SystemExit of the value would end this loop
-            raise unsendable(self._what, error) from error
+            raise unsendable_error(self._what, error) from error
 
     def _hear_failure(self, error: Exception, what: str) -> None:
         if isinstance(error, WorldError):
             self._hear_end(error)
         else:  # for example a frame of another version, or no memory on the GPU
-            self._give_up(f"{what}: {said(error)}")
+            self._give_up(f"{what}: {describe_error(error)}")
 
     def _listen(self) -> None:
         try:
@@ -170,7 +170,7 @@ class Edge:
         if heard is None:  # the edge has ended
             return
         try:
-            messages = unframed(heard())
+            messages = unpack_frame(heard())
             if any(message.description is not None for message in messages):
                 self._receiving = asyncio.create_task(self._take_in_arrays(messages))
                 return
@@ -196,7 +196,7 @@ class Edge:
             return message
         if self.world.device is None:
             raise ValueError("arrays of a GPU are announced on an edge without one")
-        arrays = gpu_arrays.made(message.description, self.world.device)
+        arrays = gpu_arrays.make(message.description, self.world.device)
         for array in arrays:
             await self.world.recv(array, src=self._peer)
         message.arrays = arrays
@@ -245,7 +245,9 @@ class Edge:
         try:
             value = message.value()
         except BaseException as error:
-            reply.set_exception(RuntimeError(f"the reply can't be read here: {said(error)}"))
+            reply.set_exception(
+                RuntimeError(f"the reply can't be read here: {describe_error(error)}")
+            )
             return
         if message.kind == REPLY:
             reply.set_result(value)
@@ -260,16 +262,16 @@ class Edge:
         They are borrowed also when no caller waits, because their sender keeps them until then.
         """
         try:
-            message.handles = await borrowed(message)
+            message.handles = await borrow(message)
         except Exception as error:  # the call then goes to another replica
-            self._give_up(f"the refs in a reply can't be had: {said(error)}")
+            self._give_up(f"the refs in a reply can't be had: {describe_error(error)}")
             return
         self._hear_reply(message)
 
     async def _answer_lent(self, message: Message) -> None:
         """Answer a call that has handles."""
         try:
-            message.handles = await borrowed(message)
+            message.handles = await borrow(message)
             answer = self._handler(message.value(), partial(self._tell_begun, message.number))
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
@@ -295,7 +297,7 @@ class Edge:
         number, is_running = message.number, False
         if message.lent is not None:
             try:
-                message.handles = await borrowed(message)
+                message.handles = await borrow(message)
             except Exception as error:
                 self._post_failure(number, error)
                 return
@@ -320,7 +322,7 @@ class Edge:
 
     def _tell_begun(self, number: int, has_begun: bool) -> asyncio.Event:
         if not self.is_broken:
-            self._outgoing.post(Message.packed(BEGUN, number, has_begun))
+            self._outgoing.post(Message.pack(BEGUN, number, has_begun))
         return self._outgoing.has_sent
 
     async def _answer(self, number: int, answer: Awaitable[Any]) -> None:
@@ -336,7 +338,7 @@ class Edge:
 
     def _post_failure(self, number: int, error: BaseException) -> None:
         if not self.is_broken:
-            self._outgoing.post(self._lender.lend(failure(FAILURE, number, error)))
+            self._outgoing.post(self._lender.lend(pack_failure(FAILURE, number, error)))
 
     def _hear_end(self, error: WorldError) -> None:
         """End this edge with its world. A peer that left has not died of its calls."""

@@ -14,12 +14,14 @@ logger = logging.getLogger("hoplite_ray.serve")
 _IMMUTABLE = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
-def unsendable(what: str, error: BaseException) -> TypeError:
+def unsendable_error(what: str, error: BaseException) -> TypeError:
     """Return the TypeError for a value that pickle can't take; `what` names the value."""
-    return TypeError(f"{what} can't be sent ({said(error)}); make it of what pickle takes")
+    return TypeError(
+        f"{what} can't be sent ({describe_error(error)}); make it of what pickle takes"
+    )
 
 
-def packed(answer: Any, what: str) -> Any:
+def pack_answer(answer: Any, what: str) -> Any:
     """Return an answer as it is now. Later changes to its buffers don't reach the caller.
 
     what:  names the answer in errors.
@@ -31,23 +33,23 @@ def packed(answer: Any, what: str) -> Any:
     try:
         return Packed(answer)
     except BaseException as error:  # a SystemExit of the answer would end the stage's thread
-        return unsendable(what, error)
+        return unsendable_error(what, error)
 
 
-def failure(kind: int, number: int, error: BaseException) -> Message:
+def pack_failure(kind: int, number: int, error: BaseException) -> Message:
     """Pack an error. It goes as its text if it can't be pickled, or does not read as an error."""
     notes = getattr(error, "__notes__", [])
     notes = [str(note) for note in notes] if isinstance(notes, list | tuple) else []
     try:
-        message = Message.packed(kind, number, error)
+        message = Message.pack(kind, number, error)
         read = message.value()
         if isinstance(read, Exception):
             if getattr(read, "__notes__", []) == notes:
                 return message
-            return Message.packed(kind, number, _Noted(read, notes))
+            return Message.pack(kind, number, _Noted(read, notes))
     except BaseException as why:
-        logger.debug("%s can't be pickled: %s", type(error), said(why))
-    return Message.packed(kind, number, _with_notes(RuntimeError(said(error)), notes))
+        logger.debug("%s can't be pickled: %s", type(error), describe_error(why))
+    return Message.pack(kind, number, _with_notes(RuntimeError(describe_error(error)), notes))
 
 
 class _Noted:
@@ -66,7 +68,7 @@ def _with_notes(error: Exception, notes: list[str]) -> Exception:
     return error
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error's class and text. An error whose `__str__` raises gets a text of ours."""
     try:
         return f"{type(error).__name__}: {error}"
@@ -74,7 +76,7 @@ def said(error: BaseException) -> str:
         return f"{type(error).__name__}: <its text can't be had>"
 
 
-def noted(error: Exception, note: str) -> Exception:
+def attach_note(error: Exception, note: str) -> Exception:
     """Return an error with a note.
 
     An error that takes no notes, for example a frozen dataclass, is replaced by a RuntimeError.
@@ -83,6 +85,6 @@ def noted(error: Exception, note: str) -> Exception:
         error.add_note(note)
         return error
     except Exception:
-        told = RuntimeError(said(error))
+        told = RuntimeError(describe_error(error))
         told.add_note(note)
         return told

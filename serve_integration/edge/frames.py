@@ -60,14 +60,14 @@ class Message:
     lent: Part | None = None
 
     @classmethod
-    def packed(cls, kind: int, number: int, value: Any, device: int | None = None) -> Message:
+    def pack(cls, kind: int, number: int, value: Any, device: int | None = None) -> Message:
         """Pickle a value. Cost: no copy of the arrays in it.
 
         device:  the GPU whose arrays travel beside the parts; None: no GPU's.
         """
         body, buffers, arrays, kept = _pickled(value, device)
         parts: list[Part] = [body, *(buffer.raw() for buffer in buffers)]
-        description = gpu_arrays.described(arrays) if arrays else None
+        description = gpu_arrays.describe(arrays) if arrays else None
         size_bytes = sum(map(_rounded, map(len, parts)))
         if description is not None:
             size_bytes += _rounded(len(description))
@@ -119,11 +119,11 @@ def _copied(buffer: memoryview) -> Any:
 def _unpacked(parts: Sequence[Any], arrays: Sequence[Any], kept: Sequence[Any]) -> Any:
     with handles.coming(kept) if kept else contextlib.nullcontext():
         if arrays:
-            return gpu_arrays.unpickled(parts[0], parts[1:], arrays)
+            return gpu_arrays.unpickle(parts[0], parts[1:], arrays)
         return pickle.loads(parts[0], buffers=parts[1:])
 
 
-def framed(messages: Sequence[Message], empty: Callable[[int], Bytes]) -> Bytes:
+def pack_frame(messages: Sequence[Message], empty: Callable[[int], Bytes]) -> Bytes:
     """Write messages into one array, which `empty` makes. Cost: one copy of all bytes."""
     words: list[int] = [len(messages)]
     parts: list[Part] = []
@@ -152,7 +152,7 @@ def framed(messages: Sequence[Message], empty: Callable[[int], Bytes]) -> Bytes:
     return frame
 
 
-def unframed(frame: Bytes) -> list[Message]:
+def unpack_frame(frame: Bytes) -> list[Message]:
     """Return the messages of a frame."""
     view = frame.data
     (count,) = struct.unpack_from("<Q", view)

@@ -84,12 +84,12 @@ class _Unpickler(pickle.Unpickler):
         return self._arrays[place]
 
 
-def unpickled(body: Any, buffers: Sequence[Any], arrays: Sequence[Any]) -> Any:
+def unpickle(body: Any, buffers: Sequence[Any], arrays: Sequence[Any]) -> Any:
     """Return the value, with the received arrays in their places."""
     return _Unpickler(body, buffers, arrays).load()
 
 
-def described(arrays: Sequence[Any]) -> bytes:
+def describe(arrays: Sequence[Any]) -> bytes:
     """Describe arrays, so that the receiver can make arrays for them."""
     return json.dumps([_description(each) for each in arrays]).encode()
 
@@ -100,13 +100,13 @@ def _description(array: Any) -> tuple[str, str, list[int]]:
     return library, name, list(array.shape)
 
 
-def made(said: Any, device: int) -> list[Any]:
+def make(descriptions: Any, device: int) -> list[Any]:
     """Make arrays of these descriptions on a GPU. Their elements are not set."""
-    told: list[tuple[str, str, list[int]]] = json.loads(bytes(said))
-    return [_made(library, dtype, shape, device) for library, dtype, shape in told]
+    each: list[tuple[str, str, list[int]]] = json.loads(bytes(descriptions))
+    return [_make(library, dtype, shape, device) for library, dtype, shape in each]
 
 
-def _made(library: str, dtype: str, shape: list[int], device: int) -> Any:
+def _make(library: str, dtype: str, shape: list[int], device: int) -> Any:
     if library not in ("torch", "cupy"):
         raise ValueError(f"arrays of {library} are not known")
     arrays = importlib.import_module(library)

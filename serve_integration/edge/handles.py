@@ -106,7 +106,7 @@ def _lent(_: Any, lender: str, number: int) -> Sequence[Any]:
     return _lenders[lender].take(number)
 
 
-async def borrowed(message: Message) -> Sequence[Any]:
+async def borrow(message: Message) -> Sequence[Any]:
     """Return the handles of a message that has come; its lender is asked for them.
 
     Raises:  RayError if the lender has died, or has released them.

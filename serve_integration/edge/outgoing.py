@@ -16,7 +16,7 @@ import numpy as np
 
 from hoplite_ray import WorldError
 from hoplite_ray.serve import metrics
-from hoplite_ray.serve.edge.frames import Message, framed
+from hoplite_ray.serve.edge.frames import Message, pack_frame
 from hoplite_ray.serve.edge.protocol import CALL, CALL_ALONE
 from hoplite_ray.worlds import World
 from hoplite_ray.worlds.waiting import Waits, Wanted, run_async
@@ -126,7 +126,7 @@ class Outgoing:
         arrays = [array for message in messages for array in message.arrays]
         if gpu_bytes:
             metrics.count("serve_edge_gpu_bytes", gpu_bytes)
-        return framed(messages, self._empty), arrays
+        return pack_frame(messages, self._empty), arrays
 
     def _empty(self, size_bytes: int) -> np.ndarray[Any, Any]:
         if size_bytes >= _ALLOC_BYTES_MIN:

@@ -174,7 +174,7 @@ class EnsembleIngress:
     async def _polled(self, poll: Poll, query_id: str, value: Any, limit_s: float) -> Answer:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
-        sent = await handoff.shared(value, len(self._outlets), QUERY, limit_s)
+        sent = await handoff.share(value, len(self._outlets), QUERY, limit_s)
         left_s = max(deadline_s - loop.time(), 0.001)
         voting = {
             asyncio.ensure_future(self._vote(name, query_id, sent, left_s)): name

@@ -13,7 +13,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hoplite_ray.serve.edge.failures import said
+from hoplite_ray.serve.edge.failures import describe_error
 from hoplite_ray.serve.errors import BusyError, QuorumError
 
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
@@ -47,8 +47,8 @@ async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]
             return Response(await _encoded(answer), media_type="application/json")
         except Exception as error:
             raise TypeError(
-                f"the answer can't go over HTTP ({said(error)}); have the last stage return what "
-                "JSON has"
+                f"the answer can't go over HTTP ({describe_error(error)}); have the last stage "
+                "return what JSON has"
             ) from None
     except QuorumError as error:
         return await _without_quorum(error)
@@ -56,7 +56,7 @@ async def answered_by_json(request: Request, ask: Callable[[Any], Awaitable[Any]
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
         if status == 500:
             _serve_logger.exception("a query over HTTP has failed")
-        return _refused(f"{said(error)}{_where(error)}", status)
+        return _refused(f"{describe_error(error)}{_where(error)}", status)
 
 
 def _refused(text: str, status: int, **more: Any) -> Response:
@@ -72,7 +72,7 @@ async def _without_quorum(error: QuorumError) -> Response:
         try:
             partial[member] = orjson.Fragment(await _encoded(vote))
         except Exception as why:
-            text += f"; the vote of {member} can't go over HTTP ({said(why)})"
+            text += f"; the vote of {member} can't go over HTTP ({describe_error(why)})"
     return _refused(text, 503, partial=partial)
 
 

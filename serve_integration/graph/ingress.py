@@ -158,7 +158,7 @@ class Ingress:
     async def _asked(self, query_id: str, value: Any, limit_s: float) -> Any:
         """Ask a query, and ask it again when the replicas are lost where its inputs would meet."""
         deadline_s = time.monotonic() + limit_s
-        value = await handoff.shared(value, len(self._first), QUERY, limit_s)
+        value = await handoff.share(value, len(self._first), QUERY, limit_s)
         deaths, ask = 0, uuid.uuid4().hex
         for attempt in itertools.count(1):
             try:

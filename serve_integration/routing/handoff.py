@@ -24,8 +24,8 @@ from hoplite_ray import Store
 from hoplite_ray.plugin.attachment import attachment
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge import gpu_arrays
-from hoplite_ray.serve.edge.failures import unsendable
-from hoplite_ray.serve.edge.frames import Message, framed, unframed
+from hoplite_ray.serve.edge.failures import unsendable_error
+from hoplite_ray.serve.edge.frames import Message, pack_frame, unpack_frame
 from hoplite_ray.serve.errors import StoredLostError
 
 logger = logging.getLogger("hoplite_ray.serve")
@@ -59,7 +59,7 @@ class Stored:
         return Stored, (self.object_id,)
 
 
-async def shared(value: Any, receivers: int, what: str, left_s: float) -> Any:
+async def share(value: Any, receivers: int, what: str, left_s: float) -> Any:
     """Return what to send to so many receivers: a Stored where that saves bytes, or the value.
 
     what:    names the value in errors.
@@ -70,9 +70,9 @@ async def shared(value: Any, receivers: int, what: str, left_s: float) -> Any:
     if receivers < 2 or _overdue or time.monotonic() < _no_store_until_s:
         return value
     try:
-        message = Message.packed(0, 0, value, gpu_arrays.ANY if gpu_arrays.in_use() else None)
+        message = Message.pack(0, 0, value, gpu_arrays.ANY if gpu_arrays.in_use() else None)
     except BaseException as error:  # like Edge: a SystemExit of the value would end this loop
-        raise unsendable(what, error) from error
+        raise unsendable_error(what, error) from error
     if message.size_bytes < _BYTES_MIN or message.arrays or message.handles:
         return value
     putting = asyncio.create_task(asyncio.to_thread(_put, value, message))
@@ -109,7 +109,7 @@ def _hear_refusal(attaching: asyncio.Task[Store]) -> None:
         logger.debug("there is no store here: %s", error)
 
 
-async def taken(value: Any, timeout_s: float) -> Any:
+async def fetch(value: Any, timeout_s: float) -> Any:
     """Return a value that was sent; a Stored is read from the store.
 
     The store may take a share of the time, because the sender needs the rest. After a node did not
@@ -133,7 +133,7 @@ async def taken(value: Any, timeout_s: float) -> Any:
         raise StoredLostError(why) from None
     except Exception as error:  # of any class: the sender has the value
         raise StoredLostError(str(error)) from None
-    return unframed(frame)[0].value()
+    return unpack_frame(frame)[0].value()
 
 
 def _refuse_gets(waited_s: float, why: str) -> None:
@@ -155,7 +155,7 @@ def _put(value: Any, message: Message) -> Any:
         return np.asarray(made[0])
 
     try:
-        framed([message], empty)
+        pack_frame([message], empty)
         kept = hoplite_ray.array(made[0], timeout_s=limit_s)  # which seals it
     except Exception as error:  # for example a full disk, or options of another job
         _no_store_until_s = time.monotonic() + _AGAIN_S

@@ -28,7 +28,7 @@ from hoplite_ray import WorldError
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.door import open_edge
 from hoplite_ray.serve.edge.edge import Begun, Edge
-from hoplite_ray.serve.edge.failures import said
+from hoplite_ray.serve.edge.failures import describe_error
 from hoplite_ray.serve.errors import (
     EdgeBrokenError,
     JoinLostError,
@@ -250,7 +250,7 @@ class Outlet:
     def _warn(self, replica: str, error: Exception, *, is_told: bool) -> None:
         level = logging.DEBUG if is_told else logging.WARNING
         where = f"replica {replica} of stage {self.stage}"
-        _serve_logger.log(level, "there is no edge to %s now: %s", where, said(error))
+        _serve_logger.log(level, "there is no edge to %s now: %s", where, describe_error(error))
 
     async def _keep_one(self, replica: str, door: dict[str, Any], gone: asyncio.Event) -> None:
         """Open an edge to a replica; return when it has ended."""

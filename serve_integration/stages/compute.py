@@ -20,7 +20,7 @@ import numpy as np
 
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.edge import Begun
-from hoplite_ray.serve.edge.failures import noted, packed, said
+from hoplite_ray.serve.edge.failures import attach_note, describe_error, pack_answer
 from hoplite_ray.serve.errors import BusyError, LateError
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.stages.batching import Batches
@@ -166,7 +166,7 @@ class Compute:
             if isinstance(answer, BaseException):
                 error = _ordinary(answer)
                 if not getattr(error, "__notes__", ()):
-                    error = noted(error, f"in stage {self._name}: it was its answer")
+                    error = attach_note(error, f"in stage {self._name}: it was its answer")
                 run.answer.set_exception(error)
             else:
                 run.answer.set_result(answer)
@@ -224,13 +224,13 @@ class Compute:
                     f"stage {self._name} answered {len(runs)} queries with a "
                     f"{type(answers).__name__}{size}; return a list with one answer for each"
                 )
-            return [packed(answer, self._what) for answer in answers]
+            return [pack_answer(answer, self._what) for answer in answers]
         except Exception as error:
             if len(runs) == 1:
                 told = "".join(traceback.format_exception(error))[-_TRACEBACK_MAX:]
                 # The traceback's frames hold the query, and its future the error: a cycle.
                 error = error.with_traceback(None)
-                return [noted(error, f"in stage {self._name}:\n{told}")]
+                return [attach_note(error, f"in stage {self._name}:\n{told}")]
         half = len(runs) // 2
         return (yield from self._bisected(runs[:half])) + (yield from self._bisected(runs[half:]))
 
@@ -251,4 +251,4 @@ def _ordinary(error: BaseException) -> Exception:
     """
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    return RuntimeError(said(error))
+    return RuntimeError(describe_error(error))

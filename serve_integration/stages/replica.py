@@ -127,7 +127,7 @@ class Replica:
         is_alone = query.alone and isinstance(query.value, handoff.Stored)
         if is_alone:  # reading the value may kill this process
             await begun(True).wait()
-        query = replace(query, value=await handoff.taken(query.value, query.left_s))
+        query = replace(query, value=await handoff.fetch(query.value, query.left_s))
         if is_alone:
             begun(False)
         if len(self._stage.inputs) > 1:
@@ -158,7 +158,7 @@ class Replica:
             return value
         if len(self._outlets) > 1:
             left_s = deadline_s - time.monotonic()
-            value = await handoff.shared(value, len(self._outlets), self._what, left_s)
+            value = await handoff.share(value, len(self._outlets), self._what, left_s)
         left_s = max(deadline_s - time.monotonic(), 0.001)
         calls = [
             outlet.call(

@@ -9,7 +9,7 @@ import pytest
 
 from hoplite_ray import HopliteError, serve
 from hoplite_ray.serve import errors
-from hoplite_ray.serve.edge.failures import failure
+from hoplite_ray.serve.edge.failures import pack_failure
 
 OWN = {name: each for name, each in vars(errors).items() if name.endswith("Error")}
 MADE = [
@@ -50,6 +50,6 @@ def test_a_late_query_is_a_timeout_too() -> None:
 @pytest.mark.parametrize("error", MADE, ids=lambda error: type(error).__name__)
 def test_an_error_survives_pickling_and_edges_with_what_it_has(error: HopliteError) -> None:
     error.add_note("in stage a")
-    for read in (pickle.loads(pickle.dumps(error)), failure(2, 7, error).value()):
+    for read in (pickle.loads(pickle.dumps(error)), pack_failure(2, 7, error).value()):
         assert type(read) is type(error) and str(read) == str(error)
         assert vars(read) == vars(error)

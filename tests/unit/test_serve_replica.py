@@ -54,7 +54,7 @@ def ask(replica: Replica, value: Any, told: Callable[[bool], Any], *, alone: boo
 
 def read(answer: Any) -> Any:
     """Return an answer as its caller gets it."""
-    return Message.packed(0, 0, answer).value()
+    return Message.pack(0, 0, answer).value()
 
 
 class Doubles:

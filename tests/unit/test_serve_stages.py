@@ -18,8 +18,8 @@ from ray.serve import Application
 from ray.serve.config import AutoscalingConfig
 
 from hoplite_ray.serve import ensemble, metrics, pipeline, query_ids, stage
-from hoplite_ray.serve.edge.failures import failure
-from hoplite_ray.serve.edge.frames import Message, framed, unframed
+from hoplite_ray.serve.edge.failures import pack_failure
+from hoplite_ray.serve.edge.frames import Message, pack_frame, unpack_frame
 from hoplite_ray.serve.graph.ensemble import EnsembleIngress
 from hoplite_ray.serve.graph.http import as_json
 from hoplite_ray.serve.graph.ingress import Ingress
@@ -274,15 +274,15 @@ VALUES = st.none() | st.integers() | st.text() | st.lists(st.binary(), max_size=
     )
 )
 def test_messages_of_a_frame_come_out_as_they_went_in(said: list[tuple[int, int, Any]]) -> None:
-    heard = unframed(framed([Message.packed(*each) for each in said], empty))
+    heard = unpack_frame(pack_frame([Message.pack(*each) for each in said], empty))
     assert [(each.kind, each.number, each.value()) for each in heard] == said
 
 
 def test_arrays_come_out_as_views_of_what_was_received() -> None:
     arrays = [np.arange(size, dtype=np.float64) for size in (0, 1, 1000)]
-    messages = [Message.packed(0, 1, ("a", arrays)), Message.packed(0, 2, arrays[2])]
-    frame = framed(messages, empty)
-    first, second = (message.value() for message in unframed(frame))
+    messages = [Message.pack(0, 1, ("a", arrays)), Message.pack(0, 2, arrays[2])]
+    frame = pack_frame(messages, empty)
+    first, second = (message.value() for message in unpack_frame(frame))
     assert first[0] == "a"
     for sent, received in zip([*arrays, arrays[2]], [*first[1], second], strict=True):
         np.testing.assert_array_equal(received, sent)
@@ -295,7 +295,7 @@ def test_an_error_that_can_not_be_pickled_goes_as_its_text() -> None:
         def __reduce__(self) -> Any:
             raise TypeError("no")
 
-    (told,) = unframed(framed([failure(2, 7, Stubborn("why"))], empty))
+    (told,) = unpack_frame(pack_frame([pack_failure(2, 7, Stubborn("why"))], empty))
     assert (told.number, str(told.value())) == (7, "Stubborn: why")
 
 
@@ -374,7 +374,7 @@ class Own:
     def __init__(self, number): self.number = number
     def twice(self): return 2 * self.number
 values = [Own(4), lambda: 9], [Own(4)]
-print(json.dumps([bytes(Message.packed(0, 0, each).parts[0]).hex() for each in values]))
+print(json.dumps([bytes(Message.pack(0, 0, each).parts[0]).hex() for each in values]))
 """
 
 
