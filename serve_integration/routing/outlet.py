@@ -49,6 +49,7 @@ _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's 
 DEATHS_MAX = 3  # of replicas that held one query; then the query is given up
 _AGAIN_S = 0.1  # before an edge is tried again; Serve takes longer to say that a replica is gone
 _UNEXPECTED_S = 1.0  # before an edge is tried again after an error that is not the network's
+_WHY = {Look.GONE: "had gone before this one came", Look.UNREACHABLE: "can't be reached"}
 _TELL_S = 5.0  # between two values of a gauge, since Ray's agent forgets older ones
 
 
@@ -178,10 +179,9 @@ class Outlet:
             while (choice := look(self._known_of(replica), _now() - began_s)) is not Look.NEXT:
                 if choice is Look.TAKE:
                     return self._edges.get(replica) or self._leaving[replica]
-                if choice is not Look.WAIT:
-                    had = "had gone before this one came" if choice is Look.GONE else ""
-                    why = had or "can't be reached"
-                    raise JoinLostError(f"replica {replica} of stage {self.stage} {why}", deaths)
+                if choice in _WHY:
+                    why = f"replica {replica} of stage {self.stage} {_WHY[choice]}"
+                    raise JoinLostError(why, deaths)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), _AGAIN_S)
         why = f"all replicas of stage {self.stage} that could join it are dead"
