@@ -22,10 +22,10 @@ from ray import serve
 from ray.serve import Application
 
 from hoplite_ray.serve import Stage, ensemble, pipeline, stage
-from hoplite_ray.serve.outlet import Outlet
-from hoplite_ray.serve.pipeline import QUERY, ingress_options
-from hoplite_ray.serve.query import Query
-from hoplite_ray.serve.stage import deployment
+from hoplite_ray.serve.graph.ingress import QUERY, ingress_options
+from hoplite_ray.serve.routing.outlet import Outlet
+from hoplite_ray.serve.routing.query import Query
+from hoplite_ray.serve.stages.deploy import deployment
 
 LIGHT: dict[str, Any] = {"ray_actor_options": {"num_cpus": 0}}
 SERVICE_S = 0.05  # of a stage or a member that is killed in the middle of it
@@ -312,6 +312,6 @@ def large_ensemble(edges: str, count: int) -> Application:
         nodes = {name: deployment(each, name, {}) for name, each in named.items()}
         options = ingress_options(1, MANY_S) | {"ray_actor_options": on(0)}
         return serve.deployment(**options)(Plain).bind(nodes)
-    app = ensemble(*members, combine="mean", quorum=count, deadline_ms=MANY_S * 1e3, replicas=1)
+    app = ensemble(*members, combine="mean", quorum=count, deadline_s=MANY_S, replicas=1)
     # An ensemble has no option for where its ingress is, and here it is to be beside the caller.
     return Application(app._bound_deployment.options(ray_actor_options=on(0)))

@@ -52,7 +52,7 @@ def main(images: int, side: int, queries: int) -> int:
         print(f"{title}: {len(answers)} answers, {times}", flush=True)
 
     with local_serve():
-        app = ensemble(*map(Classifier.bind, MODELS), quorum=5, deadline_ms=LIMIT_S * 1e3)
+        app = ensemble(*map(Classifier.bind, MODELS), quorum=5, deadline_s=LIMIT_S)
         handle = serve.run(app, route_prefix=None)
         ask("all eight live", lambda answers: len(answers) == queries)
         kill(f"model{VICTIM}")

@@ -24,7 +24,14 @@
     │   ├── WorldTimeoutError    (also TimeoutError)     the caller's own limit ran out
     │   └── StaleEpochError                              a newer life of the world is there
     ├── SystemFailureError                               the kernel refused; the text has the errno
-    └── UnusableAfterForkError                           its store or manager is a parent's
+    ├── UnusableAfterForkError                           its store or manager is a parent's
+    └── of hoplite_ray.serve
+        ├── BusyError                                    a stage has no room for another query
+        ├── LateError            (also TimeoutError)     a stage did not run it: its deadline
+        ├── NoReplicaError                               a stage has no replica now
+        ├── PoisonousQueryError                          replicas died while they held the query
+        ├── QuorumError                                  too few members voted; has `.partial`
+        └── EdgeBrokenError                              the peer of an edge is gone
 
 Texts name the thing, the cause and the next step. All of them survive pickling, with their
 attributes, because Ray carries them between processes.

@@ -6,14 +6,34 @@
 
 Between two replicas there is a world of its own. Source: MultiWorld; Vortex; Hoplite 5.4.
 docs/serving.md.
+
+The rooms, from the top; each may use the rooms below it, and all may use the modules at the root:
+
+    graph/      pipelines and ensembles as Serve applications, and their ingresses
+    stages/     the user's class as a deployment: declaration, replica, batches, joins
+    routing/    which replica of the next stage answers a query
+    edge/       the calls between two replicas
+    errors.py metrics.py seams.py    errors, metrics, and the private names of Ray Serve
+
+The folder is `serve_integration/` in the repository, and `hoplite_ray/serve` links to it.
 """
 
-from hoplite_ray.serve.edges import EdgeBrokenError
-from hoplite_ray.serve.ensemble import ensemble
-from hoplite_ray.serve.outlet import NoReplicaError, PoisonousQueryError
-from hoplite_ray.serve.pipeline import pipeline
-from hoplite_ray.serve.stage import BusyError, LateError, Stage, query_ids, stage
-from hoplite_ray.serve.votes import Answer, QuorumError
+if __name__ != "hoplite_ray.serve":  # else each class would exist twice, and pickles would differ
+    raise ImportError(f"import it as hoplite_ray.serve, not as {__name__}")
+
+from hoplite_ray.serve.errors import (
+    BusyError,
+    EdgeBrokenError,
+    LateError,
+    NoReplicaError,
+    PoisonousQueryError,
+    QuorumError,
+)
+from hoplite_ray.serve.graph.ensemble import ensemble
+from hoplite_ray.serve.graph.pipeline import pipeline
+from hoplite_ray.serve.graph.votes import Answer
+from hoplite_ray.serve.stages.compute import query_ids
+from hoplite_ray.serve.stages.declare import Stage, stage
 
 __all__ = [
     "Answer",

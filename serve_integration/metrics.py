@@ -1,8 +1,8 @@
-"""What Prometheus hears of stages and ingresses, by Serve's own metrics: one table.
+"""The metrics of stages and ingresses, by Serve's own metrics: one table.
 
-Serve adds which application, deployment and replica it is. Ray takes 20 us for each value, five
-times at each stage, while a query waits: so in an event loop they are noted, and told later.
-Source: Vortex 6.3, for what to tell.
+Serve adds the labels of application, deployment and replica. Ray takes 20 us for each value, and a
+query would wait for five of them at each stage. So in an event loop values are noted, and told to
+Ray later. Source: Vortex 6.3, for the choice of metrics.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from hoplite_ray.metrics import Metric
 _APPLICATION = ("application",)
 _OF = ("application", "deployment")
 _TIMES_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000)
-_SHARES = (0.25, 0.5, 0.75, 0.9, 1.0)  # of the deadline: how close answers come to it
+_SHARES = (0.25, 0.5, 0.75, 0.9, 1.0)  # of the deadline, to see how close answers come to it
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
-# By panel.
+# The metrics of each panel.
 PANELS: dict[str, tuple[Metric, ...]] = {
     "Queries": (
         Metric(
@@ -72,22 +72,22 @@ PANELS: dict[str, tuple[Metric, ...]] = {
 }
 METRICS = {metric.counter: metric for metrics in PANELS.values() for metric in metrics}
 
-_OF_SERVE = {"application", "deployment", "replica"}  # whose values Serve knows
-_TELL_S = 0.1  # after which values are told; Ray exports them every few seconds
-_AT_ONCE = 32  # of them in one turn of the loop
+_OF_SERVE = {"application", "deployment", "replica"}  # labels that Serve sets
+_TELL_S = 0.1  # between a value and its telling; Ray exports values every few seconds
+_AT_ONCE = 32  # values told in one turn of the event loop
 
 _Note = tuple[Callable[..., None], float, Mapping[str, str]]
 _noted: deque[_Note] = deque()
-_telling: asyncio.AbstractEventLoop | None = None  # which is to tell what is noted
+_telling: asyncio.AbstractEventLoop | None = None  # the event loop that is to tell the noted values
 
 
 def count(name: str, more: float = 1, **tags: str) -> None:
-    """Count up, with the values of the metric's own tags."""
+    """Add to a counter; `tags` are the values of the metric's own tags."""
     _note(_made(name).inc, more, tags)
 
 
 def show(name: str, value: float, **tags: str) -> None:
-    """Tell a gauge's value."""
+    """Set a gauge."""
     _note(_made(name).set, value, tags)
 
 
@@ -97,19 +97,19 @@ def observe(name: str, value: float, **tags: str) -> None:
 
 
 def observe_query(took_s: float, deadline_s: float) -> None:
-    """Add one query's time, to a histogram that has the deadline among its bounds."""
+    """Add one query's time to a histogram that has the deadline among its bounds."""
     _note(_made("serve_query_ms", deadline_s * 1000).observe, took_s * 1000, {})
 
 
 def _note(tell: Callable[..., None], value: float, tags: Mapping[str, str]) -> None:
-    """Have it told: at once outside of an event loop."""
+    """Have a value told later, or at once outside of an event loop."""
     global _telling
     loop = asyncio._get_running_loop()
     if loop is None:
         tell(value, tags)
         return
     _noted.append((tell, value, tags))
-    if _telling is not loop:  # the one before has told all, or was closed
+    if _telling is not loop:  # the loop before has told all, or is closed
         _telling = loop
         loop.call_later(_TELL_S, _tell)
 

@@ -1,7 +1,7 @@
-"""Private names of Ray Serve, each tested in tests/unit/test_serve_seams.py.
+"""The private names of Ray Serve that this package uses. tests/unit/test_serve_seams.py tests each.
 
-Written against Ray 2.60 and 2.61. When a release moves one of these names, this file and its test
-are the only things that change.
+They are those of Ray 2.60 and 2.61. When a release moves one of them, this file and its test are
+the only ones to change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ray.serve._private.common import RUNNING_REQUESTS_KEY
 from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
 
 __all__ = [
-    "RUNNING_REQUESTS_KEY",  # of the number in a replica's statistics by which Serve scales
+    "RUNNING_REQUESTS_KEY",  # of the number in a replica's statistics by which Serve scales it
     "PowerOfTwoChoicesRequestRouter",  # Serve's own router of a handle
     "begin_routing",
     "deployment_of",
@@ -20,11 +20,11 @@ __all__ = [
 
 
 def begin_routing(handle: Any) -> None:
-    """Have the router of a handle be told of the replicas from now on, without any request."""
+    """Have Serve tell a handle's router of the replicas, without any request."""
     if not handle.is_initialized:
         handle._init()
 
 
 def deployment_of(router: PowerOfTwoChoicesRequestRouter) -> tuple[str, str]:
-    """The application and the name of the deployment that a router is for."""
+    """Return the application and the name of the deployment that a router is for."""
     return router._deployment_id.app_name, router._deployment_id.name

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hoplite_ray.serve.edges import Edge, EdgeBrokenError
+from hoplite_ray.serve.edge.edge import Edge
+from hoplite_ray.serve.errors import EdgeBrokenError
 from tests.process.fake_gpu import fake, numbers, ready, stand_in_for_cupy
 from tests.process.world_crew import Crew, Here, Member
 

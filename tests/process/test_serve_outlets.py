@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.serve import discovery
-from hoplite_ray.serve.edges import Door
-from hoplite_ray.serve.outlet import NoReplicaError, Outlet
-from hoplite_ray.serve.query import Query
+from hoplite_ray.serve.edge.door import Door
+from hoplite_ray.serve.errors import NoReplicaError
+from hoplite_ray.serve.routing import discovery
+from hoplite_ray.serve.routing.outlet import Outlet
+from hoplite_ray.serve.routing.query import Query
 from tests.certificates import Authority
 from tests.process.world_crew import Here, Member
 

@@ -16,7 +16,8 @@ import pytest
 
 from hoplite_ray import worlds
 from hoplite_ray._native import Nccl
-from hoplite_ray.serve.edges import Edge, EdgeBrokenError
+from hoplite_ray.serve.edge.edge import Edge
+from hoplite_ray.serve.errors import EdgeBrokenError
 from hoplite_ray.worlds.gpu.nccl import find_libraries
 from tests.process.world_crew import Crew, Here, free_address
 

@@ -80,11 +80,11 @@ class Application:
     def answer(self, query: Any) -> Any:
         return self.ask(query).result(timeout_s=60)
 
-    def ask_as(self, query: Any, query_id: str, deadline_ms: float | None = None) -> Any:
-        return self._handle.ask.remote(query, query_id=query_id, deadline_ms=deadline_ms)
+    def ask_as(self, query: Any, query_id: str, deadline_s: float | None = None) -> Any:
+        return self._handle.ask.remote(query, query_id=query_id, deadline_s=deadline_s)
 
-    def answer_as(self, query: Any, query_id: str, deadline_ms: float | None = None) -> Any:
-        return self.ask_as(query, query_id, deadline_ms).result(timeout_s=60)
+    def answer_as(self, query: Any, query_id: str, deadline_s: float | None = None) -> Any:
+        return self.ask_as(query, query_id, deadline_s).result(timeout_s=60)
 
     def pids(self, deployment: str) -> list[int]:
         """The processes of a deployment's replicas."""

@@ -44,7 +44,7 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def application(node: Node, orders: Path) -> Iterator[Application]:
-    app = four_stages(str(orders), replicas=1, deadline_ms=100_000)  # as `check` waits
+    app = four_stages(str(orders), replicas=1, deadline_s=100.0)  # as `check` waits
     started = Application("deaths", app)
     yield started
     started.delete()
@@ -202,7 +202,7 @@ def test_serve_scales_by_what_comes_over_edges_and_no_answer_is_lost(node: Node)
 def test_a_query_that_kills_is_given_up_and_others_are_answered(
     node: Node, killings: tuple[Any, ...]
 ) -> None:
-    application = Application("deadly", pipeline(only=Deadly, replicas=1, deadline_ms=NEW_S * 1000))
+    application = Application("deadly", pipeline(only=Deadly, replicas=1, deadline_s=NEW_S))
     assert [application.answer(query) for query in range(5)] == list(range(5))
     for killing in killings:
         with pytest.raises(Exception, match=PoisonousQueryError.__name__):
@@ -214,7 +214,7 @@ def test_a_query_that_kills_is_given_up_and_others_are_answered(
 @pytest.mark.slow  # what has killed runs alone: tests/unit/test_serve_batching.py
 @pytest.mark.timeout(300)
 def test_what_is_in_one_batch_with_a_query_that_kills_is_answered(node: Node) -> None:
-    app = pipeline(only=DeadlyTogether, replicas=1, deadline_ms=NEW_S * 1000)
+    app = pipeline(only=DeadlyTogether, replicas=1, deadline_s=NEW_S)
     application = Application("together", app)
     asked = [application.ask(query) for query in (*range(20), -1, *range(20, 40))]
     killing = asked.pop(20)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hoplite_ray.serve import QuorumError, ensemble
-from hoplite_ray.serve.votes import majority
+from hoplite_ray.serve.graph.votes import majority
 from tests.serve.applications import Loaded
 from tests.serve.conftest import Application, Node
 from tests.serve.models import MODELS, digits, member
@@ -77,7 +77,7 @@ def test_below_the_quorum_it_says_who_has_voted(application: Application, node: 
 def test_an_update_that_takes_all_members_away_costs_no_answer(node: Node) -> None:
     def build(version: int) -> Any:
         members = [Loaded.bind(version) for _ in range(2)]
-        return ensemble(*members, quorum=2, deadline_ms=60_000, replicas=1)
+        return ensemble(*members, quorum=2, deadline_s=60.0, replicas=1)
 
     application = Application("loaded", build(1))
     is_over, seen = threading.Event(), list[int]()

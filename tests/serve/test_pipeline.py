@@ -160,15 +160,15 @@ def test_over_http_a_query_and_its_answer_are_json(worlds: Application, node: No
 
 
 def test_a_query_has_the_id_that_its_caller_gave_and_a_deadline(node: Node) -> None:
-    app = pipeline(only=Deadly, replicas=1, deadline_ms=4000)
+    app = pipeline(only=Deadly, replicas=1, deadline_s=4.0)
     application = Application("only", app)
     assert application.answer_as(-3, "mine") == ("mine",)
     with pytest.raises(TimeoutError, match=r"not answered within 0\.5 s"):
-        application.answer_as(-2, "soon", deadline_ms=500)
+        application.answer_as(-2, "soon", deadline_s=0.5)
     with pytest.raises(TimeoutError, match="not answered within 4 s"):
-        application.answer_as(-2, "later", deadline_ms=90_000)
-    with pytest.raises(ValueError, match="deadline_ms=0 must be a number above 0"):
-        application.answer_as(-3, "never", deadline_ms=0)
+        application.answer_as(-2, "later", deadline_s=90.0)
+    with pytest.raises(ValueError, match="deadline_s=0 must be a number above 0"):
+        application.answer_as(-3, "never", deadline_s=0)
     application.delete()
 
 
@@ -258,7 +258,7 @@ def test_a_stage_is_configured_and_asked_beside_its_queries(node: Node) -> None:
 
 def test_a_join_does_not_run_what_is_too_late(counting: Application) -> None:
     before = counting.answer("first")
-    asked = [counting.ask_as(each, f"q{each}", deadline_ms=1000) for each in range(20)]
+    asked = [counting.ask_as(each, f"q{each}", deadline_s=1.0) for each in range(20)]
     late = 0
     for each in asked:
         try:

@@ -13,7 +13,8 @@ import pytest
 from hoplite_ray.errors import SystemFailureError
 from hoplite_ray.plugin.process import reaper
 from hoplite_ray.plugin.steward import publishing
-from hoplite_ray.serve import discovery, metrics, outlet
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.routing import discovery, outlet
 
 STAGE = ("application", "stage")
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.serve import outlet
-from hoplite_ray.serve.outlet import JoinLostError, joint_answer
-from hoplite_ray.serve.query import Merged
+from hoplite_ray.serve.errors import JoinLostError
+from hoplite_ray.serve.routing import joint
+from hoplite_ray.serve.routing.joint import joint_answer
+from hoplite_ray.serve.routing.query import Merged
 
 
 async def after(seconds: float, answer: Any) -> Any:
@@ -40,7 +41,7 @@ def test_an_error_of_any_is_the_answer_at_once() -> None:
 
 
 def test_inputs_that_have_met_without_an_answer_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlet, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(joint, "_ANSWER_S", 0.05)
     with pytest.raises(JoinLostError):
         asked((0, Merged()), (60, 7))
     assert asked((0, Merged()), (0.1, 7), attempt=60) == 7, "more time with each attempt"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoplite_ray.serve.batching import Batches, Late, ServiceTime
+from hoplite_ray.serve.stages.batching import Batches, Late, ServiceTime
 
 _FIXED_S, _EACH_S = 0.040, 0.001  # the model of the table: 40 ms and 1 ms an item
 _TARGET_S = 0.200

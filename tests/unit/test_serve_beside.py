@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hoplite_ray.serve import metrics
-from hoplite_ray.serve.worker import Worker
+from hoplite_ray.serve.stages.worker import Worker
 
 MANY = 3 * 32 + 1  # more than are told in one turn
 LAST = MANY - 1

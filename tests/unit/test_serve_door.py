@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.serve import edges, managers
-from hoplite_ray.serve.edges import Door
+from hoplite_ray.serve.edge import door as doors
+from hoplite_ray.serve.edge import managers
+from hoplite_ray.serve.edge.door import Door
+from hoplite_ray.serve.errors import OtherVersionError
 from hoplite_ray.worlds.handshake.errors import RefusedError
 from hoplite_ray.worlds.meeting.secrecy import Secrecy
 from tests.certificates import Authority
@@ -55,7 +57,7 @@ def refusal(answer: bytes) -> tuple[str, str]:
     return frame["refused"], frame["text"]
 
 
-def hello(token: str, version: int | None = edges.VERSION) -> bytes:
+def hello(token: str, version: int | None = doors.VERSION) -> bytes:
     return framed(json.dumps({"token": token, "world": "a>b", "version": version}).encode())
 
 
@@ -89,8 +91,8 @@ def test_with_data_tls_a_stranger_without_a_certificate_is_not_listened_to(
     certified = Authority(tmp_path / "ours").certify("replica")
     for name, value in {**certified, "HOPLITE_RAY_DATA_TLS": "on"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(edges, "secrecy", Secrecy())
-    monkeypatch.setattr(edges, "hear", None)
+    monkeypatch.setattr(doors, "secrecy", Secrecy())
+    monkeypatch.setattr(doors, "hear", None)
     answer, told = knock(hello)
     assert answer.startswith(b"\x15\x03") and not told  # an alert: it speaks TLS
 
@@ -116,7 +118,7 @@ def test_an_upstream_is_told_at_once_why_a_door_refuses_it(
         for name, value in settings.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("HOPLITE_RAY_DATA_TLS", "on" if authority else "off")
-        monkeypatch.setattr(edges, "secrecy", Secrecy())
+        monkeypatch.setattr(doors, "secrecy", Secrecy())
 
     async def run() -> None:
         certify(door)
@@ -124,10 +126,10 @@ def test_an_upstream_is_told_at_once_why_a_door_refuses_it(
         where = {**await opened.open(), "token": "another"}
         certify(upstream)
         with pytest.raises(RefusedError, match=why):
-            await edges.open_edge(where, "a>b", no_handler, "the query")
+            await doors.open_edge(where, "a>b", no_handler, "the query")
         await opened.close()
 
-    monkeypatch.setattr(edges, "manager", None)  # no world is joined
+    monkeypatch.setattr(doors, "manager", None)  # no world is joined
     asyncio.run(run())
 
 
@@ -137,26 +139,26 @@ def test_an_unexpected_failure_behind_the_door_is_one_line(
     def no_manager() -> Any:
         raise AssertionError("it is broken")
 
-    monkeypatch.setattr(edges, "manager", no_manager)
+    monkeypatch.setattr(doors, "manager", no_manager)
     with caplog.at_level("WARNING", logger="hoplite_ray.serve"):
         answer, told = knock(hello)
     assert answer == framed(b'{"welcome": "a>b"}') and not told
     assert caplog.messages == ["an edge by the door has failed: AssertionError: it is broken"]
 
 
-@pytest.mark.parametrize("version", [None, edges.VERSION + 1])
+@pytest.mark.parametrize("version", [None, doors.VERSION + 1])
 def test_replicas_of_two_versions_say_so_and_open_no_edge(
     version: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    why = f"has version {version} of edges, and this process {edges.VERSION}: an update"
+    why = f"has version {version} of edges, and this process {doors.VERSION}: an update"
     with caplog.at_level("WARNING", logger="hoplite_ray.serve"):
         answer, _ = knock(lambda token: hello(token, version))
     (logged,) = caplog.messages
     assert f"a caller {why}" in logged
     assert refusal(answer)[0] == "version" and f"a caller {why}" in refusal(answer)[1]
     door = {"address": "127.0.0.1", "port": 1, "token": "", "version": version}
-    with pytest.raises(edges.OtherVersionError, match=f"the replica {why}"):
-        asyncio.run(edges.open_edge(door, "a>b", no_handler, "the query"))
+    with pytest.raises(OtherVersionError, match=f"the replica {why}"):
+        asyncio.run(doors.open_edge(door, "a>b", no_handler, "the query"))
 
 
 def test_edges_listen_at_the_address_of_their_node_and_at_no_other() -> None:

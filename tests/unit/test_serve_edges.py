@@ -12,15 +12,11 @@ import pytest
 
 from hoplite_ray import WorldError
 from hoplite_ray.serve import metrics
-from hoplite_ray.serve.edges import (
-    _BEGUN,
-    _CALL_ALONE,
-    _FAILURE,
-    Edge,
-    EdgeBrokenError,
-)
-from hoplite_ray.serve.failures import failure, noted
-from hoplite_ray.serve.frames import Message, unframed
+from hoplite_ray.serve.edge.edge import Edge
+from hoplite_ray.serve.edge.failures import attach_note, pack_failure
+from hoplite_ray.serve.edge.frames import Message, unpack_frame
+from hoplite_ray.serve.edge.protocol import BEGUN, CALL_ALONE, FAILURE
+from hoplite_ray.serve.errors import EdgeBrokenError
 from hoplite_ray.worlds.core.waiting import Turn, Waits
 
 
@@ -35,11 +31,11 @@ class DumbError(Exception):
 
 
 def test_an_error_that_reads_as_something_else_goes_as_its_text() -> None:
-    read = failure(_FAILURE, 1, noted(TextError("mine"), "in stage a")).value()
+    read = pack_failure(FAILURE, 1, attach_note(TextError("mine"), "in stage a")).value()
     assert type(read) is RuntimeError and str(read) == "TextError: mine"
     assert read.__notes__ == ["in stage a"]
     dumb = DumbError(threading.Lock())
-    assert str(failure(_FAILURE, 1, dumb).value()) == "DumbError: <its text can't be had>"
+    assert str(pack_failure(FAILURE, 1, dumb).value()) == "DumbError: <its text can't be had>"
 
 
 class OwnError(Exception):
@@ -50,9 +46,9 @@ class OwnError(Exception):
 
 
 def test_an_error_with_a_reduce_of_its_own_keeps_its_notes() -> None:
-    read = failure(_FAILURE, 1, noted(OwnError("mine"), "in stage a")).value()
+    read = pack_failure(FAILURE, 1, attach_note(OwnError("mine"), "in stage a")).value()
     assert (type(read), read.args, read.__notes__) == (OwnError, ("mine",), ["in stage a"])
-    again = failure(_FAILURE, 1, read).value()
+    again = pack_failure(FAILURE, 1, read).value()
     assert again.__notes__ == ["in stage a"], "over the next edge, too"
 
 
@@ -124,7 +120,7 @@ def test_an_answer_that_exits_when_it_is_packed_ends_no_loop() -> None:
             await edge.call(Exits())
 
     asyncio.run(run())
-    assert str(failure(_FAILURE, 1, Exits("no")).value()) == "Exits: no"
+    assert str(pack_failure(FAILURE, 1, Exits("no")).value()) == "Exits: no"
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["an idle replica", "a busy one"])
@@ -134,8 +130,8 @@ def test_the_caller_knows_whether_its_call_runs_alone(at_once: bool) -> None:
         begins: asyncio.Queue[Any] = asyncio.Queue()
 
         def told() -> list[bool]:
-            read = [each for frame in world.frames for each in unframed(frame)]
-            return [each.value() for each in read if (each.kind, each.number) == (_BEGUN, 7)]
+            read = [each for frame in world.frames for each in unpack_frame(frame)]
+            return [each.value() for each in read if (each.kind, each.number) == (BEGUN, 7)]
 
         async def handled() -> None:
             await asyncio.Event().wait()
@@ -148,9 +144,9 @@ def test_the_caller_knows_whether_its_call_runs_alone(at_once: bool) -> None:
             return handled()
 
         edge = Edge(world, handler)  # type: ignore[arg-type]  # what is called of a World
-        edge._take_in(Message.packed(_CALL_ALONE, 7, "query"))
+        edge._take_in(Message.pack(CALL_ALONE, 7, "query"))
         begun = await begins.get()
-        await edge._has_sent.wait()
+        await edge._outgoing.has_sent.wait()
         assert told()[-1] is at_once
         await begun(True).wait()  # now, or again
         assert told()[-1] is True
@@ -170,8 +166,8 @@ def test_calls_that_may_kill_are_read_one_by_one() -> None:
         known: asyncio.Queue[list[bool]] = asyncio.Queue()  # by the callers, as each is read
 
         def last_told(world: _World) -> bool:
-            read = [each for frame in world.frames for each in unframed(frame)]
-            return [False, *(each.value() for each in read if each.kind == _BEGUN)][-1]
+            read = [each for frame in world.frames for each in unpack_frame(frame)]
+            return [False, *(each.value() for each in read if each.kind == BEGUN)][-1]
 
         async def handled() -> None:
             await asyncio.Event().wait()
@@ -186,7 +182,7 @@ def test_calls_that_may_kill_are_read_one_by_one() -> None:
             for world in worlds
         ]
         for edge in edges:
-            edge._take_in(Message.packed(_CALL_ALONE, 7, "query"))
+            edge._take_in(Message.pack(CALL_ALONE, 7, "query"))
         assert [await known.get(), await known.get()] == [[True, False], [False, True]]
         for edge in edges:
             for each in edge._answering.values():

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import ray
 
-from hoplite_ray.serve import edges as edges_module
-from hoplite_ray.serve import handles, metrics
-from hoplite_ray.serve.edges import Edge, EdgeBrokenError
-from hoplite_ray.serve.frames import Message, Packed, framed, unframed
-from hoplite_ray.serve.handles import Lender
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.edge import edge as edges_module
+from hoplite_ray.serve.edge import handles
+from hoplite_ray.serve.edge.edge import Edge
+from hoplite_ray.serve.edge.frames import Message, Packed, pack_frame, unpack_frame
+from hoplite_ray.serve.edge.handles import Lender
+from hoplite_ray.serve.errors import EdgeBrokenError
 
 
 class Ticket:
@@ -107,10 +109,10 @@ def test_a_message_leaves_handles_out_and_has_them_in_their_places(
 ) -> None:
     tickets = [Ticket(), Ticket()]
     value = {"a": tickets[0], "b": [tickets[1], tickets[0]], "array": np.arange(9), "extra": extra}
-    message = Message.packed(0, 0, Packed(value) if is_packed else value)
+    message = Message.pack(0, 0, Packed(value) if is_packed else value)
     assert list(message.handles) == tickets
     message.lend(b"by whom")
-    (came,) = unframed(framed([message], lambda size_bytes: np.empty(size_bytes, np.uint8)))
+    (came,) = unpack_frame(pack_frame([message], lambda size_bytes: np.empty(size_bytes, np.uint8)))
     assert bytes(came.lent or b"") == b"by whom"
     came.handles = tickets
     read = came.value()
@@ -168,7 +170,7 @@ def test_an_answer_whose_lender_is_gone_goes_to_another_replica(
 
     async def run() -> None:
         upstream, _ = two_edges(answer)
-        monkeypatch.setattr(edges_module, "borrowed", lost)
+        monkeypatch.setattr(edges_module, "borrow", lost)
         with pytest.raises(EdgeBrokenError, match="the refs in a reply can't be had"):
             await upstream.call(1)
 
@@ -177,7 +179,7 @@ def test_an_answer_whose_lender_is_gone_goes_to_another_replica(
 
 def test_a_lender_lets_go_at_the_end_of_a_call_and_of_its_edge() -> None:
     lender = Lender()
-    messages = [lender.lend(Message.packed(0, 0, Ticket())) for _ in range(3)]
+    messages = [lender.lend(Message.pack(0, 0, Ticket())) for _ in range(3)]
     assert len(lender._kept) == 3
     lender.end(messages[0])
     assert len(lender._kept) == 2

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from hoplite_ray import GetTimeoutError
-from hoplite_ray.serve import handoff, metrics
-from hoplite_ray.serve.frames import Message
-from hoplite_ray.serve.handoff import Stored, StoredLostError
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.edge.frames import Message
+from hoplite_ray.serve.errors import StoredLostError
+from hoplite_ray.serve.routing import handoff
+from hoplite_ray.serve.routing.handoff import Stored
 
 LARGE = np.zeros(1 << 20, np.uint8)
 
@@ -37,14 +39,14 @@ def test_a_store_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.Monke
 
     async def run() -> None:
         began_s = time.monotonic()
-        assert await handoff.shared(LARGE, 2, "the query", 0.2) is LARGE
-        assert await handoff.shared(LARGE, 2, "the query", 60.0) is LARGE, "it is still starting"
+        assert await handoff.share(LARGE, 2, "the query", 0.2) is LARGE
+        assert await handoff.share(LARGE, 2, "the query", 60.0) is LARGE, "it is still starting"
         assert time.monotonic() - began_s < 10
         assert len(puts) == 1
         is_there.set()
         await asyncio.gather(*handoff._overdue)
         await asyncio.sleep(0.01)
-        assert isinstance(await handoff.shared(LARGE, 2, "the query", 60.0), Stored)
+        assert isinstance(await handoff.share(LARGE, 2, "the query", 60.0), Stored)
 
     asyncio.run(run())
 
@@ -70,7 +72,7 @@ def test_the_first_one_may_take_as_long_as_a_store_takes_to_start(
     monkeypatch.setattr(metrics, "count", lambda *_, **__: None)
     monkeypatch.setattr(handoff, "_no_store_until_s", 0.0)
     monkeypatch.setattr(handoff, "_has_put", False)
-    puts = [handoff._put(LARGE, Message.packed(0, 0, LARGE)) for _ in range(2)]
+    puts = [handoff._put(LARGE, Message.pack(0, 0, LARGE)) for _ in range(2)]
     assert all(isinstance(each, Stored) for each in puts)
     assert limits_s[0] > 10 > limits_s[1], "a full store is waited for a moment"
 
@@ -82,7 +84,7 @@ def test_who_has_no_store_in_time_asks_for_the_value(monkeypatch: pytest.MonkeyP
     async def run() -> None:
         try:
             with pytest.raises(StoredLostError, match="no store here yet"):
-                await handoff.taken(Stored(b"id"), 0.2)
+                await handoff.fetch(Stored(b"id"), 0.2)
         finally:
             is_over.set()
 
@@ -106,7 +108,7 @@ def test_a_node_that_starts_again_stops_no_loop_and_takes_one_thread(
     monkeypatch.setattr(handoff, "attachment", Attachment)
 
     async def run() -> None:
-        waiting = [asyncio.create_task(handoff.taken(Stored(b"id"), 60.0)) for _ in range(10)]
+        waiting = [asyncio.create_task(handoff.fetch(Stored(b"id"), 60.0)) for _ in range(10)]
         for _ in range(3):  # the loop goes on
             await asyncio.to_thread(lambda: None)
         is_over.set()
@@ -132,7 +134,7 @@ def test_a_store_that_does_not_answer_costs_a_share_of_one_query(
 
     async def take(timeout_s: float, why: str) -> None:
         with pytest.raises(StoredLostError, match=why):
-            await handoff.taken(Stored(b"id"), timeout_s)
+            await handoff.fetch(Stored(b"id"), timeout_s)
 
     with caplog.at_level("WARNING", logger="hoplite_ray.serve"):
         asyncio.run(take(0.001, "."))
@@ -164,10 +166,10 @@ def test_a_store_that_refuses_by_any_error_costs_no_query(
 
     async def run() -> None:
         for _ in range(2):
-            assert await handoff.shared(LARGE, 2, "the query", 60.0) is LARGE
+            assert await handoff.share(LARGE, 2, "the query", 60.0) is LARGE
         assert len(asked) == 1, "it is not asked again at once"
         monkeypatch.setattr(handoff, "_no_store_until_s", 0.0)
-        assert await handoff.shared(LARGE, 2, "the query", 60.0) is LARGE
+        assert await handoff.share(LARGE, 2, "the query", 60.0) is LARGE
         assert len(asked) == 2
 
     with caplog.at_level("WARNING", logger="hoplite_ray.serve"):
@@ -177,4 +179,4 @@ def test_a_store_that_refuses_by_any_error_costs_no_query(
 
 def test_what_can_not_be_sent_is_named() -> None:
     with pytest.raises(TypeError, match=r"the answer of stage a can't be sent \(TypeError: .*lock"):
-        asyncio.run(handoff.shared(threading.Lock(), 2, "the answer of stage a", 60.0))
+        asyncio.run(handoff.share(threading.Lock(), 2, "the answer of stage a", 60.0))

@@ -12,7 +12,7 @@ import pytest
 from starlette.requests import Request
 
 from hoplite_ray.serve import QuorumError
-from hoplite_ray.serve.pipeline import answered_by_json
+from hoplite_ray.serve.graph.http import answered_by_json
 
 DEEP = 200_000
 

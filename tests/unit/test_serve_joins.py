@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hoplite_ray.serve.joins import Joins, Unmet
+from hoplite_ray.serve.stages.joins import Joins, Unmet
 
 
 def joins(open_max: int = 100) -> Joins[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.serve.ensemble import EnsembleIngress
+from hoplite_ray.serve.graph.ensemble import EnsembleIngress
 
 
 class _Outlet:

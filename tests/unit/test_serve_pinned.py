@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray.serve import discovery, metrics, outlet
-from hoplite_ray.serve.outlet import JoinLostError, Outlet
-from hoplite_ray.serve.query import Query
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.errors import JoinLostError
+from hoplite_ray.serve.routing import choice, discovery, outlet
+from hoplite_ray.serve.routing.outlet import Outlet
+from hoplite_ray.serve.routing.query import Query
 
 STAGE = ("application", "join")
 PREFERRED = ("first", "second")
@@ -50,7 +52,7 @@ def edges(monkeypatch: pytest.MonkeyPatch) -> dict[str, Edge]:
     """Return the edges that are open, by their replicas."""
     for name in ("count", "show"):
         monkeypatch.setattr(metrics, name, lambda *_, **__: None)
-    monkeypatch.setattr(outlet, "_MEET_S", 0.01)
+    monkeypatch.setattr(choice, "MEET_S", 0.01)
     monkeypatch.setattr(outlet, "_AGAIN_S", 0.01)
     opened: dict[str, Edge] = {}
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from ray.serve._private.common import RUNNING_REQUESTS_KEY
 
-from hoplite_ray.serve import discovery, metrics, stage
-from hoplite_ray.serve.frames import Message
-from hoplite_ray.serve.query import Query
-from hoplite_ray.serve.stage import Replica
+from hoplite_ray.serve import metrics, stage
+from hoplite_ray.serve.edge.frames import Message
+from hoplite_ray.serve.routing import discovery
+from hoplite_ray.serve.routing.query import Query
+from hoplite_ray.serve.stages.replica import Replica
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +54,7 @@ def ask(replica: Replica, value: Any, told: Callable[[bool], Any], *, alone: boo
 
 def read(answer: Any) -> Any:
     """Return an answer as its caller gets it."""
-    return Message.packed(0, 0, answer).value()
+    return Message.pack(0, 0, answer).value()
 
 
 class Doubles:

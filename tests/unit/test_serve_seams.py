@@ -9,10 +9,12 @@ from unittest.mock import Mock
 import pytest
 from ray.serve._private import autoscaling_state
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID, ReplicaID
+from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
-from hoplite_ray.serve import discovery, seams
-from hoplite_ray.serve.router import EdgeRouter
+from hoplite_ray.serve import seams
+from hoplite_ray.serve.routing import discovery
+from hoplite_ray.serve.routing.router import ROUTER, EdgeRouter
 
 
 def test_serve_scales_by_the_key_of_running_requests() -> None:
@@ -54,3 +56,10 @@ def test_a_router_knows_its_deployment_and_tells_of_replicas(
 
     asyncio.run(run())
     assert told == [(("application", "stage"), {"one": {"port": 1}})]
+
+
+def test_serve_finds_the_router_by_its_name() -> None:
+    """Serve pickles the router's module by value, so it is another class of the same name."""
+    found: Any = RequestRouterConfig(request_router_class=ROUTER).get_request_router_class()
+    assert (found.__module__, found.__name__) == (EdgeRouter.__module__, EdgeRouter.__name__)
+    assert issubclass(found, seams.PowerOfTwoChoicesRequestRouter)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hoplite_ray.serve.votes import Poll, Verdict, majority, mean
+from hoplite_ray.serve.graph.votes import Poll, Verdict, majority, mean
 
 FIVE = ("a", "b", "c", "d", "e")
 

@@ -18,18 +18,21 @@ _Call = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class Worker:
-    """The thread, of that name. It ends when it is closed, or with the process."""
+    """A thread of a stage. It ends when it is closed, or with the process."""
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, function: Callable[..., object], *args: Any) -> None:
-        """Have it called after what was submitted before; it says itself how it ended."""
+        """Call a function in the thread, after all that were submitted before.
+
+        The function tells its own result; one that raises is logged.
+        """
         self._calls.put((function, args))
 
     def close(self) -> None:
-        """End the thread, after what was submitted."""
+        """End the thread after all that was submitted."""
         self._calls.put(None)
 
     def _run(self) -> None:
@@ -37,13 +40,16 @@ class Worker:
             pass
 
     def _run_next(self) -> bool:
-        """In a call of its own: nothing of what has run is kept while the next one is awaited."""
+        """Run one function; returns False at the end.
+
+        It is a call of its own so that the thread keeps no argument while it waits for the next.
+        """
         call = self._calls.get()
         if call is None:
             return False
         function, args = call
         try:
             function(*args)
-        except BaseException:  # or all that is submitted later would wait for ever
+        except BaseException:  # else the thread would end, and later functions never run
             logger.exception("%s has failed", function)
         return True

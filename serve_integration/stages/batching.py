@@ -2,10 +2,10 @@
 
 Pure: `Batches` is told what happens and when, in seconds of any one clock, and answers what to do.
 
-    offer     a query has come; None: the stage has as many waiting as it may
-    withdraw  nobody wants its answer any more
-    take      what to run now: the earliest deadlines first; None: the stage runs, or nothing waits
-    finish    the batch has run; how long it took is learnt from
+    offer     a query has come; returns None if the stage has as many waiting as it may
+    withdraw  no caller waits for the query's answer any more
+    take      returns the batch to run now, earliest deadlines first; None if there is none to run
+    finish    the batch has run; its time is learnt from
 
 Source: Vortex 5.1.1 and 5.2 (the cap); Clockwork (what can't be in time need not be run).
 """
@@ -20,29 +20,29 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
-_REMEMBERED = 0.98  # of the weight of a batch when the next one has run: some fifty batches count
+_REMEMBERED = 0.98  # by which a batch's weight falls with each later one: some fifty count
 
 
 class Late(Enum):
-    """What becomes of a query that can't be answered by its deadline any more."""
+    """The fate of a query that can't be answered by its deadline any more."""
 
     SERVE = "serve"
-    """It runs in its turn, which is the next one: its deadline is the earliest."""
+    """Run it in its turn, which is the next one, because its deadline is the earliest."""
     DROP = "drop"
-    """It is answered as late, and never runs."""
+    """Answer it as late, and never run it."""
 
 
 class ServiceTime:
-    """How long a batch of n takes, in seconds: a + b n, learnt from those that have run.
+    """The seconds that a batch of n queries takes: a + b n, learnt from the batches that have run.
 
-    Least squares with weights that fade; neither a nor b is ever below 0.
+    Least squares with weights that fade. Neither a nor b is ever below 0.
     """
 
     def __init__(self) -> None:
         self._weight = self._sizes = self._squares = self._times = self._products = 0.0
 
     def learn(self, size: int, took_s: float) -> None:
-        """Take in that a batch of `size` took so long."""
+        """Learn that a batch of `size` queries took so long."""
         self._weight = _REMEMBERED * self._weight + 1
         self._sizes = _REMEMBERED * self._sizes + size
         self._squares = _REMEMBERED * self._squares + size * size
@@ -50,7 +50,7 @@ class ServiceTime:
         self._products = _REMEMBERED * self._products + size * took_s
 
     def of(self, size: int) -> float:
-        """Return how long a batch of `size` will take; 0 before any has run."""
+        """Return how long a batch of `size` queries will take; 0 before any has run."""
         if not self._weight:
             return 0.0
         mean_size, mean_time = self._sizes / self._weight, self._times / self._weight
@@ -58,25 +58,25 @@ class ServiceTime:
         common = self._products / self._weight - mean_size * mean_time
         each = max(common / spread, 0.0) if spread > 1e-9 * mean_size**2 else 0.0
         fixed = mean_time - each * mean_size
-        if fixed < 0:  # then all of it is by the item
+        if fixed < 0:  # then all time is each query's own
             fixed, each = 0.0, self._products / self._squares
         return fixed + each * size
 
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[Item]):
-    """What a stage does next: run `items`, one batch, and answer the `late` ones as late."""
+    """The next work of a stage: run `items` as one batch, and answer `late` as late."""
 
     items: list[Item]
     late: list[Item]
 
 
 class Batches(Generic[Item]):
-    """The queries that wait at one stage, and whether it runs.
+    """The queries that wait at one stage, and whether a batch runs.
 
-    cap:          the largest batch.
-    waiting_max:  so many may wait; above that `offer` refuses.
-    late:         what becomes of those that can't be in time.
+    cap:          of queries in one batch.
+    waiting_max:  of queries that wait; above it `offer` refuses.
+    late:         what to do with queries that can't be in time.
     """
 
     def __init__(self, *, cap: int, waiting_max: int, late: Late = Late.SERVE) -> None:
@@ -87,18 +87,18 @@ class Batches(Generic[Item]):
         self._cap = cap
         self._waiting_max = waiting_max
         self._late = late
-        self._waiting: dict[int, tuple[Item, bool]] = {}  # and whether it runs alone
-        self._order: list[tuple[float, int]] = []  # a heap; may name some that were withdrawn
+        self._waiting: dict[int, tuple[Item, bool]] = {}  # and True if it runs alone
+        self._order: list[tuple[float, int]] = []  # a heap; withdrawn tickets stay in it
         self._next_ticket = 0
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return how many queries wait."""
         return len(self._waiting)
 
     def offer(self, item: Item, *, deadline_s: float = math.inf, alone: bool = False) -> int | None:
-        """Have `item` wait for its turn; returns its ticket, None if too many wait.
+        """Have `item` wait for its turn; returns its ticket, or None if too many wait.
 
-        alone:  its batch has no other items.
+        alone:  True if its batch must have no other item.
         """
         if len(self._waiting) >= self._waiting_max:
             return None
@@ -109,13 +109,13 @@ class Batches(Generic[Item]):
         return ticket
 
     def withdraw(self, ticket: int) -> bool:
-        """Forget one that waits; False: it does not wait any more."""
+        """Forget a query that waits; returns False if it does not wait any more."""
         return self._waiting.pop(ticket, None) is not None
 
     def take(self, now_s: float) -> Batch[Item] | None:
-        """Begin the next batch; None: one runs, or nothing waits.
+        """Begin the next batch; returns None if one runs, or no query waits.
 
-        A batch of no items is none that runs: all that waited is late.
+        A batch without items does not run: all queries that waited are late.
         Cost:    O(log n) for each item.
         """
         if self.is_busy or not self._waiting:
@@ -128,7 +128,7 @@ class Batches(Generic[Item]):
                 continue
             item, alone = self._waiting[ticket]
             is_late = self._late is Late.DROP and now_s + alone_s > deadline_s
-            if alone and batch.items and not is_late:  # the next batch is its own
+            if alone and batch.items and not is_late:  # it gets the next batch for itself
                 heapq.heappush(self._order, (deadline_s, ticket))
                 break
             del self._waiting[ticket]
@@ -141,6 +141,6 @@ class Batches(Generic[Item]):
         return batch
 
     def finish(self, size: int, took_s: float) -> None:
-        """Take in that the batch of `size` items has run."""
+        """End the batch of `size` items, which took so long."""
         self.is_busy = False
         self.service_time.learn(size, took_s)

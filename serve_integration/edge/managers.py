@@ -1,4 +1,4 @@
-"""The manager of all edges of this process: it listens at this Ray node's address only."""
+"""The manager of all edges of this process. It listens at this Ray node's address only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import ray
 from hoplite_ray.worlds import WorldManager
 from hoplite_ray.worlds.meeting.secrecy import Secrecy
 
-secrecy = Secrecy()  # of all connections between this replica and others
+secrecy = Secrecy()  # of all connections of this process's edges
 _making = threading.Lock()
 _made: WorldManager | None = None
 
@@ -20,7 +20,7 @@ def node_address() -> str:
 
 
 def manager() -> WorldManager:
-    """Return it; made at the first use, and again after its close."""
+    """Return the manager. It is made at the first use, and again after it was closed."""
     global _made
     with _making:
         if _made is None or _made.is_over:

@@ -1,10 +1,10 @@
 """Handles of Ray inside of values: they travel by a call of Ray, beside the edge's own message.
 
-Ray counts the processes that use an object by its own calls only: a ref that came by any other way
-has no owner here, and its object may be freed. So a message has only the handles' places and their
-lender, the actor that sent it. The receiver asks that actor for them, which makes this process a
-borrower of each, as if the handles were an argument. The lender keeps them until it was asked, and
-a caller keeps its query until the answer has come.
+Ray counts the users of an object by its own calls only. A ref that comes by any other way has no
+owner in this process, and its object may be freed. So a message has only the places of its handles
+and their lender, which is the actor that sent the message. The receiver asks the lender for the
+handles by a call of Ray, and borrows each of them as it would an argument. The lender keeps handles
+until it is asked for them, and a caller keeps its query until the answer has come.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ray.actor import ActorHandle
 import hoplite_ray
 
 if TYPE_CHECKING:
-    from hoplite_ray.serve.frames import Message
+    from hoplite_ray.serve.edge.frames import Message
 
 KINDS: tuple[type, ...] = (ray.ObjectRef, hoplite_ray.Array, ActorHandle)
 
@@ -35,7 +35,7 @@ _coming: contextvars.ContextVar[Sequence[Any]] = contextvars.ContextVar("coming"
 
 
 class Kept:
-    """The handles that a pickle leaves out, in their order."""
+    """The handles that a pickle leaves out, in order."""
 
     def __init__(self) -> None:
         self.handles: list[Any] = []
@@ -43,7 +43,7 @@ class Kept:
     def keep(self, handle: Any) -> tuple[Any, ...]:
         """Keep a handle; returns what is pickled in its place."""
         if isinstance(handle, hoplite_ray.Array):
-            handle = hoplite_ray.array(handle)  # what is being written is sealed
+            handle = hoplite_ray.array(handle)  # seals an array that is being written
         self.handles.append(handle)
         return _handle, (len(self.handles) - 1,)
 
@@ -54,7 +54,7 @@ def _handle(place: int) -> Any:
 
 @contextlib.contextmanager
 def coming(handles: Sequence[Any]) -> Iterator[None]:
-    """Have what is unpickled in the body take its handles from these."""
+    """In the body, give these handles to what is unpickled."""
     token = _coming.set(handles)
     try:
         yield
@@ -63,7 +63,7 @@ def coming(handles: Sequence[Any]) -> Iterator[None]:
 
 
 class Lender:
-    """What one end of an edge has sent and its peer has not asked for yet."""
+    """The handles that one end of an edge has sent, and that its peer has not asked for yet."""
 
     def __init__(self) -> None:
         self._id = uuid.uuid4().hex
@@ -72,9 +72,9 @@ class Lender:
         _lenders[self._id] = self
 
     def lend(self, message: Message) -> Message:
-        """Keep the handles of a message, if it has any, and have it say by whom they are lent.
+        """Keep the handles of a message, and write into the message which actor lends them.
 
-        Raises:  RuntimeError if this process is no actor, which could be asked for them.
+        Raises:  RuntimeError if the message has handles and this process is no actor.
         """
         if message.handles:
             number = next(self._numbers)
@@ -84,17 +84,17 @@ class Lender:
         return message
 
     def end(self, message: Message) -> None:
-        """Let go of a message's handles: its call is over."""
+        """Release a message's handles, because its call is over."""
         if message.lent is not None:
             _, _, number = pickle.loads(message.lent)
             self._kept.pop(number, None)
 
     def close(self) -> None:
-        """Let go of all: the edge is over."""
+        """Release all handles, because the edge is over."""
         self._kept.clear()
 
     def take(self, number: int) -> Sequence[Any]:
-        """Return what was lent by that number, once. From any thread."""
+        """Return the handles of a message, once. Any thread may call it."""
         return self._kept.pop(number)
 
 
@@ -102,14 +102,14 @@ _lenders: WeakValueDictionary[str, Lender] = WeakValueDictionary()
 
 
 def _lent(_: Any, lender: str, number: int) -> Sequence[Any]:
-    """Return lent handles. The receiver has Ray call it in the lender's process."""
+    """Return lent handles. Ray calls it in the lender's process, for the receiver."""
     return _lenders[lender].take(number)
 
 
-async def borrowed(message: Message) -> Sequence[Any]:
-    """Return the handles of a message that has come, from their lender.
+async def borrow(message: Message) -> Sequence[Any]:
+    """Return the handles of a message that has come; its lender is asked for them.
 
-    Raises:  RayError if the lender has died, or has let go of them.
+    Raises:  RayError if the lender has died, or has released them.
     """
     assert message.lent is not None
     actor, lender, number = pickle.loads(message.lent)

@@ -1,4 +1,4 @@
-"""Serve's own router, which also tells this process where the replicas' doors are."""
+"""Serve's own router, which also tells this process where the doors of replicas are."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from hoplite_ray.serve.seams import PowerOfTwoChoicesRequestRouter
 
 
 class EdgeRouter(PowerOfTwoChoicesRequestRouter):
-    """Of each handle to a stage. Serve pickles this module by value."""
+    """The router of each handle to a stage. Serve pickles this module by value."""
 
     def update_replicas(self, replicas: list[Any]) -> None:
-        """Take in which replicas run, as Serve tells."""
-        from hoplite_ray.serve import discovery, seams
+        """Take in which replicas run. Serve calls it after each change."""
+        from hoplite_ray.serve import seams
+        from hoplite_ray.serve.routing import discovery
 
         super().update_replicas(replicas)
         doors = {
@@ -23,4 +24,4 @@ class EdgeRouter(PowerOfTwoChoicesRequestRouter):
         discovery.tell(seams.deployment_of(self), doors)
 
 
-ROUTER = f"{EdgeRouter.__module__}:{EdgeRouter.__name__}"  # as Serve imports it
+ROUTER = f"{EdgeRouter.__module__}:{EdgeRouter.__name__}"  # by which Serve imports it

@@ -1,12 +1,12 @@
-"""Which halves of a query have met: a stage with several inputs runs what has all of them.
+"""Joins: a stage with several inputs runs a query when all of its inputs have come.
 
 Pure: `Joins` is told what comes and when, in seconds of any one clock.
 
-A query that was issued again (a process died) comes with a higher attempt. Halves of two attempts
-never meet, and halves of an attempt that is over are ignored: so nothing is joined twice, however
-often the halves come. At its deadline a query is forgotten, with what had come of it.
+A query that is asked again because a process died has a higher attempt. Inputs of two attempts
+never meet, and inputs of an attempt that is over are ignored. So no query is joined twice, however
+often its inputs come. At its deadline a query is forgotten, with the inputs that have come.
 
-Source: Vortex 5.3 (matched sets), which has neither deadlines nor duplicates in its code.
+Source: Vortex 5.3 (matched sets).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Value = TypeVar("Value")
 @dataclass(slots=True)
 class _Half(Generic[Value]):
     attempt: int
-    values: dict[str, Value] | None = field(default_factory=dict)  # None: they have met
+    values: dict[str, Value] | None = field(default_factory=dict)  # None if they have met
 
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """A query that was forgotten at its deadline, and the inputs that had not come."""
+    """A query that is forgotten at its deadline, and the inputs that have not come."""
 
     query: str
     missing: tuple[str, ...]
@@ -36,8 +36,8 @@ class Unmet:
 class Joins(Generic[Value]):
     """The queries of which a stage has some inputs and not all.
 
-    inputs:    the names of what comes for each query.
-    open_max:  so many queries may be open; above that `offer` refuses a new one's first half.
+    inputs:    the names of each query's inputs.
+    open_max:  of such queries; above it `has_room` is False for new ones.
     """
 
     def __init__(self, inputs: Sequence[str], *, open_max: int) -> None:
@@ -49,18 +49,18 @@ class Joins(Generic[Value]):
         self._open_max = open_max
         self._open_count = 0
         self._halves: dict[str, _Half[Value]] = {}
-        self._deadlines: list[tuple[float, str]] = []  # a heap; one entry for each query
+        self._deadlines: list[tuple[float, str]] = []  # a heap, with one entry for each query
 
     def __len__(self) -> int:
         """Return how many queries have some inputs and not all."""
         return self._open_count
 
     def has_room(self, query: str) -> bool:
-        """Whether an input of `query` would be taken in."""
+        """Return True if an input of `query` can be taken in."""
         return query in self._halves or self._open_count < self._open_max
 
     def is_over(self, query: str, attempt: int) -> bool:
-        """Whether the inputs of this attempt have met, or a higher one has begun."""
+        """Return True if the inputs of this attempt have met, or a higher attempt has begun."""
         half = self._halves.get(query)
         if half is None:
             return False
@@ -69,9 +69,9 @@ class Joins(Generic[Value]):
     def offer(
         self, query: str, attempt: int, name: str, value: Value, *, deadline_s: float
     ) -> dict[str, Value] | None:
-        """Take in one input; returns all of the query's, in their order, if it was the last one.
+        """Take in one input; returns all inputs of the query, in order, if this is the last one.
 
-        What has come before, or is of an attempt that is over, changes nothing.
+        An input that has come before, or is of an attempt that is over, changes nothing.
         REQUIRES: `has_room`; all inputs of a query have one deadline.
         """
         if name not in self._inputs:
@@ -94,11 +94,11 @@ class Joins(Generic[Value]):
         return {each: met[each] for each in self._inputs}
 
     def next_deadline_s(self) -> float | None:
-        """Return when `evict` has something to do; None: never."""
+        """Return when `evict` has something to do; None if no query is known."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def evict(self, now_s: float) -> list[Unmet]:
-        """Forget the queries whose deadline is over; returns those that had not met."""
+        """Forget the queries whose deadline is over; returns those whose inputs have not met."""
         unmet = []
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, query = heapq.heappop(self._deadlines)

@@ -1,7 +1,7 @@
-"""Arrays on GPUs inside of values: taken out of a pickle, to go from GPU to GPU beside it.
+"""Arrays on GPUs inside of values: a pickle leaves them out, and they go from GPU to GPU beside it.
 
-torch's tensors and cupy's arrays, as they are on the GPU that an edge's world has NCCL for. What is
-not (of a subclass, on another GPU, sparse) is pickled as its library does, through the host.
+They are dense tensors of torch and arrays of cupy, on the GPU that the edge's world uses. Others
+(of a subclass, sparse, on another GPU) are pickled by their library, through the host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from hoplite_ray.dtypes import torch_name
 
-ANY = -1  # whatever GPU of this process
+ANY = -1  # instead of a GPU's number: every GPU of this process
 
 
 def in_use() -> bool:
@@ -26,15 +26,15 @@ def in_use() -> bool:
 
 
 class Taken:
-    """The arrays that a pickler has left out, in their order, ready to be sent."""
+    """The arrays that a pickler has left out, in order, ready to be sent."""
 
     def __init__(self, device: int) -> None:
         self.arrays: list[Any] = []
         self._device = device
-        self._places: dict[int, tuple[int, Any]] = {}  # by the id of what is kept with it
+        self._places: dict[int, tuple[int, Any]] = {}  # by the id of the array beside it
 
     def keep(self, value: Any) -> int | None:
-        """Return an array's place among them; None for what is to be pickled."""
+        """Return the place of an array among them; None for a value that is to be pickled."""
         library = type(value).__module__.partition(".")[0]
         if library not in ("torch", "cupy"):
             return None
@@ -69,7 +69,7 @@ class Taken:
         if not self._is_ours(value.device.id):
             return None
         with cupy.cuda.Device(value.device.id):
-            return cupy.ascontiguousarray(value).reshape(value.shape)  # one of no axes stays so
+            return cupy.ascontiguousarray(value).reshape(value.shape)  # it makes one axis of none
 
     def _is_ours(self, device: int) -> bool:
         return self._device in (ANY, device)
@@ -84,13 +84,13 @@ class _Unpickler(pickle.Unpickler):
         return self._arrays[place]
 
 
-def unpickled(body: Any, buffers: Sequence[Any], arrays: Sequence[Any]) -> Any:
-    """Return the value, with the arrays that have come in their places."""
+def unpickle(body: Any, buffers: Sequence[Any], arrays: Sequence[Any]) -> Any:
+    """Return the value, with the received arrays in their places."""
     return _Unpickler(body, buffers, arrays).load()
 
 
-def described(arrays: Sequence[Any]) -> bytes:
-    """Say what arrays they are, so that others can be made for them."""
+def describe(arrays: Sequence[Any]) -> bytes:
+    """Describe arrays, so that the receiver can make arrays for them."""
     return json.dumps([_description(each) for each in arrays]).encode()
 
 
@@ -100,13 +100,13 @@ def _description(array: Any) -> tuple[str, str, list[int]]:
     return library, name, list(array.shape)
 
 
-def made(said: Any, device: int) -> list[Any]:
-    """Make arrays of these descriptions on a GPU; what is in them is anything."""
-    told: list[tuple[str, str, list[int]]] = json.loads(bytes(said))
-    return [_made(library, dtype, shape, device) for library, dtype, shape in told]
+def make(descriptions: Any, device: int) -> list[Any]:
+    """Make arrays of these descriptions on a GPU. Their elements are not set."""
+    each: list[tuple[str, str, list[int]]] = json.loads(bytes(descriptions))
+    return [_make(library, dtype, shape, device) for library, dtype, shape in each]
 
 
-def _made(library: str, dtype: str, shape: list[int], device: int) -> Any:
+def _make(library: str, dtype: str, shape: list[int], device: int) -> Any:
     if library not in ("torch", "cupy"):
         raise ValueError(f"arrays of {library} are not known")
     arrays = importlib.import_module(library)

@@ -1,6 +1,7 @@
-"""Which replicas each deployment has, as the routers of this process are told by Serve.
+"""The replicas of each deployment, as Serve tells the routers of this process.
 
-Serve pickles a router's module by value, so the router keeps nothing itself: it tells this module.
+Serve pickles a router's module by value, so a router keeps no state. It tells this module, which
+keeps the replicas and tells the outlets.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ METADATA_KEY = "hoplite_edge"
 
 
 def tell(deployment: Deployment, doors: Doors) -> None:
-    """Take in which replicas run. From any thread."""
+    """Take in which replicas of a deployment run. Any thread may call it."""
     with _lock:
         _known[deployment] = doors
         watchers = list(_watchers.get(deployment, ()))
@@ -31,7 +32,7 @@ def tell(deployment: Deployment, doors: Doors) -> None:
 
 
 def watch(deployment: Deployment, watcher: Callable[[Doors], None]) -> None:
-    """Have `watcher` called in this loop with the replicas, now and after each change."""
+    """Have `watcher` called in this event loop with the replicas, now and after each change."""
     loop = asyncio.get_running_loop()
     with _lock:
         _watchers.setdefault(deployment, []).append((loop, watcher))
@@ -41,7 +42,7 @@ def watch(deployment: Deployment, watcher: Callable[[Doors], None]) -> None:
 
 
 def unwatch(deployment: Deployment, watcher: Callable[[Doors], None]) -> None:
-    """End that."""
+    """Have `watcher` called no more. The replicas are forgotten with their last watcher."""
     with _lock:
         left = [each for each in _watchers.get(deployment, ()) if each[1] != watcher]
         if left:

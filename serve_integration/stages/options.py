@@ -1,4 +1,4 @@
-"""What a stage is declared with, checked where it is written."""
+"""Checks of a stage's declaration, where it is written."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _GIVEN = {
 }
 
 
-def check_options(what: str, options: Mapping[str, Any]) -> None:
-    """Check those of `serve.deployment` that a stage was given; `what` is its class's name.
+def check_options(what: str, options: Mapping[str, object]) -> None:
+    """Check a stage's options of `serve.deployment`; `what` is the name of its class.
 
-    Raises:  TypeError for one that is none, or that the pipeline gives; ValueError for a stage that
-             Serve would scale to nothing.
+    Raises:  TypeError for a name that is no option, or is an option that the pipeline gives;
+             ValueError for a stage that Serve would scale to no replica.
     """
     for option in options:
         if option in _GIVEN:
@@ -48,10 +48,10 @@ def check_options(what: str, options: Mapping[str, Any]) -> None:
 
 
 def misfit(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> str:
-    """Return why it can't be called with these arguments, or "" if it can."""
+    """Return why a function can't be called with these arguments, or "" if it can."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # as of a subclass of dict without __init__: that is seen when it is called
+    except ValueError:  # it has no signature, as a subclass of dict without __init__
         return ""
     try:
         signature.bind(*args, **kwargs)

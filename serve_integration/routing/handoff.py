@@ -1,8 +1,11 @@
-"""Large values for several stages: once in the store, and by their id on each edge.
+"""Large values for several stages: one copy in the store, and its id on each edge.
 
-What is sent by id is freed when its sender lets go of it, or dies. Where there is no store, or it
-is full, or has lost the object, the value goes over the edges, as what has one receiver always
-does: on one host that is one copy, too. So does what holds arrays of GPUs, or handles of Ray.
+The object is freed when its sender releases it, or dies. The value goes over the edges itself if
+
+    it has one receiver        on one host that is one copy as well
+    it is small                below _BYTES_MIN an id saves nothing
+    it has arrays on GPUs, or handles of Ray
+    the store is not there, is full, or has lost the object
 
 Source: Hoplite 5.4.
 """
@@ -19,33 +22,31 @@ import numpy as np
 import hoplite_ray
 from hoplite_ray import Store
 from hoplite_ray.plugin.process.attachment import attachment
-from hoplite_ray.serve import gpu_arrays, metrics
-from hoplite_ray.serve.failures import unsendable
-from hoplite_ray.serve.frames import Message, framed, unframed
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.edge import gpu_arrays
+from hoplite_ray.serve.edge.failures import unsendable_error
+from hoplite_ray.serve.edge.frames import Message, pack_frame, unpack_frame
+from hoplite_ray.serve.errors import StoredLostError
 
 logger = logging.getLogger("hoplite_ray.serve")
 
-_BYTES_MIN = 256 << 10  # smaller ones cost less on each edge
-_SHARE = 0.5  # of what a query has left, for the store; a first one starts its node
-_START_S = 30.0  # for what the first one needs: a node, its steward and room
-_ROOM_S = 1.0  # for the store to have room, or the value goes over the edges
-_AGAIN_S = 10.0  # after the store could not be had
-_TELLING_S = 0.1  # a get that had less time, of a query that is nearly late, tells nothing of it
+_BYTES_MIN = 256 << 10  # of a value; smaller values cost less on each edge
+_SHARE = 0.5  # of the time that a query has left: for the store. The first value starts its node
+_START_S = 30.0  # for the first value of a process: a node, its steward and room
+_ROOM_S = 1.0  # for room in the store; then the value goes over the edges
+_AGAIN_S = 10.0  # without the store after it was not there, or did not answer
+_TELLING_S = 0.1  # a get that had less time than this says nothing about the store
 
 _no_store_until_s = 0.0
 _no_get_until_s = 0.0
-_has_put = False  # this process, so that its store is there
-_is_told = False  # True if the log has why there is no store
+_has_put = False  # True if this process has put a value, so its store is there
+_is_told = False  # True if the log says why there is no store
 _attaching: asyncio.Task[Store] | None = None
-_overdue: set[asyncio.Task[Any]] = set()  # what is being put, and nobody waits for any more
-
-
-class StoredLostError(Exception):
-    """A value that was sent by id can't be had here."""
+_overdue: set[asyncio.Task[Any]] = set()  # puts that go on, and that no query waits for
 
 
 class Stored:
-    """A value in the store: its id travels. Who made it keeps the object, and has the value."""
+    """A value in the store, of which the id travels. Its maker keeps the object and the value."""
 
     __slots__ = ("_kept", "object_id", "value")
 
@@ -58,20 +59,20 @@ class Stored:
         return Stored, (self.object_id,)
 
 
-async def shared(value: Any, receivers: int, what: str, left_s: float) -> Any:
-    """Return what to send to so many receivers: a Stored if it is worth that, or the value.
+async def share(value: Any, receivers: int, what: str, left_s: float) -> Any:
+    """Return what to send to so many receivers: a Stored where that saves bytes, or the value.
 
-    what:    it is, for errors.
-    left_s:  until its query's deadline; where the store takes too much of that it is the value.
+    what:    names the value in errors.
+    left_s:  the time until its query's deadline. The store may take a share of it.
 
-    Raises:  TypeError for what pickle can't take.
+    Raises:  TypeError for a value that pickle can't take.
     """
     if receivers < 2 or _overdue or time.monotonic() < _no_store_until_s:
         return value
     try:
-        message = Message.packed(0, 0, value, gpu_arrays.ANY if gpu_arrays.in_use() else None)
-    except BaseException as error:  # as Edge does
-        raise unsendable(what, error) from error
+        message = Message.pack(0, 0, value, gpu_arrays.ANY if gpu_arrays.in_use() else None)
+    except BaseException as error:  # like Edge: a SystemExit of the value would end this loop
+        raise unsendable_error(what, error) from error
     if message.size_bytes < _BYTES_MIN or message.arrays or message.handles:
         return value
     putting = asyncio.create_task(asyncio.to_thread(_put, value, message))
@@ -87,13 +88,13 @@ async def shared(value: Any, receivers: int, what: str, left_s: float) -> Any:
 def _forget(putting: asyncio.Task[Any]) -> None:
     _overdue.discard(putting)
     if not putting.cancelled() and (error := putting.exception()) is not None:
-        logger.debug("what nobody waited for could not be put: %s", error)
+        logger.debug("a value that no query waited for could not be put: %s", error)
 
 
 def _attaching_here() -> asyncio.Task[Store]:
-    """Return what has the store; one thread waits for it, however many queries do.
+    """Return the task that gets the store. All queries wait for the same one, and its thread.
 
-    A node that has died is started again meanwhile, which may take minutes.
+    The task starts a node that has died again, which may take minutes.
     """
     global _attaching
     loop = asyncio.get_running_loop()
@@ -108,13 +109,13 @@ def _hear_refusal(attaching: asyncio.Task[Store]) -> None:
         logger.debug("there is no store here: %s", error)
 
 
-async def taken(value: Any, timeout_s: float) -> Any:
-    """Return the value that was sent, from the store if it is there.
+async def fetch(value: Any, timeout_s: float) -> Any:
+    """Return a value that was sent; a Stored is read from the store.
 
-    The store may take a share of the time; the sender needs the rest. A node that does not answer
-    takes it from one query, and from those beside it: later ones are refused at once for a while.
+    The store may take a share of the time, because the sender needs the rest. After a node did not
+    answer in that time, later values are refused at once for _AGAIN_S.
 
-    Raises:  StoredLostError; the sender has it and sends it anew.
+    Raises:  StoredLostError if the value can't be read; the sender then sends the value itself.
     """
     if not isinstance(value, Stored):
         return value
@@ -130,9 +131,9 @@ async def taken(value: Any, timeout_s: float) -> Any:
         why = str(error) or "there is no store here yet"
         _refuse_gets(share_s, why)
         raise StoredLostError(why) from None
-    except Exception as error:  # whatever refuses, the sender has the value
+    except Exception as error:  # of any class: the sender has the value
         raise StoredLostError(str(error)) from None
-    return unframed(frame)[0].value()
+    return unpack_frame(frame)[0].value()
 
 
 def _refuse_gets(waited_s: float, why: str) -> None:
@@ -154,9 +155,9 @@ def _put(value: Any, message: Message) -> Any:
         return np.asarray(made[0])
 
     try:
-        framed([message], empty)
+        pack_frame([message], empty)
         kept = hoplite_ray.array(made[0], timeout_s=limit_s)  # which seals it
-    except Exception as error:  # as of a full disk, or options that the cluster does not have
+    except Exception as error:  # for example a full disk, or options of another job
         _no_store_until_s = time.monotonic() + _AGAIN_S
         level = logging.DEBUG if _is_told else logging.WARNING
         logger.log(level, "large values go over the edges, each one several times: %s", error)

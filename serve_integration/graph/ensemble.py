@@ -1,4 +1,4 @@
-"""Several models that vote on each query, as one Serve application that a death costs a vote.
+"""Several models that vote on each query, as one Serve application. A death costs one vote.
 
 Source: Hoplite 5.4, 5.5 and Figure 12.
 """
@@ -10,56 +10,73 @@ import contextlib
 import dataclasses
 import logging
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from ray import serve
+from ray.serve import Application
 
-from hoplite_ray.serve import handoff, metrics
-from hoplite_ray.serve.outlet import close_all, first, outlets_of
-from hoplite_ray.serve.pipeline import (
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.errors import QuorumError
+from hoplite_ray.serve.graph.http import answered_by_json, is_json
+from hoplite_ray.serve.graph.ingress import (
     INGRESS,
     INGRESS_REPLICAS,
     QUERY,
-    answered_by_json,
+    EdgesName,
     check_ingress,
-    deadline_of,
+    in_seconds,
     ingress_options,
-    is_json,
+    merged,
 )
-from hoplite_ray.serve.query import Query
-from hoplite_ray.serve.stage import Stage, deployment
-from hoplite_ray.serve.votes import Answer, Combine, Poll, QuorumError, Verdict
+from hoplite_ray.serve.graph.votes import Answer, Combine, CombineName, Poll, Verdict
+from hoplite_ray.serve.routing import handoff
+from hoplite_ray.serve.routing.joint import first
+from hoplite_ray.serve.routing.outlet import close_all, outlets_of
+from hoplite_ray.serve.routing.query import Query
+from hoplite_ray.serve.stages.declare import Stage, StageLike
+from hoplite_ray.serve.stages.deploy import deployment
 
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
-_ALL_S = 30.0  # and a query's deadline, for all members to be there; then for a quorum
+_ALL_S = 30.0  # with a query's deadline, for all members to start; then a quorum is enough
 
 
 def ensemble(
-    *models: Stage,
-    combine: str | Combine = "majority",
+    *models: StageLike | Mapping[str, StageLike],
+    combine: CombineName | Combine = "majority",
     quorum: int = 1,
-    deadline_ms: float = 10_000,
-    edges: str = "worlds",
+    deadline_s: float = 10.0,
+    deadline_ms: float | None = None,
+    edges: EdgesName = "worlds",
     replicas: int = INGRESS_REPLICAS,
-    **named: Stage,
-) -> Any:
-    """Return a Serve application in which all models answer each query: its members.
+    **named: StageLike,
+) -> Application:
+    """Return a Serve application whose members, the models, all answer each query.
 
-    `models` are called model0, model1 and so on, `named` by their keywords.
-    `await handle.remote(x)` is an Answer: value, voted, missing, late. It comes when all living
-    members have voted, when nothing can change a majority, or at the deadline.
+    `models` are called model0, model1 and so on, `named` by their keywords. A mapping may use any
+    name: `ensemble({"edges": A, "replicas": B})`.
+    `await handle.remote(x)` is an Answer. It comes when all living members have voted, when no vote
+    can change a majority any more, or at the deadline.
 
-    combine:  "majority", "mean", or a function of the list of votes.
-    quorum:   so many votes make an answer; with fewer QuorumError, which has those that came.
-    edges:    "worlds"; "serve" runs the same over plain handles, for comparison.
+    combine:      "majority", "mean", or a function of the list of votes.
+    quorum:       of votes for an answer. With fewer, QuorumError has the votes that came.
+    deadline_s:   of each query, from when it reaches the ingress.
+    deadline_ms:  the same in milliseconds. Deprecated.
+    edges:        "worlds"; "serve" runs the same over plain handles, for comparison.
+    replicas:     of the ingress.
 
-    Raises:  ValueError for arguments that can't be.
+    Raises:  ValueError for a value that an argument can't have; TypeError for a name that is no
+             text.
     """
-    check_ingress(edges, deadline_ms, replicas)
-    stages = {f"model{number}": each for number, each in enumerate(models)}
+    check_ingress(edges, replicas)
+    deadline_s = in_seconds(deadline_s, deadline_ms)
+    unnamed = [each for each in models if not isinstance(each, Mapping)]
+    for each in models:
+        if isinstance(each, Mapping):
+            named = merged(each, named)
+    stages: dict[str, Any] = {f"model{number}": each for number, each in enumerate(unnamed)}
     if twice := stages.keys() & named.keys():
-        raise ValueError(f"{min(twice)} is what one without a keyword is called; use another one")
+        raise ValueError(f"{min(twice)} is what one without a name is called; use another one")
     stages |= named
     if not stages:
         raise ValueError("an ensemble has at least one model: ensemble(Model, Other, ...)")
@@ -70,15 +87,15 @@ def ensemble(
             raise ValueError("models are arguments of their own: ensemble(*models)")
         if not isinstance(each, Stage) or each.inputs:
             raise ValueError(f"{name}={each!r} is no stage that gets the query itself; use @stage")
-    Poll(list(stages), quorum=quorum, combine=combine)  # a mistake is told here
+    Poll(list(stages), quorum=quorum, combine=combine)  # raises for a mistake now
     members = {name: deployment(each, name, {}) for name, each in stages.items()}
-    options = ingress_options(replicas, deadline_ms / 1000)
+    options = ingress_options(replicas, deadline_s)
     bound = serve.deployment(**options)(EnsembleIngress)
-    return bound.bind(members, quorum, combine, deadline_ms / 1000, edges)
+    return bound.bind(members, quorum, combine, deadline_s, edges)
 
 
 class EnsembleIngress:
-    """Where queries come in and votes are counted. Serve makes it."""
+    """The ingress of an ensemble, which counts votes. Serve makes it."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self,
@@ -97,11 +114,11 @@ class EnsembleIngress:
             await self._members_come(deadline_s + _ALL_S)
 
     async def _members_come(self, limit_s: float) -> None:
-        """Wait until there are all members, so that nobody is missing before the first query.
+        """Wait until all members have a replica, so that none is missing from the first answers.
 
-        After `limit_s` a quorum will do, as when this one is started again and a member can't be;
-        for that it waits as long as Serve takes: models may be slow to load, and an ingress that
-        gives up would make Serve give up the application.
+        After `limit_s` a quorum is enough, for example when the ingress is started again and a
+        member can't be. It waits for the quorum as long as Serve takes. Models may load slowly, and
+        if the ingress gave up, Serve would give up the application.
         """
         ready = asyncio.gather(*(outlet.ready() for outlet in self._outlets.values()))
         with contextlib.suppress(TimeoutError):
@@ -126,11 +143,20 @@ class EnsembleIngress:
         return dataclasses.asdict(await self.ask(query))
 
     async def ask(
-        self, value: Any, query_id: str | None = None, deadline_ms: float | None = None
+        self,
+        value: Any,
+        query_id: str | None = None,
+        *,
+        deadline_s: float | None = None,
+        deadline_ms: float | None = None,
     ) -> Answer:
-        """Have all members vote on one query; arguments as `Ingress.ask`'s."""
+        """Have all members vote on one query. The arguments are those of `Ingress.ask`.
+
+        Raises:  QuorumError with fewer votes than a quorum; ValueError for what is no deadline.
+        """
         loop = asyncio.get_running_loop()
-        limit_s = deadline_of(deadline_ms, self._deadline_s)
+        asked_s = self._deadline_s if deadline_s is None else deadline_s
+        limit_s = min(in_seconds(asked_s, deadline_ms), self._deadline_s)
         began_s = loop.time()
         poll = Poll(list(self._handles), quorum=self._quorum, combine=self._combine)
         try:
@@ -148,7 +174,7 @@ class EnsembleIngress:
     async def _polled(self, poll: Poll, query_id: str, value: Any, limit_s: float) -> Answer:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
-        sent = await handoff.shared(value, len(self._outlets), QUERY, limit_s)
+        sent = await handoff.share(value, len(self._outlets), QUERY, limit_s)
         left_s = max(deadline_s - loop.time(), 0.001)
         voting = {
             asyncio.ensure_future(self._vote(name, query_id, sent, left_s)): name
@@ -182,7 +208,7 @@ class EnsembleIngress:
         query = Query(query_id, 1, "", value, left_s, {})
         outlet = self._outlets[name]
 
-        def waits() -> bool:  # in an update Serve may take all members' only replicas at once
+        def waits() -> bool:  # an update may take all members' only replicas at once
             return outlet.is_replaced and not self._has_quorum()
 
         return await outlet.call(query, waits=waits)
@@ -191,6 +217,6 @@ class EnsembleIngress:
         return sum(bool(outlet.replicas) for outlet in self._outlets.values()) >= self._quorum
 
     def __del__(self) -> Coroutine[Any, Any, None] | None:
-        """Return what Serve awaits; None if there is nothing to close, or it is closed."""
+        """Return what Serve awaits; None if there is nothing to close."""
         outlets, self._outlets = getattr(self, "_outlets", {}), {}
         return close_all(outlets) if outlets else None

@@ -1,12 +1,15 @@
 """The edges from this replica to all replicas of one stage, and the calls over them.
 
-A call goes to the replica with the fewest of our calls open. A call that its caller gave up counts
-as open until that replica answers another one: a replica that hangs would look idle. If its edge
-breaks the call goes to another one, so a death costs its callers a repetition and no answer; user
-code runs at least once.
-A query over which several replicas have died is given up: it would kill the others, too. Before the
-last of them it is to run alone, and that death counts only if it had begun, or was being unpickled:
-so others that were in its batches are not given up with it.
+A call goes to the replica with the fewest open calls of this process. A call that its caller gave
+up counts as open until that replica answers another one, because a replica that hangs would look
+idle.
+
+When an edge breaks, its calls go to another replica. So a death costs its callers a repetition and
+no answer, and user code runs at least once.
+
+A query over which several replicas have died is given up, because it would kill the others as well.
+Before the last of them it runs alone, and that death counts only if its work had begun, or it was
+being unpickled. So queries that were in its batches are not given up with it.
 """
 
 from __future__ import annotations
@@ -18,73 +21,65 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hoplite_ray import WorldError
-from hoplite_ray.serve import discovery, metrics
-from hoplite_ray.serve.edges import Begun, Edge, EdgeBrokenError, open_edge
-from hoplite_ray.serve.failures import said
-from hoplite_ray.serve.handoff import StoredLostError
-from hoplite_ray.serve.query import Merged, Query
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.edge.door import open_edge
+from hoplite_ray.serve.edge.edge import Begun, Edge
+from hoplite_ray.serve.edge.failures import describe_error
+from hoplite_ray.serve.errors import (
+    EdgeBrokenError,
+    JoinLostError,
+    NoReplicaError,
+    PoisonousQueryError,
+    StoredLostError,
+)
+from hoplite_ray.serve.routing import discovery
+from hoplite_ray.serve.routing.choice import Known, Look, least_loaded, look
+from hoplite_ray.serve.routing.joint import first
+from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.seams import begin_routing
 from hoplite_ray.worlds.handshake.errors import RefusedError
 
 logger = logging.getLogger("hoplite_ray.serve")
 _serve_logger = logging.getLogger("ray.serve")  # which goes into the replica's log
 
-DEATHS_MAX = 3  # of replicas that held one query, one after the other
-_AGAIN_S = 0.1  # before a door is knocked at again: Serve takes longer to say that it is gone
-_UNEXPECTED_S = 1.0  # before an edge is opened again after an error that is none of the network
-_TELL_S = 5.0  # Ray's agent forgets what it is not told again
-_ANSWER_S = 5.0  # between the answers to inputs that have met; more with each attempt
-_REACH_S = 5.0  # for an edge to a replica that Serve knows and that has not ended
-_MEET_S = 1.0  # for Serve to tell of a replica that others know already
-
-
-class NoReplicaError(Exception):
-    """A stage has no replica that could answer now."""
-
-
-class JoinLostError(Exception):
-    """A query's inputs can't meet at the replicas that were chosen: the ingress asks again."""
-
-    def __init__(self, why: str, deaths: int) -> None:
-        super().__init__(why, deaths)
-        self.deaths = deaths  # of replicas that held this query, in all attempts
-
-
-class PoisonousQueryError(Exception):
-    """Replicas have died one after the other while they held this query."""
+DEATHS_MAX = 3  # of replicas that held one query; then the query is given up
+_AGAIN_S = 0.1  # before an edge is tried again; Serve takes longer to say that a replica is gone
+_UNEXPECTED_S = 1.0  # before an edge is tried again after an error that is not the network's
+_WHY = {Look.GONE: "had gone before this one came", Look.UNREACHABLE: "can't be reached"}
+_TELL_S = 5.0  # between two values of a gauge, since Ray's agent forgets older ones
 
 
 async def outlets_of(handles: Mapping[str, Any], edges: str, what: str) -> dict[str, Outlet]:
-    """Return an ingress's outlets by stage; none where Serve's own handles carry its queries."""
+    """Return an ingress's outlets by stage; none if Serve's own handles carry its queries."""
     if edges != "worlds":
         return {}
     return {name: Outlet(handle, what) for name, handle in handles.items()}
 
 
 class Outlet:
-    """What one replica needs of one downstream stage. Of one event loop; opened in it."""
+    """The edges from one replica to one downstream stage. Made in the event loop that uses it."""
 
     def __init__(self, handle: Any, what: str) -> None:
-        """Begin to open edges; `what` is what goes by them, for errors."""
+        """Begin to open edges; `what` names the requests in errors."""
         self._what = what
         self.stage = handle.deployment_name
         self._deployment = (handle.app_name, handle.deployment_name)
         self._caller = uuid.uuid4().hex[:12]
         self._handle = handle
-        self._kept: dict[str, asyncio.Event] = {}  # set when Serve says that a replica goes
-        self._known: set[str] = set()  # all that Serve has ever told of
+        self._kept: dict[str, asyncio.Event] = {}  # set when Serve takes that replica away
+        self._known: set[str] = set()  # all replicas that Serve has ever listed
         self._keeping: set[asyncio.Task[None]] = set()
         self._edges: dict[str, Edge] = {}
         self._given_up: Counter[Edge] = (
             Counter()
         )  # calls that were cancelled, since its last answer
-        self._leaving: dict[str, Edge] = {}  # still used for queries whose other inputs are there
-        self._dead: set[str] = set()  # at whose doors nobody listens
-        self.is_replaced = False  # who answered last was taken away by Serve, as in an update
+        self._leaving: dict[str, Edge] = {}  # for queries whose other inputs are there
+        self._dead: set[str] = set()  # replicas whose doors refuse connections
+        self.is_replaced = False  # True if Serve has taken the last replica away, as in an update
         self._changed = asyncio.Event()
         self._telling = asyncio.create_task(self._tell_metrics())
         begin_routing(handle)
@@ -108,13 +103,13 @@ class Outlet:
         preferred: Sequence[str] = (),
         waits: Callable[[], bool] = lambda: True,
     ) -> Any:
-        """Have a replica of the stage answer `query`, which is this call's own.
+        """Have a replica of the stage answer `query`, which no other call may use.
 
-        preferred:  the ids of those that may, best first; of a join.
-        waits:      whether to, when there is no replica.
+        preferred:  for a join: the ids of the replicas that may answer, best first.
+        waits:      returns True if the call is to wait while the stage has no replica.
 
         Raises:  what the stage raised; PoisonousQueryError; NoReplicaError if it does not wait;
-                 JoinLostError when all of `preferred` are dead, or one is out of reach.
+                 JoinLostError when all of `preferred` are dead, or one can't be reached.
         """
         deaths = query.deaths
         deadline_s = _now() + query.left_s
@@ -144,7 +139,7 @@ class Outlet:
                     ) from error
 
     async def _answer_of(self, edge: Edge, query: Query, *, alone: bool) -> Any:
-        """Call over an edge, and note whether its replica answers: an error is an answer too."""
+        """Call over an edge, and note whether its replica answers; an error is an answer."""
         try:
             answer = await edge.call(query.told, alone=alone)
         except asyncio.CancelledError:
@@ -167,42 +162,38 @@ class Outlet:
         await asyncio.gather(*self._keeping, return_exceptions=True)
 
     def _chosen(self) -> Edge | None:
-        """Return the edge with the fewest calls open or given up; None: there is no replica."""
+        """Return the edge with the fewest calls open or given up; None if there is no edge."""
         if len(self._edges) == 1:
             return next(iter(self._edges.values()))
 
-        def load(edge: Edge) -> tuple[int, float]:
-            return edge.calls_open + self._given_up[edge], random.random()
-
-        return min(self._edges.values(), key=load, default=None)
+        loads = {each: each.calls_open + self._given_up[each] for each in self._edges.values()}
+        return least_loaded(loads, random.random)
 
     async def _pinned(self, preferred: Sequence[str], deaths: int) -> Edge:
         """Return the edge to the first of these that is not dead: all senders of a query agree.
-
-        A sender that came after Serve had taken a replica away can't tell whether that one is dead
-        or drains, and has another input of this query.
 
         Raises:  JoinLostError when all are, or when that one can't be reached.
         """
         for replica in preferred:
             began_s = _now()
-            while replica not in self._dead:
-                edge = self._edges.get(replica) or self._leaving.get(replica)
-                if edge is not None:
-                    return edge
-                waited_s = _now() - began_s
-                if replica not in self._kept and waited_s > _MEET_S:
-                    if replica in self._known:
-                        break  # Serve has taken it away, and its edge has ended
-                    why = f"replica {replica} of stage {self.stage} had gone before this one came"
-                    raise JoinLostError(why, deaths)
-                if waited_s > _REACH_S:
-                    why = f"replica {replica} of stage {self.stage} can't be reached"
+            while (choice := look(self._known_of(replica), _now() - began_s)) is not Look.NEXT:
+                if choice is Look.TAKE:
+                    return self._edges.get(replica) or self._leaving[replica]
+                if choice in _WHY:
+                    why = f"replica {replica} of stage {self.stage} {_WHY[choice]}"
                     raise JoinLostError(why, deaths)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), _AGAIN_S)
         why = f"all replicas of stage {self.stage} that could join it are dead"
         raise JoinLostError(why, deaths)
+
+    def _known_of(self, replica: str) -> Known:
+        return Known(
+            is_dead=replica in self._dead,
+            has_edge=replica in self._edges or replica in self._leaving,
+            is_listed=replica in self._kept,
+            was_listed=replica in self._known,
+        )
 
     def _forget(self, edge: Edge) -> None:
         for edges in (self._edges, self._leaving):
@@ -210,7 +201,7 @@ class Outlet:
                 if known is edge:
                     del edges[replica]
         del self._given_up[edge]
-        if edge.has_left and not self._edges:  # Serve's word of it may come later
+        if edge.has_left and not self._edges:  # Serve may say so later
             self.is_replaced = True
 
     def _told(self, doors: discovery.Doors) -> None:
@@ -236,7 +227,7 @@ class Outlet:
             await asyncio.sleep(_TELL_S)
 
     async def _keep(self, replica: str, door: dict[str, Any], gone: asyncio.Event) -> None:
-        """Have an edge to a replica as long as Serve says that it runs."""
+        """Keep an edge to a replica open while Serve lists that replica."""
         is_told = False
         while not gone.is_set():
             try:
@@ -247,11 +238,11 @@ class Outlet:
                     self._warn(replica, error, is_told=is_told)
                     is_told = True
                 logger.debug("no edge to %s: %s", replica, error)
-                if isinstance(error, ConnectionRefusedError):  # nobody listens: it is dead
+                if isinstance(error, ConnectionRefusedError):  # no process listens: it is dead
                     self._dead.add(replica)
                     self._tell_change()
                 await asyncio.sleep(_AGAIN_S)
-            except Exception as error:  # as of no file descriptors: they may come back
+            except Exception as error:  # for example no file descriptors, which may come back
                 self._warn(replica, error, is_told=is_told)
                 is_told = True
                 await asyncio.sleep(_UNEXPECTED_S)
@@ -259,7 +250,7 @@ class Outlet:
     def _warn(self, replica: str, error: Exception, *, is_told: bool) -> None:
         level = logging.DEBUG if is_told else logging.WARNING
         where = f"replica {replica} of stage {self.stage}"
-        _serve_logger.log(level, "there is no edge to %s now: %s", where, said(error))
+        _serve_logger.log(level, "there is no edge to %s now: %s", where, describe_error(error))
 
     async def _keep_one(self, replica: str, door: dict[str, Any], gone: asyncio.Event) -> None:
         """Open an edge to a replica; return when it has ended."""
@@ -295,45 +286,5 @@ async def close_all(outlets: Mapping[str, Outlet]) -> None:
     await asyncio.gather(*(outlet.close() for outlet in outlets.values()))
 
 
-async def joint_answer(calls: Sequence[Coroutine[Any, Any, Any]], attempt: int) -> Any:
-    """Call several stages with one query; return what is not Merged, or Merged if all are.
-
-    Raises:  what any of them raises before; JoinLostError when inputs have met, of which one has no
-             answer: who had it died, and the others will not come to a join again.
-    """
-    if len(calls) == 1:
-        return await calls[0]
-    asking = [asyncio.ensure_future(call) for call in calls]
-    try:
-        waiting = set(asking)
-        answers: list[Any] = []
-        while waiting:
-            has_met = bool(answers)
-            limit_s = _ANSWER_S * attempt if has_met else None
-            done, waiting = await asyncio.wait(
-                waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if not done:
-                raise JoinLostError("its inputs have met, and the answer was lost", 0)
-            for each in done:  # nobody else has another answer, whatever becomes of them
-                if each.exception() is None and not isinstance(each.result(), Merged):
-                    return each.result()
-            answers += [each.result() for each in done]
-        return Merged()
-    finally:
-        for each in asking:
-            each.cancel()
-
-
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-async def first(*events: Coroutine[Any, Any, Any]) -> None:
-    """Return when one of these has."""
-    tasks = [asyncio.ensure_future(event) for event in events]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

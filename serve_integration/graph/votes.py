@@ -1,16 +1,16 @@
-"""When an ensemble may answer, and what: the votes on one query, counted as they come.
+"""The votes of an ensemble on one query: when they make an answer, and which.
 
-Pure: a `Poll` is told who has voted, who is lost and that the deadline has come. It is decided
-as soon as one of these holds, and at least `quorum` members have voted:
+Pure: a `Poll` is told of votes, of lost members and of the deadline. It is decided when at least
+`quorum` members have voted and one of these holds:
 
-    all living members have voted    a death shrinks them at once, so it costs no waiting
+    all living members have voted      a member that dies counts no more, so it costs no waiting
     the deadline has come
-    nothing can change the answer    of a majority: the outstanding votes are too few
+    no vote can change the answer      for a majority: too few votes are outstanding
 
-With fewer than `quorum` living members it fails at once; at the deadline, too.
+It fails when fewer than `quorum` members live, or have voted at the deadline.
 
-Votes are combined if they are of one form: arrays of one shape, or single ones of one type. Of
-several forms the one with most votes counts, and a member of another one is missing.
+Votes are combined if they have one form: arrays of one shape, or single values of one type. If
+there are several forms, the commonest counts, and members of other forms are missing.
 
 Source: Hoplite 5.5 (serving an ensemble through failures); Clipper (late votes are not waited for).
 """
@@ -22,15 +22,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 Combine = Callable[[Sequence[Any]], Any]
+CombineName = Literal["majority", "mean"]
 
 
 class Verdict(Enum):
-    """Where a poll is."""
+    """The state of a poll."""
 
     OPEN = "open"
     DECIDED = "decided"
@@ -39,13 +40,13 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an ensemble has answered, and by whom: names of members, in the ensemble's order.
+    """The answer of an ensemble. Members are named in the ensemble's order.
 
-    value:    the votes, combined.
-    voted:    whose votes are in it.
-    missing:  who is dead, or has failed on this query.
-    late:     who lives and had not voted when it was decided.
-    why:      what was wrong with those that are missing, by member.
+    value:    the combined votes.
+    voted:    members whose votes are in the value.
+    missing:  members that are dead, or have failed on this query.
+    late:     members that live and had not voted when the answer was decided.
+    why:      by missing member, what was wrong.
     """
 
     value: Any
@@ -55,22 +56,11 @@ class Answer:
     why: Mapping[str, str]
 
 
-class QuorumError(Exception):
-    """Too few members have voted. `partial` has the votes that came, by member."""
-
-    def __init__(self, why: str, partial: dict[str, Any]) -> None:
-        super().__init__(why, partial)
-        self.partial = partial
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
 class Poll:
     """The votes of an ensemble's members on one query.
 
-    members:  their names.
-    quorum:   so many votes make an answer.
+    members:  the members' names.
+    quorum:   of votes for an answer.
     combine:  "majority", "mean", or a function of the votes, in the order of the members.
     """
 
@@ -90,9 +80,9 @@ class Poll:
         self._quorum = quorum
         self._combine = COMBINATIONS[combine] if isinstance(combine, str) else combine
         self._votes: dict[str, Any] = {}
-        self._forms: dict[str, Any] = {}  # of the votes that can be combined, by member
-        self._lost: dict[str, str] = {}  # and why
-        self._unusable: dict[str, str] = {}  # votes, and why they can't be combined
+        self._forms: dict[str, Any] = {}  # by member, of votes that can be combined
+        self._lost: dict[str, str] = {}  # by member, why it is lost
+        self._unusable: dict[str, str] = {}  # by member, why its vote can't be combined
         self._is_due = False
 
     @property
@@ -109,22 +99,22 @@ class Poll:
 
     @property
     def is_due(self) -> bool:
-        """Whether the deadline has come."""
+        """True if the deadline has come."""
         return self._is_due
 
     def vote(self, member: str, value: Any) -> None:
-        """Count a member's vote; its first one holds, also when it was taken for lost."""
+        """Count a member's vote. Its first vote counts, also after `lose`."""
         self._lost.pop(member, None)
         if member in self._votes:
             return
         self._votes[member] = value
         try:
             self._forms[member] = self._form(value)
-        except Exception as error:  # whatever its class does
+        except Exception as error:  # of any class: the vote is the user's object
             self._unusable[member] = f"its vote can't be combined ({type(error).__name__}: {error})"
 
     def lose(self, member: str, why: str) -> None:
-        """Take in that a member will not vote; a vote that it has given stays."""
+        """Take in that a member will not vote. A vote that it has given stays."""
         if member not in self._votes:
             self._lost.setdefault(member, why)
 
@@ -145,7 +135,7 @@ class Poll:
         )
 
     def failure(self) -> str:
-        """Say why there is no answer. REQUIRES: FAILED."""
+        """Return why there is no answer. REQUIRES: FAILED."""
         told = [
             f"{len(self._votes)} of {len(self._members)} members have voted, "
             f"the quorum is {self._quorum}"
@@ -168,7 +158,7 @@ class Poll:
         return None if form is None else form(_plain(vote))
 
     def _agreeing(self) -> tuple[list[str], int]:
-        """Return the members that voted in the form of most votes, and the next form's number."""
+        """Return the members whose votes have the commonest form, and the next form's count."""
         forms: dict[Any, list[str]] = {}
         for member in self._members:
             if member in self._forms:
@@ -196,13 +186,13 @@ class Poll:
 
 
 def majority(votes: Sequence[Any]) -> Any:
-    """Return what most votes say; of arrays element by element, of equals the smallest.
+    """Return the commonest vote, for arrays element by element; the smallest among equals.
 
-    Shapes:  arrays, tensors and lists are of one shape, as is the result, an array; anything else
-             is one vote.
+    Shapes:  arrays, tensors and lists have one shape, which is the shape of the resulting array.
+             Any other vote counts as a whole.
     """
     labels, counts = _counted(votes)
-    chosen = counts.argmax(axis=0)  # the first of equals, which is the smallest label
+    chosen = counts.argmax(axis=0)  # the first among equals, which is the smallest
     return np.asarray(labels)[chosen] if _has_elements(_plain(votes[0])) else labels[int(chosen[0])]
 
 
@@ -216,9 +206,9 @@ COMBINATIONS: dict[str, Combine] = {"majority": majority, "mean": mean}
 
 
 def _majority_form(vote: Any) -> Any:
-    """Return the form of a vote; votes of one form can be counted together.
+    """Return the form of a vote. Votes of one form can be counted together.
 
-    Raises:  TypeError for what can't be compared; ValueError for lists of several lengths.
+    Raises:  TypeError for a vote that can't be compared; ValueError for lists of several lengths.
     """
     if _has_elements(vote):
         return _array_form(np.asarray(vote))
@@ -249,7 +239,7 @@ def _named(form: Any) -> str:
 
 
 def _counted(votes: Sequence[Any]) -> tuple[list[Any], np.ndarray[Any, Any]]:
-    """What was voted for, in order, and how often: a row for each, a column for each element."""
+    """Return the values of votes, in order, and their counts: rows are values, columns elements."""
     votes = [_plain(vote) for vote in votes]
     if _has_elements(votes[0]):
         arrays = _stacked(votes)
@@ -263,13 +253,16 @@ def _counted(votes: Sequence[Any]) -> tuple[list[Any], np.ndarray[Any, Any]]:
         raise TypeError(f"votes can't be counted ({error}); combine them by a function") from None
     try:
         labels = sorted(told)
-    except TypeError:  # none is the smallest
+    except TypeError:  # they have no order
         labels = sorted(told, key=repr)
     return labels, np.array([[told[label]] for label in labels])
 
 
 def _plain(vote: Any) -> Any:
-    """A tensor as an array, one of no axes as a number: it is equal to nothing but itself else."""
+    """Return a tensor as an array, or as a number if it has no axes; other votes as they are.
+
+    Tensors without axes compare by identity, so two of them would be two values.
+    """
     if isinstance(vote, list | np.generic) or not hasattr(vote, "__array__"):
         return vote
     array = np.asarray(vote)

@@ -5,9 +5,9 @@
     for each part u64 length: of the pickle, then of its buffers
     all parts, each at a multiple of 64
 
-Arrays come out as views of what was received, which may be read-only. Those on GPUs follow a frame
-by themselves (gpu_arrays.py); a bit of their message's kind says that its last part describes them.
-Handles of Ray go beside it (handles.py); a bit says that the part before that one has their lender.
+Arrays come out as views of the received frame, which may be read-only. Arrays on GPUs follow the
+frame (gpu_arrays.py); a bit of their message's kind says that its last part describes them. Handles
+of Ray travel beside the frame (handles.py); another bit says that the part before has their lender.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 from ray import cloudpickle
 
-from hoplite_ray.serve import gpu_arrays, handles
+from hoplite_ray.serve.edge import gpu_arrays, handles
 
-_ALIGNED = 64  # of each part: what vector instructions and caches want
+_ALIGNED = 64  # bytes, of each part: a cache line, and the widest vector load
 _WORD = 8
 _HEAD = 3  # words of each message
-_SMALL = 16 << 10  # below it numpy takes longer to begin a copy than to make it
+_SMALL = 16 << 10  # bytes; numpy takes longer to begin a smaller copy than to make it
 
 _ON_GPU, _LENT = 1 << 31, 1 << 30
 
@@ -43,11 +43,11 @@ _Add = Callable[[Any], Any]
 class Message:
     """A message: its kind and number, and its value as it travels.
 
-    arrays:       on GPUs, which go or came beside the parts.
-    description:  of those.
-    size_bytes:   of its parts in a frame, of one that was packed here.
-    handles:      of Ray's objects in it, which go or came beside the frame.
-    lent:         by whom, as it travels.
+    arrays:       those on GPUs, which travel beside the parts.
+    description:  of these arrays, as it travels.
+    size_bytes:   of its parts in a frame; 0 for a message that came.
+    handles:      of Ray's objects in the value, which travel beside the frame.
+    lent:         the handles' lender, as it travels.
     """
 
     kind: int
@@ -60,21 +60,21 @@ class Message:
     lent: Part | None = None
 
     @classmethod
-    def packed(cls, kind: int, number: int, value: Any, device: int | None = None) -> Message:
+    def pack(cls, kind: int, number: int, value: Any, device: int | None = None) -> Message:
         """Pickle a value. Cost: no copy of the arrays in it.
 
-        device:  the GPU whose arrays are left out; None: all arrays are on the host.
+        device:  the GPU whose arrays travel beside the parts; None: no GPU's.
         """
         body, buffers, arrays, kept = _pickled(value, device)
         parts: list[Part] = [body, *(buffer.raw() for buffer in buffers)]
-        description = gpu_arrays.described(arrays) if arrays else None
+        description = gpu_arrays.describe(arrays) if arrays else None
         size_bytes = sum(map(_rounded, map(len, parts)))
         if description is not None:
             size_bytes += _rounded(len(description))
         return cls(kind, number, parts, arrays, description, size_bytes, kept)
 
     def value(self) -> Any:
-        """Return the value. Raises whatever its class does."""
+        """Return the value. Raises what its class raises when it is unpickled."""
         return _unpacked(self.parts, self.arrays, self.handles)
 
     def lend(self, lent: bytes) -> None:
@@ -84,20 +84,20 @@ class Message:
 
     @property
     def gpu_bytes(self) -> int:
-        """Of its arrays on GPUs."""
+        """The size of its arrays on GPUs."""
         return sum(int(array.nbytes) for array in self.arrays) if self.arrays else 0
 
     @property
     def total_bytes(self) -> int:
-        """Of all that goes over an edge."""
+        """The size of all that goes over the edge for it."""
         return self.size_bytes + self.gpu_bytes
 
 
 class Packed:
-    """A value as it is when it is packed; it is unpickled as that value.
+    """A value as it was when it was packed. It is unpickled as that value.
 
-    What its maker writes into its arrays later is not in it, except for arrays on GPUs.
-    Cost: one copy of its arrays; pickling it again costs no walk through the value.
+    Later writes into its arrays don't change it, except for arrays on GPUs.
+    Cost: one copy of its arrays. Pickling it again costs no walk through the value.
     """
 
     __slots__ = ("_arrays", "_handles", "_parts")
@@ -119,11 +119,11 @@ def _copied(buffer: memoryview) -> Any:
 def _unpacked(parts: Sequence[Any], arrays: Sequence[Any], kept: Sequence[Any]) -> Any:
     with handles.coming(kept) if kept else contextlib.nullcontext():
         if arrays:
-            return gpu_arrays.unpickled(parts[0], parts[1:], arrays)
+            return gpu_arrays.unpickle(parts[0], parts[1:], arrays)
         return pickle.loads(parts[0], buffers=parts[1:])
 
 
-def framed(messages: Sequence[Message], empty: Callable[[int], Bytes]) -> Bytes:
+def pack_frame(messages: Sequence[Message], empty: Callable[[int], Bytes]) -> Bytes:
     """Write messages into one array, which `empty` makes. Cost: one copy of all bytes."""
     words: list[int] = [len(messages)]
     parts: list[Part] = []
@@ -152,7 +152,7 @@ def framed(messages: Sequence[Message], empty: Callable[[int], Bytes]) -> Bytes:
     return frame
 
 
-def unframed(frame: Bytes) -> list[Message]:
+def unpack_frame(frame: Bytes) -> list[Message]:
     """Return the messages of a frame."""
     view = frame.data
     (count,) = struct.unpack_from("<Q", view)
@@ -189,7 +189,7 @@ class _Table(dict[type, Callable[[Any], Any]]):
 
 
 class _Pickler(pickle.Pickler):
-    """Takes half as long over an array as numpy's own way, whose dtype is an object of its own."""
+    """Pickles by reference. An array takes half the time of numpy's own way, without its dtype."""
 
     def __init__(self, into: io.BytesIO, buffers: _Add, keep: handles.Reducer) -> None:
         self.dispatch_table = _Table({np.ndarray: _reduced, **dict.fromkeys(handles.KINDS, keep)})
@@ -197,7 +197,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _ByValue(cloudpickle.Pickler):
-    """For what the other process can't import: takes twice as long over an array."""
+    """Pickles by value what the other process can't import. An array takes twice the time."""
 
     def __init__(self, into: io.BytesIO, buffers: _Add, keep: handles.Reducer) -> None:
         self.dispatch_table = ChainMap(
@@ -212,7 +212,7 @@ _Pickled = tuple[bytes, list[pickle.PickleBuffer], Sequence[Any], Sequence[Any]]
 
 
 def _pickled(value: Any, device: int | None) -> _Pickled:
-    """Pickle by reference what the other process can import, else by value.
+    """Pickle a value by reference; by value if a class or function of the program is in it.
 
     Returns: the pickle, and what it leaves out: buffers, arrays on that GPU, and handles.
     """

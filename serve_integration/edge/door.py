@@ -1,0 +1,152 @@
+"""Doors: how an edge between two replicas is opened.
+
+A downstream replica listens at its door. An upstream replica connects, shows the door's token and
+says the name of a world; both then join that world, whose rendezvous is the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+import socket
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from hoplite_ray import WorldError
+from hoplite_ray.serve.edge.edge import Edge, Handler
+from hoplite_ray.serve.edge.failures import describe_error
+from hoplite_ray.serve.edge.managers import manager, node_address, secrecy
+from hoplite_ray.serve.errors import OtherVersionError
+from hoplite_ray.worlds.handshake.acceptor import STRANGERS_MAX, Acceptor
+from hoplite_ray.worlds.handshake.errors import RefusedError
+from hoplite_ray.worlds.handshake.frames import field, hear, say
+from hoplite_ray.worlds.handshake.tls import connected
+
+logger = logging.getLogger("hoplite_ray.serve")
+
+# The version of hellos, of frames, of the fields in `Query.told`, and of the modules whose classes
+# travel. It is raised when any of them changes.
+VERSION = 4
+
+_JOIN_S = 10.0  # for a connection to become an edge
+
+
+class Door:
+    """Where upstream replicas connect. Each that shows the token gets an edge."""
+
+    def __init__(self, handler: Handler, what: str) -> None:
+        """Begin closed; `what` names the answers of this end in errors."""
+        self.edges: set[Edge] = set()
+        self._handler = handler
+        self._what = what
+        self._reading = asyncio.Lock()
+        self._token = secrets.token_hex(16)
+
+    async def open(self) -> dict[str, Any]:
+        """Listen; returns what `open_edge` needs, of types that JSON has.
+
+        Raises:  ControlError if edges are to be encrypted and the certificates can't be used.
+        """
+        tls = await asyncio.to_thread(secrecy.context)
+        address = node_address()
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listening = socket.create_server((address, 0), family=family, backlog=STRANGERS_MAX)
+        self._acceptor = Acceptor(listening, self._knocked, lambda: tls)
+        return {
+            "address": address,
+            "port": listening.getsockname()[1],
+            "token": self._token,
+            "version": VERSION,
+        }
+
+    async def close(self) -> None:
+        """Stop listening, and close all edges."""
+        edges = list(self.edges)
+        await self._acceptor.close()
+        await asyncio.gather(*(edge.close() for edge in edges))
+
+    async def _knocked(self, sock: socket.socket) -> Coroutine[Any, Any, None]:
+        hello = await hear(sock)
+        token = str(hello.get("token")).encode(errors="replace")
+        if not hmac.compare_digest(token, self._token.encode()):
+            raise RefusedError("token", "it is no token of this door: the replica has another one")
+        try:
+            check_version(hello, "a caller")
+        except OtherVersionError as error:
+            logger.warning("an edge by the door has failed: %s", describe_error(error))
+            raise RefusedError("version", str(error)) from error
+        await say(sock, welcome=str(hello.get("world")))
+        return self._let_in(sock, str(hello.get("world")))
+
+    async def _let_in(self, sock: socket.socket, name: str) -> None:
+        edge = None
+        try:
+            async with asyncio.timeout(_JOIN_S):
+                way = Doorway(sock, is_upstream=False)
+                world = await manager().join(
+                    name, rank=1, size=2, rendezvous=way, timeout_s=_JOIN_S
+                )
+            edge = Edge(world, self._handler, self._what, self._reading)
+            self.edges.add(edge)
+            sock.close()
+            await edge.ended()
+            await edge.close()
+        except (WorldError, OSError, ValueError, LookupError, TypeError) as error:
+            logger.debug("no edge was made by the door: %s", error)
+        except Exception as error:  # one line: a traceback for each would fill the log
+            logger.warning("an edge by the door has failed: %s", describe_error(error))
+        finally:
+            if edge is not None:
+                self.edges.discard(edge)
+
+
+class Doorway:
+    """The rendezvous of one edge's world: upstream sets values, which a connection carries."""
+
+    def __init__(self, sock: socket.socket, *, is_upstream: bool) -> None:
+        self._sock = sock
+        self._is_upstream = is_upstream
+        self._values: dict[str, bytes] = {}
+
+    async def set(self, key: str, value: bytes) -> None:
+        """Send a value to the other end."""
+        self._values[key] = value
+        await say(self._sock, key=key, value=value.hex())
+
+    async def get(self, key: str) -> bytes | None:
+        """Return the value of a key. Downstream waits until it has come."""
+        while key not in self._values and not self._is_upstream:
+            frame = await hear(self._sock)
+            self._values[field(frame, "key", str)] = bytes.fromhex(field(frame, "value", str))
+        return self._values.get(key)
+
+
+async def open_edge(door: dict[str, Any], name: str, handler: Handler, what: str) -> Edge:
+    """Open an edge to the replica behind a door.
+
+    name:  of the edge's world; the door hears it.
+    what:  names the requests of this end in errors.
+
+    Raises:  RefusedError if the door refuses; OtherVersionError if the peer's edges differ;
+             OSError, TimeoutError or WorldError if no edge can be made.
+    """
+    check_version(door, "the replica")
+    tls = await asyncio.to_thread(secrecy.context)
+    async with asyncio.timeout(_JOIN_S):
+        with await connected(door["address"], door["port"], tls) as sock:
+            await say(sock, token=door["token"], world=name, version=VERSION)
+            await hear(sock)  # welcome, or why not
+            way = Doorway(sock, is_upstream=True)
+            world = await manager().join(name, rank=0, size=2, rendezvous=way, timeout_s=_JOIN_S)
+    return Edge(world, handler, what)
+
+
+def check_version(hello: Mapping[str, Any], peer: str) -> None:
+    """Raise OtherVersionError unless the peer's edges are of this process's version."""
+    if (version := hello.get("version")) != VERSION:
+        raise OtherVersionError(
+            f"{peer} has version {version} of edges, and this process {VERSION}: an update of "
+            "hoplite_ray is under way; they call each other once both are of one version"
+        )

@@ -1,0 +1,144 @@
+"""The meaning of an edge's messages, by their numbers. Pure.
+
+Each end numbers its own calls. CALL, CALL_ALONE and TAKEN_BACK have a number of the caller's;
+REPLY, FAILURE and BEGUN have the number of the call that they answer. A `Protocol` is one end: it
+is told what this end does and what comes, and answers what to do.
+
+    a call of this end      open -> WAITING <-> BEGUN -> ANSWERED -> close
+    a call of the peer's    CALL or CALL_ALONE -> answering -> finish
+
+    open, close      this end calls, and needs the call's number no more
+    take_back        its caller has cancelled; True if the peer is to hear so
+    handle           a message has come
+    finish           this end has answered a call of the peer's, or stopped that
+    end              the edge has broken; returns what each open call is to raise
+
+The table over every (state, event) is tests/unit/test_serve_protocol.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from enum import Enum
+
+# Kinds of messages, as they travel; an IntEnum would cost each message its conversion.
+CALL, REPLY, FAILURE, TAKEN_BACK, BEGUN, CALL_ALONE = range(6)
+KINDS = (CALL, REPLY, FAILURE, TAKEN_BACK, BEGUN, CALL_ALONE)
+
+
+class State(Enum):
+    """A call of this end."""
+
+    WAITING = "waiting"
+    """The peer has not said that it works on it."""
+    BEGUN = "begun"
+    """The peer has said so."""
+    ANSWERED = "answered"
+    """It has its reply or failure; later ones are ignored."""
+
+
+class Action(Enum):
+    """The reaction of an end to a message."""
+
+    IGNORE = "ignore"
+    """Nothing: the message is too late, or all is done."""
+    ANSWER = "answer"
+    """Have the handler answer the call."""
+    ANSWER_ALONE = "answer alone"
+    """The same, once its caller has been told that it begins."""
+    SETTLE = "settle"
+    """Give the reply or failure to the call's caller."""
+    CANCEL = "cancel"
+    """Cancel the work on the call: no caller waits for its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """How far an open call was when its edge broke.
+
+    was_sent:   True if the peer may have got it.
+    has_begun:  True if the peer worked on it.
+    """
+
+    was_sent: bool
+    has_begun: bool
+
+
+class Protocol:
+    """The calls of one end of an edge, and those of its peer that it answers."""
+
+    def __init__(self) -> None:
+        self._next_number = 0
+        self._calls: dict[int, State] = {}
+        self._answering: set[int] = set()
+
+    def state(self, number: int) -> State | None:
+        """Return how far a call of this end is; None if there is none of that number."""
+        return self._calls.get(number)
+
+    def is_answering(self, number: int) -> bool:
+        """Whether this end works on a call of the peer's."""
+        return number in self._answering
+
+    def open(self) -> int:
+        """Begin a call of this end; returns its number."""
+        number = self._next_number
+        self._next_number += 1
+        self._calls[number] = State.WAITING
+        return number
+
+    def take_back(self, number: int) -> bool:
+        """Cancel a call; returns True if the peer is to hear TAKEN_BACK."""
+        return self._calls.get(number) in _OPEN
+
+    def close(self, number: int) -> None:
+        """Forget a call; what comes for it later is ignored."""
+        self._calls.pop(number, None)
+
+    def finish(self, number: int) -> None:
+        """Take in that this end works no more on a call of the peer's."""
+        self._answering.discard(number)
+
+    def handle(self, kind: int, number: int, *, has_begun: bool = False) -> Action:
+        """Take in a message; returns what to do about it.
+
+        has_begun:  the value of a BEGUN.
+
+        Raises:  ValueError for what no peer of this version sends.
+        """
+        if kind in (CALL, CALL_ALONE):
+            if number in self._answering:
+                raise ValueError(f"call {number} came while it was being answered")
+            self._answering.add(number)
+            return Action.ANSWER if kind == CALL else Action.ANSWER_ALONE
+        if kind == TAKEN_BACK:
+            return Action.CANCEL if number in self._answering else Action.IGNORE
+        if kind not in KINDS:
+            raise ValueError(f"a message of kind {kind}, which there is not")
+        if self._calls.get(number) not in _OPEN:
+            return Action.IGNORE
+        if kind == BEGUN:
+            self._calls[number] = State.BEGUN if has_begun else State.WAITING
+            return Action.IGNORE
+        self._calls[number] = State.ANSWERED
+        return Action.SETTLE
+
+    def end(self, unsent: Set[int], *, has_left: bool) -> dict[int, Broken]:
+        """Return how far each open call was; all are closed.
+
+        unsent:    calls that had not gone when the edge broke.
+        has_left:  the peer left by its own will, so no call has ended it.
+        """
+        open_calls = {number: each for number, each in self._calls.items() if each in _OPEN}
+        self._calls.clear()
+        return {
+            number: Broken(
+                was_sent=number not in unsent and not has_left,
+                has_begun=each is State.BEGUN and not has_left,
+            )
+            for number, each in open_calls.items()
+        }
+
+
+_OPEN = (State.WAITING, State.BEGUN)

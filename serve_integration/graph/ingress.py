@@ -1,0 +1,205 @@
+"""The ingress of a pipeline, where queries come in, and what all ingresses have in common.
+
+The ingress sends a query to the first stages. It chooses the replicas of joins, so that all inputs
+of a query meet; senders choose all other replicas. It asks a query again as a whole when the inputs
+can't meet at the chosen replicas any more. Source: Vortex 5.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import numbers
+import random
+import time
+import uuid
+import warnings
+from collections.abc import Coroutine, Mapping
+from typing import Any, Literal, get_args
+
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.errors import JoinLostError, PoisonousQueryError
+from hoplite_ray.serve.graph.http import answered_by_json, is_json
+from hoplite_ray.serve.routing import handoff
+from hoplite_ray.serve.routing.joint import joint_answer
+from hoplite_ray.serve.routing.outlet import DEATHS_MAX, close_all, outlets_of
+from hoplite_ray.serve.routing.query import Merged, Query
+from hoplite_ray.serve.stages.declare import StageLike
+
+logger = logging.getLogger("hoplite_ray.serve")
+
+_AGAIN_S = 0.1  # before a query is asked again
+INGRESS, INGRESS_REPLICAS = "ingress", 2
+QUERY = "the query"  # as errors call what an ingress sends
+EdgesName = Literal["worlds", "serve"]
+EDGES = get_args(EdgesName)
+
+
+def merged(stages: Mapping[str, StageLike], named: Mapping[str, StageLike]) -> dict[str, Any]:
+    """Return the stages of a mapping and of keywords, by name.
+
+    Raises:  TypeError for a name that is no text; ValueError for a name that is given twice.
+    """
+    for name in stages:
+        if not isinstance(name, str):
+            raise TypeError(f"{name!r} names a stage, and is to be text")
+    if twice := stages.keys() & named.keys():
+        raise ValueError(f"{min(twice)} is in the mapping and a keyword; name each stage once")
+    return {**stages, **named}
+
+
+def check_ingress(edges: str, replicas: int) -> None:
+    """Raise ValueError for an argument that an ingress can't have."""
+    if edges not in EDGES:
+        raise ValueError(f"edges={edges!r} is none of {list(EDGES)}")
+    if type(replicas) is not int or replicas < 1:
+        raise ValueError(f"replicas={replicas!r}, of the ingress, must be a whole number from 1 on")
+
+
+def in_seconds(deadline_s: float, deadline_ms: float | None) -> float:
+    """Return a deadline in seconds. Its old name `deadline_ms` counts if it is given, and warns.
+
+    Raises:  ValueError for a value that is no deadline.
+    """
+    if deadline_ms is None:
+        return _checked("deadline_s", deadline_s, "seconds")
+    why = "deadline_ms will go with the next release; give deadline_s, in seconds"
+    warnings.warn(why, DeprecationWarning, stacklevel=3)
+    return _checked("deadline_ms", deadline_ms, "milliseconds") / 1000
+
+
+def _checked(name: str, value: float, unit: str) -> float:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+        raise ValueError(f"{name}={value!r} must be a number above 0, and finite; give {unit}")
+    return value
+
+
+def ingress_options(replicas: int, deadline_s: float) -> dict[str, Any]:
+    """Return an ingress's options. It holds no CPU of Ray, because it only waits.
+
+    Its graceful shutdown lasts as long as its queries may. With Serve's default of 20 s an update
+    of a slow stage would lose some.
+    """
+    return {
+        "name": INGRESS,
+        "num_replicas": replicas,
+        "max_ongoing_requests": 1000,
+        "graceful_shutdown_timeout_s": max(20.0, deadline_s + 5.0),
+        "ray_actor_options": {"num_cpus": 0},
+    }
+
+
+class Ingress:
+    """The ingress of a pipeline. Serve makes it."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self,
+        nodes: dict[str, Any],
+        inputs: dict[str, tuple[str, ...]],
+        edges: str,
+        deadline_s: float,
+    ) -> None:
+        self._inputs = inputs
+        self._deadline_s = deadline_s
+        self._handles = nodes
+        self._outlets = await outlets_of(nodes, edges, QUERY)
+        self._first = [outlet for name, outlet in self._outlets.items() if not inputs[name]]
+        self._joins = {
+            name: outlet for name, outlet in self._outlets.items() if len(inputs[name]) > 1
+        }
+
+    async def __call__(self, request: Any) -> Any:
+        """Answer one query: a value by a handle, or JSON over HTTP."""
+        if not is_json(request):
+            return await self.ask(request)
+        return await answered_by_json(request, self.ask)
+
+    async def ask(
+        self,
+        value: Any,
+        query_id: str | None = None,
+        *,
+        deadline_s: float | None = None,
+        deadline_ms: float | None = None,
+    ) -> Any:
+        """Answer one query.
+
+        query_id:     its id, which stages see. A caller that asks again gives the same one.
+        deadline_s:   of this query, at most the application's; None: the application's.
+        deadline_ms:  the same in milliseconds. Deprecated.
+
+        Raises:  TimeoutError at the deadline; ValueError for a value that is none; or what a stage
+                 raises.
+        """
+        asked_s = self._deadline_s if deadline_s is None else deadline_s
+        limit_s = min(in_seconds(asked_s, deadline_ms), self._deadline_s)
+        query_id = query_id or uuid.uuid4().hex
+        began_s = time.monotonic()
+        outcome = "failed"
+        try:
+            asked = self._asked if self._outlets else self._by_handles
+            answer = await asked(query_id, value, limit_s)
+            outcome = "ok"
+            return answer
+        except TimeoutError as error:
+            outcome = "late"
+            if str(error) or hasattr(error, "__notes__"):  # a stage's own error says where
+                raise
+            raise TimeoutError(
+                f"query {query_id} was not answered within {limit_s:g} s, its deadline"
+            ) from None
+        finally:
+            metrics.count("serve_queries", outcome=outcome)
+            metrics.observe_query(time.monotonic() - began_s, self._deadline_s)
+
+    async def _asked(self, query_id: str, value: Any, limit_s: float) -> Any:
+        """Ask a query, and ask it again when the replicas are lost where its inputs would meet."""
+        deadline_s = time.monotonic() + limit_s
+        value = await handoff.share(value, len(self._first), QUERY, limit_s)
+        deaths, ask = 0, uuid.uuid4().hex
+        for attempt in itertools.count(1):
+            try:
+                return await self._by_edges(query_id, ask, attempt, value, deadline_s, deaths)
+            except JoinLostError as error:
+                logger.debug("query %s is asked again: %s", query_id, error)
+                deaths = max(deaths, error.deaths)
+                if deaths >= DEATHS_MAX:
+                    raise PoisonousQueryError(
+                        f"{deaths} replicas have died, one after the other, while they held this "
+                        "query"
+                    ) from error
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _by_edges(
+        self, query_id: str, ask: str, attempt: int, value: Any, deadline_s: float, deaths: int
+    ) -> Any:
+        async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
+            joins = {}
+            for name, outlet in self._joins.items():
+                await outlet.ready()
+                joins[name] = tuple(random.sample(outlet.replicas, len(outlet.replicas)))
+            left_s = deadline_s - time.monotonic()
+            calls = [
+                outlet.call(Query(query_id, attempt, "", value, left_s, joins, deaths, ask=ask))
+                for outlet in self._first
+            ]
+            answer = await joint_answer(calls, attempt)
+        if isinstance(answer, Merged):
+            raise JoinLostError("none of its inputs has the answer", 0)
+        return answer
+
+    async def _by_handles(self, query_id: str, value: Any, limit_s: float) -> Any:
+        responses: dict[str, Any] = {}
+        for name, inputs in self._inputs.items():
+            values = [responses[each] for each in inputs] or [value]
+            responses[name] = self._handles[name].remote(query_id, limit_s, *values)
+        async with asyncio.timeout(limit_s):
+            return await responses[next(reversed(self._inputs))]
+
+    def __del__(self) -> Coroutine[Any, Any, None] | None:
+        """Return what Serve awaits; None if there is nothing to close."""
+        outlets, self._outlets = getattr(self, "_outlets", {}), {}
+        return close_all(outlets) if outlets else None

@@ -1,0 +1,114 @@
+"""A graph of stages as one Serve application. Queries come in by its ingress, answers go out there.
+
+The ingress sends a query to the first stages. Each stage sends its answer to the next stages over
+edges, and keeps it until they have answered. So when a replica dies, another one of its stage takes
+over, and no stage before it runs again, except when inputs of a join can't meet any more. The
+ingress then asks the query again as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Never
+
+from ray import serve
+from ray.serve import Application
+
+from hoplite_ray.serve.graph.ingress import (
+    INGRESS,
+    INGRESS_REPLICAS,
+    EdgesName,
+    Ingress,
+    check_ingress,
+    in_seconds,
+    ingress_options,
+    merged,
+)
+from hoplite_ray.serve.stages.declare import AnyStage, Stage, StageLike
+from hoplite_ray.serve.stages.deploy import deployment
+
+
+def pipeline(
+    stages: Mapping[str, StageLike] | None = None,
+    /,
+    *unnamed: Never,
+    edges: EdgesName = "worlds",
+    deadline_s: float = 60.0,
+    deadline_ms: float | None = None,
+    replicas: int = INGRESS_REPLICAS,
+    **named: StageLike,
+) -> Application:
+    """Return a Serve application of stages: `serve.run(pipeline(a=A, b=B.after("a")))`.
+
+    A mapping does the same, and may use any name: `pipeline({"edges": A, "replicas": B})`.
+    `handle.remote(x)` answers one query; over HTTP a query and its answer are JSON. The answer of
+    the last stage is the query's answer.
+
+    edges:        "worlds"; "serve" runs the same stages over plain handles, for comparison.
+    deadline_s:   of each query, from when it reaches the ingress. Then TimeoutError.
+    deadline_ms:  the same in milliseconds. Deprecated.
+    replicas:     of the ingress.
+
+    Raises:  ValueError if the stages are no graph: an input that is not there, a circle, or several
+             last stages; TypeError for a stage without a name.
+    """
+    if unnamed or not isinstance(stages, Mapping | None):
+        raise TypeError("stages of a pipeline have names: pipeline(text=Text), not pipeline(Text)")
+    graph = merged(stages or {}, named)
+    check_ingress(edges, replicas)
+    deadline_s = in_seconds(deadline_s, deadline_ms)
+    order = ordered(graph)
+    nodes: dict[str, Any] = {}
+    for name in reversed(order):
+        following = consumers(graph, name) if edges == "worlds" else []
+        downstream = {each: nodes[each] for each in following}
+        nodes[name] = deployment(graph[name], name, downstream)
+    inputs = {name: graph[name].inputs for name in order}
+    options = ingress_options(replicas, deadline_s)
+    shown = (
+        nodes
+        if edges == "serve"
+        else {
+            name: node for name, node in nodes.items() if not inputs[name] or len(inputs[name]) > 1
+        }
+    )
+    return serve.deployment(**options)(Ingress).bind(shown, inputs, edges, deadline_s)
+
+
+def ordered(stages: Mapping[str, AnyStage]) -> list[str]:
+    """Return the names of stages, each after its inputs.
+
+    Raises:  ValueError if there is no such order, or not exactly one last stage.
+    """
+    if not stages:
+        raise ValueError("a pipeline has at least one stage: pipeline(name=Stage)")
+    if INGRESS in stages:
+        raise ValueError(f"no stage can be called {INGRESS!r}, as the one where queries come in is")
+    for name, each in stages.items():
+        if not isinstance(each, Stage):
+            raise ValueError(f"{name}={each!r} is no stage; decorate the class with @stage")
+        for before in each.inputs:
+            if before not in stages:
+                raise ValueError(
+                    f"stage {name} is after {before!r}, which is none of {sorted(stages)}"
+                )
+    order: list[str] = []
+    left = dict(stages)
+    while left:
+        free = [name for name, each in left.items() if set(each.inputs) <= set(order)]
+        if not free:
+            raise ValueError(
+                f"stages {sorted(left)} wait for themselves: what each is after comes after it"
+            )
+        for name in free:
+            order.append(name)
+            del left[name]
+    last = [name for name in order if not consumers(stages, name)]
+    if len(last) != 1:
+        raise ValueError(f"stages {last} are all last; the answer is one stage's")
+    return order
+
+
+def consumers(stages: Mapping[str, AnyStage], name: str) -> list[str]:
+    """Return the names of the stages that get the answers of `name`."""
+    return [each for each, of in stages.items() if name in of.inputs]

@@ -1,0 +1,72 @@
+"""The choice of a replica. Pure: it is told what the sender knows, and how long it has waited.
+
+`least_loaded` chooses among replicas that are alike. `look` decides about one of a join's preferred
+replicas, of which all senders of a query must take the same one: the first that is not dead.
+A sender that came after Serve had taken a replica away can't tell whether that one is dead or
+drains, and has another input of this query.
+
+    its door refuses                              NEXT
+    it has an edge, open or leaving               TAKE
+    Serve lists it                                WAIT, after REACH_S UNREACHABLE
+    Serve does not list it, but once has          WAIT, after MEET_S NEXT
+    Serve has never listed it to this sender      WAIT, after MEET_S GONE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+Key = TypeVar("Key")
+
+REACH_S = 5.0  # for an edge to a replica that Serve knows and that has not ended
+MEET_S = 1.0  # for Serve to tell of a replica that others know already
+
+
+class Look(Enum):
+    """The decision of a sender about one preferred replica."""
+
+    TAKE = "take"
+    """Send the query to it."""
+    WAIT = "wait"
+    """Look again when something has changed, or a little later."""
+    NEXT = "next"
+    """It is dead: all senders take the next one."""
+    GONE = "gone"
+    """Give the join up: Serve had taken it away before this sender came."""
+    UNREACHABLE = "unreachable"
+    """Give the join up: it lives, and no edge to it can be opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The knowledge of a sender about a replica.
+
+    is_dead:    True if its door refuses connections.
+    has_edge:   True if an edge to it is open, also if Serve is taking it away.
+    is_listed:  True if Serve says that it runs.
+    was_listed: True if Serve has ever said so to this sender.
+    """
+
+    is_dead: bool
+    has_edge: bool
+    is_listed: bool
+    was_listed: bool
+
+
+def look(known: Known, waited_s: float) -> Look:
+    """Return what to do about a preferred replica that was waited for so long."""
+    if known.is_dead:
+        return Look.NEXT
+    if known.has_edge:
+        return Look.TAKE
+    if not known.is_listed and waited_s > MEET_S:
+        return Look.NEXT if known.was_listed else Look.GONE
+    return Look.UNREACHABLE if waited_s > REACH_S else Look.WAIT
+
+
+def least_loaded(loads: Mapping[Key, int], draw: Callable[[], float]) -> Key | None:
+    """Return the one with the fewest calls; None if there is none. `draw` decides among equals."""
+    return min(loads, key=lambda each: (loads[each], draw()), default=None)

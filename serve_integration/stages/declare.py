@@ -1,0 +1,149 @@
+"""The declaration of a stage: a class that answers lists of queries with lists.
+
+    @stage(max_batch=32, num_replicas=2)
+    class Vision:
+        def __init__(self, path): ...
+        def __call__(self, images: list) -> list: ...
+
+The class needs to know nothing of worlds, batches or ids. Source: Vortex 5.1; MultiWorld.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from hoplite_ray.serve.stages.batching import Late
+from hoplite_ray.serve.stages.options import check_options
+
+P = ParamSpec("P")
+T = TypeVar("T")
+LateName = Literal["serve", "drop"]
+
+_CALL = "__call__"
+_LATE = [each.value for each in Late]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage(Generic[P, T]):
+    """A class that `@stage` has decorated, with constructor arguments and inputs once it has them.
+
+    A type checker knows it as Stage[arguments of the constructor, the class].
+    """
+
+    user_class: type[T]
+    max_batch: int
+    late: Late
+    serve_options: Mapping[str, object]
+    inputs: tuple[str, ...] = ()
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]] = field(default=((), {}))
+
+    def __call__(self, *args: object, **kwargs: object) -> T:
+        name = self.user_class.__name__
+        raise TypeError(
+            f"{name} is a stage, whose objects Serve makes: {name}.bind(...) has their arguments, "
+            f"{name}.user_class is the class itself"
+        )
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Stage[P, T]:
+        """Return the stage with arguments for the constructor of its class."""
+        return replace(self, arguments=(args, kwargs))
+
+    def after(self, *stages: str, **named: object) -> Stage[P, T]:
+        """Return the stage with the answers of `stages` as its input.
+
+        From several stages `__call__` gets one list each, by keyword.
+        """
+        if named:
+            word = next(iter(named))
+            raise TypeError(f"after({word}=...): name stages by themselves, as in after({word!r})")
+        for each in stages:
+            if not isinstance(each, str):
+                raise TypeError(f"after({each!r}): name a stage by its keyword in the pipeline")
+        if not stages or len(set(stages)) != len(stages):
+            raise ValueError(f"after{stages}: name each stage once, and at least one")
+        return replace(self, inputs=stages)
+
+    def options(
+        self, *, max_batch: int | None = None, late: LateName | None = None, **options: object
+    ) -> Stage[P, T]:
+        """Return the stage with other options, as `Deployment.options` of Serve does.
+
+        An option that is left out stays as it is.
+
+        Raises:  what `stage` raises for an option.
+        """
+        made = _declared(
+            self.user_class,
+            self.max_batch if max_batch is None else max_batch,
+            self.late.value if late is None else late,
+            {**self.serve_options, **options},
+        )
+        return replace(
+            self, max_batch=made.max_batch, late=made.late, serve_options=made.serve_options
+        )
+
+
+AnyStage = Stage[..., Any]
+# The type of arguments that are stages. mypy ignores what a class's decorator returns
+# (python/mypy#3135), so it takes a decorated class for the class itself.
+StageLike = AnyStage | type[Any]
+
+
+class Decorator(Protocol):
+    """The result of `stage(...)`: it makes a class a stage."""
+
+    def __call__(self, cls: Callable[P, T], /) -> Stage[P, T]: ...
+
+
+@overload
+def stage(cls: Callable[P, T], /) -> Stage[P, T]: ...
+
+
+@overload
+def stage(*, max_batch: int = ..., late: LateName = ..., **options: object) -> Decorator: ...
+
+
+def stage(
+    cls: Any = None, /, *, max_batch: int = 32, late: LateName = "serve", **options: object
+) -> Any:
+    """Make a class a stage; `options` are those of `serve.deployment`.
+
+    The class has `__call__(list) -> list`, plain or async. It returns as many answers as queries,
+    in their order. An answer may be an exception, which its caller then gets. A call that raises
+    is repeated with halves of its batch, so that only a query that can't be answered fails.
+
+    max_batch:  of queries in one call. A free stage takes the queries that wait and never waits for
+                more.
+    late:       "serve" runs queries whose deadline can't be met; "drop" answers LateError at once.
+
+    Raises:  TypeError for a generator, a class without `__call__`, a name that is no option, or an
+             option that the pipeline gives; ValueError for a value that an option can't have.
+    """
+
+    def decorated(user_class: Any, /) -> AnyStage:
+        if not isinstance(user_class, type):
+            raise TypeError(f"@stage is for classes, not for {user_class!r}")
+        return _declared(user_class, max_batch, late, options)
+
+    return decorated if cls is None else decorated(cls)
+
+
+def _declared(
+    user_class: type[Any], max_batch: int, late: str, options: Mapping[str, object]
+) -> AnyStage:
+    """Return a class as a stage. Raises what `stage` does."""
+    name = user_class.__name__
+    run = next((vars(base)[_CALL] for base in user_class.__mro__ if _CALL in vars(base)), None)
+    if run is None:
+        raise TypeError(f"stage {name} has no __call__(list) -> list")
+    if inspect.isgeneratorfunction(run) or inspect.isasyncgenfunction(run):
+        raise TypeError(f"stage {name} is a generator; return a list with one answer a query")
+    if type(max_batch) is not int or max_batch < 1:
+        raise ValueError(f"stage {name}: max_batch={max_batch!r} must be a whole number from 1 on")
+    check_options(name, options)
+    if late not in _LATE:
+        raise ValueError(f"stage {name}: late={late!r} is none of {_LATE}")
+    return Stage(user_class, max_batch, Late(late), options)

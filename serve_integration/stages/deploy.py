@@ -1,0 +1,46 @@
+"""A stage as a node of a Serve application."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ray import serve
+from ray.serve.config import RequestRouterConfig
+
+from hoplite_ray.serve.routing.router import ROUTER
+from hoplite_ray.serve.stages.declare import AnyStage
+from hoplite_ray.serve.stages.options import misfit
+from hoplite_ray.serve.stages.replica import Replica
+
+_HEALTH_CHECK_PERIOD_S = 1.0  # a dead replica is replaced after 5 s; after 18 s with Serve's own
+
+
+def deployment(stage: AnyStage, name: str, downstream: Mapping[str, Any]) -> Any:
+    """Return a stage as a node of a Serve application.
+
+    downstream:  by name, the nodes of the stages that get its answers.
+
+    Raises:  TypeError if its class does not take the arguments of `bind`, or its `__call__` does
+             not take the lists that it gets.
+    """
+    what = stage.user_class.__name__
+    if why := misfit(stage.user_class, *stage.arguments[0], **stage.arguments[1]):
+        raise TypeError(f"stage {name}: {what}.bind(...) lacks or has too much: {why}")
+    inputs = stage.inputs if len(stage.inputs) > 1 else ()
+    lists: tuple[Any, ...] = () if inputs else ([],)
+    if why := misfit(stage.user_class.__call__, None, *lists, **dict.fromkeys(inputs)):
+        wanted = (
+            f"one list for each input, as keywords: {', '.join(inputs)}" if inputs else "a list"
+        )
+        raise TypeError(f"stage {name}: {what}.__call__ is to take {wanted}; {why}")
+    options: dict[str, Any] = {
+        "max_ongoing_requests": max(100, 4 * stage.max_batch),
+        "health_check_period_s": _HEALTH_CHECK_PERIOD_S,
+        **stage.serve_options,
+        "name": name,
+        "request_router_config": RequestRouterConfig(
+            request_router_class=ROUTER  # type: ignore[arg-type]
+        ),
+    }
+    return serve.deployment(**options)(Replica).bind(stage, name, dict(downstream))

@@ -1,0 +1,198 @@
+"""A replica of a stage: the methods that Serve calls, and the queries that come over its edges.
+
+It has the stage's door, and the outlets to the next stages. Batches run in compute.py, and the
+inputs of joins meet in meeting.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hoplite_ray.serve import metrics
+from hoplite_ray.serve.edge.door import Door
+from hoplite_ray.serve.edge.edge import Begun
+from hoplite_ray.serve.routing import discovery, handoff
+from hoplite_ray.serve.routing.joint import joint_answer
+from hoplite_ray.serve.routing.outlet import Outlet, close_all
+from hoplite_ray.serve.routing.query import Query
+from hoplite_ray.serve.seams import RUNNING_REQUESTS_KEY
+from hoplite_ray.serve.stages.compute import Compute
+from hoplite_ray.serve.stages.declare import AnyStage
+from hoplite_ray.serve.stages.meeting import Meeting
+
+_END_S = 20.0  # after which Serve kills a replica that it has asked to end, unless told otherwise
+_DRAIN_SHARE = 0.75  # of that time, for the queries that still run
+
+
+class Replica:
+    """One replica of a stage: the user's object, its batches and its edges. Serve makes it."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, stage: AnyStage, name: str, downstream: dict[str, Any]
+    ) -> None:
+        self._stage = stage
+        self._name = name
+        self._user: Any = await _made(stage)
+        self._what = f"the answer of stage {name}"
+        self._compute = Compute(stage, name, self._user, self._what)
+        self._meeting = Meeting(name, stage.inputs or ("",), self._answer_met)
+        self._asking = 0  # queries that came over edges and are not answered yet
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._outlets = {each: Outlet(handle, self._what) for each, handle in downstream.items()}
+        self._door = Door(self._asked, self._what)
+        self._metadata = {discovery.METADATA_KEY: await self._door.open()}
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """Tell Serve where the door is, and the user's own metadata."""
+        own = getattr(self._user, "record_replica_metadata", None)
+        return {**((own() if own is not None else {}) or {}), **self._metadata}
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Tell Serve how many queries wait or run here, by which it scales.
+
+        Serve itself counts calls by handles, and does not see calls over edges.
+        """
+        own = getattr(self._user, "record_autoscaling_stats", None)
+        stats = await _beside(own) if own is not None else {}
+        return {**(stats or {}), RUNNING_REQUESTS_KEY: self._compute.running}
+
+    async def reconfigure(self, user_config: Any) -> Any:
+        """Give Serve's `user_config` to the user's object."""
+        own = getattr(self._user, "reconfigure", None)
+        if own is None:
+            raise ValueError(
+                f"user_config is for a stage with reconfigure(); {self._name} has none"
+            )
+        return await _beside(own, user_config)
+
+    async def check_health(self) -> None:
+        """Ask the user's object for its health, if it has a `check_health`."""
+        own = getattr(self._user, "check_health", None)
+        if own is not None:
+            await _beside(own)
+
+    async def __call__(self, query_id: str, left_s: float, *values: Any) -> Any:
+        """Answer one query by a plain handle (edges="serve"). The ingress calls the next stage."""
+        value = (
+            values[0] if len(values) == 1 else dict(zip(self._stage.inputs, values, strict=True))
+        )
+        query = Query(query_id, 1, "", value, left_s, {})
+        return await self._compute.run(query, value, time.monotonic() + left_s)
+
+    def __del__(self) -> Coroutine[Any, Any, None] | None:
+        """Return what Serve awaits; None if `__init__` did not finish, or the replica has ended."""
+        return None if self.__dict__.pop("_metadata", None) is None else self._end()
+
+    async def _end(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            options: Mapping[str, Any] = self._stage.serve_options
+            ends_s = float(options.get("graceful_shutdown_timeout_s", _END_S))
+            async with asyncio.timeout(_DRAIN_SHARE * ends_s):
+                await self._is_idle.wait()
+        await self._door.close()
+        await close_all(self._outlets)
+        self._compute.close()
+        user, self._user = self._user, None
+        own = getattr(user, "__del__", None)
+        if inspect.iscoroutinefunction(own):
+            await own()
+
+    def _asked(self, told: tuple[Any, ...], begun: Begun) -> Awaitable[Any]:
+        """Answer a query that came over an edge. Where it can, it waits for its batch at once."""
+        query = Query(*told)
+        if isinstance(query.value, handoff.Stored) or len(self._stage.inputs) > 1:
+            return self._counted(self._taken(query, begun))
+        return self._counted(self._answered(query, begun))
+
+    async def _counted(self, answer: Coroutine[Any, Any, Any]) -> Any:
+        """Wait for an answer. The replica does not end before."""
+        self._asking += 1
+        self._is_idle.clear()
+        try:
+            return await answer
+        finally:
+            self._asking -= 1
+            if not self._asking:
+                self._is_idle.set()
+
+    async def _taken(self, query: Query, begun: Begun) -> Any:
+        """Answer a query whose value is in the store, or that is one of several inputs."""
+        is_alone = query.alone and isinstance(query.value, handoff.Stored)
+        if is_alone:  # reading the value may kill this process
+            await begun(True).wait()
+        query = replace(query, value=await handoff.fetch(query.value, query.left_s))
+        if is_alone:
+            begun(False)
+        if len(self._stage.inputs) > 1:
+            _observe_hop(query)
+            return await self._meeting.answer(query, begun)
+        return await self._answered(query, begun)
+
+    def _answered(self, query: Query, begun: Begun) -> Coroutine[Any, Any, Any]:
+        """Have a query wait for its batch now; returns what waits for its answer."""
+        _observe_hop(query)
+        deadline_s = time.monotonic() + query.left_s
+        running = self._compute.run(query, query.value, deadline_s, (begun,))
+        return self._handed_on(query, running, deadline_s)
+
+    async def _answer_met(
+        self, query: Query, met: dict[str, Any], deadline_s: float, begun: tuple[Begun, ...]
+    ) -> Any:
+        """Answer a query whose inputs have met."""
+        running = self._compute.run(query, met, deadline_s, begun)
+        return await self._handed_on(query, running, deadline_s)
+
+    async def _handed_on(
+        self, query: Query, running: asyncio.Future[Any], deadline_s: float
+    ) -> Any:
+        """Wait for this stage's answer, and have the next stages answer that."""
+        value = await running
+        if not self._outlets:
+            return value
+        if len(self._outlets) > 1:
+            left_s = deadline_s - time.monotonic()
+            value = await handoff.share(value, len(self._outlets), self._what, left_s)
+        left_s = max(deadline_s - time.monotonic(), 0.001)
+        calls = [
+            outlet.call(
+                query.onward(self._name, value, left_s),
+                preferred=query.joins.get(name, ()),
+            )
+            for name, outlet in self._outlets.items()
+        ]
+        async with asyncio.timeout(left_s):
+            return await joint_answer(calls, query.attempt)
+
+
+async def _beside(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function that may be async. A plain one runs in a thread, as with Serve.
+
+    The edges of this replica are served in this event loop, which must not wait.
+    """
+    if inspect.iscoroutinefunction(function):
+        return await function(*args)
+    result = await asyncio.to_thread(function, *args)
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _made(stage: AnyStage) -> Any:
+    """Make the user's object. Its `__init__` may be async, as with Serve."""
+    cls: Any = stage.user_class
+    args, kwargs = stage.arguments
+    if not inspect.iscoroutinefunction(cls.__init__):
+        return cls(*args, **kwargs)
+    user = cls.__new__(cls)
+    await user.__init__(*args, **kwargs)
+    return user
+
+
+def _observe_hop(query: Query) -> None:
+    """Tell the metrics how long a query was under way."""
+    metrics.observe("serve_stage_ms", max(time.time() - query.sent_s, 0) * 1000, part="hop")
