@@ -109,7 +109,7 @@ class Attachment:
 
     @property
     def steward(self) -> Any:
-        """The steward of this Ray node, started unless it runs: it may have left meanwhile."""
+        """The steward of this Ray node, which the call starts unless it runs."""
         return self.steward_by(None)
 
     def steward_by(self, deadline: float | None) -> Any:

@@ -47,7 +47,7 @@ class Record:
 
 
 def whole_records(data: bytes) -> tuple[Iterator[Record], int]:
-    """The records in a part of a file, and their bytes: the last record may be half written."""
+    """Return the records in a part of a file, and their bytes: the last may be half written."""
     whole = len(data) - len(data) % _RECORD.size
     fields = _RECORD.iter_unpack(data[:whole])
     return (Record(Kind(kind), *rest) for kind, *rest in fields), whole

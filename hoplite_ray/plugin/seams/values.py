@@ -56,7 +56,7 @@ class Unread:
 
 
 def fetch_unread(ref: Ref, timeout_s: float) -> Unread | None:
-    """The object of `ref`, which is ready; None if it has not come within `timeout_s`."""
+    """Return the object of `ref`, which is ready; None if it has not come within `timeout_s`."""
     try:
         ((data, metadata, _),) = _worker().core_worker.get_objects([ref], int(timeout_s * 1000))
     except ray.exceptions.GetTimeoutError:
@@ -65,7 +65,7 @@ def fetch_unread(ref: Ref, timeout_s: float) -> Unread | None:
 
 
 def value_made_of(unread: Unread, names: Mapping[tuple[str, str], Any]) -> Any:
-    """The value, if `names` (module, name) and refs are all that its pickle refers to; else None.
+    """Return the value, if its pickle refers to `names` (module, name) and refs only; else None.
 
     Nothing else is imported or called.
     """

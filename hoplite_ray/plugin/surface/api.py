@@ -298,7 +298,7 @@ def _begin_value(ref: Ref, value: Any, deadline: float | None) -> Any:
 def wait(
     refs: Sequence[Ref], *, num_returns: int = 1, timeout_s: float | None = None
 ) -> tuple[list[Ref], list[Ref]]:
-    """(ready, not_ready), with `num_returns` ready ones or when `timeout_s` has run out.
+    """Return (ready, not_ready), when `num_returns` are ready or `timeout_s` has run out.
 
     A reduce's result is ready when it has committed. Fetches nothing.
     """

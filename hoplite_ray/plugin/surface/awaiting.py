@@ -52,7 +52,7 @@ _AT_ONCE = 0.0  # a deadline that has passed, so that nothing waits on the event
 
 
 async def put_async(value: Any, *, timeout_s: float | None = None) -> Ref:
-    """`put`, awaited."""
+    """Like `put`, but awaitable; cancelling it releases the memory."""
     deadline = deadline_of(timeout_s)
     if isinstance(value, Array):
         return await in_thread(deadline, put, value, timeout_s=left_s(deadline))
@@ -64,7 +64,7 @@ async def put_async(value: Any, *, timeout_s: float | None = None) -> Ref:
 
 
 async def array_async(value: Any, *, timeout_s: float | None = None) -> Array:
-    """`array`, awaited."""
+    """Like `array`, but awaitable; cancelling it releases the memory."""
     deadline = deadline_of(timeout_s)
     if isinstance(value, Array):
         await in_thread(deadline, value._seal, deadline)
@@ -80,7 +80,7 @@ async def get_async(refs: Gettable, *, timeout_s: float | None = None) -> Any: .
 @overload
 async def get_async(refs: Sequence[Gettable], *, timeout_s: float | None = None) -> list[Any]: ...
 async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None) -> Any:
-    """`get`, awaited."""
+    """Like `get`, but awaitable; cancelling it cancels the transfers."""
     deadline = deadline_of(timeout_s)
     pending: list[Any] = await in_thread(
         deadline, begin_fetches, gettables(refs, "get_async"), deadline
@@ -127,7 +127,7 @@ class _Reading:
 async def delete_async(
     refs: Gettable | Sequence[Gettable], *, timeout_s: float | None = None
 ) -> None:
-    """`delete`, awaited."""
+    """Like `delete`, but awaitable."""
     deadline = deadline_of(timeout_s)
     for each in gettables(refs, "delete_async"):
         object_id = await in_thread(deadline, find_deletable, each, deadline, timeout_s)
@@ -137,7 +137,7 @@ async def delete_async(
 async def wait_async(
     refs: Sequence[Ref], *, num_returns: int = 1, timeout_s: float | None = None
 ) -> tuple[list[Ref], list[Ref]]:
-    """`wait`, awaited."""
+    """Like `wait`, but awaitable."""
     deadline = deadline_of(timeout_s)
     refs = listed(refs, "wait_async")
     ready, pending = wait(refs, num_returns=num_returns, timeout_s=0)  # also refuses bad arguments
@@ -167,7 +167,7 @@ async def wait_async(
 
 
 async def sources_async(ref: Ref, *, timeout_s: float | None = None) -> list[Ref]:
-    """`sources`, awaited."""
+    """Like `sources`, but awaitable."""
     (handle,) = await _ray_values([answer_ref(ref)], deadline_of(timeout_s), timeout_s)
     return members_of(ref, handle)
 
@@ -179,7 +179,7 @@ async def empty_async(
     *,
     timeout_s: float | None = None,
 ) -> Array:
-    """`empty`, awaited."""
+    """Like `empty`, but awaitable."""
     deadline = deadline_of(timeout_s)
     here = await _attach(deadline)
     anchor = await in_thread(deadline, here.anchors.take, left_s(deadline))
@@ -195,8 +195,9 @@ async def reduce_async(
     deterministic: bool = False,
     timeout_s: float | None = None,
 ) -> Ref:
-    """`reduce`, awaited until it has begun: the first one may have to start a node and a steward.
+    """Like `reduce`, but awaitable; it ends when the reduce has begun.
 
+    The first call of a process may have to start a node and a steward.
     Cancelling it, or GetTimeoutError at `timeout_s`, ends the reduce: no ref of it is left.
     """
     return await in_thread(
@@ -217,7 +218,7 @@ async def allreduce_async(
     deterministic: bool = False,
     timeout_s: float | None = None,
 ) -> Ref:
-    """`allreduce`, awaited as `reduce_async`."""
+    """Like `allreduce`, but awaitable in the way of `reduce_async`."""
     return await in_thread(
         deadline_of(timeout_s),
         combining.allreduce,
@@ -235,7 +236,7 @@ async def reduce_scatter_async(
     deterministic: bool = False,
     timeout_s: float | None = None,
 ) -> list[Ref]:
-    """`reduce_scatter`, awaited as `reduce_async`."""
+    """Like `reduce_scatter`, but awaitable in the way of `reduce_async`."""
     deadline = deadline_of(timeout_s)
     return await in_thread(
         deadline, combining.reduce_scatter, refs, op=op, deterministic=deterministic
@@ -243,12 +244,12 @@ async def reduce_scatter_async(
 
 
 async def gather_async(refs: Sequence[Ref], *, timeout_s: float | None = None) -> Ref:
-    """`gather`, awaited as `reduce_async`."""
+    """Like `gather`, but awaitable in the way of `reduce_async`."""
     return await in_thread(deadline_of(timeout_s), combining.gather, refs)
 
 
 async def allgather_async(refs: Sequence[Ref], *, timeout_s: float | None = None) -> Ref:
-    """`allgather`, awaited as `reduce_async`."""
+    """Like `allgather`, but awaitable in the way of `reduce_async`."""
     return await in_thread(deadline_of(timeout_s), combining.allgather, refs)
 
 

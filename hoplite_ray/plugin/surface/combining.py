@@ -61,7 +61,7 @@ def allreduce(
     count: int | None = None,
     deterministic: bool = False,
 ) -> Ref:
-    """`reduce` for a result that every node will read: all nodes fold, the caller's too.
+    """Reduce like `reduce`, to a result that every node will read: all nodes fold.
 
     Returns: at once, a pending ref of one value; the nodes fetch it while it is folded.
     Raises:  as `reduce`.
@@ -73,7 +73,7 @@ def allreduce(
 def reduce_scatter(
     refs: Sequence[Ref], *, op: ReduceOp = "sum", deterministic: bool = False
 ) -> list[Ref]:
-    """`reduce` of all `refs`, cut by rows into one ref for each of them.
+    """Reduce all `refs`, and cut the result by rows into one ref for each of them.
 
     Ref i is for the maker of source i: it is combined on the node of that source, where reading it
     moves no byte. Other nodes can read it as well.
@@ -94,7 +94,7 @@ def reduce_scatter(
 
 
 def gather(refs: Sequence[Ref]) -> Ref:
-    """One ref for the values of all `refs`, in their order; it is ready when they are.
+    """Gather the values of all `refs` in their order into one ref; it is ready when they are.
 
     Returns: at once, a pending ref of a list: hop.get of it gives the values, a task that it is
              passed to gets the Arrays, which fetch nothing until they are used. Sources as `reduce`
@@ -106,7 +106,7 @@ def gather(refs: Sequence[Ref]) -> Ref:
 
 
 def allgather(refs: Sequence[Ref]) -> Ref:
-    """`gather` for a result that every node will read: each source goes down a broadcast tree.
+    """Gather like `gather`, a result that every node will read: sources go down broadcast trees.
 
     The two differ in name only, because each node that gets the result reads it at that moment.
     """
@@ -149,7 +149,7 @@ def _call_steward(here: Attachment, call: Callable[[Any, str], Ref]) -> Ref:
 
 
 def sources(ref: Ref, *, timeout_s: float | None = None) -> list[Ref]:
-    """The refs that went into a reduce's result, in source order; waits until it has committed.
+    """Return the refs that went into a reduce's result, in source order; wait until it commits.
 
     Raises: InvalidArgumentError if `ref` is no reduce's result; ReduceError as `get`;
             HopliteError if this process no longer holds one of those refs.
