@@ -43,6 +43,8 @@ Begun = Callable[[bool], asyncio.Event]
 # Is called with a request as soon as it has come. A task of its own awaits the result.
 Handler = Callable[[Any, Begun], Awaitable[Any]]
 
+_IGNORE, _ANSWER, _ANSWER_ALONE, _SETTLE, _CANCEL = Action  # once, as in protocol.py
+_NO_NUMBER = -1  # of a call that waits for room, which the protocol does not know
 _LEAVE_S = 1.0  # for the last messages to go at a close, and again for the world to end
 
 
@@ -102,21 +104,15 @@ class Edge:
         if self.is_broken:
             raise EdgeBrokenError(f"{self.world} has ended", was_sent=False)
         self.calls_open += 1
+        number, message = _NO_NUMBER, None
         try:
             if not self._outgoing.has_room.is_set():
                 await self._outgoing.has_room.wait()
                 if self.is_broken:
                     raise EdgeBrokenError(f"{self.world} has ended", was_sent=False)
-            return await self._called(CALL_ALONE if alone else CALL, request)
-        finally:
-            self.calls_open -= 1
-
-    async def _called(self, kind: int, request: Any) -> Any:
-        number = self._protocol.open()
-        reply = self._replies[number] = asyncio.get_running_loop().create_future()
-        message = None
-        try:
-            message = self._packed(kind, number, request)
+            number = self._protocol.open()
+            reply = self._replies[number] = asyncio.get_running_loop().create_future()
+            message = self._packed(CALL_ALONE if alone else CALL, number, request)
             self._outgoing.post(message)
             return await reply
         except asyncio.CancelledError:
@@ -124,8 +120,9 @@ class Edge:
                 self._outgoing.post(Message.pack(TAKEN_BACK, number, None))
             raise
         finally:
+            self.calls_open -= 1
             self._protocol.close(number)
-            del self._replies[number]
+            self._replies.pop(number, None)
             if message is not None:
                 self._lender.end(message)
 
@@ -204,18 +201,19 @@ class Edge:
 
     def _take_in(self, message: Message) -> None:
         kind, number = message.kind, message.number
-        if kind in (REPLY, FAILURE):
+        if kind == REPLY or kind == FAILURE:
             self._take_in_reply(message)
             return
         has_begun = kind == BEGUN and bool(message.value())
         action = self._protocol.handle(kind, number, has_begun=has_begun)
-        if action is Action.ANSWER_ALONE:
+        if action is _ANSWER:
+            if message.lent is None:
+                self._answer_now(message)
+            else:
+                self._begin(number, self._answer_lent(message))
+        elif action is _ANSWER_ALONE:
             self._begin(number, self._answer_alone(message))
-        elif action is Action.ANSWER and message.lent is not None:
-            self._begin(number, self._answer_lent(message))
-        elif action is Action.ANSWER:
-            self._answer_now(message)
-        elif action is Action.CANCEL:
+        elif action is _CANCEL:
             _cancel_begun(self._answering[number])
 
     def _answer_now(self, message: Message) -> None:
@@ -237,7 +235,7 @@ class Edge:
         task.add_done_callback(self._borrowing.discard)
 
     def _hear_reply(self, message: Message) -> None:
-        if self._protocol.handle(message.kind, message.number) is not Action.SETTLE:
+        if self._protocol.handle(message.kind, message.number) is not _SETTLE:
             return
         reply = self._replies[message.number]
         if reply.done():  # the caller is being cancelled

@@ -53,6 +53,12 @@ class Action(Enum):
     """Cancel the work on the call: no caller waits for its answer."""
 
 
+# Once, because a look-up in an Enum runs Python code up to version 3.11.
+_WAITING, _BEGUN, _ANSWERED = State
+_IGNORE, _ANSWER, _ANSWER_ALONE, _SETTLE, _CANCEL = Action
+_OPEN = (_WAITING, _BEGUN)
+
+
 @dataclass(frozen=True, slots=True)
 class Broken:
     """How far an open call was when its edge broke.
@@ -85,7 +91,7 @@ class Protocol:
         """Begin a call of this end; returns its number."""
         number = self._next_number
         self._next_number += 1
-        self._calls[number] = State.WAITING
+        self._calls[number] = _WAITING
         return number
 
     def take_back(self, number: int) -> bool:
@@ -107,22 +113,22 @@ class Protocol:
 
         Raises:  ValueError for what no peer of this version sends.
         """
-        if kind in (CALL, CALL_ALONE):
+        if kind == CALL or kind == CALL_ALONE:
             if number in self._answering:
                 raise ValueError(f"call {number} came while it was being answered")
             self._answering.add(number)
-            return Action.ANSWER if kind == CALL else Action.ANSWER_ALONE
+            return _ANSWER if kind == CALL else _ANSWER_ALONE
         if kind == TAKEN_BACK:
-            return Action.CANCEL if number in self._answering else Action.IGNORE
+            return _CANCEL if number in self._answering else _IGNORE
         if kind not in KINDS:
             raise ValueError(f"a message of kind {kind}, which there is not")
         if self._calls.get(number) not in _OPEN:
-            return Action.IGNORE
+            return _IGNORE
         if kind == BEGUN:
-            self._calls[number] = State.BEGUN if has_begun else State.WAITING
-            return Action.IGNORE
-        self._calls[number] = State.ANSWERED
-        return Action.SETTLE
+            self._calls[number] = _BEGUN if has_begun else _WAITING
+            return _IGNORE
+        self._calls[number] = _ANSWERED
+        return _SETTLE
 
     def end(self, unsent: Set[int], *, has_left: bool) -> dict[int, Broken]:
         """Return how far each open call was; all are closed.
@@ -135,10 +141,7 @@ class Protocol:
         return {
             number: Broken(
                 was_sent=number not in unsent and not has_left,
-                has_begun=each is State.BEGUN and not has_left,
+                has_begun=each is _BEGUN and not has_left,
             )
             for number, each in open_calls.items()
         }
-
-
-_OPEN = (State.WAITING, State.BEGUN)
