@@ -45,6 +45,7 @@ from hoplite_ray.plugin.hooks.joining import install as _install_joining
 
 if TYPE_CHECKING:
     from hoplite_ray.config import Config
+    from hoplite_ray.metrics.counters import NodeStats
     from hoplite_ray.pending import Reduction
     from hoplite_ray.plugin.handle.array import Array
     from hoplite_ray.plugin.hooks.flag import runtime_env
@@ -71,9 +72,8 @@ if TYPE_CHECKING:
         reduce_scatter,
         sources,
     )
-    from hoplite_ray.refs import Layout
-    from hoplite_ray.stats import NodeStats
     from hoplite_ray.store import Store, new_id
+    from hoplite_ray.values.layout import Layout
 
 __all__ = [
     "Array",
@@ -152,8 +152,8 @@ _HOMES = {
     **{name: f"hoplite_ray.plugin.{home}" for home, names in _PLUGIN.items() for name in names},
     **dict.fromkeys(("Store", "new_id"), "hoplite_ray.store"),
     "Config": "hoplite_ray.config",
-    "Layout": "hoplite_ray.refs",
-    "NodeStats": "hoplite_ray.stats",
+    "Layout": "hoplite_ray.values.layout",
+    "NodeStats": "hoplite_ray.metrics.counters",
     "Reduction": "hoplite_ray.pending",
 }
 

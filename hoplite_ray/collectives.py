@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from hoplite_ray import _native
-from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import InvalidArgumentError
 from hoplite_ray.pending import (
     Listener,
@@ -18,7 +17,8 @@ from hoplite_ray.pending import (
     results,
     results_async,
 )
-from hoplite_ray.refs import REDUCE_OPS, Layout, ReduceOp, Share, checked_id
+from hoplite_ray.values.dtypes import Kind
+from hoplite_ray.values.layout import REDUCE_OPS, Layout, ReduceOp, Share, checked_id
 
 
 class Collectives(ABC):

@@ -16,7 +16,7 @@ from hoplite_ray import _native, ending  # noqa: F401 - which lets go of all at 
 from hoplite_ray.config import progress_wanted
 from hoplite_ray.errors import GetTimeoutError, InvalidArgumentError, NodeLostError
 from hoplite_ray.progress import PATIENCE_S, LateLine, ProgressLine, is_seen
-from hoplite_ray.refs import checked_id, checked_timeout, short_name
+from hoplite_ray.values.layout import checked_id, checked_timeout, short_name
 
 T = TypeVar("T")
 

@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from hoplite_ray import _native, codec
+from hoplite_ray import _native
 from hoplite_ray.collectives import Collectives
-from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import HopliteError, NodeLostError, UnusableAfterForkError
 from hoplite_ray.launch import NodeProcess
 from hoplite_ray.pending import (
@@ -28,8 +27,16 @@ from hoplite_ray.pending import (
     Received,
     detach,
 )
-from hoplite_ray.refs import OBJECT_ID_BYTES, Layout, checked_id, checked_incarnation, short_name
 from hoplite_ray.unsealed import Unsealed
+from hoplite_ray.values import codec
+from hoplite_ray.values.dtypes import Kind
+from hoplite_ray.values.layout import (
+    OBJECT_ID_BYTES,
+    Layout,
+    checked_id,
+    checked_incarnation,
+    short_name,
+)
 
 
 def new_id() -> bytes:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from hoplite_ray import codec
 from hoplite_ray.pending import Pending
-from hoplite_ray.refs import Layout
+from hoplite_ray.values import codec
+from hoplite_ray.values.layout import Layout
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on

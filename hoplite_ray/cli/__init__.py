@@ -23,8 +23,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hoplite_ray.cli import commands, doctor, options, top, trace, web
-from hoplite_ray.cli.lives import ID_DIGITS
+from hoplite_ray.cli import commands, options
+from hoplite_ray.cli.checks import doctor
+from hoplite_ray.cli.live import top, web
+from hoplite_ray.cli.tracing import trace
+from hoplite_ray.cli.tracing.lives import ID_DIGITS
 from hoplite_ray.errors import HopliteError
 
 

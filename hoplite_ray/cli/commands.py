@@ -9,12 +9,12 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from hoplite_ray import metrics
-from hoplite_ray.cli.places import Cluster, find
-from hoplite_ray.cli.survey import NodeReport, Survey, ask_each, survey
-from hoplite_ray.cli.tables import columns, size
+from hoplite_ray.cli.cluster.places import Cluster, find
+from hoplite_ray.cli.cluster.survey import NodeReport, Survey, ask_each, survey
+from hoplite_ray.cli.cluster.tables import columns, size
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError, HopliteError
+from hoplite_ray.metrics import dashboards
 
 _RAY_SHARE = 0.5  # of the time limit, for Ray's answers once it is imported
 
@@ -105,7 +105,7 @@ def drain(asked: argparse.Namespace) -> int:
 
 def dashboard(asked: argparse.Namespace) -> int:
     """Print the Grafana dashboard; it is the same for every cluster."""
-    made = metrics.dashboard()
+    made = dashboards.dashboard()
     if asked.serving:
         try:
             from hoplite_ray.serve.metrics import PANELS
@@ -114,7 +114,7 @@ def dashboard(asked: argparse.Namespace) -> int:
                 "stages need Ray Serve, and so does their dashboard: pip install "
                 "'hoplite_ray[serve]'"
             ) from None
-        made = metrics.dashboard(PANELS, "hoplite_ray serving")
+        made = dashboards.dashboard(PANELS, "hoplite_ray serving")
     _print(json.dumps(made, indent=1))
     return 0
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hoplite_ray.cli.places import NoClusterError, find
-from hoplite_ray.cli.tables import columns
+from hoplite_ray.cli.cluster.places import NoClusterError, find
+from hoplite_ray.cli.cluster.tables import columns
 from hoplite_ray.config import DEFAULTS, Config, variable_of
 
 

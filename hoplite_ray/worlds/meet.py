@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from hoplite_ray._native import WorldPort
+from hoplite_ray.base.threads import begin
 from hoplite_ray.errors import WorldError, WorldTimeoutError
-from hoplite_ray.threads import begin
 from hoplite_ray.worlds.joining import Plan, join
 from hoplite_ray.worlds.life import Life
 from hoplite_ray.worlds.nccl import Gpu, settle

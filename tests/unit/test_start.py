@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from hoplite_ray import node, node_options
-from hoplite_ray.cli import places
+from hoplite_ray import node
+from hoplite_ray.cli.cluster import places
 from hoplite_ray.errors import NodeLostError
+from hoplite_ray.node import options as node_options
 from hoplite_ray.plugin.node import start
 from hoplite_ray.plugin.node.start import NodePlace, RunningNode
 from hoplite_ray.plugin.process.journal import Journal

@@ -31,6 +31,7 @@ from typing import Any
 import ray
 
 from hoplite_ray import _native
+from hoplite_ray.base.files import replace_file
 from hoplite_ray.config import Config, Memory, arena_bytes
 from hoplite_ray.control.tls import Tls
 from hoplite_ray.errors import (
@@ -39,7 +40,6 @@ from hoplite_ray.errors import (
     UnauthenticatedError,
     WireVersionMismatchError,
 )
-from hoplite_ray.files import replace_file
 from hoplite_ray.plugin.node import rails
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from hoplite_ray.cli.finding import Finding, Level
-from hoplite_ray.cli.tables import size
+from hoplite_ray.cli.checks.finding import Finding, Level
+from hoplite_ray.cli.cluster.tables import size
 from hoplite_ray.config import Config, Memory, arena_bytes
 
 # As pyproject.toml has them: the least one, and the first that is too new.

@@ -36,17 +36,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hoplite_ray import _native
+from hoplite_ray.base.files import replace_file
 from hoplite_ray.config import shown
-from hoplite_ray.control.administration import Administration
 from hoplite_ray.control.client import ControlClient, RefusedError
-from hoplite_ray.control.membership import Membership
-from hoplite_ray.control.service import ControlService
+from hoplite_ray.control.service.administration import Administration
+from hoplite_ray.control.service.control_service import ControlService
 from hoplite_ray.control.tls import Tls
 from hoplite_ray.control.view import Member, View
-from hoplite_ray.control.view_store import TableViews, ViewStore
+from hoplite_ray.control.views.membership import Membership
+from hoplite_ray.control.views.view_store import TableViews, ViewStore
 from hoplite_ray.errors import ControlError, HopliteError
-from hoplite_ray.files import replace_file
-from hoplite_ray.node_options import NodeOptions, checked, own_directory, parsed
+from hoplite_ray.node.options import NodeOptions, checked, own_directory, parsed
 
 _logger = logging.getLogger("hoplite_ray.node")
 
@@ -415,7 +415,3 @@ def _hold(file: Path) -> Iterator[None]:
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open
         os.close(descriptor)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

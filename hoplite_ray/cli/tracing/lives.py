@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from hoplite_ray.cli.places import Cluster
-from hoplite_ray.cli.survey import NodeReport, ask_each
+from hoplite_ray.cli.cluster.places import Cluster
+from hoplite_ray.cli.cluster.survey import NodeReport, ask_each
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.client import ControlClient
 from hoplite_ray.errors import ControlError, HopliteError
-from hoplite_ray.refs import OBJECT_ID_BYTES
+from hoplite_ray.values.layout import OBJECT_ID_BYTES
 
 ID_DIGITS = 2 * OBJECT_ID_BYTES
 _CLOCK_LOOKS = 4  # the quickest counts; the first one has to connect

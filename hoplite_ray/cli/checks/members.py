@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from hoplite_ray.cli.finding import Finding, Level
-from hoplite_ray.cli.places import Cluster, Place
-from hoplite_ray.cli.survey import NodeReport, Survey
-from hoplite_ray.cli.tables import size
+from hoplite_ray.cli.checks.finding import Finding, Level
+from hoplite_ray.cli.cluster.places import Cluster, Place
+from hoplite_ray.cli.cluster.survey import NodeReport, Survey
+from hoplite_ray.cli.cluster.tables import size
 from hoplite_ray.config import Memory, shown
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError

@@ -9,9 +9,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from hoplite_ray.cli.flows import Look, followed, nodes_of, transfers_of, trees_of
-from hoplite_ray.cli.places import Cluster, find
-from hoplite_ray.cli.tables import columns, size
+from hoplite_ray.cli.cluster.places import Cluster, find
+from hoplite_ray.cli.cluster.tables import columns, size
+from hoplite_ray.cli.live.flows import Look, followed, nodes_of, transfers_of, trees_of
 from hoplite_ray.errors import HopliteError
 
 _TREES_MAX = 8  # a screen has no room for more

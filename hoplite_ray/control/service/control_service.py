@@ -13,15 +13,15 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from hoplite_ray.control import control_pb2 as pb
-from hoplite_ray.control.administration import Administration
 from hoplite_ray.control.auth import CHALLENGE_KEY, METADATA_KEY, OtherTimeError, Verifier
 from hoplite_ray.control.client import KEEPALIVE_MS, NoQuorumError, UnlikeError
-from hoplite_ray.control.health import Health
-from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.methods import METHODS, SERVICE
-from hoplite_ray.control.patience import Patience
+from hoplite_ray.control.service.administration import Administration
+from hoplite_ray.control.service.health import Health
+from hoplite_ray.control.service.patience import Patience
 from hoplite_ray.control.tls import Tls
 from hoplite_ray.control.view import NodeKey, member_from_proto
+from hoplite_ray.control.views.membership import Membership
 from hoplite_ray.control.voting import Vote, VoteRequest
 from hoplite_ray.errors import ControlError, SystemFailureError, UnauthenticatedError
 

@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hoplite_ray.cli.flows import Look, followed, look_at, nodes_of, transfers_of, trees_of
-from hoplite_ray.cli.places import Cluster, find
+from hoplite_ray.cli.cluster.places import Cluster, find
+from hoplite_ray.cli.live.flows import Look, followed, look_at, nodes_of, transfers_of, trees_of
 from hoplite_ray.errors import HopliteError
 
 if TYPE_CHECKING:

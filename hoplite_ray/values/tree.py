@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hoplite_ray.dtypes import Kind, element_bytes, memory_step, numpy_name, torch_name
 from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.values.dtypes import Kind, element_bytes, memory_step, numpy_name, torch_name
 
 Container = Literal["dict", "OrderedDict", "list", "tuple"]
 CONTAINERS: dict[str, Callable[[Iterable[Any]], Any]] = {

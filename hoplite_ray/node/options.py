@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hoplite_ray import _native
+from hoplite_ray.base.files import replace_file
 from hoplite_ray.config import Config, Memory, arena_bytes, native_value
 from hoplite_ray.control.auth import SECRET_BYTES_MIN
 from hoplite_ray.control.view import is_address
-from hoplite_ray.files import replace_file
 
 _NODE_ID_MAX = 2**63 - 1
 _INCARNATION_MAX = 2**32 - 1

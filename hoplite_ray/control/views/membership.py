@@ -26,11 +26,11 @@ from hoplite_ray.control.client import (
     UnreachableError,
 )
 from hoplite_ray.control.view import Member, NodeKey, View
-from hoplite_ray.control.view_store import ViewStore, VotedViews
+from hoplite_ray.control.views.view_store import ViewStore, VotedViews
 from hoplite_ray.control.voting import Vote, Voter, VoteRequest
 from hoplite_ray.errors import ControlError
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("hoplite_ray.control.membership")
 
 _RETRY_S = 0.2  # between two attempts at a peer: well below what a person notices, kind to the CPU
 _NEXT_S = 0.1  # to the next one, while nobody has answered: machines that are gone say nothing

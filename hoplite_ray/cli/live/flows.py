@@ -8,8 +8,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hoplite_ray.cli.places import Cluster
-from hoplite_ray.cli.survey import Survey, ask_each, survey
+from hoplite_ray.cli.cluster.places import Cluster
+from hoplite_ray.cli.cluster.survey import Survey, ask_each, survey
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError
 

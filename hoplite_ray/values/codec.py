@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hoplite_ray.dtypes import imported, numpy_dtype, torch_dtype
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.refs import ALIGNMENT_BYTES, Layout, layout_of
-from hoplite_ray.values import Leaf, Parts, put_together
+from hoplite_ray.values.dtypes import imported, numpy_dtype, torch_dtype
+from hoplite_ray.values.layout import ALIGNMENT_BYTES, Layout, layout_of
+from hoplite_ray.values.tree import Leaf, Parts, put_together
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hoplite_ray.cli.places import Cluster, Place
+from hoplite_ray.cli.cluster.places import Cluster, Place
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.client import ControlClient, RefusedError, UnreachableError
 from hoplite_ray.control.view import NodeKey, View

@@ -16,9 +16,9 @@ from itertools import groupby
 from numbers import Integral, Real
 from typing import Any, Literal
 
-from hoplite_ray.dtypes import NATIVE, OPAQUE, Kind, name_of, numpy_dtype, torch_dtype
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.values import CONTAINERS, DEPTH_MAX, Branch, Container, Leaf, Parts, named
+from hoplite_ray.values.dtypes import NATIVE, OPAQUE, Kind, name_of, numpy_dtype, torch_dtype
+from hoplite_ray.values.tree import CONTAINERS, DEPTH_MAX, Branch, Container, Leaf, Parts, named
 
 ReduceOp = Literal["sum", "prod", "min", "max", "mean"]
 # The numbers of native/plan/dtypes.h.
