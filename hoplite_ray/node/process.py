@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -28,7 +27,6 @@ import signal
 import stat
 import sys
 import threading
-import time
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -37,6 +35,7 @@ from typing import Any, TypeVar
 
 from hoplite_ray import _native
 from hoplite_ray.base.files import replace_file
+from hoplite_ray.base.locks import HeldError, hold
 from hoplite_ray.config import shown
 from hoplite_ray.control.client import ControlClient, RefusedError
 from hoplite_ray.control.service.administration import Administration
@@ -64,8 +63,7 @@ _END_S = 5
 # What only this node has, where Ray has taken its Ray node away: as much as a machine that is ended
 # leaves to what runs on it.
 _HAND_OVER_S = 10
-# Whoever looks whether a node runs holds its lock for some microseconds.
-_TRIES, _LOOK_S = 10, 0.01
+_LOCK_S = 0.1  # a process that looks whether a node runs holds its lock for microseconds
 # A usual log grows by some 200 bytes per change of the view; only `trace=1` and strangers who
 # knock for days come near this. As much again is kept in node.log.1.
 _LOG_BYTES_MAX = 16 << 20
@@ -399,19 +397,10 @@ def _watched(pid: int | None, stop: asyncio.Event) -> Iterator[asyncio.Event]:
 @contextlib.contextmanager
 def _hold(file: Path) -> Iterator[None]:
     """Hold `file` while the process lives, so that a directory has one node."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        for tries_left in reversed(range(_TRIES)):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not tries_left:
-                    raise ValueError(
-                        f"another node runs in {file.parent}; give this one another --directory"
-                    ) from None
-            time.sleep(_LOOK_S)
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open
-        os.close(descriptor)
+        with hold(file, _LOCK_S):
+            yield
+    except HeldError:
+        raise ValueError(
+            f"another node runs in {file.parent}; give this one another --directory"
+        ) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import select
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hoplite_ray.base.locks import is_held
 from hoplite_ray.control.view import View, is_address
 from hoplite_ray.errors import ControlError
 
@@ -46,7 +46,7 @@ class Place:
                 needed = {"node_id", "incarnation", "control", "pid"}
                 if isinstance(loaded, dict) and needed <= loaded.keys():
                     record = loaded
-            return cls(directory, record, _is_held(directory / "node.lock"))
+            return cls(directory, record, _runs(directory / "node.lock"))
         except OSError as error:
             raise NoClusterError(
                 f"{directory} can't be read ({error.strerror}); "
@@ -174,16 +174,9 @@ def _ask_ray(address: str | None, timeout_s: float) -> dict[str, Any]:
     return told
 
 
-def _is_held(file: Path) -> bool:
+def _runs(lock: Path) -> bool:
+    """Return whether a node holds the lock of its directory."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        return is_held(lock)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open
-        os.close(descriptor)
-    return False
