@@ -75,6 +75,8 @@ if TYPE_CHECKING:
     from hoplite_ray.store import Store, new_id
     from hoplite_ray.values.layout import Layout
 
+    __version__: str
+
 __all__ = [
     "Array",
     "CollectiveError",
@@ -159,6 +161,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from hoplite_ray.base.release import release
+
+        return release()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hoplite_ray.base.release import release
 from hoplite_ray.cli import commands, options
 from hoplite_ray.cli.checks import doctor
 from hoplite_ray.cli.live import top, web
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         description="What the nodes of a hoplite_ray cluster are, have and lack.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"hoplite-ray {release()}")
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command, help_text in (
         ("status", commands.status, "the nodes: alive, how full their arenas are"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import os
 import platform
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hoplite_ray import _native
+from hoplite_ray.base.release import release
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.client import ControlClient
 from hoplite_ray.control.view import Member
@@ -173,14 +173,6 @@ class Administration:
         if await self._calls.is_healthy(member.control, timeout_s=timeout_s):
             return ""
         return f"{member.control} does not say that it is healthy within {timeout_s:g} s"
-
-
-def release() -> str:
-    """Return the release of hoplite_ray that runs here."""
-    try:
-        return importlib.metadata.version("hoplite_ray")
-    except importlib.metadata.PackageNotFoundError:
-        return "of a source tree"
 
 
 def _anonymous_bytes(status: str) -> int:
