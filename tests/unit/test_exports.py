@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
@@ -30,6 +31,17 @@ def test_every_verb_has_an_awaitable_twin(verb: str) -> None:
     takes = {**inspect.signature(getattr(hoplite_ray, verb)).parameters}
     takes.setdefault("timeout_s", inspect.signature(twin).parameters["timeout_s"])
     assert takes == {**inspect.signature(twin).parameters}
+
+
+@pytest.mark.parametrize(
+    ("name", "home"),
+    [("Config", "config"), ("Layout", "values.layout"), ("Reduction", "pending")],
+)
+def test_a_name_that_has_left_the_top_is_found_with_a_warning(name: str, home: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"moved to hoplite_ray\.{home};"):
+        found = getattr(hoplite_ray, name)
+    assert found is getattr(importlib.import_module(f"hoplite_ray.{home}"), name)
+    assert name not in dir(hoplite_ray)
 
 
 def test_the_version_is_the_installed_one() -> None:
