@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncGenerator
 
 from hoplite_ray._native import WORLD_MEMORY_BYTES, TlsContext
+from hoplite_ray.base.interfaces import own_addresses
 from hoplite_ray.errors import InvalidArgumentError, WorldError
 from hoplite_ray.worlds.introductions import (
     STRANGERS_MAX,
@@ -19,7 +20,7 @@ from hoplite_ray.worlds.introductions import (
     Tls,
     connected,
 )
-from hoplite_ray.worlds.members import Member, own_addresses
+from hoplite_ray.worlds.members import Member
 
 _CONNECT_S = 1.0  # to one of a member's addresses
 _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034  # linux/fcntl.h; Python 3.11's fcntl lacks them

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from hoplite_ray._native import TlsContext
+from hoplite_ray.base.interfaces import own_addresses
 from hoplite_ray.errors import InvalidArgumentError, WorldError, WrongTypeError
 from hoplite_ray.worlds.introductions import (
     FRAME_BYTES_MAX,
@@ -29,7 +30,6 @@ from hoplite_ray.worlds.introductions import (
     hear,
     say,
 )
-from hoplite_ray.worlds.members import own_addresses
 
 _KEY_BYTES_MAX = 8192  # of a name of 200 characters, each of which JSON may write as twelve
 

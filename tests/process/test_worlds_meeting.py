@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from hoplite_ray import worlds
+from hoplite_ray.base.interfaces import own_addresses
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.worlds.doors import near
 from hoplite_ray.worlds.introductions import RefusedError, hear, introduce, say
-from hoplite_ray.worlds.members import Ability, Member, Record, machine_id, own_addresses
+from hoplite_ray.worlds.members import Ability, Member, Record, machine_id
 from hoplite_ray.worlds.rendezvous import own_address, parsed_address
 from tests.process.world_crew import JOIN_S, free_address, in_a_loop
 
