@@ -74,23 +74,69 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
     Raises:  ValueError in one line; SystemExit after --help.
     """
-    parser = _Parser(prog="python -m hoplite_ray.node", allow_abbrev=False)
+    parser = _Parser(
+        prog="python -m hoplite_ray.node",
+        description="Run one node of the store, until SIGTERM or until the watched process ends.\n"
+        "Prints one line of JSON when clients may attach.",
+        epilog="example:\n"
+        "  python -m hoplite_ray.node --directory /run/hoplite/a --listen 192.0.2.1:0",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_place(parser.add_argument)
     add: Callable[..., Any] = parser.add_argument
-    add("--directory", type=Path, required=True, help="of this node alone; made with mode 0700")
-    add("--listen", action="append", required=True, help="ADDRESS:PORT of a rail; port 0: any")
-    add("--control", help="ADDRESS:PORT of the control service; default: first rail's address")
-    add("--join", action="append", default=[], help="ADDRESS:PORT of a member's control service")
-    add("--node-id", type=int, help="default: that of a life that crashed here, or random")
-    add("--incarnation", type=int, help="default: 1, or one more than a life that crashed here")
-    add("--secret-file", type=Path, help="of the cluster; default: DIR/secret, made if missing")
-    add("--arena-bytes", type=int, help="shared memory for objects; default: 20 %% of memory")
-    add("--spill-directory", type=Path, help="of spilled objects; default: --directory")
-    add("--option", action="append", default=[], help="NAME=VALUE of the native node; see docs")
+    add("--arena-bytes", type=int, help="bytes of shared memory for objects; default: 20 %% of all")
+    add("--spill-directory", type=Path, help="directory for spilled objects; default: --directory")
+    add(
+        "--option",
+        action="append",
+        default=[],
+        help="NAME=VALUE of an option of the native node; may be repeated",
+    )
     add("--trace", action="store_true", help="print the life of every object on standard error")
-    add("--watch-pid", type=int, help="end when this process does")
-    add("--gcs-address", help="Ray's address, where the view is then kept")
-    add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    add("--watch-pid", type=int, help="process with which the node ends")
+    add("--gcs-address", help="ADDRESS:PORT of Ray's GCS, which then keeps the view")
+    add(
+        "--log-level",
+        default="info",
+        choices=["debug", "info", "warning", "error"],
+        help="least level of the lines in the log; default: info",
+    )
     return parser.parse_args(arguments)
+
+
+def _add_place(add: Callable[..., Any]) -> None:
+    """Add the options that say where the node is, which one it is, and what it joins."""
+    add(
+        "--directory",
+        type=Path,
+        required=True,
+        help="directory of this node alone; made with mode 0700 if missing",
+    )
+    add(
+        "--listen",
+        action="append",
+        required=True,
+        help="ADDRESS:PORT of a rail; port 0: any free one; once for each rail",
+    )
+    add("--control", help="ADDRESS:PORT of the control service; default: first rail's address")
+    add(
+        "--join",
+        action="append",
+        default=[],
+        help="ADDRESS:PORT of a member's control service; may be repeated",
+    )
+    add("--node-id", type=int, help="id of the node; default: a crashed one's here, or random")
+    add(
+        "--incarnation",
+        type=int,
+        help="number of this life of the node; default: 1, or one more than a crashed one's here",
+    )
+    add(
+        "--secret-file",
+        type=Path,
+        help="file with the cluster's secret; default: DIRECTORY/secret, made if missing",
+    )
 
 
 def checked(asked: argparse.Namespace, directory: Path) -> NodeOptions:
