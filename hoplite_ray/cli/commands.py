@@ -9,14 +9,12 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from hoplite_ray.cli.cluster.places import Cluster, find
-from hoplite_ray.cli.cluster.survey import NodeReport, Survey, ask_each, survey
+from hoplite_ray.cli.cluster.places import Cluster
+from hoplite_ray.cli.cluster.survey import RAY_SHARE, NodeReport, Survey, ask_each, look
 from hoplite_ray.cli.cluster.tables import columns, size
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError, HopliteError
 from hoplite_ray.metrics import dashboards
-
-_RAY_SHARE = 0.5  # of the time limit, for Ray's answers once it is imported
 
 
 class NoServeError(HopliteError):
@@ -39,7 +37,7 @@ def objects(asked: argparse.Namespace) -> int:
     nodes = [node for node in seen.nodes if node.answers]
 
     async def ask() -> list[list[pb.Object] | ControlError]:
-        limit, timeout_s = asked.limit, asked.timeout_s * (1 - _RAY_SHARE)
+        limit, timeout_s = asked.limit, asked.timeout_s * (1 - RAY_SHARE)
         return await ask_each(
             cluster,
             nodes,
@@ -117,13 +115,6 @@ def dashboard(asked: argparse.Namespace) -> int:
         made = dashboards.dashboard(PANELS, "hoplite_ray serving")
     _print(json.dumps(made, indent=1))
     return 0
-
-
-def look(asked: argparse.Namespace, *, timeout_s: float | None = None) -> tuple[Cluster, Survey]:
-    """Find the cluster and ask its nodes, in the time that was given."""
-    timeout_s = asked.timeout_s if timeout_s is None else timeout_s
-    cluster = find(asked, timeout_s=timeout_s * _RAY_SHARE)
-    return cluster, asyncio.run(survey(cluster, timeout_s=timeout_s * 0.3))
 
 
 def _named(seen: Survey, name: str) -> NodeReport:

@@ -13,8 +13,7 @@ from pathlib import Path
 from hoplite_ray.cli.checks import machine, members
 from hoplite_ray.cli.checks.finding import Finding
 from hoplite_ray.cli.cluster.places import Cluster, NoClusterError
-from hoplite_ray.cli.cluster.survey import Survey, ask_each
-from hoplite_ray.cli.commands import look
+from hoplite_ray.cli.cluster.survey import Survey, ask_each, look
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError
 

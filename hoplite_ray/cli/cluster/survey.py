@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
@@ -9,13 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hoplite_ray.cli.cluster.places import Cluster, Place
+from hoplite_ray.cli.cluster.places import Cluster, Place, find
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.client import ControlClient, RefusedError, UnreachableError
 from hoplite_ray.control.view import NodeKey, View
 from hoplite_ray.errors import ControlError
 
 _T = TypeVar("_T")
+
+RAY_SHARE = 0.5  # of the time limit, for Ray's answers once it is imported
+_SURVEY_SHARE = 0.3  # of the time limit, for the nodes' answers; the rest is the command's own
 
 
 @dataclass(slots=True)
@@ -71,6 +75,16 @@ class Survey:
     def is_healthy(self) -> bool:
         """Tell whether there are nodes, and all of them are well."""
         return bool(self.nodes) and all(node.is_healthy for node in self.nodes)
+
+
+def look(asked: argparse.Namespace, *, timeout_s: float | None = None) -> tuple[Cluster, Survey]:
+    """Find the cluster that the command line names, and ask its nodes.
+
+    `timeout_s` replaces the time limit of the command line.
+    """
+    timeout_s = asked.timeout_s if timeout_s is None else timeout_s
+    cluster = find(asked, timeout_s=timeout_s * RAY_SHARE)
+    return cluster, asyncio.run(survey(cluster, timeout_s=timeout_s * _SURVEY_SHARE))
 
 
 async def survey(cluster: Cluster, *, timeout_s: float) -> Survey:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from hoplite_ray.cli.cluster.survey import look
 from hoplite_ray.cli.cluster.tables import columns, size
-from hoplite_ray.cli.commands import look
 from hoplite_ray.cli.tracing.lives import Memory, Moment, life_of, memories
 from hoplite_ray.errors import ControlError
 
