@@ -312,7 +312,7 @@ class Collectives(ABC):
         deterministic: bool = False,
         share: Share | None = None,
     ) -> PendingReduce:
-        """Start a reduce whose sources go in when some node has them."""
+        """Start a reduce. Each source goes in when a node has it."""
         checked = [checked_id(source) for source in sources]
         pending = self.begin_reduce(
             target,
