@@ -1,4 +1,4 @@
-"""Counters of a node as one typed snapshot."""
+"""The counters of a node as one typed snapshot."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hoplite_ray.errors import ControlError
 
 @dataclass(frozen=True, slots=True)
 class NodeStats:
-    """What one node has and has done. Sizes are of now, all else counts up from its start."""
+    """The counters of one node. Sizes are current values; every other one counts from its start."""
 
     arena_bytes: int
     arena_bytes_used: int
     arena_bytes_pinned: int
     arena_bytes_orphaned: int
-    spill_bytes: int  # in the file of spilled objects
+    spill_bytes: int  # in the spill file
     spill_bytes_written: int
     spill_bytes_read: int
     spill_errors: int  # writes and reads that failed
@@ -35,15 +35,15 @@ class NodeStats:
     bytes_sent: int
     evictions: int
     reduces_committed: int
-    reduces_branched: int  # of them, those whose tree had more than one level
-    reduce_branches: int  # of those trees, below their roots
-    reduce_degree: int  # members per node of the last such tree; 0: there was none
+    reduces_branched: int  # committed reduces whose tree had more than one level
+    reduce_branches: int  # branches of those trees, below their roots
+    reduce_degree: int  # members per node of the last such tree; 0 before the first one
 
     @classmethod
     def from_counters(cls, counters: Mapping[str, int]) -> NodeStats:
-        """Pick the fields out of the counters that a node publishes.
+        """Return a snapshot from the counters that a node publishes.
 
-        Raises:  ControlError if one is missing: the node is of another release.
+        Raises:  ControlError if a counter is missing, because the node runs another release.
         """
         missing = [field.name for field in fields(cls) if field.name not in counters]
         if missing:
@@ -54,9 +54,9 @@ class NodeStats:
 
     @classmethod
     def read(cls, control: str, secret: bytes) -> NodeStats:
-        """Ask the node whose control service is at `control`.
+        """Return the counters of the node with the control service at `control`.
 
-        Raises:  ControlError if it does not answer in time or refuses the secret.
+        Raises:  ControlError if the node does not answer in time or refuses the secret.
         """
         return cls.from_counters(asyncio.run(_counters(control, secret)))
 

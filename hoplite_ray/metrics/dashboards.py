@@ -1,4 +1,4 @@
-"""What Prometheus hears of every node: one table, from which the Grafana dashboard is made.
+"""The metrics of every node in one table, and the Grafana dashboard that is made from it.
 
 `hoplite_ray.serve.metrics` has such a table of its own.
 """
@@ -15,7 +15,7 @@ _RATE_OVER = "1m"  # two of Prometheus' usual intervals of 15 s, and a lost one
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric, as Prometheus has it. `unit` is one of Grafana's, `tags` are its labels."""
+    """One metric of Prometheus. `unit` is one of Grafana's units; `tags` are its labels."""
 
     counter: str
     kind: Literal["gauge", "counter", "histogram"]
@@ -25,19 +25,19 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """As Ray is told of it."""
+        """The name that Ray gets."""
         return f"hoplite_{self.counter}"
 
     @property
     def exposed(self) -> str:
-        """As Prometheus reads it; the ending is by its rules."""
+        """The name that Prometheus reads; its ending follows Prometheus' rules."""
         return f"{_PREFIX}{self.counter}{_ENDINGS[self.kind]}"
 
     @property
     def queries(self) -> dict[str, str]:
-        """What a dashboard shows, by what is said before its labels.
+        """The queries of a dashboard, by the words before the labels in its legend.
 
-        The value; the rate of what only counts up; the median and the tail of a histogram.
+        A gauge shows its value, a counter its rate, and a histogram its median and its tail.
         """
         selected = f'{self.exposed}{{SessionName=~"$session"}}'
         if self.kind == "gauge":
@@ -53,7 +53,7 @@ class Metric:
 
     @property
     def legend(self) -> str:
-        """Its labels, as a dashboard has them."""
+        """The labels in a dashboard's legend."""
         return " ".join(f"{{{{{tag}}}}}" for tag in self.tags)
 
 
@@ -134,7 +134,7 @@ METRICS = tuple(metric for metrics in PANELS.values() for metric in metrics)
 
 
 def dashboard(panels: Panels = PANELS, title: str = "hoplite_ray") -> dict[str, Any]:
-    """A Grafana dashboard of all metrics, as Grafana imports it."""
+    """Return a Grafana dashboard of all metrics, in the form that Grafana imports."""
     first = next(iter(panels.values()))[0]
     return {
         "title": title,
@@ -153,7 +153,7 @@ _WIDTH, _HEIGHT = 12, 8  # of a panel; Grafana's rows have 24 columns
 
 
 def _session(metric: Metric) -> dict[str, Any]:
-    """The variable by which one chooses a Ray session: of those that have told this metric."""
+    """Return the variable that selects a Ray session among those with this metric."""
     return {
         "name": "session",
         "label": "Ray session",

@@ -28,7 +28,7 @@ _OPTION_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """What one node process was asked to be."""
+    """The options of one node process, checked and with their defaults."""
 
     directory: Path
     listen: tuple[str, ...]
@@ -50,7 +50,7 @@ class NodeOptions:
 
     @property
     def record(self) -> Path:
-        """Where the node says that it is ready, and who it is."""
+        """The file that the node writes when it is ready: node.json."""
         return self.directory / "node.json"
 
     @property
@@ -60,7 +60,7 @@ class NodeOptions:
 
     @property
     def log(self) -> Path:
-        """Where whoever starts nodes sends what they say."""
+        """The file to which the starter of a node sends its output: node.log."""
         return self.directory / "node.log"
 
 

@@ -1,16 +1,16 @@
 """The node process: `python -m hoplite_ray.node --directory DIR --listen 127.0.0.1:0`.
 
-Runs the native node and the control service, joins the others, and ends when the watched process
-(Ray's raylet) does or on SIGTERM, in both cases after leaving. When the other nodes hold it for
-dead it starts its next life: same id and socket, next incarnation, empty arena; it goes on trying
-until they let it in.
+The process runs the native node and the control service, and joins the other nodes. It leaves and
+ends on SIGTERM, and when the watched process (Ray's raylet) ends. When the other nodes take it for
+dead, the process starts its next incarnation, with the same id and socket and an empty arena. It
+tries until the other nodes let it in.
 
-The directory is of mode 0700 and one node's at a time. It gets:
+The directory has mode 0700 and belongs to one node at a time. It gets these files:
 
     node.sock   where clients attach
     node.json   node_id, incarnation, control, rails, socket, pid, options; there while clients may
                 attach, and printed as one line on standard output when it first is
-    shortage    why the view can't change, while it can't: clients whose operations are late say so
+    shortage    why the view can't change, while it can't; late operations of clients tell it
     secret      the cluster's secret, mode 0600
     node.lock   held as long as the process lives
 """
@@ -51,21 +51,21 @@ _logger = logging.getLogger("hoplite_ray.node")
 
 _T = TypeVar("_T")
 
-# One waits for events, one reads the view in Ray's store, one writes it, one lists objects.
+# One thread each: waits for events, reads the view in Ray's store, writes it, lists objects.
 _THREADS = 4
 _EVENT_WAIT_S = 5.0  # stop() wakes the wait, so it delays nothing but a look at the log's size
-_LEAVE_S = 2.0  # then the others find out by themselves
-_ASK_S = 1.0  # why a Ray node has ended
-_GRACE_S = 1.0  # for watchers to receive the view in which we have left
-# After that the kernel ends what still waits: a thread in a call to Ray's GCS, which is gone, too,
+_LEAVE_S = 2.0  # then the other nodes find out by their own signs of life
+_ASK_S = 1.0  # for Ray's answer to why a Ray node has ended
+_GRACE_S = 1.0  # for watchers to receive the view without this node
+# After that the kernel ends the process: a thread in a call to Ray's GCS, which has ended too,
 # would hold the process for 40 s.
 _END_S = 5
-# What only this node has, where Ray has taken its Ray node away: as much as a machine that is ended
-# leaves to what runs on it.
+# For handing over the objects that only this node holds, when Ray has drained its Ray node. A
+# machine that is ended leaves its processes about as much.
 _HAND_OVER_S = 10
 _LOCK_S = 0.1  # a process that looks whether a node runs holds its lock for microseconds
-# A usual log grows by some 200 bytes per change of the view; only `trace=1` and strangers who
-# knock for days come near this. As much again is kept in node.log.1.
+# A usual log grows by some 200 bytes per change of the view; only `trace=1` and days of refused
+# connections come near this limit. Beyond it the log moves to node.log.1 and begins again.
 _LOG_BYTES_MAX = 16 << 20
 
 
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _live(options: NodeOptions) -> int:
-    """Live one life after the other until one of them is not ended by the other nodes."""
+    """Run one incarnation after the other, until one ends by itself."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_default_executor(_threads())
@@ -114,10 +114,12 @@ async def _live(options: NodeOptions) -> int:
 
 
 def _run_as_urgently_as(pid: int | None) -> None:
-    """Take over the niceness of a process, where that is allowed; while this is the only thread.
+    """Take over the niceness of a process, where that is allowed.
 
-    Ray's workers have 15, and what a worker starts inherits that: on a busy machine the node, by
-    which everybody's bytes go, would get an eighth of the time that a raylet gets.
+    Ray's workers have niceness 15, and a node that a worker starts inherits it. On a busy machine
+    such a node would get an eighth of a raylet's time, although the bytes of all processes of the
+    machine pass through it.
+    REQUIRES: this is the only thread, because niceness belongs to a thread.
     """
     if pid is None:
         return
@@ -126,7 +128,7 @@ def _run_as_urgently_as(pid: int | None) -> None:
 
 
 def _threads() -> ThreadPoolExecutor:
-    """Start all threads that calls may wait in, so that their number does not grow with work."""
+    """Start all threads that blocking calls use, so that their number does not grow with work."""
     threads = ThreadPoolExecutor(_THREADS)
     all_started = threading.Barrier(_THREADS)
     for _ in range(_THREADS):
@@ -138,7 +140,7 @@ class Life:
     """One incarnation of the node, from its first socket to its last."""
 
     def __init__(self, options: NodeOptions, ended: asyncio.Event) -> None:
-        """`ended`: set when the process that this node was not to outlive has."""
+        """`ended` is set when the watched process has ended."""
         self._options = options
         self._ended = ended
         self._native = _native.NativeNode(
@@ -164,17 +166,21 @@ class Life:
 
     @property
     def is_draining(self) -> bool:
-        """Tell whether an operator asked to drain it; its next life drains from the start."""
+        """True if an operator has drained the node; its next incarnation drains from the start."""
         return self._administration.is_draining
 
     async def live(
         self, stop: asyncio.Event, *, is_draining: bool = False
     ) -> tuple[str, ...] | None:
-        """Run until `stop`; returns None, or whom to ask for the next life if this one is over.
+        """Run until `stop`, or until the other nodes take this incarnation for dead.
 
+        Returns: None after `stop`; otherwise the addresses to ask for the next incarnation.
         Raises:  HopliteError if the node can't start or join.
         """
-        for left in (self._options.socket, self._options.shortage):  # by a life that crashed
+        for left in (
+            self._options.socket,
+            self._options.shortage,
+        ):  # by an incarnation that crashed
             left.unlink(missing_ok=True)
         self._native.start()
         membership: Membership | None = None
@@ -215,7 +221,7 @@ class Life:
         self._service.open(membership)
         line = json.dumps(_record(options, own))
         replace_file(options.record, f"{line}\n".encode())
-        with contextlib.suppress(BrokenPipeError):  # whoever started us need not listen
+        with contextlib.suppress(BrokenPipeError):  # the starter may have closed its end
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
         _logger.info("ready %s", line)
@@ -233,11 +239,11 @@ class Life:
                 replace_file(self._options.shortage, why.encode())
             else:
                 self._options.shortage.unlink(missing_ok=True)
-        except OSError as error:  # as on a full disk; who asks the node itself is told all the same
+        except OSError as error:  # for example on a full disk; the control service tells it as well
             _logger.warning("%s is not written: %s", self._options.shortage, error)
 
     async def _stay(self, membership: Membership, stop: asyncio.Event) -> None:
-        """Serve until told to stop, or told dead."""
+        """Serve until `stop` is set, or the other nodes take this incarnation for dead."""
         tasks = [
             asyncio.create_task(each)
             for each in (
@@ -250,7 +256,7 @@ class Life:
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # a fault of ours ends the node, with its traceback
+                task.result()  # a defect of this package ends the node, with its traceback
             if self._ended.is_set() and await _is_taken_away(self._options):
                 await _unless(membership.told_dead, self._hand_over())
         finally:
@@ -292,7 +298,7 @@ def _has_data_tls(options: NodeOptions) -> bool:
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | None:
-    """Do `work`; None, and no more of it, as soon as `stop` is set."""
+    """Return the result of `work`; cancel it and return None as soon as `stop` is set."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -305,9 +311,9 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | No
 
 
 def _bound(log: Path) -> None:
-    """Begin `log` again when it is full, if that is where our standard error goes.
+    """Begin `log` again when it is full, if standard error goes to it.
 
-    Whoever started us opened it for appending, so what is written meanwhile isn't lost.
+    The starter has opened the log for appending, so that no line is lost meanwhile.
     """
     said = os.fstat(2)
     if not stat.S_ISREG(said.st_mode) or said.st_size <= _LOG_BYTES_MAX:
@@ -316,7 +322,9 @@ def _bound(log: Path) -> None:
         if os.path.samestat(said, os.stat(log)):
             try:
                 shutil.copyfile(log, log.with_suffix(".log.1"))
-            except OSError as error:  # as on a full disk, which has room when the log is short
+            except (
+                OSError
+            ) as error:  # for example on a full disk, which has room when the log is short
                 _logger.warning("the log so far is not kept: %s", error)
             os.ftruncate(2, 0)
 
@@ -346,10 +354,10 @@ def _view_store(options: NodeOptions) -> ViewStore | None:
 
 
 async def _is_taken_away(options: NodeOptions) -> bool:
-    """Whether Ray has drained the Ray node that has ended, and so not lost its machine.
+    """Return whether Ray has drained the Ray node that has ended; False if its machine is lost.
 
-    A steward hands over before that; one that nobody needed there has left, and others' reduces may
-    have given the node a part of their results since.
+    A steward hands over before that. A Ray node without a steward has none to do so, and reduces of
+    other nodes may have given this node a part of their results.
     """
     if options.gcs_address is None:
         return False
@@ -368,7 +376,7 @@ async def _is_taken_away(options: NodeOptions) -> bool:
 
 @contextlib.contextmanager
 def _watched(pid: int | None, stop: asyncio.Event) -> Iterator[asyncio.Event]:
-    """Set `stop`, and the event that this gives, when process `pid` has ended."""
+    """Give an event; set it, and `stop`, when process `pid` has ended."""
     has_ended = asyncio.Event()
     if pid is None:
         yield has_ended

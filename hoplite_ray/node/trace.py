@@ -1,4 +1,4 @@
-"""The life of one object as text: which file of which process had it in hand, and when.
+"""The life of one object as text: the files and processes that handled it, in order of time.
 
 A node started with the option `trace=1` writes one line to its log for each command, event and
 action that names an object. `stations` reads them back as the walk that docs/design.md lists.
@@ -14,7 +14,7 @@ _MARK = "trace"
 
 @dataclass(frozen=True, slots=True)
 class Station:
-    """One file on the way from `put` to another node's `get`, and what is seen of it in a log."""
+    """One file on the way from `put` to another node's `get`, and its marks in a node's log."""
 
     file: str
     process: str
@@ -22,7 +22,7 @@ class Station:
     what: str
 
 
-# Seen from the put's side; a station without kinds is in the caller's own process.
+# From the put to the get. A station without kinds is in the caller's own process.
 STATIONS: tuple[Station, ...] = (
     Station("hoplite_ray/store.py", "worker", frozenset(), "put asks for a range and waits"),
     Station("native/bindings/module.cc", "worker", frozenset(), "converts, releases the GIL"),
@@ -61,13 +61,13 @@ STATIONS: tuple[Station, ...] = (
 
 
 def events(log: Iterable[str], object_id: bytes) -> list[str]:
-    """What a node's log says happened to the object, in order: `PutCommand`, `in:Claim`, ..."""
+    """Return the events of one object in a node's log, in order: `PutCommand`, `in:Claim`, ..."""
     name = object_id.hex()
     words = (line.split() for line in log)
     return [w[2] for w in words if len(w) == 3 and w[0] == _MARK and w[1] == name]
 
 
 def stations(logs: Sequence[Iterable[str]], object_id: bytes) -> list[Station]:
-    """The stations that the logs of all nodes show, and those of the caller's own process."""
+    """Return the stations that the logs of all nodes show, and those of the caller's process."""
     seen = {kind for log in logs for kind in events(log, object_id)}
     return [station for station in STATIONS if not station.kinds or station.kinds & seen]

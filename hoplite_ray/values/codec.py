@@ -1,4 +1,4 @@
-"""A Python value as one layout and the bytes of its arrays, and back."""
+"""Encode a Python value as a layout and the bytes of its arrays, and decode it again."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PADDING = memoryview(bytes(ALIGNMENT_BYTES))
 
 
 class Encoded(NamedTuple):
-    """What a put needs: the layout, and the object's bytes as consecutive buffers."""
+    """An encoded value: its layout, and the object's bytes as consecutive buffers."""
 
     layout: Layout
     data: list[memoryview]
 
 
 def encode(value: Any) -> Encoded:
-    """Take a value apart without copying it; only an array that is not in C order is copied, once.
+    """Encode a value without a copy, except that an array which is not in C order is copied once.
 
     Raises:  InvalidArgumentError naming the part of the value that no object can hold.
     """
@@ -44,13 +44,13 @@ def encode(value: Any) -> Encoded:
 
 
 def decode(layout: bytes, buffer: Buffer) -> Any:
-    """Put a value together over the memory of `buffer`, which its arrays keep; nothing is copied.
+    """Decode a value over the memory of `buffer`, without a copy. Its arrays keep that memory.
 
     Raises:  InvalidArgumentError if the layout does not describe the buffer; HopliteError if the
              value needs torch or ml_dtypes and it is not installed here.
     """
     decoded = Layout.from_bytes(layout)
-    memory = memoryview(buffer)  # whose owner the arrays keep, and not `buffer`
+    memory = memoryview(buffer)  # the arrays keep the memory's owner, not `buffer`
     if memory.nbytes != decoded.size_bytes:
         raise InvalidArgumentError(
             f"layout {layout[:60]!r} describes {decoded.size_bytes} bytes, the object has "
@@ -60,7 +60,7 @@ def decode(layout: bytes, buffer: Buffer) -> Any:
 
 
 def _bytes_of(array: Any, leaf: Leaf) -> memoryview:
-    """The elements of an array in C order."""
+    """Return the elements of an array in C order."""
     if leaf.kind == "torch":
         flat = array.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
         plain = flat.view(imported("torch").uint8).numpy()
@@ -71,7 +71,7 @@ def _bytes_of(array: Any, leaf: Leaf) -> memoryview:
 
 
 def _array(leaf: Leaf, memory: memoryview) -> Any:
-    """The array that `leaf` describes, over its part of the memory."""
+    """Return the array that `leaf` describes, over its part of the memory."""
     if leaf.kind == "torch":
         torch, dtype = imported("torch"), torch_dtype(leaf.dtype)
         if not leaf.size_bytes:

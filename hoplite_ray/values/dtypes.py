@@ -20,7 +20,8 @@ Kind = Literal["numpy", "torch"]
 
 OPAQUE = 0
 
-# What the kernels can combine, by the numbers of native/plan/dtypes.h. All else is opaque bytes.
+# The dtypes that the kernels combine, by the numbers of native/plan/dtypes.h. Every other dtype is
+# opaque bytes.
 NATIVE = {
     "float32": 1,
     "float64": 2,
@@ -59,7 +60,7 @@ _TORCH_BYTES = {
 
 
 def imported(module: str) -> Any:
-    """Import what is not a dependency of this package.
+    """Import a module that is no dependency of this package.
 
     Raises:  HopliteError saying how to install it.
     """
@@ -124,7 +125,7 @@ def torch_name(dtype: Any) -> str:
 
 
 def memory_step(tensor: Any, verb: str) -> str:
-    """Say what to do about a tensor that is not memory of the CPU: `verb` takes the right one."""
+    """Return the next step for a tensor that is not in the CPU's memory, for a caller's `verb`."""
     if tensor.is_meta:
         return "it has no bytes: give its module memory by .to_empty(device='cpu'), and load it"
     return f"{verb} its .cpu()"
@@ -142,7 +143,7 @@ def torch_dtype(name: str) -> Any:
 
 
 def name_of(kind: Kind, dtype: Any) -> str:
-    """Name what a user gives as a dtype: a name, or one of numpy's or torch's.
+    """Return the name of a dtype that a user gives: by name, or as numpy's or torch's object.
 
     Raises:  ValueError or TypeError if it is none.
     """
@@ -156,7 +157,7 @@ def name_of(kind: Kind, dtype: Any) -> str:
 
 @lru_cache(maxsize=1024)
 def element_bytes(kind: Kind, name: str) -> int:
-    """Bytes of one element; needs neither torch nor ml_dtypes.
+    """Return the bytes of one element; needs neither torch nor ml_dtypes.
 
     Raises:  InvalidArgumentError if it is no name that numpy_name or torch_name gives.
     """

@@ -1,8 +1,8 @@
-"""What an object is, as Python sees it: a tree of arrays, where each lies, and its bytes' length.
+"""The layout of an object: a tree of arrays, the place of each array, and the number of bytes.
 
 The arrays of a value are the leaves of its layout; an array that has several names is one leaf. In
-the object's bytes they stand in order of dtype, each at a multiple of 64 bytes, so that the native
-core sees a few parts of one dtype each.
+the object's bytes the leaves stand in order of dtype, each at a multiple of 64 bytes, so that the
+native core sees a few parts of one dtype each.
 """
 
 from __future__ import annotations
@@ -79,17 +79,17 @@ class Layout:
 
     @property
     def kind(self) -> Kind | Container:
-        """What the value is: an array, a tensor, or which container."""
+        """The kind of the value: "numpy", "torch", or the name of its container."""
         return self.tree.kind if isinstance(self.tree, Branch) else self.leaves[0].kind
 
     @property
     def is_array(self) -> bool:
-        """Whether the value is one array or tensor, not a container."""
+        """True if the value is one array or tensor, and no container."""
         return not isinstance(self.tree, Branch)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the array.
+        """The shape of the array.
 
         Raises:  InvalidArgumentError for a container.
         """
@@ -97,7 +97,7 @@ class Layout:
 
     @property
     def dtype(self) -> Any:
-        """Dtype of the array: a numpy.dtype or a torch.dtype.
+        """The dtype of the array: a numpy.dtype or a torch.dtype.
 
         Raises:  InvalidArgumentError for a container; HopliteError without torch or ml_dtypes.
         """
@@ -106,7 +106,7 @@ class Layout:
 
     @property
     def dtype_name(self) -> str:
-        """Name of the array's dtype; needs neither torch nor ml_dtypes.
+        """The name of the array's dtype; needs neither torch nor ml_dtypes.
 
         Raises:  InvalidArgumentError for a container.
         """
@@ -114,7 +114,7 @@ class Layout:
 
     @property
     def parts(self) -> list[tuple[int, int]]:
-        """(native dtype, bytes) of the runs of one dtype that the object's bytes consist of."""
+        """The runs of one dtype in the object's bytes: pairs of native dtype and bytes."""
         if len(self.leaves) == 1:
             size_bytes = self.size_bytes
             return [(_native(self.leaves[0].dtype), size_bytes)] if size_bytes else []
@@ -128,17 +128,17 @@ class Layout:
         return [(dtype, end - start) for (dtype, start), end in zip(starts, ends, strict=False)]
 
     def in_place(self) -> list[tuple[int, Leaf]]:
-        """Return the leaves that have bytes, each with its number, in the order of these."""
+        """Return the leaves that have bytes, each with its number, in the order of the bytes."""
         leaves = [each for each in enumerate(self.leaves) if each[1].size_bytes]
         return sorted(leaves, key=lambda each: each[1].offset)
 
     def to_bytes(self) -> bytes:
-        """Encode for the wire; see `from_bytes`."""
+        """Return the layout as bytes for the wire; `from_bytes` decodes them."""
         return self._encoded
 
     @classmethod
     def from_bytes(cls, encoded: bytes) -> Layout:
-        """Decode what `to_bytes` made.
+        """Decode the bytes that `to_bytes` has made.
 
         Raises:  InvalidArgumentError if the bytes are no layout.
         """
@@ -154,7 +154,7 @@ class Layout:
         return self.leaves[0]
 
     def difference(self, other: Layout) -> str:
-        """Say where the layouts differ first; empty if they are equal."""
+        """Return where the layouts first differ, in words; "" if they are equal."""
         if self == other:
             return ""
         pairs = zip(named(self.tree), named(other.tree), strict=False)
@@ -182,16 +182,16 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one reader gets of a reduce-scatter: some rows of the result of equal arrays."""
+    """The rows of a reduce-scatter's result that one reader gets."""
 
     source: Layout
-    reader: int  # index of the source whose node reads it
+    reader: int  # the index of the source on the reader's node
     layout: Layout
     offset: int  # in bytes, in each source
 
     @staticmethod
     def of(source: Layout, reader: int, count: int) -> Share:
-        """The rows of numpy.array_split(array, count)[reader].
+        """Return the rows of numpy.array_split(array, count)[reader].
 
         Raises:  InvalidArgumentError for a container, or an array without dimensions.
         """
@@ -333,7 +333,7 @@ def _with_tuples(key: Any) -> Any:
 
 
 def check_reducible(layout: Layout, op: ReduceOp) -> None:
-    """Let pass what the reduce kernels can combine, leaf by leaf.
+    """Return if the reduce kernels can combine every leaf.
 
     Raises:  InvalidArgumentError naming the operation, the leaf, its dtype, and the next step.
     """
@@ -353,7 +353,7 @@ def check_reducible(layout: Layout, op: ReduceOp) -> None:
 
 
 def short_name(object_id: bytes) -> str:
-    """Name an object as the native error texts do: first and last four bytes, in hex."""
+    """Return the short name of an object in error texts: its first and last four bytes, in hex."""
     return f"{object_id[:4].hex()}..{object_id[-4:].hex()}"
 
 

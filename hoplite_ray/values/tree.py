@@ -1,7 +1,7 @@
-"""What can be put: an array, or containers of arrays; taken apart into a tree and its leaves.
+"""The values that can be put, taken apart into a tree and its leaves.
 
 A value is a numpy array, a torch tensor on the CPU, or a dict, OrderedDict, list or tuple of
-values. Torch is not imported for it: a tensor exists only where somebody has done so.
+values. This module never imports torch, because a tensor exists only where the caller has done so.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ CONTAINERS: dict[str, Callable[[Iterable[Any]], Any]] = {
     "tuple": tuple,
 }
 
-DEPTH_MAX = 64  # of nested containers: more than anybody nests, and the stack takes it
+DEPTH_MAX = 64  # nested containers: deeper than programs nest, and the stack takes it
 _NODES_MAX = 128 << 10  # each takes two bytes of a layout or more, so that more of them never fit
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A container: its kind, the keys if it is a dict, and what it holds: branches and leaves.
+    """A container: its kind, its keys if it is a dict, and its branches and leaves.
 
-    A leaf is its number, in the order in which the value names them first. A number that comes
-    again is the same array under another name, as tied weights are.
+    A leaf is its number, in the order in which the value first names the leaves. A number that
+    comes again is the same array under another name, for example tied weights.
     """
 
     kind: Container
@@ -46,7 +46,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One array: whose it is, its dtype's name, its shape, and where its bytes begin."""
+    """One array: its library, the name of its dtype, its shape, and the offset of its bytes."""
 
     kind: Kind
     dtype: str
@@ -55,7 +55,7 @@ class Leaf:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its elements."""
+        """The bytes of the array's elements."""
         return math.prod(self.shape) * element_bytes(self.kind, self.dtype)
 
     def __str__(self) -> str:
@@ -64,17 +64,20 @@ class Leaf:
 
 
 class Parts:
-    """A value taken apart: its tree, and for each leaf what it is and the array itself."""
+    """A value taken apart: its tree, and for each leaf its description and its array."""
 
     __slots__ = ("_above", "_known", "_nodes", "_steps", "arrays", "leaves", "tree")
 
     def __init__(self, value: Any) -> None:
-        """Raises InvalidArgumentError naming the part of the value that no object can hold."""
+        """Take `value` apart.
+
+        Raises:  InvalidArgumentError naming the part of the value that no object can hold.
+        """
         self.arrays: list[Any] = []
         self.leaves: list[Leaf] = []
-        self._above: set[int] = set()  # the containers that we are in
-        self._known: dict[Hashable, int] = {}  # what memory each leaf in a container is
-        self._steps: list[Any] = []  # the indices and keys by which we came here
+        self._above: set[int] = set()  # ids of the containers around the present part
+        self._known: dict[Hashable, int] = {}  # the leaf of each piece of memory
+        self._steps: list[Any] = []  # the indices and keys from the value to the present part
         self._nodes = 0
         self.tree = self._take(value)
 
@@ -105,7 +108,7 @@ class Parts:
         return Branch(kind, keys, tuple(children))
 
     def _number(self, leaf: Leaf, array: Any) -> int:
-        """The number of a leaf: of an array that came before under another name, that one's."""
+        """Return the number of a leaf; an array that came before has its first name's number."""
         number = len(self.leaves)
         if self._above and (memory := _memory(leaf, array)) is not None:
             known = self._known.setdefault(memory, number)
@@ -162,7 +165,7 @@ class Parts:
 
 
 def put_together(node: int | Branch, arrays: list[Any]) -> Any:
-    """Give back the value that `Parts` took apart, with these arrays as its leaves."""
+    """Return the value that `Parts` took apart, with these arrays as its leaves."""
     if not isinstance(node, Branch):
         return arrays[node]
     children = [put_together(child, arrays) for child in node.children]
@@ -172,7 +175,7 @@ def put_together(node: int | Branch, arrays: list[Any]) -> Any:
 
 
 def named(node: int | Branch, name: str = "value") -> list[tuple[str, int]]:
-    """Name every leaf by how it is reached, `value["layers"][3]`, with its number."""
+    """Return the path of every leaf, for example `value["layers"][3]`, with the leaf's number."""
     if not isinstance(node, Branch):
         return [(name, node)]
     steps = map(_step, node.keys or range(len(node.children)))
@@ -184,7 +187,7 @@ def named(node: int | Branch, name: str = "value") -> list[tuple[str, int]]:
 
 
 def _memory(leaf: Leaf, array: Any) -> Hashable:
-    """Equal for two arrays of the same elements in the same memory; None if that can't be said."""
+    """Return a key that is equal for two names of one array; None if an array has no such key."""
     if not leaf.size_bytes or isinstance(array, np.generic):
         return None
     if leaf.kind == "torch":
@@ -197,11 +200,11 @@ def _step(key: Any) -> str:
 
 
 def _is_key(key: Any) -> bool:
-    """Whether the key is one of those that come back as they were."""
+    """Return whether a key of a dict comes back from its encoding as it was."""
     if type(key) is tuple:
         return all(map(_is_key, key))
     if type(key) is float:
-        return not math.isnan(key)  # which does not even equal itself
+        return not math.isnan(key)  # because it does not equal itself
     if type(key) is int:
         return key.bit_length() <= 64
     return key is None or type(key) in (str, bool)
