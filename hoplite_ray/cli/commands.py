@@ -1,4 +1,4 @@
-"""The commands: ask, print, and say by the exit status how it is."""
+"""The commands status, objects, drain and dashboard. Each returns its exit status."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ _STATUS_RIGHT = frozenset({"LIFE", "ARENA", "USED", "PINNED", "ORPHANED", "OBJEC
 _SIZES = ("arena_bytes", "arena_bytes_used", "arena_bytes_pinned", "arena_bytes_orphaned")
 
 
-# Of a node's own memory: the heading and the counter of each column.
+# The heading and the counter of each column about a node's own memory.
 _OWN = {
     "MEMORY": "memory_bytes",
     "PARKED": "parked_bytes",

@@ -1,4 +1,4 @@
-"""What a node process is asked to be: its command line, checked before anything is opened.
+"""The command line of a node process, checked before anything is opened.
 
 Every mistake ends in one line that names the option, what it may be and the next step.
 """

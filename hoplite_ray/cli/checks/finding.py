@@ -1,4 +1,4 @@
-"""What one check of the doctor found."""
+"""The result of one check of the doctor."""
 
 from __future__ import annotations
 

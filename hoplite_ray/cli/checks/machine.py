@@ -15,7 +15,7 @@ from hoplite_ray.cli.checks.finding import Finding, Level
 from hoplite_ray.cli.cluster.tables import size
 from hoplite_ray.config import Config, Memory, arena_bytes
 
-# As pyproject.toml has them: the least one, and the first that is too new.
+# The least version, and the first one that is too new, as in pyproject.toml.
 PYTHON = ((3, 11), (3, 15))
 RAY = ((2, 60), (2, 62))
 

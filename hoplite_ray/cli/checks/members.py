@@ -156,7 +156,7 @@ def _rails(cluster: Cluster, answering: list[NodeReport]) -> Finding:
 
 
 def _options(description: pb.Description) -> str:
-    """Return what was set, but for `trace`, which an operator sets where he looks."""
+    """Return the options that were set, without `trace`, which an operator sets at one node."""
     options = sorted(description.options.items())
     return " ".join(f"{name}={shown(name, value)}" for name, value in options if name != "trace")
 

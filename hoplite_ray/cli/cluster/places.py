@@ -1,4 +1,4 @@
-"""Where a cluster's nodes are: from directories, from Ray, or from one control address."""
+"""Find a cluster's nodes: by directories, by Ray, or by one control address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hoplite_ray.base.locks import is_held
 from hoplite_ray.control.view import View, is_address
 from hoplite_ray.errors import ControlError
 
-_IMPORT_S = 120.0  # of Ray: 1 s, and tens of them on a machine whose cores are all taken
+_IMPORT_S = 120.0  # for the import of Ray: 1 s, and tens of seconds on a busy machine
 
 
 class NoClusterError(ControlError):
@@ -63,7 +63,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Whom to ask, and with which secret."""
+    """A cluster to ask: the addresses of its nodes, and its secret."""
 
     name: str
     secret: bytes

@@ -1,4 +1,4 @@
-"""What all nodes of a cluster answer, asked at once, and what becomes of those that don't."""
+"""Ask all nodes of a cluster at once, and report each of them, with an answer or without."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def look(asked: argparse.Namespace, *, timeout_s: float | None = None) -> tuple[
 
 
 async def survey(cluster: Cluster, *, timeout_s: float) -> Survey:
-    """Ask everybody for the view, then each member for itself; each round takes half the time."""
+    """Ask all nodes for the view, then each member for itself; each round takes half the time."""
     calls = ControlClient(cluster.secret)
     try:
         view, failures = await _newest_view(calls, cluster, timeout_s / 2)
@@ -96,7 +96,7 @@ async def survey(cluster: Cluster, *, timeout_s: float) -> Survey:
         await asyncio.gather(*(_ask(calls, report, timeout_s / 2) for report in reports))
     finally:
         await calls.close()
-    unheard = {} if view.members else failures  # without a view nobody is known to be outside it
+    unheard = {} if view.members else failures  # without a view no node is known to be outside it
     for place in cluster.places:
         _place(reports, place, unheard)
     if not reports:

@@ -1,4 +1,4 @@
-"""What is under way between all nodes: two looks, and how fast it was between them."""
+"""The transfers between all nodes: two looks, and the rates between them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key = tuple[bytes, bytes, int, int, int]  # target, object, sender, receiver, st
 
 @dataclass(slots=True)
 class Look:
-    """What all nodes said at about one moment."""
+    """The answers of all nodes at about one moment."""
 
     seen: Survey
     transfers: dict[Key, pb.Transfer] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Look:
 
 
 async def look_at(cluster: Cluster, *, timeout_s: float) -> Look:
-    """Do what Look.take does, for those who have a loop already."""
+    """Like `Look.take`, but awaitable."""
     look = Look(await survey(cluster, timeout_s=timeout_s / 2))
     nodes = [node for node in look.seen.nodes if node.answers]
     told = await ask_each(
@@ -55,7 +55,7 @@ async def look_at(cluster: Cluster, *, timeout_s: float) -> Look:
 
 
 def followed(cluster: Cluster, now: Look) -> Cluster:
-    """Return whom to ask for the next look: they may be none of those asked first."""
+    """Return the cluster to ask for the next look: its members may all be new ones."""
     members = now.seen.view.members
     if not members:
         return cluster
@@ -133,10 +133,10 @@ def _largest_first(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def trees_of(transfers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return, by target and stripe, who feeds whom: lines of (depth, node, what feeds it).
+    """Return the tree of each target and stripe: lines of (depth, node, the node's feeding edge).
 
-    A node that only sends is a root. Looks of different moments may show a ring for a while: it
-    is entered at its first node, and nobody is drawn twice as a sender.
+    A node that only sends is a root. Looks of different moments may show a ring for a while. The
+    tree of a ring begins at its first node, and draws no node twice as a sender.
     """
     edges: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
     for row in transfers:

@@ -22,7 +22,7 @@ class NoRichError(HopliteError):
 
 
 def top(asked: argparse.Namespace) -> int:
-    """Show what is under way until Ctrl-C; once with --once, --json, or where nobody looks."""
+    """Show the transfers until Ctrl-C; once with --once or --json, or outside of a terminal."""
     cluster = find(asked, timeout_s=asked.timeout_s / 2)
     before = Look.take(cluster, timeout_s=asked.timeout_s / 2)
     if asked.once or asked.json or not sys.stdout.isatty():

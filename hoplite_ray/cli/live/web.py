@@ -1,7 +1,7 @@
 """`hoplite-ray web`: what `top` shows, as a page for a browser on this machine.
 
-It listens on loopback only. Whoever has the token in the address that it prints sees the page;
-the cluster's secret stays in this process, and nothing can be changed from the page.
+It listens on loopback only. A browser needs the token in the address that the command prints. The
+cluster's secret stays in this process, and the page can change nothing.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def web(asked: argparse.Namespace) -> int:
 
 
 class Watch:
-    """What the page is told: one look for all who ask within an interval, and none else.
+    """The state of the page: one look for all requests of an interval.
 
-    It remembers nodes that have left, and what each node last said it was fed by, so that a relay
-    that died is still drawn where it was for as long as its tree is under way.
+    It remembers the nodes that have left and the last feeding edges of each node, so that a relay
+    that died is still drawn in its place until its tree has ended.
     """
 
     def __init__(self, cluster: Cluster, *, interval_s: float, timeout_s: float) -> None:
@@ -124,7 +124,7 @@ class Watch:
             self._fed_by.pop(oldest, None)
 
     def _last_heard(self, now: Look, transfers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return what fed those who don't answer any more, of the trees that are under way."""
+        """Return the last feeding edges of nodes that no longer answer, in trees that still run."""
         said: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in transfers:
             said[row["receiver"]].append(row)

@@ -1,8 +1,8 @@
-"""The life of one object over all nodes, each of which tells what it remembers by its own clock.
+"""The life of one object over all nodes, from the memory of each node by its own clock.
 
-A node's clock is placed on ours by the midpoint of a question and its answer: it was read between
-the two, so that half of the time between them is all that the placing may be wrong by. Clocks that
-count from the machine's start are compared, so that nobody who sets the time of day is in the way.
+A node's clock is placed on ours by the midpoint of a question and its answer. The node reads its
+clock between the two, so that the error is at most half of the time between them. The clocks count
+from the machine's start, so that setting the time of day changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NoTraceError(HopliteError):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What one node remembers to have happened, by our clock.
+    """One event that a node remembers, by our clock.
 
     again:  the same stripe was granted to the same receiver, or asked for by it, before.
     """
@@ -53,7 +53,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one node remembers of the objects that were asked for.
+    """The memory of one node about the objects that were asked for.
 
     clock_error_s:  by how much all of its moments may be wrong against ours
     whole_since_s:  nothing later than this is forgotten; None if nothing is
@@ -117,10 +117,10 @@ def _moment(node: NodeReport, told: pb.Moment, ours_s: float) -> Moment:
 
 
 def life_of(digits: str, told: Iterable[Memory]) -> list[Moment]:
-    """All moments of the one object whose id begins with `digits`, in order of time.
+    """Return all moments of the object with an id that begins with `digits`, in order of time.
 
     Returns: those of its own, and the deaths and lost links of nodes that had to do with it.
-    Raises:  NoTraceError if nobody remembers one, or the digits are those of several.
+    Raises:  NoTraceError if no node remembers one, or several ids begin so.
     """
     told = list(told)
     all_moments = [moment for memory in told for moment in memory.moments]

@@ -18,7 +18,7 @@ from hoplite_ray.errors import ControlError
 _WIDTH = 64  # of a time-line
 
 # Each kind of moment: its mark on a time-line, and what it is in words. A mark of two signs is of a
-# length of time, and of its end. Those without are not drawn: others say the same.
+# length of time, and of its end. Kinds without a mark are not drawn: other kinds say the same.
 _KINDS: dict[str, tuple[str, str]] = {
     "reserved": ("", "has room for {size}, as process {process} asked {for} before"),
     "sealed": ("P", "put by process {process}: {size}, to be read from now on"),

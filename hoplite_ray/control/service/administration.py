@@ -1,4 +1,4 @@
-"""What an operator asks of one node: who it is, whom it reaches, what it holds, and to drain it."""
+"""An operator's questions to one node: its description, links and objects; and its draining."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Administration:
         return {**self._native.stats(), "memory_bytes": _anonymous_bytes(_STATUS.read_text())}
 
     def describe(self, own: Member) -> pb.Description:
-        """Say who this is and what runs here."""
+        """Return the node's id, its options and its releases."""
         return pb.Description(
             node_id=own.node_id,
             incarnation=own.incarnation,
@@ -131,7 +131,7 @@ class Administration:
             yield pb.Transfers(transfers=[pb.Transfer(**each) for each in page])
 
     async def trace(self, object_id: bytes, digits: int) -> pb.Traced:
-        """Tell what the node remembers of objects whose ids begin with so many hex digits.
+        """Return the node's memory of the objects whose ids begin with these hex digits.
 
         Raises:  ControlError if that is no beginning of an id.
         """
@@ -191,7 +191,7 @@ def _pages(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 async def _rail_failure(rail: str, timeout_s: float) -> str:
-    """Connect and hang up: a node takes that for a stranger who changed his mind."""
+    """Connect and close: a node takes that for a connection without a handshake."""
     address, _, port = rail.rpartition(":")
     try:
         async with asyncio.timeout(timeout_s):

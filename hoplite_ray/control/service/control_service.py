@@ -1,4 +1,4 @@
-"""The control service of one node: checks the proof, calls those who know, maps the error."""
+"""The control service of one node: it checks proofs, makes calls, and maps errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hoplite_ray.errors import ControlError, SystemFailureError, Unauthenticated
 _CONCURRENT_CALLS_MAX = 4096  # four per member of the largest view (kViewMembersMax)
 _CONNECTIONS_MAX = 2048  # two per member of the largest view
 _GREETING_MS = 5000  # from the first byte to the last of TLS and HTTP/2, as on data connections
-_IDLE_MS = 30_000  # without a call; who calls again after that is connected again by gRPC
+_IDLE_MS = 30_000  # without a call; then the connection closes, and gRPC makes a new one
 
 
 class ControlService:
@@ -73,7 +73,7 @@ class ControlService:
         return f"{listen.rpartition(':')[0]}:{port}"
 
     def introduce(self, membership: Membership) -> None:
-        """Let it vote from now on: who asks for an earlier life learns that this one is here."""
+        """Let the member vote; a caller of an earlier incarnation then learns of this one."""
         self._joining = membership
 
     def open(self, membership: Membership) -> None:
@@ -209,7 +209,7 @@ class ControlService:
 
 
 def _connections_max() -> int:
-    """Leave half of the descriptors to clients and to data, whoever floods this port."""
+    """Leave half of the descriptors to clients and data, even when this port is flooded."""
     return min(_CONNECTIONS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
 

@@ -32,7 +32,7 @@ _Status = health_pb2.HealthCheckResponse
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc_health has no types
-    """What the node says of itself to anybody who asks. One event loop owns it."""
+    """The health of the node, which any caller may ask for. One event loop owns it."""
 
     def __init__(self) -> None:
         self._statuses = dict.fromkeys(("", SERVICE, PLACEMENT), _Status.NOT_SERVING)

@@ -17,7 +17,7 @@ REQUEST_S = 5.0  # a request of the largest kind is some hundred KiB and comes w
 
 
 class Patience(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Ends calls of one request whose request does not come."""
+    """Ends a call of one request when the request does not arrive in time."""
 
     async def intercept_service(
         self,

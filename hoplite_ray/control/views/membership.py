@@ -1,13 +1,14 @@
 """One node's part in keeping the same view on all of them (design decision 8).
 
-The oldest live member proposes every change and commits it in the view store; any member takes over
-when the older ones are dead. Every member watches the oldest of the others and looks into the store
-now and then, so that each view reaches all, and a node that was wrongly taken for dead hears of it.
-A death is final for that life of the node: whoever hears of his own joins again with the next
-incarnation. Whoever can't have a view committed, because too few answer, says so in `shortage`.
+The proposer is the oldest live member: it proposes every change, and commits it in the view store.
+The next oldest member takes over when the proposer is dead. Every member watches the oldest other
+member, and looks into the store now and then. So each view reaches all members, and a node that was
+wrongly taken for dead hears of it. A death is final for that incarnation of the node: a node that
+hears of its own death joins again with the next incarnation. A node that can't have a view
+committed, because too few members answer, says so in `shortage`.
 
-A death is believed when this node has seen it or two others have. What one member reports for long
-and nobody else sees is a bad path between the two: the younger of them has to join again.
+A member believes in a death that it has seen, or that two others report. One member's report that
+stays without a second one means a bad path between two nodes: the younger of them joins again.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from hoplite_ray.errors import ControlError
 
 _logger = logging.getLogger("hoplite_ray.control.membership")
 
-_RETRY_S = 0.2  # between two attempts at a peer: well below what a person notices, kind to the CPU
-_NEXT_S = 0.1  # to the next one, while nobody has answered: machines that are gone say nothing
-_ROUNDS_MIN = 2  # before the members of a stored view are held for dead
-_ENTER_S = 15.0  # a cluster whose proposer has just died answers after _UNREACHABLE_S
-# A member whose control service refuses for so long is dead, even if no data link to it ever was
-# up whose end could tell. Longer than a restart of the service, shorter than a user's patience.
+_RETRY_S = 0.2  # between two tries at a peer: a person does not notice it, and it costs no CPU
+_NEXT_S = 0.1  # between two addresses without an answer: a machine that is gone never answers
+_ROUNDS_MIN = 2  # rounds without an answer before the members of a stored view count as dead
+_ENTER_S = 15.0  # a cluster that has just lost its proposer answers after _UNREACHABLE_S
+# A member whose control service refuses for so long is dead, even if this node never had a data
+# link to it. The time is longer than a service's restart, and shorter than a user's patience.
 _UNREACHABLE_S = 3.0
-# A report that nobody confirms: longer than all members need to see by themselves who is dead.
+# A report without a second one: all members need less time to see a death by themselves.
 _UNCONFIRMED_S = 10.0
-_LOOK_S = 2.0  # for what no watch brings; two small calls to Ray's GCS, or one to a member
-_CHANGE_ATTEMPTS_MAX = 100  # each lost race means that another proposer made progress
+_LOOK_S = 2.0  # between looks into the store: two small calls to Ray's GCS, or one to a member
+_CHANGE_ATTEMPTS_MAX = 100  # tries; each lost race means that another proposer made progress
 
 
 class Membership:
-    """Joins, follows the view, proposes when it is this node's turn. One event loop owns it."""
+    """One member: it joins, follows the view, and proposes in its turn. One event loop owns it."""
 
     def __init__(
         self,
@@ -65,10 +66,14 @@ class Membership:
         self._on_view = on_view
         self._on_shortage = on_shortage
         self._voter = Voter()
-        self._is_stored = store is not None  # views are read by who comes when all have gone
+        self._is_stored = (
+            store is not None
+        )  # a stored view is read by nodes that come when all have gone
         self._store = store or VotedViews(own, calls=calls, vote=self.vote)
         self._dead: set[NodeKey] = set()
-        self._reports: dict[NodeKey, dict[int, float]] = {}  # by whom, and since when
+        self._reports: dict[
+            NodeKey, dict[int, float]
+        ] = {}  # the reporters, and since when each says so
         self._leaving = False
         self._one_change = asyncio.Lock()
         self._changed = asyncio.Event()  # set once, then replaced, at each change of view or dead
@@ -76,10 +81,10 @@ class Membership:
     # ---- what this node itself wants
 
     async def enter(self, ask: Sequence[str] = ()) -> View:
-        """Become a member, through `ask` or through those whom the view store names.
+        """Become a member, through the addresses in `ask` or the members in the view store.
 
         Returns: the view that has this node; a first node makes it itself.
-        Raises:  ControlError if nobody lets it in for 15 s; RefusedError at once.
+        Raises:  ControlError if no member lets it in for 15 s; RefusedError at once.
         """
         refusals: dict[str, ControlError] = {}
         rounds = 0
@@ -107,14 +112,14 @@ class Membership:
         raise ControlError(f"{self.own} could not join within {_ENTER_S:.0f} s: {reasons}")
 
     async def _start_over(self, gone: list[Member]) -> View:
-        """Become a member without those; whoever has started over as well stays one."""
+        """Become a member without the nodes in `gone`; one that has started over as well stays."""
         keys = [each.key for each in gone]
         return await self._change(lambda view: view.without(*keys).with_member(self.own))
 
     async def _ask(self, addresses: list[str], refusals: dict[str, ControlError]) -> View | None:
-        """Ask one after the other to be let in, the next one before the last one has answered.
+        """Ask at each address to be let in, at the next one before the last one has answered.
 
-        Returns: the view of the first who does it; None if nobody does, and `refusals` says why.
+        Returns: the first view that has this node; None without one, and `refusals` says why.
         Raises:  RefusedError at once.
         """
         asked: dict[asyncio.Task[View], str] = {}
@@ -143,10 +148,10 @@ class Membership:
             await asyncio.gather(*asked, return_exceptions=True)
 
     async def leave(self) -> None:
-        """Stop being a member; the others hear of it from the next view."""
+        """Leave; the other members hear of it from the next view."""
         self._leaving = True
         if self.told_dead.is_set() or not (self._is_stored or self._watched()):
-            return  # by votes nobody is left to tell
+            return  # the view has no place for it, or no member is left to tell
         proposer = self._proposer()
         if proposer != self.own:
             try:
@@ -154,12 +159,12 @@ class Membership:
             except ControlError:
                 if not self._is_stored:
                     raise
-                proposer = self.own  # it leaves as well, perhaps
+                proposer = self.own  # perhaps the proposer leaves as well
         if proposer == self.own:
             await self._change(lambda view: view.without(self.own.key))
 
     def mark_dead(self, key: NodeKey) -> None:
-        """Take the end of that life of a node as certain; `run` tells the others."""
+        """Take the end of an incarnation as certain; `run` tells the other members."""
         if key != self.own.key and key not in self._dead:
             self._dead.add(key)
             self._notify()
@@ -227,14 +232,14 @@ class Membership:
         return self.view
 
     def confirms(self, key: NodeKey) -> bool:
-        """Tell whether this node says that that life of a node is over."""
+        """Return whether this node says that an incarnation is over."""
         return self._leaving if key == self.own.key else key in self._dead
 
     async def vote(self, request: VoteRequest) -> Vote:
-        """Say whether the candidate's view may follow `request.base`.
+        """Answer whether the candidate's view may follow `request.base`.
 
-        A promise is given to any candidate who is no younger than whom this node takes for the
-        oldest live member, also to one whom it holds for dead: whoever asks is not.
+        A candidate gets a promise if it is no younger than the oldest live member that this node
+        knows. A candidate that this node takes for dead gets one too, because it asks.
 
         Raises:  ControlError if this node has no vote there.
         """
@@ -288,15 +293,15 @@ class Membership:
         self._changed = asyncio.Event()
 
     def _may_report(self, key: NodeKey, reporter: int) -> bool:
-        """Tell whether both are members; else it is of a view that we had, or will hear of."""
+        """Return whether both are members; otherwise the report is about another view than ours."""
         ids = [member.node_id for member in self.view.members]
         return self.view.has(key) and reporter in ids and reporter not in (key[0], self.own.node_id)
 
     async def _is_said_by(self, key: NodeKey, teller: int) -> bool:
-        """Ask the member `teller` itself whether that life of a node is over.
+        """Ask the member `teller` itself whether an incarnation is over.
 
-        The cluster's secret proves that a caller is a member, and not which: any member could
-        name others as those that report a death. What is said already is not asked again.
+        The cluster's secret proves that a caller is a member, and not which member it is: any
+        member could name another one as the reporter. A known report is not asked for again.
         """
         if teller in self._reports.get(key, {}):
             return True
@@ -337,7 +342,7 @@ class Membership:
             self.mark_dead(key if is_mutual and is_younger else accuser.key)
 
     def _is_unconfirmed(self, key: NodeKey, reporter: int) -> bool:
-        """Tell whether `reporter` has said so for long, and nobody else."""
+        """Return whether `reporter` has said so for long, without a second member."""
         since_s = self._reports.get(key, {}).get(reporter, math.inf)
         return asyncio.get_running_loop().time() - since_s > _UNCONFIRMED_S
 
@@ -378,7 +383,7 @@ class Membership:
         was_member = self.view.has(self.own.key)
         self.view = view
         self._dead &= {member.key for member in view.members}
-        self._reports.clear()  # who still thinks so says it again
+        self._reports.clear()  # a member that still sees a death reports it again
         self._calls.keep({member.control for member in view.members})
         _logger.info("view %d: %s", view.epoch, ", ".join(map(str, view.members)))
         if view.has(self.own.key):
@@ -389,7 +394,7 @@ class Membership:
         self._notify()
 
     async def _follow(self) -> None:
-        """Watch the oldest other member, whoever that is at the time."""
+        """Watch the oldest other member, and change to the next when that changes."""
         while True:
             changed = self._changed
             target = self._watched()
@@ -408,10 +413,10 @@ class Membership:
                 watch.cancel()
                 await asyncio.wait({watch})
             if not watch.cancelled():
-                watch.result()  # a fault of ours is not to be lost
+                watch.result()  # raises a defect of this package
 
     async def _watch(self, target: Member) -> None:
-        """Adopt what `target` says; give it up when nobody answers there for long."""
+        """Adopt the views of `target`; mark it dead when it has not answered for long."""
         loop = asyncio.get_running_loop()
         silent_since_s: float | None = None
         while True:
@@ -464,7 +469,7 @@ class Membership:
             await asyncio.sleep(_LOOK_S * (0.5 + random.random()))
             try:
                 self._adopt(await self._store.read(self.view))
-            except ControlError as error:  # nobody answers, or it holds what is no view
+            except ControlError as error:  # no answer, or a stored value that is no view
                 self._say_shortage(str(error))
             else:
                 if not any(member.key in self._dead for member in self.view.members):

@@ -1,11 +1,11 @@
-"""Where the next view is committed: one view follows another, whoever proposes what.
+"""The stores in which the next view is committed: one view follows another.
 
 With Ray that is one key per epoch of the GCS key-value store (`TableViews`, plugin/seams/table.py).
 Without Ray the members of the newest view vote (`VotedViews`, design decision 8).
 
-A quorum is more than half of a view's members, or exactly half of them, the candidate among these,
-if the process of every other one is known to have ended. Any two quorums share a member: of two
-halves that don't, each would have proven the other dead before it was done.
+A quorum is more than half of a view's members. Exactly half of them are a quorum too, if the
+candidate is among them and the process of every other member is known to have ended. Any two
+quorums share a member: of two halves that share none, each would have proven the other one dead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hoplite_ray.control.voting import NO_BALLOT, Ballot, Vote, VoteRequest
 from hoplite_ray.errors import ControlError
 
 _ROUNDS_MAX = 5  # each lost one means that another candidate was faster; then the caller retries
-_REASONS_MAX = 4  # of those who did not vote for a view; a gRPC status holds some 8 KB
+_REASONS_MAX = 4  # of members that did not vote for a view; a gRPC status holds some 8 KB
 _OUTBID_S = 0.1  # the longest wait before the next round: some round trips of a busy machine
 
 
@@ -38,7 +38,7 @@ class ViewStore(Protocol):
     async def commit(self, base: View, proposal: View) -> View:
         """Have one view follow `base` and return it, or a newer one if more have.
 
-        Raises:  NoQuorumError if those whose consent is needed don't answer.
+        Raises:  NoQuorumError if too few members answer.
         """
         ...
 
@@ -107,7 +107,7 @@ class VotedViews:
             return known
 
     async def commit(self, base: View, proposal: View) -> View:
-        """Be a candidate until one view is decided; the first view of all needs nobody.
+        """Be a candidate until one view is decided; the first view needs no vote.
 
         Cost:    two calls to every member at once, of the size of both views.
         """
@@ -161,7 +161,7 @@ class VotedViews:
 
 
 class _Votes:
-    """What the members have answered to one request."""
+    """The members' answers to one request."""
 
     def __init__(self, base: View) -> None:
         self._base = base
