@@ -19,7 +19,6 @@ from hoplite_ray.errors import HopliteError, NodeLostError, UnusableAfterForkErr
 from hoplite_ray.launch import NodeProcess
 from hoplite_ray.pending import (
     FULL_HINT,
-    SEAL_HINT,
     SILENT_HINT,
     Listener,
     Pending,
@@ -27,7 +26,7 @@ from hoplite_ray.pending import (
     Received,
     detach,
 )
-from hoplite_ray.unsealed import Unsealed
+from hoplite_ray.unsealed import Range, Unsealed
 from hoplite_ray.values import codec
 from hoplite_ray.values.dtypes import Kind
 from hoplite_ray.values.layout import (
@@ -240,7 +239,7 @@ class Store(Collectives):
             request,
             what=f"reservation for object {short_name(object_id)} ({layout.size_bytes} bytes)",
             hint=FULL_HINT,
-            decode=_Range(self, object_id, layout, request).mapped,
+            decode=Range(self._usable, self._listener, object_id, layout, request).mapped,
         )
 
     def get(self, object_id: bytes, *, exists: bool = False, timeout_s: float | None = None) -> Any:
@@ -408,36 +407,6 @@ class Store(Collectives):
         if not self._detach.alive:
             raise NodeLostError("this store was closed; attach or start a new one")
         return self._client
-
-
-class _Range:
-    """The range of the arena that an array is written into, from its reservation to its seal."""
-
-    def __init__(
-        self, store: Store, object_id: bytes, layout: Layout, reservation: _native.Request
-    ) -> None:
-        self._store = store
-        self._object_id = object_id
-        self._layout = layout
-        self._reservation = reservation
-        self._sealing: _native.Request | None = None  # asked for once, and awaited again
-
-    def mapped(self, _: None) -> Unsealed:
-        self._range = self._store._usable().map(self._reservation)
-        memory: Any = self._range  # a buffer, which its stub can't say
-        return Unsealed(self._layout, memory, self._begin_seal)
-
-    def _begin_seal(self) -> Pending[None]:
-        self._store._usable()
-        if self._sealing is None:
-            self._sealing = self._range.seal()
-        return Pending(
-            self._store._listener,
-            self._sealing,
-            what=f"seal of object {short_name(self._object_id)}",
-            hint=SEAL_HINT,
-            decode=lambda nothing: None,
-        )
 
 
 def _received(fetched: Any) -> Received:

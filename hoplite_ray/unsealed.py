@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from hoplite_ray.pending import Pending
+from hoplite_ray import _native
+from hoplite_ray.pending import SEAL_HINT, Listener, Pending
 from hoplite_ray.values import codec
-from hoplite_ray.values.layout import Layout
+from hoplite_ray.values.layout import Layout, short_name
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on
@@ -86,3 +87,41 @@ class Unsealed:
             self.seal()
         else:
             self._begin_seal = None
+
+
+class Range:
+    """The range of the arena that an array is written into, from its reservation to its seal."""
+
+    def __init__(
+        self,
+        usable: Callable[[], _native.Client],
+        listener: Listener,
+        object_id: bytes,
+        layout: Layout,
+        reservation: _native.Request,
+    ) -> None:
+        """`usable` returns the store's client, or raises if this process may not use it."""
+        self._usable = usable
+        self._listener = listener
+        self._object_id = object_id
+        self._layout = layout
+        self._reservation = reservation
+        self._sealing: _native.Request | None = None  # asked for once, and awaited again
+
+    def mapped(self, _: None) -> Unsealed:
+        """Return the array over the range. REQUIRES: the reservation has succeeded."""
+        self._range = self._usable().map(self._reservation)
+        memory: Any = self._range  # a buffer, which its stub can't say
+        return Unsealed(self._layout, memory, self._begin_seal)
+
+    def _begin_seal(self) -> Pending[None]:
+        self._usable()
+        if self._sealing is None:
+            self._sealing = self._range.seal()
+        return Pending(
+            self._listener,
+            self._sealing,
+            what=f"seal of object {short_name(self._object_id)}",
+            hint=SEAL_HINT,
+            decode=lambda nothing: None,
+        )
