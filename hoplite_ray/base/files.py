@@ -1,4 +1,4 @@
-"""Small files that others read at any time: each has its old content or its new one, never half."""
+"""Replace small files as a whole: a reader sees the old content or the new one, never half."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pathlib import Path
 
 
 def replace_file(file: Path, content: bytes) -> None:
-    """Give `file` this content, mode 0600, whether it is there or not.
+    """Replace the content of `file`, or make the file, with mode 0600.
 
-    Raises:  OSError if it can't be written, as on a full disk; then it is as it was.
+    Raises:  OSError if the content can't be written, for example on a full disk; the file then
+             keeps its old content.
     """
-    unfinished = file.with_name(f".{file.name}.{secrets.token_hex(4)}")  # two may do it at once
+    unfinished = file.with_name(
+        f".{file.name}.{secrets.token_hex(4)}"
+    )  # two processes may do it at once
     try:
         with open(
             os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"

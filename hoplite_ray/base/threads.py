@@ -1,4 +1,4 @@
-"""Work in a thread of its own, which neither an event loop nor the process waits for at its end."""
+"""Work in daemon threads: neither an event loop nor the process waits for one at its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ T = TypeVar("T")
 def begin(work: Callable[[], T], name: str) -> Future[T]:
     """Do `work` in a new daemon thread.
 
-    Returns: its result, or what it raised. A task that awaits it can't cancel it.
+    Returns: a future with the result of `work`, or with the error that it raised. It can't be
+             cancelled.
     """
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()
