@@ -8,8 +8,8 @@ from typing import Any
 
 from hoplite_ray import _native
 from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.listener import Listener
 from hoplite_ray.pending import (
-    Listener,
     Pending,
     PendingReduce,
     Received,

@@ -17,14 +17,13 @@ from hoplite_ray import _native
 from hoplite_ray.collectives import Collectives
 from hoplite_ray.errors import HopliteError, NodeLostError, UnusableAfterForkError
 from hoplite_ray.launch import NodeProcess
+from hoplite_ray.listener import Listener, detach
 from hoplite_ray.pending import (
     FULL_HINT,
     SILENT_HINT,
-    Listener,
     Pending,
     PendingPut,
     Received,
-    detach,
 )
 from hoplite_ray.unsealed import Range, Unsealed
 from hoplite_ray.values import codec

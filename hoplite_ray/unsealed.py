@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from hoplite_ray import _native
-from hoplite_ray.pending import SEAL_HINT, Listener, Pending
+from hoplite_ray.listener import Listener
+from hoplite_ray.pending import SEAL_HINT, Pending
 from hoplite_ray.values import codec
 from hoplite_ray.values.layout import Layout, short_name
 
