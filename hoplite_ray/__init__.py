@@ -4,11 +4,21 @@
 
 put array empty get wait delete               objects: numpy arrays, torch tensors, dicts of them
 reduce allreduce reduce_scatter               many objects into one, as their tasks end
-gather allgather sources                      many objects as one; which went into one
-put_async array_async ...                     each of them, awaited; also `await array`
+gather allgather sources                      many objects as one; the sources of a result
+put_async array_async ...                     the awaitable twin of each; also `await array`
 
 They take and return Ray's references; `Store` does the same with ids, without Ray. Every name is
 loaded at its first use, so that this import costs nothing and needs neither Ray nor numpy.
+
+The rooms of the package, from top to bottom; each imports from the rooms below it only:
+
+cli                                           the command `hoplite-ray`
+serve, worlds                                 stages on Ray Serve; small groups of processes
+node                                          the node process
+plugin                                        every contact with Ray
+store and the files beside it                 the store of one process; start reading there
+metrics, control                              counters and dashboards; calls between nodes
+values, config, errors, base                  values as bytes; options; errors; small tools
 """
 
 from __future__ import annotations
