@@ -24,6 +24,7 @@ values, config, errors, base                  values as bytes; options; errors; 
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from hoplite_ray.errors import (
@@ -54,9 +55,7 @@ from hoplite_ray.errors import (
 from hoplite_ray.plugin.hooks.joining import install as _install_joining
 
 if TYPE_CHECKING:
-    from hoplite_ray.config import Config
     from hoplite_ray.metrics.counters import NodeStats
-    from hoplite_ray.pending import Reduction
     from hoplite_ray.plugin.handle.array import Array
     from hoplite_ray.plugin.hooks.flag import runtime_env
     from hoplite_ray.plugin.surface.api import array, delete, empty, get, put, wait
@@ -83,27 +82,23 @@ if TYPE_CHECKING:
         sources,
     )
     from hoplite_ray.store import Store, new_id
-    from hoplite_ray.values.layout import Layout
 
     __version__: str
 
 __all__ = [
     "Array",
     "CollectiveError",
-    "Config",
     "ControlError",
     "DuplicateObjectError",
     "GetTimeoutError",
     "HopliteError",
     "InvalidArgumentError",
-    "Layout",
     "LayoutMismatchError",
     "NodeLostError",
     "NodeStats",
     "ObjectLostError",
     "PeerLostError",
     "ReduceError",
-    "Reduction",
     "RequestCancelledError",
     "StaleEpochError",
     "Store",
@@ -163,9 +158,14 @@ _PLUGIN = {
 _HOMES = {
     **{name: f"hoplite_ray.plugin.{home}" for home, names in _PLUGIN.items() for name in names},
     **dict.fromkeys(("Store", "new_id"), "hoplite_ray.store"),
+    "NodeStats": "hoplite_ray.metrics.counters",
+}
+
+
+# Names that have left the top level; they can be had from here until the next release.
+_MOVED = {
     "Config": "hoplite_ray.config",
     "Layout": "hoplite_ray.values.layout",
-    "NodeStats": "hoplite_ray.metrics.counters",
     "Reduction": "hoplite_ray.pending",
 }
 
@@ -175,6 +175,13 @@ def __getattr__(name: str) -> Any:
         from hoplite_ray.base.release import release
 
         return release()
+    if name in _MOVED:
+        warnings.warn(
+            f"hoplite_ray.{name} has moved to {_MOVED[name]}; the next release has it only there",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(importlib.import_module(_MOVED[name]), name)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
