@@ -35,10 +35,10 @@ from meters import machine
 from ray.cluster_utils import Cluster
 
 import hoplite_ray as hop
+from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.plugin.node.start import node_name
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.steward_client.life import StewardLife
-from hoplite_ray.stats import NodeStats
 
 FLOATS = (1_000, 25_000, 50_000)  # within a message, in blocks, in more blocks
 SHARES = (50, 35, 15)

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hoplite_ray.launch import NodeProcess
+from hoplite_ray.node.trace import STATIONS, Station, events, stations
 from hoplite_ray.store import Store, new_id
-from hoplite_ray.trace import STATIONS, Station, events, stations
 
 ATTEMPTS = 60  # the home of an id is any of the three; we want one where it is the third
 

@@ -4,16 +4,27 @@
 
 put array empty get wait delete               objects: numpy arrays, torch tensors, dicts of them
 reduce allreduce reduce_scatter               many objects into one, as their tasks end
-gather allgather sources                      many objects as one; which went into one
-put_async array_async ...                     each of them, awaited; also `await array`
+gather allgather sources                      many objects as one; the sources of a result
+put_async array_async ...                     the awaitable twin of each; also `await array`
 
 They take and return Ray's references; `Store` does the same with ids, without Ray. Every name is
 loaded at its first use, so that this import costs nothing and needs neither Ray nor numpy.
+
+The rooms of the package, from top to bottom; each imports from the rooms below it only:
+
+cli                                           the command `hoplite-ray`
+serve, worlds                                 stages on Ray Serve; small groups of processes
+node                                          the node process
+plugin                                        every contact with Ray
+store and the files beside it                 the store of one process; start reading there
+metrics, control                              counters and dashboards; calls between nodes
+values, config, errors, base                  values as bytes; options; errors; small tools
 """
 
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from hoplite_ray.errors import (
@@ -44,8 +55,7 @@ from hoplite_ray.errors import (
 from hoplite_ray.plugin.hooks.joining import install as _install_joining
 
 if TYPE_CHECKING:
-    from hoplite_ray.config import Config
-    from hoplite_ray.pending import Reduction
+    from hoplite_ray.metrics.counters import NodeStats
     from hoplite_ray.plugin.handle.array import Array
     from hoplite_ray.plugin.hooks.flag import runtime_env
     from hoplite_ray.plugin.surface.api import array, delete, empty, get, put, wait
@@ -71,27 +81,24 @@ if TYPE_CHECKING:
         reduce_scatter,
         sources,
     )
-    from hoplite_ray.refs import Layout
-    from hoplite_ray.stats import NodeStats
     from hoplite_ray.store import Store, new_id
+
+    __version__: str
 
 __all__ = [
     "Array",
     "CollectiveError",
-    "Config",
     "ControlError",
     "DuplicateObjectError",
     "GetTimeoutError",
     "HopliteError",
     "InvalidArgumentError",
-    "Layout",
     "LayoutMismatchError",
     "NodeLostError",
     "NodeStats",
     "ObjectLostError",
     "PeerLostError",
     "ReduceError",
-    "Reduction",
     "RequestCancelledError",
     "StaleEpochError",
     "Store",
@@ -151,14 +158,30 @@ _PLUGIN = {
 _HOMES = {
     **{name: f"hoplite_ray.plugin.{home}" for home, names in _PLUGIN.items() for name in names},
     **dict.fromkeys(("Store", "new_id"), "hoplite_ray.store"),
+    "NodeStats": "hoplite_ray.metrics.counters",
+}
+
+
+# Names that have left the top level; they can be had from here until the next release.
+_MOVED = {
     "Config": "hoplite_ray.config",
-    "Layout": "hoplite_ray.refs",
-    "NodeStats": "hoplite_ray.stats",
+    "Layout": "hoplite_ray.values.layout",
     "Reduction": "hoplite_ray.pending",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from hoplite_ray.base.release import release
+
+        return release()
+    if name in _MOVED:
+        warnings.warn(
+            f"hoplite_ray.{name} has moved to {_MOVED[name]}; the next release has it only there",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(importlib.import_module(_MOVED[name]), name)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

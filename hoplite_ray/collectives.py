@@ -1,4 +1,4 @@
-"""Reduce, allreduce, reduce-scatter and gather: what Store does with several objects at once."""
+"""The collectives of `Store`: reduce, allreduce, reduce-scatter and gather."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hoplite_ray import _native
-from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.listener import Listener
 from hoplite_ray.pending import (
-    Listener,
     Pending,
     PendingReduce,
     Received,
@@ -18,29 +17,39 @@ from hoplite_ray.pending import (
     results,
     results_async,
 )
-from hoplite_ray.refs import REDUCE_OPS, Layout, ReduceOp, Share, checked_id
+from hoplite_ray.values.dtypes import Kind
+from hoplite_ray.values.layout import REDUCE_OPS, Layout, ReduceOp, Share, checked_id
 
 
 class Collectives(ABC):
-    """The part of Store that combines objects; see there."""
+    """The part of `Store` that combines objects. It only uses what the abstract methods give."""
 
     _client: _native.Client
     _listener: Listener
 
     @abstractmethod
     def _begin_gets(self, object_ids: Sequence[bytes], exists: bool) -> list[Pending[Received]]:
-        """Start what `gather` waits for."""
+        """Start the gets that `gather` waits for."""
 
     @abstractmethod
     def _usable(self) -> _native.Client:
-        """The client, unless it was closed or this is a fork."""
+        """Return the native client, if this process may use it."""
 
     def gather(
         self, object_ids: Sequence[bytes], *, exists: bool = False, timeout_s: float | None = None
     ) -> list[Any]:
-        """Return the values of all objects, in this order; they come in any order, all at once.
+        """Return the values of several objects, which are fetched at once.
 
-        Raises:  as `get`, of the first that fails; the others are then taken back.
+        Args:    object_ids: the ids under which the values were or will be put.
+                 exists, timeout_s: as for `get`; the limit is for all of them together.
+        Returns: the values, in the order of their ids.
+        Raises:  as `get`, of the first that fails; the other gets are then cancelled.
+        Example:
+
+            object_ids = [new_id(), new_id()]
+            for number, object_id in enumerate(object_ids):
+                store.put(object_id, np.full(2, number))
+            assert [value.sum() for value in store.gather(object_ids)] == [0, 2]
         """
         pending = self._begin_gets(object_ids, exists)
         return [each.value for each in results(pending, timeout_s)]
@@ -48,7 +57,7 @@ class Collectives(ABC):
     async def gather_async(
         self, object_ids: Sequence[bytes], *, exists: bool = False, timeout_s: float | None = None
     ) -> list[Any]:
-        """Await what `gather` returns."""
+        """Like `gather`, but awaitable; cancelling it cancels all transfers."""
         pending = self._begin_gets(object_ids, exists)
         return [each.value for each in await results_async(pending, timeout_s)]
 
@@ -62,26 +71,41 @@ class Collectives(ABC):
         deterministic: bool = False,
         timeout_s: float | None = None,
     ) -> Reduction:
-        """Combine the first `count` of `sources` (all, if None) element by element into `target`.
+        """Combine several objects element by element into a new object.
 
-        Sources need not be put yet; they go in as they arrive, whatever their order in the list.
-        With `begin_reduce` the caller confirms them one by one. The result stays until it is
-        deleted; when this node has been away for 30 s, it may be evicted before everything else.
-        With `deterministic`, members are combined along a fixed binary tree over their place in
-        the list (0 with 1, 2 with 3, these pairs, and so on): the same members give the same bits,
-        in whatever order they come.
+        The sources need not be put yet: each goes in when it arrives. The result stays until it is
+        deleted, except when this node has been away for 30 s: then it may be evicted before
+        everything else. `begin_reduce` lets the caller confirm the sources one by one.
 
+        Args:    target: the id of the result, from `new_id`.
+                 sources: the ids of the objects to combine, in any order.
+                 op: "sum", "prod", "min", "max" or "mean".
+                 count: how many sources go in, the first to arrive; None takes all of them.
+                 deterministic: True combines members along a fixed binary tree over their place in
+                 the list (0 with 1, 2 with 3, these pairs, and so on): the same members then give
+                 the same bits in any order of arrival.
+                 timeout_s: seconds to wait for the result; None waits without a limit.
         Shapes:  all sources share one layout, and so does the result: dicts and lists are combined
                  array by array. Integers wrap around; bool takes "max" (any), "min" (all); "mean"
                  takes floats; 16-bit floats are added up in 32 bits and rounded once.
+        Returns: the target, and which sources went in, as a `Reduction`.
         Raises:  ReduceError if fewer than `count` sources are left; LayoutMismatchError;
-                 InvalidArgumentError for a dtype that the operation does not take.
-        Cost:    size_bytes through each link (n nodes, a source on each; several that are there
-                 already cross as one, unless 16 bits wide). Each node but the caller's folds
-                 1 / (n - 1) of the result and holds size_bytes for it; deterministic: and of its
-                 share up to min(count, sources / 2) copies, twice as wide for 16-bit floats, for
-                 what waits for its neighbour.
+                 InvalidArgumentError for a dtype that the operation does not take; GetTimeoutError.
+        Cost:    size_bytes through each link, with a source on each of n nodes. Sources of one node
+                 cross as one, except when they are 16 bits wide. Each node but the caller's folds
+                 1 / (n - 1) of the result and holds size_bytes for it. With `deterministic` it also
+                 holds up to min(count, sources / 2) copies of its share, twice as wide for 16-bit
+                 floats, because a member waits for its neighbour.
         Source:  Zhuang et al., "Hoplite", SIGCOMM 2021, reduce; design decision 5.
+        Example:
+
+            sources = [new_id() for _ in range(3)]
+            for source in sources:
+                store.put(source, np.ones(4, "float32"))
+            target = new_id()
+            reduction = store.reduce(target, sources, op="sum", count=2)
+            assert len(reduction.members) == 2
+            assert store.get(target).tolist() == [2, 2, 2, 2]
         """
         pending = self._begin_reduce_of(target, sources, op, count, deterministic=deterministic)
         return pending.result(timeout_s)
@@ -96,7 +120,7 @@ class Collectives(ABC):
         deterministic: bool = False,
         timeout_s: float | None = None,
     ) -> Reduction:
-        """Await what `reduce` returns."""
+        """Like `reduce`, but awaitable; cancelling it takes the reduce back."""
         pending = self._begin_reduce_of(target, sources, op, count, deterministic=deterministic)
         return await pending.result_async(timeout_s)
 
@@ -110,10 +134,21 @@ class Collectives(ABC):
         deterministic: bool = False,
         timeout_s: float | None = None,
     ) -> Reduction:
-        """Combine as `reduce` does, for a result that every node will get.
+        """Combine several objects as `reduce` does, into a result that every node will get.
 
-        Every node folds its share of the result, this one too, so that the gets that follow carry
-        2 (n - 1) / n times the object over each of n nodes' links, which is the least there is.
+        Args:    as for `reduce`.
+        Returns: as `reduce`.
+        Raises:  as `reduce`.
+        Cost:    2 (n - 1) / n times size_bytes over each of n nodes' links, with the gets that
+                 follow; that is the lower bound. Every node folds its share, the caller's too.
+        Example:
+
+            sources = [new_id(), new_id()]
+            for source in sources:
+                store.put(source, np.ones(4))
+            target = new_id()
+            store.allreduce(target, sources, op="mean")
+            assert store.get(target).tolist() == [1, 1, 1, 1]
         """
         pending = self._begin_reduce_of(
             target, sources, op, count, everywhere=True, deterministic=deterministic
@@ -130,7 +165,7 @@ class Collectives(ABC):
         deterministic: bool = False,
         timeout_s: float | None = None,
     ) -> Reduction:
-        """Await what `allreduce` returns."""
+        """Like `allreduce`, but awaitable; cancelling it takes the reduce back."""
         pending = self._begin_reduce_of(
             target, sources, op, count, everywhere=True, deterministic=deterministic
         )
@@ -148,18 +183,30 @@ class Collectives(ABC):
         deterministic: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Combine all `sources` as `reduce` does, and cut the result by rows into `targets`.
+        """Combine all sources as `reduce` does, and cut the result by rows into the targets.
 
-        Target i gets the rows of numpy.array_split(result, n)[i], n being the number of sources and
-        of targets. It is folded on the node which has source i, where a get of it moves no byte.
-        Targets are objects like any other, each to be deleted by itself.
+        Target i gets the rows of numpy.array_split(result, n)[i] for n sources. The node that has
+        source i folds it, so that a get of it there moves no byte. Each target is an object of its
+        own, and is deleted by itself.
 
-        Shapes:  every source is an array of `shape` and `dtype`, as `kind` has it ("numpy" or
-                 "torch").
-        Raises:  as `reduce`; the other targets are then taken back. LayoutMismatchError for a
-                 source of another size or dtype.
-        Cost:    (n - 1) / n of size_bytes through each of n nodes' links, each way, which is the
-                 least there is; each folds and holds 1 / n.
+        Args:    targets: one id for each source, from `new_id`.
+                 sources: the ids of the arrays to combine.
+                 shape, dtype: those of every source.
+                 kind: "numpy" for arrays, "torch" for tensors.
+                 op, deterministic, timeout_s: as for `reduce`.
+        Shapes:  every source is an array of `shape` and `dtype`.
+        Returns: None, when all targets can be had.
+        Raises:  as `reduce`, and LayoutMismatchError for a source of another size or dtype; the
+                 other targets are then taken back.
+        Cost:    (n - 1) / n of size_bytes through each of n nodes' links, each way; that is the
+                 lower bound. Each node folds and holds 1 / n.
+        Example:
+
+            sources, targets = [new_id(), new_id()], [new_id(), new_id()]
+            for source in sources:
+                store.put(source, np.arange(4, dtype="float32"))
+            store.reduce_scatter(targets, sources, 4, "float32")
+            assert store.get(targets[1]).tolist() == [4, 6]
         """
         pending = self._begin_scatter(targets, sources, shape, dtype, kind, op, deterministic)
         results(pending, timeout_s)
@@ -176,7 +223,7 @@ class Collectives(ABC):
         deterministic: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Await what `reduce_scatter` does."""
+        """Like `reduce_scatter`, but awaitable; cancelling it takes all targets back."""
         pending = self._begin_scatter(targets, sources, shape, dtype, kind, op, deterministic)
         await results_async(pending, timeout_s)
 
@@ -222,9 +269,9 @@ class Collectives(ABC):
         deterministic: bool = False,
         share: Share | None = None,
     ) -> PendingReduce:
-        """Start a reduce of the first `count` of `source_count` sources that are confirmed.
+        """Start a reduce of the first `count` of `source_count` sources that the caller confirms.
 
-        With `share`, only of that share of each, as one of the targets of a reduce-scatter.
+        With `share` it combines that share of each source only, for one target of a reduce-scatter.
         """
         count = source_count if count is None else count
         if op not in REDUCE_OPS:
@@ -265,7 +312,7 @@ class Collectives(ABC):
         deterministic: bool = False,
         share: Share | None = None,
     ) -> PendingReduce:
-        """Start a reduce whose sources go in when some node has them."""
+        """Start a reduce. Each source goes in when a node has it."""
         checked = [checked_id(source) for source in sources]
         pending = self.begin_reduce(
             target,

@@ -35,7 +35,7 @@ _PLACES = ("spill_directory",)
 _NETWORKS = ("rails",)
 _NAMES = (*_RANGES, *_PLACES, *_WORDS, *_NETWORKS)
 _RAILS_MAX = 8  # kRailsMax there
-# What a node does for which an option was not set.
+# The defaults of a node, in words.
 DEFAULTS: dict[str, str] = {
     "arena_bytes": "20 % of each node's memory, or half of what is free if that is less",
     "broadcast_stripes": "0: by size and receivers",
@@ -53,7 +53,7 @@ _OWN_VARIABLES = ("PROGRESS", "WORLD_TRANSPORT", "CUDA_LIBRARY", "NCCL_LIBRARY")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a user may set; None follows the cluster, whose first start fixed it.
+    """The options that a user may set. None takes what the first start in the cluster has fixed.
 
     arena_bytes:        shared memory for objects on each node; None: 20 % of the node's memory.
     broadcast_stripes:  broadcast trees per object; 0: by size and receivers; 1: Hoplite's chain.
@@ -149,7 +149,7 @@ def networks_of(rails: str) -> list[str]:
 
 
 def progress_wanted(environment: Mapping[str, str] | None = None) -> bool | None:
-    """Return whether this process's long gets show how far they are; None: if somebody looks.
+    """Return whether this process's long gets show their progress; None: where a person looks.
 
     Raises:  ValueError if HOPLITE_RAY_PROGRESS is neither 0 nor 1.
     """
@@ -161,7 +161,7 @@ def progress_wanted(environment: Mapping[str, str] | None = None) -> bool | None
 
 
 def world_transport(environment: Mapping[str, str] | None = None) -> str:
-    """Return what carries the bytes of a world whose members leave the choice open.
+    """Return the transport of a world whose members leave the choice open.
 
     Raises:  ValueError if HOPLITE_RAY_WORLD_TRANSPORT is none of the words for it.
     """
@@ -187,7 +187,7 @@ _warned_of: set[str] = set()
 
 
 def _warn_of_unknown(environment: Mapping[str, str]) -> None:
-    """Say once of each variable of ours that nobody reads it, and which one may be meant."""
+    """Warn once of each variable with our prefix that no code reads; name the likely one."""
     known = [name.upper() for name in (*_NAMES, *_OWN_VARIABLES)]
     for variable in environment:
         prefix, name = variable[: len(_ENVIRONMENT_PREFIX)], variable[len(_ENVIRONMENT_PREFIX) :]

@@ -1,8 +1,8 @@
-"""The end of the process: what the native core has for Python goes while Python can free it.
+"""The end of the process: native objects go while Python can still free them.
 
-The interpreter never frees what the frames of a daemon thread hold, nor the globals of the modules
-whose functions these frames run, nor what an extension keeps. At the end each object of this
-package therefore lets go of its native part, and the calls that have one return.
+The interpreter never frees three things: what the frames of a daemon thread hold, the globals of
+the modules whose functions these frames run, and what an extension keeps. At the end each object of
+this package therefore releases its native part, and the calls that use one return.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from hoplite_ray import _native
 from hoplite_ray.errors import NodeLostError
 
 _PACKAGE = __name__.partition(".")[0]
-_WAIT_S = (
-    1.0  # for calls that have ended and whose threads are still to run; they take milliseconds
-)
-_LOOK_S = 0.001
+# For the threads of calls that have ended: each needs milliseconds to run on. Beyond that the
+# process ends with native objects left.
+_WAIT_S = 1.0
+_LOOK_S = 0.001  # between two looks whether native objects are left
 
 
 class _Gone:
-    """In the place of a native object that is gone."""
+    """Stands in the place of a native object that was released."""
 
     def __getattr__(self, name: str) -> Any:
         raise NodeLostError("this process ends; nothing can be asked of its node any more")
@@ -40,12 +40,12 @@ _has_forked_threads = False
 
 
 def _has_threads() -> bool:
-    """Whether another thread runs Python."""
+    """Return whether another thread runs Python."""
     return len(sys._current_frames()) > 1
 
 
 def _release() -> None:
-    """Replace every native object, and wait until no thread has one any more, but not for long."""
+    """Replace every native object, and wait at most `_WAIT_S` until no thread has one."""
     _native.begin_end()
     if not _native.handles():
         return
@@ -72,7 +72,7 @@ def _is_ours(kind: type) -> bool:
 
 
 def _empty(frame: FrameType) -> None:
-    """Let go of what a frame of this package has, if it has returned: an exception keeps it."""
+    """Release what a frame of this package holds, if it has returned and an exception keeps it."""
     if _is_of_package(frame.f_globals.get("__name__")):
         with suppress(RuntimeError):  # it has not
             frame.clear()
@@ -95,11 +95,12 @@ def _note_threads() -> None:
 
 
 def _forgive() -> None:
-    """In a child, nothing ever frees what the frames of the parent's other threads hold."""
+    """Ignore leaks in a forked child: nothing frees the frames of its parent's other threads."""
     if _has_forked_threads and _native.handles():
         _native.ignore_leaks()
 
 
 os.register_at_fork(before=_note_threads, after_in_child=_forgive)
-# The last of all finalizers, which run in the reverse order of their making: every store is closed.
+# Finalizers run in the reverse order of their making. This one is the last of all, so that every
+# store is closed before it.
 weakref.finalize(_gone, _release)

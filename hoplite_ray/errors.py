@@ -4,7 +4,7 @@
 
     HopliteError
     ├── GetTimeoutError          (also TimeoutError)     the caller's own limit ran out
-    ├── RequestCancelledError                            the caller took the request back
+    ├── RequestCancelledError                            the caller cancelled the request
     ├── ObjectLostError                                  all holders are gone, or it was deleted
     ├── StoreFullError                                   the arena can't take it
     ├── DuplicateObjectError                             a second put of a live id with other bytes
@@ -15,14 +15,14 @@
     ├── WrongTypeError           (also TypeError)        an argument or a source is of no use
     ├── PeerLostError                                    another node died
     ├── NodeLostError                                    this process's own node is gone
-    ├── WireError                                        a peer sent what is no frame
+    ├── WireError                                        a peer sent bytes that are no frame
     ├── WireVersionMismatchError                         a peer speaks another wire version
     ├── UnauthenticatedError                             a peer does not know the cluster's secret
     ├── ControlError                                     the control plane could not do it
     ├── WorldError                                       a world could not do it
     │   ├── WorldBrokenError                             it has ended; has `.cause`, `.rank`, ...
     │   ├── WorldTimeoutError    (also TimeoutError)     the caller's own limit ran out
-    │   └── StaleEpochError                              a newer life of the world is there
+    │   └── StaleEpochError                              a newer epoch of the world is there
     ├── SystemFailureError                               the kernel refused; the text has the errno
     ├── UnusableAfterForkError                           its store or manager is a parent's
     └── of hoplite_ray.serve
@@ -43,7 +43,7 @@ from collections.abc import Sequence
 
 
 class HopliteError(Exception):
-    """Anything that hoplite_ray raises on its own account."""
+    """The base of every error that hoplite_ray raises."""
 
 
 class GetTimeoutError(HopliteError, TimeoutError):
@@ -51,7 +51,7 @@ class GetTimeoutError(HopliteError, TimeoutError):
 
 
 class RequestCancelledError(HopliteError):
-    """The caller took the request back."""
+    """The caller cancelled the request."""
 
 
 class ObjectLostError(HopliteError):
@@ -63,7 +63,7 @@ class StoreFullError(HopliteError):
 
 
 class DuplicateObjectError(HopliteError):
-    """An object of this id is live already and has other bytes."""
+    """An object with this id is there already, and has other bytes."""
 
 
 class LayoutMismatchError(HopliteError, ValueError):
@@ -71,7 +71,7 @@ class LayoutMismatchError(HopliteError, ValueError):
 
 
 class ReduceError(HopliteError):
-    """Fewer sources are left than the reduce needs; `fates` says what became of each."""
+    """Fewer sources are left than the reduce needs; `fates` tells the fate of each source."""
 
     def __init__(self, message: str = "", fates: Sequence[str] = ()) -> None:
         super().__init__(message, tuple(fates))
@@ -82,7 +82,7 @@ class ReduceError(HopliteError):
 
 
 class CollectiveError(HopliteError):
-    """A member of a ray.util.collective group has died or failed, so that the group has."""
+    """A member of a ray.util.collective group has died or failed, and the group with it."""
 
 
 class InvalidArgumentError(HopliteError, ValueError):
@@ -90,7 +90,7 @@ class InvalidArgumentError(HopliteError, ValueError):
 
 
 class WrongTypeError(HopliteError, TypeError):
-    """An argument, or what a source returned, is of a type that can't be taken."""
+    """An argument, or the result of a source, has a type that can't be taken."""
 
 
 class PeerLostError(HopliteError):
@@ -98,7 +98,7 @@ class PeerLostError(HopliteError):
 
 
 class NodeLostError(HopliteError):
-    """The node that this process was attached to is gone."""
+    """The node that this process was attached to has ended."""
 
 
 class WireError(HopliteError):
@@ -118,15 +118,15 @@ class ControlError(HopliteError):
 
 
 class WorldError(HopliteError):
-    """A world could not be joined, or not do what was asked."""
+    """A world could not be joined, or one of its operations is impossible."""
 
 
 class WorldBrokenError(WorldError):
-    """The world has ended, and with it what was under way; what had not succeeded has not.
+    """The world has ended; its operations in flight have failed.
 
-    `cause` is one of PEER_DIED, UNREACHABLE, FROZEN, PEER_LEFT, ABORTED, PROTOCOL and LOCAL, `rank`
-    the member at which it began, `detected_at_ns` when this process heard of it, by its monotonic
-    clock. Join the world again, with all members: that is its next epoch.
+    `cause` is one of PEER_DIED, UNREACHABLE, FROZEN, PEER_LEFT, ABORTED, PROTOCOL and LOCAL. `rank`
+    is the member at which the end began. `detected_at_ns` is the moment at which this process heard
+    of it, by its monotonic clock. Join the world again with all members: that is its next epoch.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class WorldTimeoutError(WorldError, TimeoutError):
 
 
 class StaleEpochError(WorldError):
-    """The life of a world that was to be joined is over; its members have to join anew."""
+    """The epoch of the world is over; its members have to join again."""
 
 
 class SystemFailureError(HopliteError):
@@ -159,4 +159,4 @@ class SystemFailureError(HopliteError):
 
 
 class UnusableAfterForkError(HopliteError):
-    """This process was forked from the one that attached the store, or made the manager."""
+    """This process was forked from the one that attached the store or made the manager."""

@@ -1,4 +1,4 @@
-"""Starts a node process without Ray and ends it: for Store.start, tests and benchmarks."""
+"""Start a node process without Ray, and end it: for Store.start, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hoplite_ray.errors import NodeLostError
 
@@ -21,7 +22,7 @@ _STOP_S = 10.0  # a leave takes two seconds at most; then the process is killed
 
 @dataclass(slots=True, weakref_slot=True)
 class NodeProcess:
-    """A running node process and its directory; a temporary one goes with this process."""
+    """A running node process and its directory. A temporary directory goes with this process."""
 
     process: subprocess.Popen[bytes]
     directory: Path
@@ -46,11 +47,20 @@ class NodeProcess:
         spill_directory: Path | None = None,
         before: Sequence[str] = (),
     ) -> NodeProcess:
-        """Start a node and return when it is a member.
+        """Start a node, and return when it is a member.
 
-        `beside` is a node to join, whose secret is used. `before` are words to put before the
-        command, such as `ip netns exec NAME`. The node ends with this process at the latest.
+        The node ends with this process at the latest.
 
+        Args:    directory: the node's directory; None makes a temporary one.
+                 listen: the addresses of the node's rails; port 0 takes any free port.
+                 beside: a node that the new one joins, with that node's secret.
+                 join: control addresses of members that the node joins.
+                 secret_file: the file with the cluster's secret.
+                 arena_bytes: memory for objects; None takes 20 % of the machine's.
+                 options: options of the native node, by name.
+                 spill_directory: the directory for spilled objects.
+                 before: words before the command, such as `ip netns exec NAME`.
+        Returns: the running node.
         Raises:  NodeLostError with the node's last words if it does not start.
         """
         owns_directory = directory is None
@@ -76,16 +86,12 @@ class NodeProcess:
         log = directory / "node.log"
         with open(log, "ab") as errors:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
-        assert process.stdout is not None
-        with process.stdout as ready:
-            line = ready.readline()  # ends at the latest when the process does
-        if not line:
-            process.wait()
-            last = (log.read_text().strip().splitlines() or ["it said nothing"])[-1]
+        try:
+            record = _record(process, log)
+        except NodeLostError:
             if owns_directory:
                 shutil.rmtree(directory)
-            raise NodeLostError(f"the node did not start: {last}")
-        record = json.loads(line)
+            raise
         node = cls(
             process=process,
             directory=directory,
@@ -105,14 +111,14 @@ class NodeProcess:
         return (self.directory / "secret").read_bytes().strip()
 
     def stop(self) -> int:
-        """Have it leave the cluster and end; returns its exit status. Idempotent."""
+        """Let the node leave the cluster and end; return its exit status. Idempotent."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             self.process.send_signal(signal.SIGCONT)
         return self._collect()
 
     def kill(self) -> None:
-        """End it as a crash would. Idempotent."""
+        """Kill the node, as a crash would. Idempotent."""
         if self.process.poll() is None:
             self.process.kill()
         self._collect()
@@ -128,8 +134,23 @@ class NodeProcess:
         return status
 
 
+def _record(process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
+    """Return the line that a node prints when it is ready.
+
+    Raises:  NodeLostError with the node's last words if it ends before.
+    """
+    assert process.stdout is not None
+    with process.stdout as ready:
+        line = ready.readline()  # ends at the latest when the process does
+    if not line:
+        process.wait()
+        last = (log.read_text().strip().splitlines() or ["it said nothing"])[-1]
+        raise NodeLostError(f"the node did not start: {last}")
+    return dict(json.loads(line))
+
+
 def _remove(pid: int, process: subprocess.Popen[bytes], directory: Path) -> None:
-    """End what was not stopped and remove its directory; not in a child that was forked."""
+    """Kill a node that was not stopped, and remove its directory; do nothing in a forked child."""
     if os.getpid() != pid:
         return
     if process.poll() is None:

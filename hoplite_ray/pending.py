@@ -1,111 +1,34 @@
-"""Operations under way. A thread waits for one, a task awaits it: both for the one completion."""
+"""Operations in flight. A thread waits for one or a task awaits it; both use one completion."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from hoplite_ray import _native, ending  # noqa: F401 - which lets go of all at the end
-from hoplite_ray.config import progress_wanted
-from hoplite_ray.errors import GetTimeoutError, InvalidArgumentError, NodeLostError
-from hoplite_ray.progress import PATIENCE_S, LateLine, ProgressLine, is_seen
-from hoplite_ray.refs import checked_id, checked_timeout, short_name
+from hoplite_ray import _native, ending  # noqa: F401 - releases native objects at the end
+from hoplite_ray.errors import GetTimeoutError, InvalidArgumentError
+from hoplite_ray.listener import Listener
+from hoplite_ray.progress import PATIENCE_S, LateLine, ProgressLine
+from hoplite_ray.values.layout import checked_id, checked_timeout, short_name
 
 T = TypeVar("T")
 
-_STEP_S = 0.1  # Python handles signals between two waits, so Ctrl-C is answered within this
-# A client can't tell a node that does not answer from one that has nothing to say yet.
+_STEP_S = 0.1  # of one wait: Python handles signals between two waits, so Ctrl-C takes this long
+# A client can't tell a node that does not answer from one that has no answer yet.
 SILENT_HINT = "its node does not answer (hoplite-ray doctor looks at it)"
 FULL_HINT = (
     f"there is no room yet, or {SILENT_HINT}; delete objects, drop received arrays, or raise "
     "arena_bytes or timeout_s"
 )
 SEAL_HINT = f"{SILENT_HINT}; raise timeout_s"
-_LISTEN_S = 3600.0  # closing the client ends the wait at once; this is only not for ever
-
-
-class Listener:
-    """One thread that hears of every operation that somebody awaits, and calls them back.
-
-    It starts with the first of these and ends when the client is closed or the node is gone. Any
-    thread may use it; callbacks run on its own.
-    """
-
-    def __init__(self, client: _native.Client, directory: Path) -> None:
-        """Take what is of the node in `directory`."""
-        self._client = client
-        self._directory = directory
-        self._progress = progress_wanted()
-        self._changing = threading.Lock()
-        self._callbacks: dict[int, list[Callable[[], None]]] = {}
-        self._thread: threading.Thread | None = None
-
-    def on_end(self, request: _native.Request, callback: Callable[[], None]) -> None:
-        """Call `callback` when `request` has ended, well or badly; at once if it has."""
-        with self._changing:
-            awaited = self._callbacks.get(request.id)
-            if awaited is not None:
-                awaited.append(callback)
-                return
-            self._callbacks[request.id] = [callback]
-            if self._thread is None:
-                name = "hoplite_ray listener"
-                self._thread = threading.Thread(target=self._listen, name=name, daemon=True)
-                self._thread.start()
-        try:
-            self._client.watch(request)
-        except NodeLostError:  # then it has ended, and nobody will tell
-            self._tell(request.id)
-
-    def wait_all(self, requests: Sequence[_native.Request], timeout_s: float) -> int | None:
-        """Wait on the caller's own thread; as `_native.Client.wait_all`."""
-        return self._client.wait_all(requests, timeout_s)
-
-    def shortage(self) -> str:
-        """Return why the node's view can't change, which many operations wait for; empty if not."""
-        try:
-            return (self._directory / "shortage").read_text()
-        except OSError:
-            return ""
-
-    def progress(
-        self, what: str, object_ids: Sequence[bytes], ended: Callable[[], int] = lambda: 0
-    ) -> ProgressLine | None:
-        """Begin to show how far gets are, `ended` of which have; None if nobody looks."""
-        if not is_seen(self._progress):
-            return None
-        line = ProgressLine(what, object_ids, ended, self._directory)
-        line.start()
-        return line
-
-    def join(self) -> None:
-        """Wait for the thread's end, after the client was closed."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _listen(self) -> None:
-        with suppress(NodeLostError):
-            while True:
-                ended = self._client.next_finished(_LISTEN_S)
-                if ended is not None:
-                    self._tell(ended)
-
-    def _tell(self, request_id: int) -> None:
-        with self._changing:
-            callbacks = self._callbacks.pop(request_id, [])
-        for callback in callbacks:
-            callback()
 
 
 class Pending(Generic[T]):
-    """One operation under way, which is taken back by whoever gives up waiting for its result."""
+    """One operation in flight. A caller that stops waiting for the result cancels the operation."""
 
     def __init__(
         self,
@@ -117,7 +40,7 @@ class Pending(Generic[T]):
         decode: Callable[[Any], T],
         fetched: bytes | None = None,
     ) -> None:
-        """`fetched` is the object that comes, for people who wait for it."""
+        """`fetched` is the object that a get fetches, for the line that shows its progress."""
         self._listener = listener
         self._request = request
         self._what = what  # for error texts: "get of object 7f3a09c1..01000000"
@@ -127,7 +50,7 @@ class Pending(Generic[T]):
         self._began_s = time.monotonic()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the operation has ended, well or badly; False if it has not in `timeout_s`."""
+        """Wait until the operation has succeeded or failed; return False after `timeout_s`."""
         timeout_s = checked_timeout(timeout_s)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         line = LateLine(self._line, self._began_s + PATIENCE_S)
@@ -144,25 +67,26 @@ class Pending(Generic[T]):
 
     @property
     def has_failed(self) -> bool:
-        """True if the operation has ended badly."""
+        """True if the operation has failed."""
         return self.wait_beside([self], 0.0) == 0
 
     def is_beside(self, other: Pending[Any]) -> bool:
-        """True if both are of one store."""
+        """Return True if both operations are of one store."""
         return self._listener is other._listener
 
     def wait_beside(self, all_of: Sequence[Pending[Any]], timeout_s: float) -> int | None:
-        """Wait until all of the store's operations have ended, and return how many there are.
+        """Wait until all of these operations of one store have ended.
 
-        Returns before as soon as one has failed, with its place; None after `timeout_s`.
+        Returns: the number of operations when all have succeeded; the place of the first failed one
+                 as soon as one fails; None after `timeout_s`.
         """
         return self._listener.wait_all([each._request for each in all_of], timeout_s)
 
     def result(self, timeout_s: float | None = None) -> T:
-        """Wait for the operation and return what it ended with; may be taken once.
+        """Wait for the operation, and return its result. REQUIRES: not called before.
 
-        Raises:  GetTimeoutError after `timeout_s`; the operation is then taken back, as it is by
-                 Ctrl-C. Otherwise what the operation itself failed with.
+        Raises:  GetTimeoutError after `timeout_s`, or what the operation failed with. A timeout and
+                 Ctrl-C cancel the operation.
         """
         try:
             finished = self.wait(timeout_s)
@@ -174,17 +98,14 @@ class Pending(Generic[T]):
         return self._decode(self._request.result())
 
     async def result_async(self, timeout_s: float | None = None) -> T:
-        """Await what `result` waits for; any event loop may, and several at once.
-
-        Raises:  as `result`; a task that is cancelled takes the operation back.
-        """
+        """Like `result`, but awaitable in any event loop; cancelling it cancels the operation."""
         if self._fetched is None:
             return await self.result_unseen(timeout_s)
         async with _Shown(self._line, self._began_s + PATIENCE_S):
             return await self.result_unseen(timeout_s)
 
     async def result_unseen(self, timeout_s: float | None) -> T:
-        """Await `result`; shows nothing meanwhile."""
+        """Like `result_async`, but without a line that shows the progress."""
         try:
             async with asyncio.timeout(checked_timeout(timeout_s)):
                 await self._ended()
@@ -196,11 +117,11 @@ class Pending(Generic[T]):
         return self._decode(self._request.result())
 
     def on_end(self, callback: Callable[[], None]) -> None:
-        """Call `callback`, on a thread of the store's, when the operation has ended."""
+        """Call `callback` when the operation has ended, on a thread of the store."""
         self._listener.on_end(self._request, callback)
 
     def cancel(self) -> None:
-        """Take the operation back; a waiting `result` raises RequestCancelledError."""
+        """Cancel the operation; a waiting `result` raises RequestCancelledError."""
         self._request.cancel()
 
     async def _ended(self) -> None:
@@ -220,7 +141,7 @@ class Pending(Generic[T]):
         return self._listener.progress(self._what, [self._fetched])
 
     def too_late(self) -> GetTimeoutError:
-        """Take the operation back; returns what to raise, with the time that it has had."""
+        """Cancel the operation; return the error to raise, which tells how long it has waited."""
         self._request.cancel()
         waited_s = round(time.monotonic() - self._began_s, 2)
         shortage = self._listener.shortage()
@@ -230,14 +151,14 @@ class Pending(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A received object: its value, and which attempt's bytes they are."""
+    """A received object: its value, and the incarnation of its bytes."""
 
     value: Any
     incarnation: int
 
 
 class PendingPut(Pending[None]):
-    """A put under way: a large one is given its range first, then written, then sealed."""
+    """A put in flight. A large one gets its range first, is then written, and then sealed."""
 
     def __init__(
         self,
@@ -261,7 +182,7 @@ class PendingPut(Pending[None]):
         self._data = data
 
     def result(self, timeout_s: float | None = None) -> None:
-        """Wait for memory, at most `timeout_s`; write; wait until the object is sealed. Once."""
+        """Wait for memory, write the bytes, and wait for the seal; each wait takes `timeout_s`."""
         super().result(timeout_s)
         if self._is_large:
             self._client.write(self._request, self._data)  # a Ctrl-C takes the put back
@@ -269,7 +190,7 @@ class PendingPut(Pending[None]):
             super().result(timeout_s)
 
     async def result_async(self, timeout_s: float | None = None) -> None:
-        """As `result`; another thread writes."""
+        """Like `result`, but awaitable; another thread writes the bytes."""
         await super().result_async(timeout_s)
         if not self._is_large:
             return
@@ -287,14 +208,14 @@ class PendingPut(Pending[None]):
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A committed reduce: where the result is, and which sources went in, by order of arrival."""
+    """A committed reduce: the id of its result, and the places of its sources by arrival."""
 
     target: bytes
     members: tuple[int, ...]
 
 
 class PendingReduce(Pending[Reduction]):
-    """A reduce under way, which takes its sources in the order in which they are confirmed."""
+    """A reduce in flight, which takes its sources in the order of their confirmation."""
 
     def __init__(
         self, listener: Listener, client: _native.Client, target: bytes, request: _native.Request
@@ -313,23 +234,23 @@ class PendingReduce(Pending[Reduction]):
         self._target = target
 
     def confirm(self, index: int, object_id: bytes, *, incarnation: int = 0) -> None:
-        """Say that source `index` is `object_id` and exists; earlier ones go in first."""
+        """Tell that source `index` is `object_id` and exists. Sources go in in this order."""
         self._client.reduce_source(self._target, index, checked_id(object_id), incarnation)
 
     def await_source(self, index: int, object_id: bytes) -> None:
-        """Say that source `index` is `object_id`: it goes in when some node has it."""
+        """Tell that source `index` is `object_id`. It goes in when a node has it."""
         self._client.reduce_source(self._target, index, checked_id(object_id), confirmed=False)
 
     def fail(self, index: int) -> None:
-        """Say that source `index` will never come; the others go in without it."""
+        """Tell that source `index` will never come. The other sources go in without it."""
         self._client.reduce_source_failed(self._target, index)
 
 
 def results(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> list[T]:
-    """Wait for all of them, of one store, and return their results in this order.
+    """Wait for several operations of one store, and return their results in this order.
 
-    Raises:  as `Pending.result`, of the first that fails, and InvalidArgumentError if they are of
-        several stores; the others are then taken back.
+    Raises:  as `Pending.result`, of the first that fails; InvalidArgumentError if the operations
+             are of several stores. The other operations are then cancelled.
     """
     try:
         failed = first_failure(pending, timeout_s)
@@ -343,9 +264,11 @@ def results(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> li
 
 
 def first_failure(pending: Sequence[Pending[Any]], timeout_s: float | None) -> int | None:
-    """Wait until one of them, of one store, has failed, and return its place; None if none has.
+    """Wait for several operations of one store, until one fails or all have ended.
 
-    Raises:  GetTimeoutError after `timeout_s`; InvalidArgumentError if they are of several stores.
+    Returns: the place of the failed operation; None if all have succeeded.
+    Raises:  GetTimeoutError after `timeout_s`; InvalidArgumentError if the operations are of
+             several stores.
     """
     if any(each._listener is not pending[0]._listener for each in pending):
         raise InvalidArgumentError(
@@ -371,7 +294,7 @@ def first_failure(pending: Sequence[Pending[Any]], timeout_s: float | None) -> i
 
 
 async def results_async(pending: Sequence[Pending[T]], timeout_s: float | None = None) -> list[T]:
-    """Await what `results` returns."""
+    """Like `results`, but awaitable; cancelling it cancels all operations."""
     tasks = [asyncio.ensure_future(each.result_unseen(timeout_s)) for each in pending]
     try:
         async with shown(pending):
@@ -418,10 +341,3 @@ class _Shown:
 
     def _show(self) -> None:
         self._line = self._begin()
-
-
-def detach(pid: int, client: _native.Client, listener: Listener) -> None:
-    """Let go of the node; what is under way fails. Not in a child that was forked from `pid`."""
-    if os.getpid() == pid:
-        client.close()
-        listener.join()

@@ -1,8 +1,8 @@
-"""How far a long get is, on one line of standard error, for who looks at a terminal or a notebook.
+"""Show the progress of a long get on one line of standard error, in a terminal or a notebook.
 
-The line comes after a second, says what has come, how fast, and when it will be all, and goes when
-the get ends, however it does. A thread that lives as long as the line asks the process's own node
-for its transfers, over the control service; nothing is imported or started before.
+The line appears after one second. It shows the bytes that have landed, the rate, and the time left;
+it goes when the get succeeds or fails. A thread that lives as long as the line asks the process's
+own node for its transfers, over the control service. A shorter get imports and starts nothing.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import Any
 
 from hoplite_ray.errors import HopliteError
 
-PATIENCE_S = 1.0  # before the line: shorter waits are over before it is read
-_LOOK_S = 0.25
-_CALL_S = 1.0  # for the node's answer to one look
-_RATE_SHARE = 0.3  # of the newest look in the rate that is shown
+PATIENCE_S = 1.0  # before the line appears: a shorter wait is over before a person reads it
+_LOOK_S = 0.25  # between two looks at the transfers
+_CALL_S = 1.0  # for the node to answer one look
+_RATE_SHARE = 0.3  # weight of the newest look in the rate that is shown
 _WIDTH_MAX = 110
-_BAR_WIDTH, _BAR_WIDTH_MIN = 20, 4  # where a terminal is narrow the figures are worth more
-_place = threading.Lock()  # of the one line that a process shows at a time
+_BAR_WIDTH, _BAR_WIDTH_MIN = 20, 4  # a narrow terminal shows the figures, and a shorter bar or none
+_place = threading.Lock()  # held by the one line that a process shows at a time
 
 
 class ProgressLine:
-    """The line of one get, or of several at once. One thread makes, starts and stops it."""
+    """The line of one get, or of several gets. One thread makes, starts and stops it."""
 
     def __init__(
         self, what: str, object_ids: Sequence[bytes], ended: Callable[[], int], directory: Path
     ) -> None:
-        """`ended` says how many of the gets have; any thread may ask it."""
+        """`ended` returns how many of the gets have ended; any thread may call it."""
         self._what = what
         self._object_ids = object_ids
         self._ended = ended
@@ -45,7 +45,7 @@ class ProgressLine:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Show it from now on, unless another one is shown."""
+        """Show the line from now on, unless the process shows another line."""
         if _place.acquire(blocking=False):
             self._thread = threading.Thread(
                 target=self._run, name="hoplite_ray progress", daemon=True
@@ -53,7 +53,7 @@ class ProgressLine:
             self._thread.start()
 
     def stop(self) -> None:
-        """Take it away; nothing of it is left."""
+        """Remove the line, and wait for its thread."""
         if self._thread is not None:
             self._is_over.set()
             self._thread.join()
@@ -61,7 +61,9 @@ class ProgressLine:
             _place.release()
 
     def _run(self) -> None:
-        with suppress(HopliteError, OSError, ValueError, KeyError):  # a line less; the get goes on
+        with suppress(
+            HopliteError, OSError, ValueError, KeyError
+        ):  # the get goes on without a line
             asyncio.run(self._show())
 
     async def _show(self) -> None:
@@ -89,28 +91,28 @@ class ProgressLine:
 
 
 class LateLine:
-    """A line that comes when a wait has taken so long that somebody may look for one."""
+    """A line that appears when a wait has taken long."""
 
     def __init__(self, begin: Callable[[], ProgressLine | None], at_s: float) -> None:
-        """From `at_s` of the monotonic clock on; `begin` shows it, unless nobody looks."""
+        """`begin` shows the line if a person looks; it is called from `at_s`, monotonic, on."""
         self._begin: Callable[[], ProgressLine | None] | None = begin
         self._at_s = at_s
         self._line: ProgressLine | None = None
 
     def look(self) -> None:
-        """The wait goes on."""
+        """Begin the line if it is time: the wait goes on."""
         if self._begin is not None and time.monotonic() > self._at_s:
             self._line = self._begin()
             self._begin = None
 
     def stop(self) -> None:
-        """The wait is over."""
+        """Remove the line: the wait is over."""
         if self._line is not None:
             self._line.stop()
 
 
 class Progress:
-    """What looks at the stripes that come, of one object or of several, add up to."""
+    """The progress of one get or several, from looks at the stripes that are arriving."""
 
     def __init__(self, count: int = 1) -> None:
         self._count = count
@@ -122,9 +124,9 @@ class Progress:
         self._bytes_per_s = 0.0
 
     def look(self, rows: Iterable[Any], at_s: float, ended: int = 0) -> None:
-        """Take what is under way now; a stripe that was and is no more has come.
+        """Take the transfers in flight now. A stripe that is no longer among them has landed.
 
-        `ended`: of how many objects it is known that all of them has.
+        `ended` is the number of gets that have ended.
         """
         rows = list(rows)
         under_way = {(row.target_id, row.stripe) for row in rows}
@@ -142,7 +144,7 @@ class Progress:
 
     @property
     def size_bytes(self) -> int:
-        """Of the objects that have been under way, as far as their stripes tell."""
+        """The bytes of the objects seen so far, estimated from their stripes."""
         largest: dict[bytes, int] = {}
         for (object_id, _), (_, size_bytes) in self._stripes.items():
             largest[object_id] = max(size_bytes, largest.get(object_id, 0))
@@ -152,7 +154,7 @@ class Progress:
         return self.text(_BAR_WIDTH)
 
     def text(self, bar_width: int) -> str:
-        """All of it on one line, with a bar unless that would be too short to be one."""
+        """Return the line, with a bar if there is room for one."""
         many = f"{self._ended} of {self._count} have come" if self._count > 1 else ""
         if not self._stripes:
             return f"{many or 'nothing has come'} after {self._at_s:.0f} s"
@@ -168,7 +170,7 @@ class Progress:
 
 
 def is_seen(wanted: bool | None) -> bool:
-    """Whether the user wants lines, or has said nothing and looks at a terminal or a notebook."""
+    """Return `wanted`, or without it whether this is a terminal or a notebook."""
     return wanted if wanted is not None else sys.stderr.isatty() or _is_notebook()
 
 
@@ -182,7 +184,7 @@ def _width() -> int:
 
 
 def _write(text: str, end: str = "") -> None:
-    """Write it over the line that is there: by spaces, as notebooks know no other way."""
+    """Write over the line that is there, with spaces, because notebooks know no other way."""
     width = _width()
     sys.stderr.write(f"\r{text[:width]:{width}}{end}")
     sys.stderr.flush()

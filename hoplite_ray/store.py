@@ -13,34 +13,52 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from hoplite_ray import _native, codec
+from hoplite_ray import _native
 from hoplite_ray.collectives import Collectives
-from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import HopliteError, NodeLostError, UnusableAfterForkError
 from hoplite_ray.launch import NodeProcess
+from hoplite_ray.listener import Listener, detach
 from hoplite_ray.pending import (
     FULL_HINT,
-    SEAL_HINT,
     SILENT_HINT,
-    Listener,
     Pending,
     PendingPut,
     Received,
-    detach,
 )
-from hoplite_ray.refs import OBJECT_ID_BYTES, Layout, checked_id, checked_incarnation, short_name
-from hoplite_ray.unsealed import Unsealed
+from hoplite_ray.unsealed import Range, Unsealed
+from hoplite_ray.values import codec
+from hoplite_ray.values.dtypes import Kind
+from hoplite_ray.values.layout import (
+    OBJECT_ID_BYTES,
+    Layout,
+    checked_id,
+    checked_incarnation,
+    short_name,
+)
 
 
 def new_id() -> bytes:
-    """Return an object id that nobody else has."""
+    """Return a new object id: 28 random bytes, which no other caller gets.
+
+    Example:
+
+        object_id = new_id()
+    """
     return os.urandom(OBJECT_ID_BYTES)
 
 
 class Store(Collectives):
-    """This process's part in the store of its node. Any thread may use it; a forked child may not.
+    """This process's client of the store of its node.
 
-    Close it, or use it as a context manager; arrays that it returned stay valid afterwards.
+    Any thread may use it; a forked child may not, and attaches a store of its own. Close it, or use
+    it as a context manager. The arrays that it returned stay valid afterwards.
+
+    Example:
+
+        with Store.start() as store:
+            object_id = new_id()
+            store.put(object_id, np.arange(3))
+            assert store.get(object_id).sum() == 3
     """
 
     def __init__(self, socket: str, node: NodeProcess | None = None) -> None:
@@ -52,9 +70,16 @@ class Store(Collectives):
 
     @classmethod
     def attach(cls, socket: str | os.PathLike[str]) -> Self:
-        """Attach to the node whose clients' socket this is (`node.sock` in the node's directory).
+        """Attach to a node that runs on this machine.
 
-        Raises:  NodeLostError if nobody listens there; UnauthenticatedError if another user does.
+        Args:    socket: the path of `node.sock` in the node's directory.
+        Returns: a store of the caller's own, for this process only.
+        Raises:  NodeLostError if no node listens there; UnauthenticatedError if the node is another
+                 user's.
+        Example:
+
+            other = Store.attach(store.node.socket)
+            other.close()
         """
         return cls(os.fspath(socket))
 
@@ -68,10 +93,17 @@ class Store(Collectives):
     ) -> Self:
         """Start a node of this process's own, without Ray, and attach to it.
 
-        The node joins the one of `join`, which must have been started here as well; it ends when
-        the store is closed, or with this process.
+        The node ends when the store is closed, or with this process.
 
-        Raises:  NodeLostError with the node's last words if it does not start.
+        Args:    listen: the addresses of the node's rails; port 0 takes any free port.
+                 join: a store that `start` returned in this process; the node joins its node.
+                 arena_bytes: the node's memory for objects; None takes 20 % of the machine's.
+        Returns: a store that is attached to the new node, which is a member by then.
+        Raises:  NodeLostError with the node's last words if the node does not start.
+        Example:
+
+            with Store.start(join=store, arena_bytes=64 << 20) as other:
+                assert other.node_id != store.node_id
         """
         beside = None if join is None else join.node
         node = NodeProcess.start(listen=listen, beside=beside, arena_bytes=arena_bytes)
@@ -91,14 +123,22 @@ class Store(Collectives):
     ) -> None:
         """Put a copy of `value` under `object_id`, on this node, until it is deleted.
 
-        A value is a numpy array, a torch tensor on the CPU, or a dict, list or tuple of values; or
-        what codec.encode made of one. An array with several names in it is one array at the reader,
-        too. Receivers on other nodes stream while the copy is still being
-        made. `incarnation` is the attempt: a higher one replaces the bytes of a lower one.
+        Receivers on other nodes get the first blocks while the copy is still being made.
 
+        Args:    object_id: 28 bytes, from `new_id`.
+                 value: a numpy array, a torch tensor on the CPU, or a dict, list or tuple of
+                 values; or what `codec.encode` made of one. An array that has several names in the
+                 value is one array at the reader, too.
+                 incarnation: the number of the attempt; a higher one replaces a lower one's bytes.
+                 timeout_s: seconds to wait for memory; None waits without a limit.
+        Returns: None, when every byte is written and the object is sealed.
         Raises:  InvalidArgumentError naming the part of the value that no object can hold;
-                 StoreFullError, DuplicateObjectError, GetTimeoutError while it waits for memory.
-        Cost:    one copy of the bytes; two of an array that is not in C order.
+                 StoreFullError; DuplicateObjectError; GetTimeoutError.
+        Cost:    one copy of the bytes; two for an array that is not in C order.
+        Example:
+
+            object_id = new_id()
+            store.put(object_id, {"weights": np.ones((2, 3), "float32"), "bias": np.zeros(3)})
         """
         self.begin_put(object_id, value, incarnation=incarnation).result(timeout_s)
 
@@ -110,14 +150,15 @@ class Store(Collectives):
         incarnation: int = 1,
         timeout_s: float | None = None,
     ) -> None:
-        """Await what `put` does; the value must not change meanwhile.
+        """Like `put`, but awaitable; cancelling it takes the put back.
 
-        A task that is cancelled takes the put back, unless it has ended in that very moment.
+        The value must not change before the put has ended. A put that ends in the moment of its
+        cancelling stays.
         """
         await self.begin_put(object_id, value, incarnation=incarnation).result_async(timeout_s)
 
     def begin_put(self, object_id: bytes, value: Any, *, incarnation: int = 1) -> PendingPut:
-        """Start what `put` waits for. Of a large value nothing is written before its result is."""
+        """Start a put; see `put`. The bytes of a large value are written by the result's waiter."""
         object_id, incarnation = checked_id(object_id), checked_incarnation(incarnation)
         layout, data = value if isinstance(value, codec.Encoded) else codec.encode(value)
         request = self._usable().put(object_id, incarnation, layout.to_bytes(), layout.parts, data)
@@ -140,12 +181,24 @@ class Store(Collectives):
         incarnation: int = 1,
         timeout_s: float | None = None,
     ) -> Unsealed:
-        """Return an array of the store to fill in place; sealed, it is the object.
+        """Return an array of the store that the caller fills in place and then seals.
 
-        With kind="torch" it is a tensor. Receivers get nothing of it before it is sealed.
+        Receivers get no byte before the array is sealed.
 
-        Raises:  InvalidArgumentError for no such shape or dtype; as `put` otherwise.
-        Cost:    none of the bytes is copied above 64 KiB, where a put copies all of them.
+        Args:    object_id: 28 bytes, from `new_id`.
+                 shape: the extents, or one extent.
+                 dtype: a name, or the library's own object for a dtype.
+                 kind: "numpy" for an array, "torch" for a tensor.
+                 incarnation, timeout_s: as for `put`.
+        Returns: the memory as `Unsealed`, whose `value` is the array; leaving its context seals it.
+        Raises:  InvalidArgumentError if there is no such shape or dtype; otherwise as `put`.
+        Cost:    no copy above 64 KiB, where a put copies all bytes.
+        Example:
+
+            object_id = new_id()
+            with store.empty(object_id, (2, 3), "float32") as made:
+                made.value[:] = 1
+            assert store.get(object_id).sum() == 6
         """
         begun = self._begin_empty(object_id, Layout.of_array(shape, dtype, kind), incarnation)
         return begun if isinstance(begun, Unsealed) else begun.result(timeout_s)
@@ -160,7 +213,7 @@ class Store(Collectives):
         incarnation: int = 1,
         timeout_s: float | None = None,
     ) -> Unsealed:
-        """Await what `empty` returns."""
+        """Like `empty`, but awaitable; cancelling it gives the memory back."""
         begun = self._begin_empty(object_id, Layout.of_array(shape, dtype, kind), incarnation)
         return begun if isinstance(begun, Unsealed) else await begun.result_async(timeout_s)
 
@@ -185,29 +238,38 @@ class Store(Collectives):
             request,
             what=f"reservation for object {short_name(object_id)} ({layout.size_bytes} bytes)",
             hint=FULL_HINT,
-            decode=_Range(self, object_id, layout, request).mapped,
+            decode=Range(self._usable, self._listener, object_id, layout, request).mapped,
         )
 
     def get(self, object_id: bytes, *, exists: bool = False, timeout_s: float | None = None) -> Any:
-        """Return what was put under `object_id`; waits until somebody has done so.
+        """Return the value of an object; wait until it has been put on any node.
 
-        Its arrays are this process's own: writing into them changes nobody else's, nor the next
-        get's. With `exists`, for a caller who knows that it was put, an object that nobody holds is
-        lost instead of waited for.
+        The arrays are the caller's own: writing into them changes no other process's arrays, and
+        not those of a later get.
 
-        Raises:  GetTimeoutError, ObjectLostError, StoreFullError, NodeLostError.
-        Cost:    nothing is copied above 64 KiB; memory is this node's arena until the arrays die.
+        Args:    object_id: the id under which the value was or will be put.
+                 exists: True if the caller knows that the object was put. An object without a
+                 holder then is lost; otherwise the get waits for a put.
+                 timeout_s: seconds to wait for the last byte; None waits without a limit.
+        Returns: the value, with the types that were put.
+        Raises:  GetTimeoutError; ObjectLostError; StoreFullError; NodeLostError.
+        Cost:    no copy above 64 KiB; the bytes stay in this node's arena until the arrays die.
+        Example:
+
+            object_id = new_id()
+            store.put(object_id, np.arange(4))
+            assert store.get(object_id, timeout_s=10).tolist() == [0, 1, 2, 3]
         """
         return self.begin_get(object_id, exists=exists).result(timeout_s).value
 
     async def get_async(
         self, object_id: bytes, *, exists: bool = False, timeout_s: float | None = None
     ) -> Any:
-        """Await what `get` returns."""
+        """Like `get`, but awaitable; cancelling it cancels the transfer."""
         return (await self.begin_get(object_id, exists=exists).result_async(timeout_s)).value
 
     def begin_get(self, object_id: bytes, *, exists: bool = False) -> Pending[Received]:
-        """Start what `get` waits for."""
+        """Start a get; see `get`."""
         object_id = checked_id(object_id)
         return self._pending_get(object_id, self._usable().get(object_id, exists))
 
@@ -228,18 +290,27 @@ class Store(Collectives):
         )
 
     def delete(self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None) -> None:
-        """Free the object on every node; arrays that were received stay valid.
+        """Free an object on every node. Arrays that were received stay valid.
 
-        With `upto` only incarnations up to that one go; a later attempt's bytes stay.
+        Args:    object_id: the object; an id without an object is no error.
+                 upto: the last incarnation to free, so that a later attempt's bytes stay; 0 frees
+                 all of them.
+                 timeout_s: seconds to wait for this node's answer; None waits without a limit.
+        Returns: None, when this node has passed the deletion on; the other nodes follow within a
+                 round trip or two.
+        Raises:  GetTimeoutError; NodeLostError.
+        Example:
 
-        Returns: when this node has passed it on; the others follow within a round trip or two.
+            object_id = new_id()
+            store.put(object_id, np.zeros(8))
+            store.delete(object_id)
         """
         self._begin_delete(object_id, upto).result(timeout_s)
 
     async def delete_async(
         self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None
     ) -> None:
-        """Await what `delete` does."""
+        """Like `delete`, but awaitable; cancelling it may leave the object."""
         await self._begin_delete(object_id, upto).result_async(timeout_s)
 
     def _begin_delete(self, object_id: bytes, upto: int) -> Pending[None]:
@@ -250,19 +321,22 @@ class Store(Collectives):
         )
 
     def orphan(self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None) -> None:
-        """Say that nobody will delete the object: its owner has died.
+        """Mark an object as one that no process will delete, because its owner has died.
 
-        It can be read on, but no node keeps it: all its copies are evicted before anything else is,
-        and when the last one has gone, a get says why. `upto` as in `delete`.
+        The object can still be read. Its copies are evicted before any other object's, and a get
+        after the last eviction says why the object is lost. The plug-in uses it, not users.
 
-        Returns: when this node has passed it on; the others follow within a round trip or two.
+        Args:    object_id, upto, timeout_s: as for `delete`.
+        Returns: None, when this node has passed the mark on; the other nodes follow within a round
+                 trip or two.
+        Raises:  GetTimeoutError; NodeLostError.
         """
         self._begin_orphan(object_id, upto).result(timeout_s)
 
     async def orphan_async(
         self, object_id: bytes, *, upto: int = 0, timeout_s: float | None = None
     ) -> None:
-        """Await what `orphan` does."""
+        """Like `orphan`, but awaitable; cancelling it may leave the object unmarked."""
         await self._begin_orphan(object_id, upto).result_async(timeout_s)
 
     def _begin_orphan(self, object_id: bytes, upto: int) -> Pending[None]:
@@ -273,7 +347,7 @@ class Store(Collectives):
         )
 
     def _said(self, request: _native.Request, *, what: str) -> Pending[None]:
-        """A request that is answered once the object's home has been told."""
+        """Return a request that ends when the object's home has answered it."""
         return Pending(
             self._listener,
             request,
@@ -285,31 +359,34 @@ class Store(Collectives):
 
     @property
     def node_id(self) -> int:
-        """Id of the node."""
+        """The id of the node."""
         return self._client.node_id
 
     @property
     def node_incarnation(self) -> int:
-        """Which life of the node this is."""
+        """The incarnation of the node, which is higher after each restart."""
         return self._client.node_incarnation
 
     @property
     def is_alive(self) -> bool:
-        """False once the node is known to be gone, the store is closed, or this is a fork."""
+        """True if the store can be used: it is open, its node runs, and this is no forked child."""
         return os.getpid() == self._pid and self._client.is_alive
 
     @property
     def node(self) -> NodeProcess:
         """The node process that `start` has started.
 
-        Raises:  HopliteError if this store was attached to a node that was there already.
+        Raises:  HopliteError if the store was attached to a node that ran already.
         """
         if self._node is None:
             raise HopliteError("this store was attached, not started; use the node's directory")
         return self._node
 
     def close(self) -> None:
-        """Detach from the node; what is under way fails. A node that `start` started ends."""
+        """Detach from the node, and end the node if `start` started it.
+
+        Operations under way fail with NodeLostError. Closing a closed store does nothing.
+        """
         self._detach()
         if self._node is not None and os.getpid() == self._pid:
             self._node.stop()
@@ -329,36 +406,6 @@ class Store(Collectives):
         if not self._detach.alive:
             raise NodeLostError("this store was closed; attach or start a new one")
         return self._client
-
-
-class _Range:
-    """The range of the arena that an array is written into, from its reservation to its seal."""
-
-    def __init__(
-        self, store: Store, object_id: bytes, layout: Layout, reservation: _native.Request
-    ) -> None:
-        self._store = store
-        self._object_id = object_id
-        self._layout = layout
-        self._reservation = reservation
-        self._sealing: _native.Request | None = None  # asked for once, and awaited again
-
-    def mapped(self, _: None) -> Unsealed:
-        self._range = self._store._usable().map(self._reservation)
-        memory: Any = self._range  # a buffer, which its stub can't say
-        return Unsealed(self._layout, memory, self._begin_seal)
-
-    def _begin_seal(self) -> Pending[None]:
-        self._store._usable()
-        if self._sealing is None:
-            self._sealing = self._range.seal()
-        return Pending(
-            self._store._listener,
-            self._sealing,
-            what=f"seal of object {short_name(self._object_id)}",
-            hint=SEAL_HINT,
-            decode=lambda nothing: None,
-        )
 
 
 def _received(fetched: Any) -> Received:

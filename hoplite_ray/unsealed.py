@@ -1,4 +1,4 @@
-"""An array of the store that is filled in place, by the process that asked for it."""
+"""Arrays in the store's memory, which the calling process fills in place and then seals."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from hoplite_ray import codec
-from hoplite_ray.pending import Pending
-from hoplite_ray.refs import Layout
+from hoplite_ray import _native
+from hoplite_ray.listener import Listener
+from hoplite_ray.pending import SEAL_HINT, Pending
+from hoplite_ray.values import codec
+from hoplite_ray.values.layout import Layout, short_name
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on
 
 
 class Unsealed:
-    """Memory of the store as an array; sealed, it is the object, and was never copied.
+    """Memory of the store as an array. Sealing makes it the object, without a copy.
 
-    A context manager: leaving it seals, unless by an exception. Dropped unsealed, with all that
-    refers to its array, it gives its memory back.
+    It is a context manager: leaving the body seals the array, except when an exception leaves it.
+    An array that is dropped unsealed, with all its views, gives its memory back.
     """
 
     __slots__ = ("__weakref__", "_begin_seal", "_value", "layout")
@@ -34,36 +36,38 @@ class Unsealed:
 
     @property
     def value(self) -> Any:
-        """The array or tensor. What it holds before it is written is anything.
+        """The array or tensor. Its first bytes are undefined until the caller writes them.
 
-        Once sealed, a numpy array can't be written to. Other views that were made of it before, and
-        a tensor, can: that is then seen by this process only.
+        A sealed numpy array can't be written to. A tensor, and a view that was made before the
+        seal, still can; then only this process sees the new bytes.
         """
         return self._value
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the object is what the array was at that moment, for everybody, for good."""
+        """True if the object has the bytes of the array, for every reader and for good."""
         return self._begin_seal is None
 
     def seal(self, timeout_s: float | None = None) -> None:
-        """Let everybody get the object. Idempotent; what failed or was given up may be repeated.
+        """Seal the array, so that every node can get the object. Idempotent.
 
-        Raises:  ObjectLostError if it was deleted; DuplicateObjectError; GetTimeoutError.
+        A seal that failed or was cancelled may be repeated.
+
+        Raises:  ObjectLostError if the object was deleted; DuplicateObjectError; GetTimeoutError.
         """
         with self._sealing() as pending:
             if pending is not None:
                 pending.result(timeout_s)
 
     async def seal_async(self, timeout_s: float | None = None) -> None:
-        """Await what `seal` does."""
+        """Like `seal`, but awaitable; a cancelled one may be repeated."""
         with self._sealing() as pending:
             if pending is not None:
                 await pending.result_async(timeout_s)
 
     @contextmanager
     def _sealing(self) -> Iterator[Pending[None] | None]:
-        """What the body is to wait for; nothing once it is sealed, or another thread does it."""
+        """Give the body the seal to wait for; None if the array is sealed or is being sealed."""
         begin_seal, self._begin_seal = self._begin_seal, None
         if begin_seal is None:
             yield None
@@ -72,7 +76,7 @@ class Unsealed:
             self._value.flags.writeable = False
         try:
             yield begin_seal()
-        except BaseException:  # also Ctrl-C: the object may not be there
+        except BaseException:  # Ctrl-C too: the object may be missing
             self._begin_seal = begin_seal
             raise
 
@@ -84,3 +88,41 @@ class Unsealed:
             self.seal()
         else:
             self._begin_seal = None
+
+
+class Range:
+    """The range of the arena that an array is written into, from its reservation to its seal."""
+
+    def __init__(
+        self,
+        usable: Callable[[], _native.Client],
+        listener: Listener,
+        object_id: bytes,
+        layout: Layout,
+        reservation: _native.Request,
+    ) -> None:
+        """`usable` returns the store's client, or raises if this process may not use it."""
+        self._usable = usable
+        self._listener = listener
+        self._object_id = object_id
+        self._layout = layout
+        self._reservation = reservation
+        self._sealing: _native.Request | None = None  # asked for once, and awaited again
+
+    def mapped(self, _: None) -> Unsealed:
+        """Return the array over the range. REQUIRES: the reservation has succeeded."""
+        self._range = self._usable().map(self._reservation)
+        memory: Any = self._range  # a buffer, which its stub can't say
+        return Unsealed(self._layout, memory, self._begin_seal)
+
+    def _begin_seal(self) -> Pending[None]:
+        self._usable()
+        if self._sealing is None:
+            self._sealing = self._range.seal()
+        return Pending(
+            self._listener,
+            self._sealing,
+            what=f"seal of object {short_name(self._object_id)}",
+            hint=SEAL_HINT,
+            decode=lambda nothing: None,
+        )

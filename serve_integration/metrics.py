@@ -15,7 +15,7 @@ from typing import Any
 
 from ray.serve import metrics as of_serve
 
-from hoplite_ray.metrics import Metric
+from hoplite_ray.metrics.dashboards import Metric
 
 _APPLICATION = ("application",)
 _OF = ("application", "deployment")

@@ -1,4 +1,4 @@
-"""The commands: ask, print, and say by the exit status how it is."""
+"""The commands status, objects, drain and dashboard. Each returns its exit status."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from hoplite_ray import metrics
-from hoplite_ray.cli.places import Cluster, find
-from hoplite_ray.cli.survey import NodeReport, Survey, ask_each, survey
-from hoplite_ray.cli.tables import columns, size
+from hoplite_ray.cli.cluster.places import Cluster
+from hoplite_ray.cli.cluster.survey import RAY_SHARE, NodeReport, Survey, ask_each, look
+from hoplite_ray.cli.cluster.tables import columns, size
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.errors import ControlError, HopliteError
-
-_RAY_SHARE = 0.5  # of the time limit, for Ray's answers once it is imported
+from hoplite_ray.metrics import dashboards
 
 
 class NoServeError(HopliteError):
@@ -39,7 +37,7 @@ def objects(asked: argparse.Namespace) -> int:
     nodes = [node for node in seen.nodes if node.answers]
 
     async def ask() -> list[list[pb.Object] | ControlError]:
-        limit, timeout_s = asked.limit, asked.timeout_s * (1 - _RAY_SHARE)
+        limit, timeout_s = asked.limit, asked.timeout_s * (1 - RAY_SHARE)
         return await ask_each(
             cluster,
             nodes,
@@ -105,7 +103,7 @@ def drain(asked: argparse.Namespace) -> int:
 
 def dashboard(asked: argparse.Namespace) -> int:
     """Print the Grafana dashboard; it is the same for every cluster."""
-    made = metrics.dashboard()
+    made = dashboards.dashboard()
     if asked.serving:
         try:
             from hoplite_ray.serve.metrics import PANELS
@@ -114,16 +112,9 @@ def dashboard(asked: argparse.Namespace) -> int:
                 "stages need Ray Serve, and so does their dashboard: pip install "
                 "'hoplite_ray[serve]'"
             ) from None
-        made = metrics.dashboard(PANELS, "hoplite_ray serving")
+        made = dashboards.dashboard(PANELS, "hoplite_ray serving")
     _print(json.dumps(made, indent=1))
     return 0
-
-
-def look(asked: argparse.Namespace, *, timeout_s: float | None = None) -> tuple[Cluster, Survey]:
-    """Find the cluster and ask its nodes, in the time that was given."""
-    timeout_s = asked.timeout_s if timeout_s is None else timeout_s
-    cluster = find(asked, timeout_s=timeout_s * _RAY_SHARE)
-    return cluster, asyncio.run(survey(cluster, timeout_s=timeout_s * 0.3))
 
 
 def _named(seen: Survey, name: str) -> NodeReport:
@@ -165,7 +156,7 @@ _STATUS_RIGHT = frozenset({"LIFE", "ARENA", "USED", "PINNED", "ORPHANED", "OBJEC
 _SIZES = ("arena_bytes", "arena_bytes_used", "arena_bytes_pinned", "arena_bytes_orphaned")
 
 
-# Of a node's own memory: the heading and the counter of each column.
+# The heading and the counter of each column about a node's own memory.
 _OWN = {
     "MEMORY": "memory_bytes",
     "PARKED": "parked_bytes",

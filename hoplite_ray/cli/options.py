@@ -1,4 +1,4 @@
-"""`hoplite-ray options`: what a Ray cluster's nodes run with, which job has fixed it, and how."""
+"""`hoplite-ray options`: the options of a Ray cluster's nodes, and the job that has fixed them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hoplite_ray.cli.places import NoClusterError, find
-from hoplite_ray.cli.tables import columns
+from hoplite_ray.cli.cluster.places import NoClusterError, find
+from hoplite_ray.cli.cluster.tables import columns
 from hoplite_ray.config import DEFAULTS, Config, variable_of
 
 
@@ -79,7 +79,7 @@ def options(asked: argparse.Namespace) -> int:
 
 
 def _asked_here() -> tuple[Config, str | None]:
-    """What this shell asks for; or nothing, and which of its variables is wrong."""
+    """Return the options in this shell's environment, or none and the error of a wrong variable."""
     try:
         return Config.from_environment(), None
     except ValueError as error:

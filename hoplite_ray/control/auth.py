@@ -26,7 +26,7 @@ _NONCES_MAX = 65536  # of the last two minutes; a busier control plane than this
 
 
 class NodeClock(NamedTuple):
-    """What a caller knows of a node: its life, and how far its moments are ahead of our clock.
+    """A caller's knowledge of a node: its life, and how far its clock is ahead of the caller's.
 
     Our clock is the caller's monotonic one. Both run alike; a machine that sleeps is challenged
     again.

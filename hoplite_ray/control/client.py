@@ -49,17 +49,17 @@ _DIALLING = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 
 
 class UnreachableError(ControlError):
-    """Nobody answered at that address in time."""
+    """No process answered at that address in time."""
 
     silent_s = 0.0  # how long a connection was waited for
 
 
 class NoQuorumError(ControlError):
-    """Those whose consent a new view takes don't answer."""
+    """Too few members answer to commit a new view."""
 
 
 class AnotherLifeError(ControlError):
-    """Another node, or another life of it, answers at the address: the one asked has ended."""
+    """Another node or incarnation answers at the address: the one that was asked has ended."""
 
 
 class ControlClient:
@@ -110,7 +110,7 @@ class ControlClient:
         return Vote.from_proto(vote)
 
     async def has_ended(self, member: Member) -> bool:
-        """Tell whether the process is known to have ended: its machine says that nobody listens.
+        """Return whether the process is known to have ended: its machine refuses connections.
 
         False is no answer: it may live, or its machine may be down or cut off.
         """
@@ -138,7 +138,7 @@ class ControlClient:
         raise UnreachableError(f"WatchView at {address}: no view within {timeout_s:g} s")
 
     async def describe(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> pb.Description:
-        """Ask who the node is and what it runs."""
+        """Ask for the node's id, its options and its releases."""
         request = pb.DescribeRequest()
         reply = await self._unary(address, "Describe", request, timeout_s=timeout_s)
         return cast(pb.Description, reply)
@@ -168,7 +168,7 @@ class ControlClient:
     async def trace(
         self, address: str, object_id: bytes, digits: int, *, timeout_s: float = CALL_TIMEOUT_S
     ) -> pb.Traced:
-        """Ask what the node remembers of objects whose ids begin with so many hex digits."""
+        """Ask for the node's memory of the objects whose ids begin with these hex digits."""
         request = pb.TraceRequest(object_id=object_id, digits=digits)
         reply = await self._unary(address, "Trace", request, timeout_s=timeout_s)
         return cast(pb.Traced, reply)

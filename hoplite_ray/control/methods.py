@@ -16,7 +16,7 @@ SERVICE = "hoplite_ray.control.Control"
 
 
 class Method(NamedTuple):
-    """What goes in and what comes out of one call."""
+    """The messages of one call: its request and its reply."""
 
     request: type[Message]
     reply: type[Message]

@@ -1,11 +1,11 @@
 """Ray's TLS settings: RAY_USE_TLS and the three files it needs.
 
-The control plane honours them always, data connections where the option data_tls says so.
+The control plane always obeys them; data connections do with the option data_tls.
 
-Both ends of every call then show a certificate that RAY_TLS_CA_CERT has signed; that of a node
-names the address it is called by. The same variables serve without Ray, and are the only way to
-say it: a node, whoever calls it, and Ray beneath it can't disagree. Read when a node's life or a
-client begins, so that renewed files count from the next one on.
+Both ends of every call then show a certificate that RAY_TLS_CA_CERT has signed. A node's
+certificate names the address at which the node is called. The same variables serve without Ray.
+They are the only way to set TLS, so that a node, its callers and Ray can't disagree. They are read
+when an incarnation of a node or a client begins: renewed files count from the next one on.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Tls:
         return certificate, key, authority
 
     def at_the_node(self) -> grpc.ServerCredentials:
-        """Return what lets in only those who have a certificate of the authority."""
+        """Return credentials that admit only callers with a certificate of the authority."""
         pairs = [(self.key, self.certificate)]
         return grpc.ssl_server_credentials(pairs, self.authority, require_client_auth=True)
 

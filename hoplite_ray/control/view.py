@@ -1,7 +1,7 @@
-"""The view: which nodes there are, in which epoch. Values and pure functions.
+"""The view: the members of a cluster in one epoch. Values and pure functions.
 
-What another process says is checked where it is decoded: a view that reaches the native node, or
-the other members, names each node once, with addresses that can be dialled.
+A message of another process is checked where it is decoded. A view that reaches the native node or
+the other members therefore names each node once, with addresses that can be dialled.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """One member's votes on the view that is to follow its own. Values and a machine without I/O.
 
 Views form a chain, and each link of it is one single-decree Paxos (Lamport, "Paxos Made Simple",
-2001): the members of a view vote on the one view that comes next. A candidate first has a quorum
-promise to take no lower ballot, and hears what they have accepted; then it has a quorum accept
-that, or, if there was nothing, what it wants itself. So whatever may have been decided is kept.
+2001): the members of a view vote on the one view that comes next. A candidate first asks a quorum
+to promise to take no lower ballot, and hears which views its members have accepted. Then it asks a
+quorum to accept the accepted view, or its own view if there is none. So a view that may have been
+decided is kept.
 
-Nothing is stored: a life of a node that ends never votes again, for the next one is another member.
-A vote is about the newest view only; who asks about an older one is given the newer.
+Nothing is stored: an incarnation that ends never votes again, because the next one is another
+member. A vote is about the newest view only; a candidate with an older base gets the newer view.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Vote:
 
 
 class Voter:
-    """What one member has promised and accepted. Owned by its Membership."""
+    """The promise and the accepted view of one member. Its Membership owns it."""
 
     def __init__(self) -> None:
         self._epoch = 0

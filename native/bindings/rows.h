@@ -43,7 +43,7 @@ inline nb::dict to_dict(const TransferRow& row) {
   return one;
 }
 
-// The words of hoplite_ray/cli/trace.py, in the order of the enum.
+// The words of hoplite_ray/cli/tracing/trace.py, in the order of the enum.
 inline constexpr std::array<const char*, kMomentKinds> kMomentWords = {
     "reserved",  "sealed", "got",      "failed",    "waits",     "wanted",   "granted",
     "receiving", "first",  "received", "serving",   "refused",   "pushing",  "pushed",

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hoplite_ray.dtypes import torch_name
+from hoplite_ray.values.dtypes import torch_name
 
 ANY = -1  # instead of a GPU's number: every GPU of this process
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from tests.house.tree import Tree
 
 MUST_EXPORT = "hoplite_ray/__init__.py"
+ERRORS = "hoplite_ray/errors.py"
+TOP_NAMES_MAX = 30  # besides errors: more than that is not learned by reading
 
 
 def exports(tree: Tree) -> list[str]:
@@ -20,6 +22,19 @@ def exports(tree: Tree) -> list[str]:
         elif path == MUST_EXPORT:
             found.append(f"{path}: has no __all__")
     return sorted(found)
+
+
+def top_names(tree: Tree) -> list[str]:
+    """The names of the package's top level are few enough to be learned."""
+    listed = _listed(ast.parse(tree.read(MUST_EXPORT))) or []
+    errors = _defined(ast.parse(tree.read(ERRORS)))
+    count = len([name for name in listed if name not in errors])
+    if count <= TOP_NAMES_MAX:
+        return []
+    return [
+        f"{MUST_EXPORT}: __all__ has {count} names besides errors, at most {TOP_NAMES_MAX}: let "
+        "the new ones stay in their own modules"
+    ]
 
 
 def _complaints(module: ast.Module, listed: list[str], path: str) -> Iterator[str]:

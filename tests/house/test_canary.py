@@ -304,6 +304,17 @@ CASES: list[tuple[Checker, Files, Files]] = [
         {"hoplite_ray/__init__.py": "from hoplite_ray.a import b\n__all__ = ['b']\n"},
     ),
     (
+        exports.top_names,
+        {
+            "hoplite_ray/__init__.py": f"__all__ = {[f'n{i}' for i in range(31)]}\n",
+            "hoplite_ray/errors.py": "class LostError(Exception): ...\n",
+        },
+        {
+            "hoplite_ray/__init__.py": f"__all__ = {['LostError', *(f'n{i}' for i in range(30))]}",
+            "hoplite_ray/errors.py": "class LostError(Exception): ...\n",
+        },
+    ),
+    (
         dead_files.cpp_sources,
         {"native/base/a.cc": "", dead_files.COMPILE_COMMANDS: "[]"},
         {dead_files.COMPILE_COMMANDS: "[]"},

@@ -47,6 +47,7 @@ CHECKERS: dict[str, Checker] = {
     "machine paths": text.machine_paths,
     "banners": text.banners,
     "sorted and complete __all__": exports.exports,
+    "few names at the top": exports.top_names,
     "dead sources": dead_files.cpp_sources,
     "dead headers": dead_files.headers,
     "dead modules": dead_files.python_modules,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hoplite_ray.control.client import ControlClient, UnreachableError
 from hoplite_ray.control.view import View
 from hoplite_ray.launch import NodeProcess
-from hoplite_ray.stats import NodeStats
+from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.store import Store, new_id
 
 T = TypeVar("T")

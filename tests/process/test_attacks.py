@@ -150,12 +150,12 @@ def test_other_users_reach_no_memory_and_no_secret(pair: Nodes) -> None:
 
 NODE_OF_NOBODY = """
 import encodings.idna, os, sys
-from hoplite_ray import node
+from hoplite_ray.node.process import main
 
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
-sys.exit(node.main(sys.argv[1:]))
+sys.exit(main(sys.argv[1:]))
 """
 
 

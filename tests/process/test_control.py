@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hoplite_ray.control import control_pb2 as pb
-from hoplite_ray.control.administration import ROWS_MAX
 from hoplite_ray.control.client import ControlClient, RefusedError, UnreachableError
+from hoplite_ray.control.service.administration import ROWS_MAX
 from hoplite_ray.errors import ControlError
 from hoplite_ray.store import new_id
 from tests.process.command import at, hoplite_ray, stopped

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.refs import ReduceOp
 from hoplite_ray.store import new_id
+from hoplite_ray.values.layout import ReduceOp
 from tests.process.nodes import WAIT_S, Nodes
 
 HALVES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hoplite_ray.control.service import _CONNECTIONS_MAX
+from hoplite_ray.control.service.control_service import _CONNECTIONS_MAX
 from hoplite_ray.launch import NodeProcess
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 from tests.process.wire import is_closed

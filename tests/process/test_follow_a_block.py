@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from examples import follow_a_block
+from hoplite_ray.node.trace import STATIONS, events
 from hoplite_ray.store import Store
-from hoplite_ray.trace import STATIONS, events
 
 ROOT = Path(__file__).parents[2]
 FILES_MAX = 8

@@ -15,11 +15,12 @@ import sys
 import numpy as np
 import pytest
 
-from hoplite_ray import _native, codec
+from hoplite_ray import _native
 from hoplite_ray.control.client import ControlClient
 from hoplite_ray.errors import GetTimeoutError, ObjectLostError, StoreFullError
-from hoplite_ray.refs import short_name
 from hoplite_ray.store import Store, new_id
+from hoplite_ray.values import codec
+from hoplite_ray.values.layout import short_name
 from tests.process.command import stopped
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 
@@ -198,7 +199,8 @@ def test_an_orphan_whose_memory_was_needed_says_so(cluster: MakeNodes) -> None:
 
 WRITER = """
 import sys
-from hoplite_ray import _native, codec
+from hoplite_ray import _native
+from hoplite_ray.values import codec
 import numpy as np
 client = _native.Client(sys.argv[1])
 layout, data = codec.encode(np.zeros(20 << 20, np.uint8))

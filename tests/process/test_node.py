@@ -20,7 +20,7 @@ import pytest
 from hoplite_ray.control.client import ControlClient, RefusedError
 from hoplite_ray.errors import ControlError, NodeLostError
 from hoplite_ray.launch import NodeProcess
-from hoplite_ray.stats import NodeStats
+from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.store import Store, new_id
 from tests.process.command import stopped
 from tests.process.nodes import MIB, WAIT_S, MakeNodes

@@ -15,8 +15,8 @@ from hoplite_ray.errors import (
     LayoutMismatchError,
     ReduceError,
 )
-from hoplite_ray.refs import ReduceOp
 from hoplite_ray.store import new_id
+from hoplite_ray.values.layout import ReduceOp
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes
 
 DTYPES = [np.float32, np.float64, np.int64]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hoplite_ray.refs import ReduceOp
 from hoplite_ray.store import new_id
+from hoplite_ray.values.layout import ReduceOp
 from tests.process.command import stop
 from tests.process.nodes import WAIT_S, MakeNodes, Nodes
 

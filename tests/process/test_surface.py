@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hoplite_ray.dtypes import NATIVE
 from hoplite_ray.errors import InvalidArgumentError, LayoutMismatchError
-from hoplite_ray.refs import REDUCE_OPS
 from hoplite_ray.store import new_id
+from hoplite_ray.values.dtypes import NATIVE
+from hoplite_ray.values.layout import REDUCE_OPS
 from tests.process.nodes import WAIT_S, Nodes
 from tests.unit.values import assert_same
 

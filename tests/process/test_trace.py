@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hoplite_ray.cli.trace import _KINDS
+from hoplite_ray.cli.tracing.trace import _KINDS
 from hoplite_ray.store import new_id
 from tests.process.command import Ran, at, hoplite_ray
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 from hoplite_ray import worlds
+from hoplite_ray.base.interfaces import own_addresses
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.worlds.gpu.ability import Ability
 from hoplite_ray.worlds.handshake.errors import RefusedError
 from hoplite_ray.worlds.handshake.frames import hear, say
 from hoplite_ray.worlds.handshake.introductions import introduce
 from hoplite_ray.worlds.meeting.doors import dial_near
-from hoplite_ray.worlds.meeting.members import Member, Record, machine_id, own_addresses
+from hoplite_ray.worlds.meeting.members import Member, Record, machine_id
 from hoplite_ray.worlds.meeting.rendezvous import own_address, parse_address
 from tests.process.world_crew import JOIN_S, free_address, in_a_loop
 

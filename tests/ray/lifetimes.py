@@ -17,10 +17,10 @@ import ray
 
 import hoplite_ray as hop
 from hoplite_ray.errors import ControlError
+from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward_client.client import steward_on
-from hoplite_ray.stats import NodeStats
 from hoplite_ray.store import new_id
 from tests.ray.raycluster import ARENA_BYTES, RayCluster, eventually
 

@@ -16,8 +16,8 @@ import numpy as np
 import ray
 
 import hoplite_ray as hop
+from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.plugin.node.start import NodePlace
-from hoplite_ray.stats import NodeStats
 from tests.ray.raycluster import LARGE
 
 _PAUSE_S = 0.1  # between rounds that nobody waits for

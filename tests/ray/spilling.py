@@ -11,8 +11,8 @@ import numpy as np
 import ray
 
 import hoplite_ray as hop
+from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.plugin.process.attachment import attachment
-from hoplite_ray.stats import NodeStats
 from tests.ray.raycluster import eventually
 
 ARENA_BYTES = 32 << 20

@@ -19,10 +19,10 @@ from ray.util import collective
 from ray.util.collective.types import Backend, ReduceOp
 
 import hoplite_ray as hop
+from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.plugin.groups.roster import Member as Entry
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.seams.table import KeyValues
-from hoplite_ray.stats import NodeStats
 from tests.ray.lifetimes import directories
 from tests.ray.raycluster import LARGE, RayCluster, eventually
 from tests.ray.surface_values import needs_torch

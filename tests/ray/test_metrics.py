@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hoplite_ray.metrics import METRICS, PANELS, dashboard
+from hoplite_ray.metrics.dashboards import METRICS, PANELS, dashboard
 from tests.process.command import hoplite_ray
 from tests.ray.raycluster import eventually, free_port
 

@@ -16,9 +16,9 @@ import hoplite_ray as hop
 from hoplite_ray import _native
 from hoplite_ray.config import Config, Memory
 from hoplite_ray.errors import ControlError, WireVersionMismatchError
+from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.plugin.node import start
 from hoplite_ray.plugin.node.start import NodePlace, RunningNode, ensure_node
-from hoplite_ray.stats import NodeStats
 from tests.ray.raycluster import ARENA_BYTES, LARGE, RayCluster, eventually
 
 

@@ -22,6 +22,7 @@ import ray
 
 import hoplite_ray as hop
 from hoplite_ray import _native
+from hoplite_ray.config import Config
 from hoplite_ray.errors import UnauthenticatedError
 from hoplite_ray.plugin.node.start import NodePlace, ensure_node
 from hoplite_ray.plugin.process.attachment import attachment
@@ -213,7 +214,7 @@ def test_a_directory_that_another_user_has_made_is_refused(cluster: RayCluster) 
         place.directory.mkdir()
         os.chown(place.directory, OTHER, OTHER)
         with pytest.raises(UnauthenticatedError, match=f"was made by user {OTHER}, this process"):
-            ensure_node(place, hop.Config())
+            ensure_node(place, Config())
         assert not any(place.directory.iterdir())
 
 

@@ -16,9 +16,9 @@ from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from hoplite_ray.control.client import AnotherLifeError, RefusedError, UnreachableError
-from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.view import Member, NodeKey, View
-from hoplite_ray.control.view_store import ViewStore
+from hoplite_ray.control.views.membership import Membership
+from hoplite_ray.control.views.view_store import ViewStore
 from hoplite_ray.control.voting import Vote, VoteRequest
 from hoplite_ray.errors import ControlError
 

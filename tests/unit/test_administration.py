@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hoplite_ray.control import control_pb2 as pb
-from hoplite_ray.control.administration import Administration
 from hoplite_ray.control.client import ControlClient
+from hoplite_ray.control.service.administration import Administration
 
 SOME = 64 << 20  # bytes: far more than anything else here takes
 Counted = tuple[int, int, int]  # turns, whether it drains, what it alone holds

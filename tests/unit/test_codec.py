@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from hoplite_ray import codec
 from hoplite_ray.errors import HopliteError, InvalidArgumentError
-from hoplite_ray.refs import Layout
+from hoplite_ray.values import codec
+from hoplite_ray.values.layout import Layout
 from tests.unit.values import arrays, assert_same, values
 
 

@@ -22,7 +22,7 @@ from hoplite_ray.control.view import (
     member_from_proto,
     member_to_proto,
 )
-from hoplite_ray.control.view_store import TableViews
+from hoplite_ray.control.views.view_store import TableViews
 from hoplite_ray.control.voting import Ballot, Vote, VoteRequest
 from hoplite_ray.errors import ControlError, UnauthenticatedError
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hoplite_ray.control.client import ControlClient, UnreachableError
-from hoplite_ray.control.service import ControlService
+from hoplite_ray.control.service.control_service import ControlService
 from hoplite_ray.errors import ControlError
 
 SECRET = b"0123456789abcdef"

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hoplite_ray.cli import commands, machine, members
-from hoplite_ray.cli.finding import Finding
-from hoplite_ray.cli.places import Cluster, Place
-from hoplite_ray.cli.survey import NodeReport, Survey
-from hoplite_ray.cli.tables import columns, size
+from hoplite_ray.cli import commands
+from hoplite_ray.cli.checks import machine, members
+from hoplite_ray.cli.checks.finding import Finding
+from hoplite_ray.cli.cluster.places import Cluster, Place
+from hoplite_ray.cli.cluster.survey import NodeReport, Survey
+from hoplite_ray.cli.cluster.tables import columns, size
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.view import View
 from hoplite_ray.errors import ControlError

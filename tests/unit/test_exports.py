@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
 import hoplite_ray
+from hoplite_ray.cli import main
 
 
 @pytest.mark.parametrize("name", hoplite_ray.__all__)
@@ -28,6 +31,35 @@ def test_every_verb_has_an_awaitable_twin(verb: str) -> None:
     takes = {**inspect.signature(getattr(hoplite_ray, verb)).parameters}
     takes.setdefault("timeout_s", inspect.signature(twin).parameters["timeout_s"])
     assert takes == {**inspect.signature(twin).parameters}
+
+
+@pytest.mark.parametrize(
+    ("name", "home"),
+    [("Config", "config"), ("Layout", "values.layout"), ("Reduction", "pending")],
+)
+def test_a_name_that_has_left_the_top_is_found_with_a_warning(name: str, home: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"moved to hoplite_ray\.{home};"):
+        found = getattr(hoplite_ray, name)
+    assert found is getattr(importlib.import_module(f"hoplite_ray.{home}"), name)
+    assert name not in dir(hoplite_ray)
+
+
+def test_the_version_is_the_installed_one() -> None:
+    assert hoplite_ray.__version__ == metadata.version("hoplite_ray")
+
+
+def test_a_source_tree_that_is_not_installed_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    assert hoplite_ray.__version__ == "0+source"
+
+
+def test_the_command_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"hoplite-ray {hoplite_ray.__version__}\n"
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

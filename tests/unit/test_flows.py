@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hoplite_ray.cli.flows import Look, nodes_of, transfers_of, trees_of
-from hoplite_ray.cli.survey import NodeReport, Survey
+from hoplite_ray.cli.cluster.survey import NodeReport, Survey
+from hoplite_ray.cli.live.flows import Look, nodes_of, transfers_of, trees_of
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.view import View
 

@@ -11,7 +11,7 @@ from hoplite_ray.plugin.handle import array as arrays
 from hoplite_ray.plugin.handle.array import PADDED_BYTES, Array
 from hoplite_ray.plugin.handle.messages import Gathered
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.refs import Layout
+from hoplite_ray.values.layout import Layout
 
 TASK = bytes(24)
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoplite_ray import dtypes, refs
 from hoplite_ray.errors import InvalidArgumentError
-from hoplite_ray.refs import Layout, check_reducible
+from hoplite_ray.values import dtypes
+from hoplite_ray.values.layout import LAYOUT_BYTES_MAX, REDUCE_OPS, Layout, check_reducible
 from tests.unit.values import values
 
 ONE = np.zeros(2)
@@ -179,7 +179,7 @@ INTEGERS = [name for name in dtypes.NATIVE if "int" in name]
 
 
 @pytest.mark.parametrize("dtype", dtypes.NATIVE)
-@pytest.mark.parametrize("op", refs.REDUCE_OPS)
+@pytest.mark.parametrize("op", REDUCE_OPS)
 def test_what_can_be_reduced(op: Any, dtype: str) -> None:
     layout = Layout.of({"a": np.zeros(2, "f4"), "b": np.zeros(2, dtype)})
     if (op == "mean" and dtype not in FLOATS) or (dtype == "bool" and op not in ("min", "max")):
@@ -213,10 +213,10 @@ def test_the_numbers_are_those_of_the_native_core() -> None:
     limits, types = (NATIVE / "base/limits.h").read_text(), (NATIVE / "plan/dtypes.h").read_text()
     kibibytes = re.search(r"kLayoutBytesMax = (\d+)_KiB", limits)
     assert kibibytes is not None
-    assert int(kibibytes[1]) << 10 == refs.LAYOUT_BYTES_MAX
+    assert int(kibibytes[1]) << 10 == LAYOUT_BYTES_MAX
     for enum, numbers in [
         ("DType", {"opaque": dtypes.OPAQUE, **dtypes.NATIVE}),
-        ("ReduceOp", refs.REDUCE_OPS),
+        ("ReduceOp", REDUCE_OPS),
     ]:
         body = re.search(rf"enum class {enum} : .*?{{(.*?)}}", types, re.DOTALL)
         assert body is not None

@@ -9,9 +9,9 @@ from contextlib import suppress
 import pytest
 
 from hoplite_ray.control.client import RefusedError
-from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.view import Member, View
-from hoplite_ray.control.view_store import ViewStore
+from hoplite_ray.control.views.membership import Membership
+from hoplite_ray.control.views.view_store import ViewStore
 from hoplite_ray.errors import ControlError
 from tests.unit.memberships import Network, SharedViews, play
 

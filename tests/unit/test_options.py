@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hoplite_ray.cli import options
+from hoplite_ray.cli.cluster.places import Cluster, NoClusterError
 from hoplite_ray.cli.options import options_of
-from hoplite_ray.cli.places import Cluster, NoClusterError
 from hoplite_ray.config import DEFAULTS, Config
 from hoplite_ray.plugin.process import job_options
 

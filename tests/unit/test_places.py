@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hoplite_ray.cli import main, places
-from hoplite_ray.cli.places import NoClusterError
+from hoplite_ray.cli import main
+from hoplite_ray.cli.cluster import places
+from hoplite_ray.cli.cluster.places import NoClusterError
 from hoplite_ray.errors import ControlError
 
 SAYS_BOTH = "printf '%s\\n' imported '{\"address\": \"here:1\"}'"

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from hoplite_ray.metrics import dashboard
+from hoplite_ray.metrics.dashboards import dashboard
 from hoplite_ray.serve.metrics import METRICS, PANELS
 from tests.process.command import hoplite_ray
 

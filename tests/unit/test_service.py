@@ -20,8 +20,6 @@ from hypothesis import strategies as st
 
 from hoplite_ray import _native
 from hoplite_ray.control import control_pb2 as pb
-from hoplite_ray.control import health
-from hoplite_ray.control.administration import Administration
 from hoplite_ray.control.auth import METADATA_KEY, NodeClock
 from hoplite_ray.control.client import (
     AnotherLifeError,
@@ -30,11 +28,13 @@ from hoplite_ray.control.client import (
     RefusedError,
     UnlikeError,
 )
-from hoplite_ray.control.health import PLACEMENT
-from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.methods import METHODS, SERVICE, full_name
-from hoplite_ray.control.service import ControlService
+from hoplite_ray.control.service import health
+from hoplite_ray.control.service.administration import Administration
+from hoplite_ray.control.service.control_service import ControlService
+from hoplite_ray.control.service.health import PLACEMENT
 from hoplite_ray.control.view import Member, View
+from hoplite_ray.control.views.membership import Membership
 from hoplite_ray.control.voting import Ballot, VoteRequest
 from hoplite_ray.errors import ControlError
 from tests.signed import clock_of, signed_at

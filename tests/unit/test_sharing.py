@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hoplite_ray.codec import encode
 from hoplite_ray.errors import GetTimeoutError, NodeLostError
 from hoplite_ray.plugin.handle import fetching
 from hoplite_ray.plugin.handle.fetching import PendingValue
@@ -27,6 +26,7 @@ from hoplite_ray.plugin.process.attachment import Attachment
 from hoplite_ray.plugin.process.sharing import SharedCall
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward_client.life import StewardLife
+from hoplite_ray.values.codec import encode
 
 STORE = SimpleNamespace(is_alive=True)
 NOW = 0.0  # a deadline that has passed

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from ray.util.collective import collective  # noqa: F401 - has the backend below register
 
-from hoplite_ray import codec, dtypes
 from hoplite_ray.errors import HopliteError, InvalidArgumentError, WrongTypeError
 from hoplite_ray.plugin.groups.collective import _array
-from hoplite_ray.refs import Layout
+from hoplite_ray.values import codec, dtypes
+from hoplite_ray.values.layout import Layout
 from hoplite_ray.worlds.core.arrays import to_send
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hoplite_ray.errors import GetTimeoutError, StoreFullError
-from hoplite_ray.refs import Layout
 from hoplite_ray.unsealed import Unsealed
+from hoplite_ray.values.layout import Layout
 
 
 class Seal:

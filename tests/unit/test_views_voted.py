@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoplite_ray.control.membership import Membership
 from hoplite_ray.control.view import Member, View
+from hoplite_ray.control.views.membership import Membership
 from hoplite_ray.control.voting import Ballot, VoteRequest
 from hoplite_ray.errors import ControlError
 from tests.unit.memberships import Calls, Network, Scenario, play

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hoplite_ray.control.client import UnreachableError
 from hoplite_ray.control.view import Member, View
-from hoplite_ray.control.view_store import VotedViews
+from hoplite_ray.control.views.view_store import VotedViews
 from hoplite_ray.control.voting import Vote, Voter, VoteRequest
 from hoplite_ray.errors import ControlError
 from tests.unit.memberships import in_virtual_time

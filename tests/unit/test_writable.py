@@ -16,8 +16,8 @@ from hoplite_ray.plugin.handle.writable import Writable
 from hoplite_ray.plugin.process.sharing import deadline_in
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.surface import api, awaiting
-from hoplite_ray.refs import Layout
 from hoplite_ray.unsealed import Unsealed
+from hoplite_ray.values.layout import Layout
 
 SHORT_S = 0.05
 LONG_S = 3600.0

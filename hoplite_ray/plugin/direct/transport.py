@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from ray.experimental import CommunicatorMetadata, TensorTransportManager, TensorTransportMetadata
 from ray.experimental.rdt.tensor_transport_manager import FetchRequest
 
-from hoplite_ray.codec import encode
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin.handle.fetching import PendingValue
 from hoplite_ray.plugin.process import ids, job_options
@@ -24,6 +23,7 @@ from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.seams import direct as direct_seams
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.store import new_id
+from hoplite_ray.values.codec import encode
 
 
 class Route:

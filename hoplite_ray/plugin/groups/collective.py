@@ -31,12 +31,12 @@ from ray.util.collective.types import (
     SendOptions,
 )
 
-from hoplite_ray import refs
-from hoplite_ray.dtypes import memory_step
 from hoplite_ray.errors import InvalidArgumentError, LayoutMismatchError
 from hoplite_ray.plugin.groups.operation import Operation
 from hoplite_ray.plugin.groups.roster import Meeting, Roster
 from hoplite_ray.plugin.process import job_options
+from hoplite_ray.values import layout as refs
+from hoplite_ray.values.dtypes import memory_step
 
 BACKEND = "HOPLITE"
 

@@ -12,7 +12,7 @@ import numpy as np
 from hoplite_ray.errors import GetTimeoutError, HopliteError
 from hoplite_ray.pending import Pending
 from hoplite_ray.plugin.groups.roster import Roster
-from hoplite_ray.refs import ReduceOp
+from hoplite_ray.values.layout import ReduceOp
 
 _LOOK_S = 0.1  # between looks at the notice; a member's failure takes up to this time to arrive
 _ACKNOWLEDGED = np.zeros(1, np.uint8)

@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 import ray
 
+from hoplite_ray.base.threads import begin
 from hoplite_ray.errors import ControlError, HopliteError
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
-from hoplite_ray.threads import begin
 
 T = TypeVar("T")
 

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hoplite_ray.codec import Encoded
-from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import HopliteError
 from hoplite_ray.plugin.handle.fetching import PendingValue, in_thread, put_async_of
 from hoplite_ray.plugin.handle.holding import hold
@@ -25,7 +23,9 @@ from hoplite_ray.plugin.process.attachment import Attachment, attachment, is_att
 from hoplite_ray.plugin.process.sharing import deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.refs import Layout, short_name
+from hoplite_ray.values.codec import Encoded
+from hoplite_ray.values.dtypes import Kind
+from hoplite_ray.values.layout import Layout, short_name
 
 # Ray keeps task results above 100 KB on the node that made them and re-executes the task when that
 # copy is lost; smaller ones live with the task's caller, and carry their bytes.

@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from hoplite_ray.codec import Encoded, decode
 from hoplite_ray.errors import GetTimeoutError, NodeLostError, ObjectLostError
 from hoplite_ray.pending import Pending, Received, first_failure
 from hoplite_ray.plugin.process.attachment import (
@@ -17,8 +16,9 @@ from hoplite_ray.plugin.process.attachment import (
     attachment,
 )
 from hoplite_ray.plugin.process.sharing import deadline_in, left_s
-from hoplite_ray.refs import short_name
 from hoplite_ray.store import Store
+from hoplite_ray.values.codec import Encoded, decode
+from hoplite_ray.values.layout import short_name
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hoplite_ray.dtypes import imported, numpy_dtype
 from hoplite_ray.errors import WrongTypeError
+from hoplite_ray.values.dtypes import imported, numpy_dtype
 
 
 def converted(value: Any, convert: Callable[[Any], Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.refs import ReduceOp
+from hoplite_ray.values.layout import ReduceOp
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ The first start in a cluster fixes the cluster's options: Ray's key-value store 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -23,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,9 @@ from typing import Any
 import ray
 
 from hoplite_ray import _native
+from hoplite_ray.base.files import replace_file
+from hoplite_ray.base.interfaces import interfaces
+from hoplite_ray.base.locks import HeldError, hold, try_hold
 from hoplite_ray.config import Config, Memory, arena_bytes
 from hoplite_ray.control.tls import Tls
 from hoplite_ray.errors import (
@@ -39,7 +41,6 @@ from hoplite_ray.errors import (
     UnauthenticatedError,
     WireVersionMismatchError,
 )
-from hoplite_ray.files import replace_file
 from hoplite_ray.plugin.node import rails
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
@@ -89,20 +90,9 @@ def running_node(place: NodePlace) -> RunningNode | None:
         return None if is_free else RunningNode(record["socket"], record["incarnation"])
 
 
-@contextmanager
-def _free_of_nodes(directory: Path) -> Iterator[bool]:
-    """Yield True if no node process lives there; then none can begin in the body."""
-    descriptor = os.open(directory / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_free = True
-        except BlockingIOError:
-            is_free = False
-        yield is_free
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open
-        os.close(descriptor)
+def _free_of_nodes(directory: Path) -> AbstractContextManager[bool]:
+    """Give True if no node process lives there; then none can begin in the body."""
+    return try_hold(directory / "node.lock")
 
 
 def ensure_node(
@@ -129,7 +119,7 @@ def ensure_node(
     place.journals.mkdir(exist_ok=True, mode=0o700)
     values = table.KeyValues(ray.get_runtime_context().gcs_address)
     if asked.rails is not None:  # a mistake must not become the cluster's
-        rails.choose(asked.rails, seams.node_address(), seams.interfaces())
+        rails.choose(asked.rails, seams.node_address(), interfaces())
     if asked.data_tls == "on":
         Tls.for_data()
     fixed = _agree(values, asked, origins or {})
@@ -238,7 +228,7 @@ def _start(place: NodePlace, values: table.KeyValues, options: Config) -> Runnin
     secret_file = place.directory / "secret"
     replace_file(secret_file, values.put_if_absent("secret", secrets.token_hex(32).encode()))
     rays_address = seams.node_address()
-    chosen = rails.choose(options.rails, rays_address, seams.interfaces())
+    chosen = rails.choose(options.rails, rays_address, interfaces())
     command = [
         *(sys.executable, "-m", "hoplite_ray.node"),
         *("--directory", str(place.directory)),
@@ -353,20 +343,8 @@ def _next_life(directory: Path) -> int:
 @contextmanager
 def _only_one(file: Path) -> Iterator[None]:
     """Hold `file` for this process alone; a second waits for at most two starts."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        deadline = time.monotonic() + 2 * _START_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise HopliteError(
-                        f"{file} is held by a process that starts the node"
-                    ) from None
-                time.sleep(0.01)
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open
-        os.close(descriptor)
+        with hold(file, 2 * _START_S):
+            yield
+    except HeldError:
+        raise HopliteError(f"{file} is held by a process that starts the node") from None

@@ -17,7 +17,6 @@ from typing import Any
 
 import ray
 
-from hoplite_ray.codec import Encoded
 from hoplite_ray.errors import (
     GetTimeoutError,
     HopliteError,
@@ -35,6 +34,7 @@ from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward_client.client import ask_any, name_guest, steward_of
 from hoplite_ray.plugin.steward_client.life import StewardLife
 from hoplite_ray.store import Store
+from hoplite_ray.values.codec import Encoded
 
 _PUTS_KNOWN_MAX = 16_384  # of some 200 bytes each; a get of an older put asks Ray for its handle
 _BEGIN_S = 60.0  # of a steward's start, beyond which the call waits at the steward

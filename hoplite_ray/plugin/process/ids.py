@@ -16,7 +16,7 @@ from collections import OrderedDict
 from functools import cache
 
 from hoplite_ray.plugin.seams import core as seams
-from hoplite_ray.refs import OBJECT_ID_BYTES
+from hoplite_ray.values.layout import OBJECT_ID_BYTES
 
 _TASKS_REMEMBERED = 16_384  # running calls of one process; beyond it the oldest counts anew
 

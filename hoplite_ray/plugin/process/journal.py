@@ -9,7 +9,6 @@ all files, keeps in its own the objects of anchors, and removes files that have 
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import struct
@@ -20,6 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+
+from hoplite_ray.base import locks
 
 _logger = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ class Journal:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         descriptor = os.open(hidden, flags, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            locks.take(descriptor)
             _write_whole(descriptor, data)
             hidden.rename(self._directory / name)
         except OSError:

@@ -117,17 +117,6 @@ def node_address() -> str:
     return str(_worker().node.node_ip_address)
 
 
-def interfaces() -> dict[str, list[str]]:
-    """Return the addresses of this machine's interfaces by name, from Ray's own copy of psutil."""
-    import psutil  # type: ignore[import-untyped]
-
-    kinds = (socket.AF_INET, socket.AF_INET6)
-    return {
-        name: [each.address.partition("%")[0] for each in has if each.family in kinds]
-        for name, has in psutil.net_if_addrs().items()
-    }
-
-
 def raylet_pid() -> int:
     """Return the process id of this node's raylet, from the credentials of its socket.
 

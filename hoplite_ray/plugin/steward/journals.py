@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hoplite_ray.base import locks
 from hoplite_ray.plugin.process.journal import Journal, Kind, Record, whole_records
 
 _UNFINISHED_S = 60.0  # a file is begun within milliseconds, unless its process died of it
@@ -105,15 +105,7 @@ class Journals:
             return not names
 
     def _is_held(self, name: str) -> bool:
-        descriptor = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open
-            os.close(descriptor)
-        return False
+        return locks.is_held(self._directory / name)
 
     def _names(self) -> list[str]:
         names = []

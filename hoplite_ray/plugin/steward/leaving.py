@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 import ray
 
 from hoplite_ray.control.client import ControlClient
+from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.plugin.node.start import NodePlace, node_name, node_number
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.steward_client.client import steward_of
 from hoplite_ray.plugin.steward_client.life import StewardLife
-from hoplite_ray.stats import NodeStats
 
 T = TypeVar("T")
 

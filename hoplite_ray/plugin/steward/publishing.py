@@ -15,7 +15,7 @@ from ray.util.metrics import Counter, Gauge
 
 from hoplite_ray.control.client import ControlClient
 from hoplite_ray.errors import HopliteError
-from hoplite_ray.metrics import METRICS
+from hoplite_ray.metrics.dashboards import METRICS
 from hoplite_ray.plugin.node.start import NodePlace, node_number
 
 _logger = logging.getLogger("hoplite_ray.steward")

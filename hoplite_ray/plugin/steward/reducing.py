@@ -25,8 +25,8 @@ from hoplite_ray.pending import Pending, PendingReduce, Received
 from hoplite_ray.plugin.handle.messages import Combination
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.steward.source import Source, TakeBare, resolve
-from hoplite_ray.refs import Layout, Share, check_reducible
 from hoplite_ray.store import Store
+from hoplite_ray.values.layout import Layout, Share, check_reducible
 
 _FOLDED_HERE_BYTES = 64 << 10  # up to it the caller's node folds, and nothing has to come
 _fetching: set[asyncio.Task[None]] = set()  # the last blocks of results that have committed

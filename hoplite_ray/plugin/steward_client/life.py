@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hoplite_ray.base import locks
 from hoplite_ray.plugin.node.start import NodePlace
 
 _LIFE_DIGITS = 9
@@ -32,7 +32,7 @@ class StewardLife:
     def __init__(self, place: NodePlace) -> None:
         file = place.directory / "steward"
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        locks.take(self._descriptor)
         self.number = int(os.pread(self._descriptor, _LIFE_DIGITS, 0) or b"0") + 1
         os.pwrite(self._descriptor, b"%0*d " % (_LIFE_DIGITS, self.number), 0)
 
@@ -97,10 +97,7 @@ def _read_life(descriptor: int | None) -> tuple[int, bool]:
     """Return the number of the current life, or 0, and True if it may be about to end."""
     if descriptor is None:
         return 0, False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.pread(descriptor, _USED_AT, 0)
-        return int(text[:_LIFE_DIGITS] or b"0"), text[_ENDS_AT:] == _ENDS
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    return 0, False
+    if not locks.is_held_by_another(descriptor):
+        return 0, False
+    text = os.pread(descriptor, _USED_AT, 0)
+    return int(text[:_LIFE_DIGITS] or b"0"), text[_ENDS_AT:] == _ENDS

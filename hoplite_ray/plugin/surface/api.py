@@ -8,8 +8,6 @@ from typing import Any, overload
 
 import ray
 
-from hoplite_ray.codec import Encoded, encode
-from hoplite_ray.dtypes import Kind
 from hoplite_ray.errors import (
     GetTimeoutError,
     HopliteError,
@@ -31,7 +29,9 @@ from hoplite_ray.plugin.process.attachment import (
 from hoplite_ray.plugin.process.sharing import left_s
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed
-from hoplite_ray.refs import Layout, short_name
+from hoplite_ray.values.codec import Encoded, encode
+from hoplite_ray.values.dtypes import Kind
+from hoplite_ray.values.layout import Layout, short_name
 
 # Between two looks for a failed fetch while Ray's refs are pending: doubles up to the maximum.
 _LOOK_S = 0.02

@@ -14,7 +14,7 @@ import ray
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.seams.core import Ref
-from hoplite_ray.refs import ReduceOp
+from hoplite_ray.values.layout import ReduceOp
 
 Gettable: TypeAlias = "Ref | Array"
 

@@ -14,7 +14,6 @@ from typing import Any, overload
 
 import ray
 
-from hoplite_ray.dtypes import Kind
 from hoplite_ray.pending import Pending, shown
 from hoplite_ray.plugin.handle import array as arrays
 from hoplite_ray.plugin.handle.array import Array
@@ -46,7 +45,8 @@ from hoplite_ray.plugin.surface.api import (
 )
 from hoplite_ray.plugin.surface.arguments import Gettable, deadline_of, gettables, listed
 from hoplite_ray.plugin.surface.combining import answer_ref, members_of
-from hoplite_ray.refs import ReduceOp
+from hoplite_ray.values.dtypes import Kind
+from hoplite_ray.values.layout import ReduceOp
 
 _AT_ONCE = 0.0  # a deadline that has passed, so that nothing waits on the event loop
 

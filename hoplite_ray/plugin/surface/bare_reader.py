@@ -9,13 +9,13 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hoplite_ray.codec import Encoded, encode
 from hoplite_ray.errors import HopliteError, InvalidArgumentError, WrongTypeError
 from hoplite_ray.plugin.handle.array import Array, make
 from hoplite_ray.plugin.handle.messages import Bare, Taken
 from hoplite_ray.plugin.process.attachment import Attachment
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams.core import Ref
+from hoplite_ray.values.codec import Encoded, encode
 
 
 class BareReader:

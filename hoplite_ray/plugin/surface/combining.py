@@ -22,7 +22,7 @@ from hoplite_ray.plugin.surface.arguments import (
     source_refs,
 )
 from hoplite_ray.plugin.surface.bare_reader import attend
-from hoplite_ray.refs import ReduceOp
+from hoplite_ray.values.layout import ReduceOp
 
 
 def reduce(

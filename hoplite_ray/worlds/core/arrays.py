@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hoplite_ray.dtypes import imported, memory_step, numpy_dtype, numpy_name, torch_name
 from hoplite_ray.errors import InvalidArgumentError, WrongTypeError
+from hoplite_ray.values.dtypes import imported, memory_step, numpy_dtype, numpy_name, torch_name
 
 # The dtypes that numpy exports as a buffer; other arrays are viewed as bytes.
 _PLAIN = frozenset("?bhilqBHILQefdFD")

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hoplite_ray.dtypes import numpy_name, torch_name
 from hoplite_ray.errors import InvalidArgumentError
+from hoplite_ray.values.dtypes import numpy_name, torch_name
 
 
 class OnGpu:

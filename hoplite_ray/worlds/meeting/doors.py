@@ -8,10 +8,11 @@ import socket
 from collections.abc import AsyncGenerator
 
 from hoplite_ray._native import TlsContext
+from hoplite_ray.base.interfaces import own_addresses
 from hoplite_ray.errors import InvalidArgumentError, WorldError
 from hoplite_ray.worlds.handshake.acceptor import STRANGERS_MAX, Acceptor, Answer
 from hoplite_ray.worlds.handshake.tls import Tls, connected
-from hoplite_ray.worlds.meeting.members import Member, own_addresses
+from hoplite_ray.worlds.meeting.members import Member
 
 _CONNECT_S = 1.0  # to one of a member's addresses
 

@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from hoplite_ray._native import WorldPort
+from hoplite_ray.base.threads import begin
 from hoplite_ray.errors import WorldError, WorldTimeoutError
-from hoplite_ray.threads import begin
 from hoplite_ray.worlds.gpu.communicators import NewWorld, connect
 from hoplite_ray.worlds.gpu.nccl import Gpu, settle
 from hoplite_ray.worlds.meeting.incarnation import Incarnation

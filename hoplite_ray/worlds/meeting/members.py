@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
 import json
-import socket
-import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,8 +13,6 @@ from hoplite_ray.errors import WorldError
 from hoplite_ray.worlds.gpu.ability import Ability
 from hoplite_ray.worlds.handshake.errors import RefusedError
 from hoplite_ray.worlds.handshake.frames import field
-
-_SIOCGIFADDR = 0x8915
 
 
 @lru_cache(1024)
@@ -115,24 +110,3 @@ class Record:
 def machine_id() -> str:
     """Return the name of this machine's boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def own_addresses() -> list[str]:
-    """List the addresses of this machine's interfaces, the loopback's last."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _, name in socket.if_nameindex():
-            try:
-                row = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # the interface has no IPv4 address
-                continue
-            found.append(socket.inet_ntoa(row[20:24]))
-    try:
-        rows = Path("/proc/net/if_inet6").read_text().splitlines()
-    except FileNotFoundError:  # the kernel has no IPv6
-        rows = []
-    for row6 in rows:
-        address = ipaddress.ip_address(bytes.fromhex(row6.split()[0]))
-        if not address.is_link_local:
-            found.append(str(address))
-    return sorted(dict.fromkeys(found), key=lambda each: ipaddress.ip_address(each).is_loopback)

@@ -16,12 +16,12 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from hoplite_ray._native import TlsContext
+from hoplite_ray.base.interfaces import own_addresses
 from hoplite_ray.errors import InvalidArgumentError, WorldError, WrongTypeError
 from hoplite_ray.worlds.handshake.acceptor import STRANGERS_MAX, Acceptor
 from hoplite_ray.worlds.handshake.errors import RefusedError
 from hoplite_ray.worlds.handshake.frames import FRAME_BYTES_MAX, HANDSHAKE_S, field, hear, say
 from hoplite_ray.worlds.handshake.tls import Tls, connected
-from hoplite_ray.worlds.meeting.members import own_addresses
 
 _KEY_BYTES_MAX = 8192  # a name of 200 characters, each of which JSON may write as twelve
 

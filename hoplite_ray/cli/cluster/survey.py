@@ -1,0 +1,202 @@
+"""Ask all nodes of a cluster at once, and report each of them, with an answer or without."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hoplite_ray.cli.cluster.places import Cluster, Place, find
+from hoplite_ray.control import control_pb2 as pb
+from hoplite_ray.control.client import ControlClient, RefusedError, UnreachableError
+from hoplite_ray.control.view import NodeKey, View
+from hoplite_ray.errors import ControlError
+
+_T = TypeVar("_T")
+
+RAY_SHARE = 0.5  # of the time limit, for Ray's answers once it is imported
+_SURVEY_SHARE = 0.3  # of the time limit, for the nodes' answers; the rest is the command's own
+
+
+@dataclass(slots=True)
+class NodeReport:
+    """One life of a node as seen from here.
+
+    state:  serving, draining; minority (too few members answer it for the view to change), silent
+            (no answer in time), refused (another secret), failing (any other answer), dead (its
+            process is gone, on this machine), or outside (it runs, and is no member).
+    """
+
+    node_id: int
+    incarnation: int
+    control: str
+    rails: tuple[str, ...] = ()
+    directory: Path | None = None
+    pid: int | None = None
+    state: str = "silent"
+    why: str = ""
+    counters: dict[str, int] = field(default_factory=dict)
+    description: pb.Description | None = None
+    skew_s: float = 0.0  # of its clock, against ours
+    skew_error_s: float = 0.0
+
+    @property
+    def key(self) -> NodeKey:
+        """Return what names this life of the node."""
+        return (self.node_id, self.incarnation)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Tell whether all is well with it; draining is well."""
+        return self.state in ("serving", "draining")
+
+    @property
+    def answers(self) -> bool:
+        """Tell whether it has told of itself."""
+        return self.is_healthy or self.state == "minority"
+
+    def __str__(self) -> str:
+        name = f"node {self.node_id:x}/{self.incarnation}" if self.node_id else "a node"
+        return f"{name} at {self.control}"
+
+
+@dataclass(slots=True)
+class Survey:
+    """The newest view that was heard of, and a report of every node in it or known otherwise."""
+
+    view: View
+    nodes: list[NodeReport]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Tell whether there are nodes, and all of them are well."""
+        return bool(self.nodes) and all(node.is_healthy for node in self.nodes)
+
+
+def look(asked: argparse.Namespace, *, timeout_s: float | None = None) -> tuple[Cluster, Survey]:
+    """Find the cluster that the command line names, and ask its nodes.
+
+    `timeout_s` replaces the time limit of the command line.
+    """
+    timeout_s = asked.timeout_s if timeout_s is None else timeout_s
+    cluster = find(asked, timeout_s=timeout_s * RAY_SHARE)
+    return cluster, asyncio.run(survey(cluster, timeout_s=timeout_s * _SURVEY_SHARE))
+
+
+async def survey(cluster: Cluster, *, timeout_s: float) -> Survey:
+    """Ask all nodes for the view, then each member for itself; each round takes half the time."""
+    calls = ControlClient(cluster.secret)
+    try:
+        view, failures = await _newest_view(calls, cluster, timeout_s / 2)
+        reports = [NodeReport(m.node_id, m.incarnation, m.control, m.rails) for m in view.members]
+        await asyncio.gather(*(_ask(calls, report, timeout_s / 2) for report in reports))
+    finally:
+        await calls.close()
+    unheard = {} if view.members else failures  # without a view no node is known to be outside it
+    for place in cluster.places:
+        _place(reports, place, unheard)
+    if not reports:
+        reports += [_unheard(control, error) for control, error in failures.items()]
+    return Survey(view, reports)
+
+
+async def ask_each(
+    cluster: Cluster,
+    nodes: list[NodeReport],
+    what: Callable[[ControlClient, NodeReport], Awaitable[_T]],
+) -> list[_T | ControlError]:
+    """Make one call to each of `nodes` at once; returns the answers in order."""
+    calls = ControlClient(cluster.secret)
+
+    async def one(node: NodeReport) -> _T | ControlError:
+        try:
+            return await what(calls, node)
+        except ControlError as error:
+            return error
+
+    try:
+        return list(await asyncio.gather(*map(one, nodes)))
+    finally:
+        await calls.close()
+
+
+async def _newest_view(
+    calls: ControlClient, cluster: Cluster, timeout_s: float
+) -> tuple[View, dict[str, ControlError]]:
+    failures: dict[str, ControlError] = {}
+
+    async def one(control: str) -> View:
+        try:
+            return await calls.view(control, timeout_s=timeout_s)
+        except ControlError as error:
+            failures[control] = error
+            return View()
+
+    views = await asyncio.gather(*map(one, cluster.controls))
+    return max([cluster.view, *views], key=lambda view: view.epoch), failures
+
+
+async def _ask(calls: ControlClient, report: NodeReport, timeout_s: float) -> None:
+    """Fill in what the node itself says."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            report.counters = await calls.stats(report.control, timeout_s=timeout_s)
+            asked_s = time.time()
+            description = await calls.describe(report.control, timeout_s=timeout_s)
+            report.skew_error_s = (time.time() - asked_s) / 2
+            report.skew_s = description.clock_s - asked_s - report.skew_error_s
+            is_healthy = await calls.is_healthy(report.control, timeout_s=timeout_s)
+    except (ControlError, TimeoutError) as error:
+        report.state, report.why = _failure(error, timeout_s)
+        return
+    report.description, report.pid = description, description.pid
+    report.state = "draining" if description.draining else "serving"
+    if description.shortage:
+        report.state, report.why = "minority", description.shortage
+    if not is_healthy:
+        report.state, report.why = "failing", "its health service says NOT_SERVING: it is leaving"
+    if (description.node_id, description.incarnation) != report.key:
+        report.state = "failing"
+        report.why = f"another life of it, {description.incarnation}, answers there"
+
+
+def _failure(error: Exception, timeout_s: float) -> tuple[str, str]:
+    if isinstance(error, RefusedError):
+        return "refused", str(error)
+    if isinstance(error, UnreachableError | TimeoutError):
+        return "silent", str(error) or f"no answer within {timeout_s:g} s"
+    return "failing", str(error)
+
+
+def _place(reports: list[NodeReport], place: Place, unheard: dict[str, ControlError]) -> None:
+    """Say of a report in which directory its node is; add one for a node that is no member."""
+    record: dict[str, Any] | None = place.record
+    if record is None:
+        return
+    key = (record["node_id"], record["incarnation"])
+    for report in reports:
+        if report.node_id == key[0] and report.incarnation >= key[1]:
+            report.directory = place.directory
+            if report.key == key:
+                report.pid = record["pid"]
+                if not place.is_running:
+                    report.state, report.why = "dead", f"its process {record['pid']} has ended"
+            return
+    state, why = "dead", f"its process {record['pid']} has ended"
+    if place.is_running:
+        state, why = "outside", "it runs, but is not in the view"
+        if error := unheard.get(record["control"]):
+            state, why = _failure(error, 0)
+    rails = tuple(record.get("rails", ()))
+    reports.append(
+        NodeReport(*key, record["control"], rails, place.directory, record["pid"], state, why)
+    )
+
+
+def _unheard(control: str, error: ControlError) -> NodeReport:
+    state, why = _failure(error, 0)
+    return NodeReport(0, 0, control, state=state, why=why)

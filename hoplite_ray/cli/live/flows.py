@@ -1,0 +1,167 @@
+"""The transfers between all nodes: two looks, and the rates between them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hoplite_ray.cli.cluster.places import Cluster
+from hoplite_ray.cli.cluster.survey import Survey, ask_each, survey
+from hoplite_ray.control import control_pb2 as pb
+from hoplite_ray.errors import ControlError
+
+_TRANSFERS_MAX = 1000  # of each node
+
+Key = tuple[bytes, bytes, int, int, int]  # target, object, sender, receiver, stripe
+
+
+@dataclass(slots=True)
+class Look:
+    """The answers of all nodes at about one moment."""
+
+    seen: Survey
+    transfers: dict[Key, pb.Transfer] = field(default_factory=dict)
+    at_s: dict[int, float] = field(default_factory=dict)  # when each node had answered
+
+    @classmethod
+    def take(cls, cluster: Cluster, *, timeout_s: float) -> Look:
+        """Ask every node; those that don't answer are in the survey, with the reason."""
+        return asyncio.run(look_at(cluster, timeout_s=timeout_s))
+
+
+async def look_at(cluster: Cluster, *, timeout_s: float) -> Look:
+    """Like `Look.take`, but awaitable."""
+    look = Look(await survey(cluster, timeout_s=timeout_s / 2))
+    nodes = [node for node in look.seen.nodes if node.answers]
+    told = await ask_each(
+        cluster,
+        nodes,
+        lambda calls, node: calls.transfers(
+            node.control, limit=_TRANSFERS_MAX, timeout_s=timeout_s / 2
+        ),
+    )
+    for node, rows in zip(nodes, told, strict=True):
+        if isinstance(rows, ControlError):
+            node.state, node.why = "silent", str(rows)
+            continue
+        look.at_s[node.node_id] = time.monotonic()
+        for row in rows:
+            key = (row.target_id, row.object_id, row.sender, node.node_id, row.stripe)
+            look.transfers[key] = row
+    return look
+
+
+def followed(cluster: Cluster, now: Look) -> Cluster:
+    """Return the cluster to ask for the next look: its members may all be new ones."""
+    members = now.seen.view.members
+    if not members:
+        return cluster
+    controls = tuple(member.control for member in members)
+    return replace(cluster, view=now.seen.view, controls=controls)
+
+
+def nodes_of(before: Look, now: Look) -> list[dict[str, Any]]:
+    """Return every node of `now` with its arena, and the bytes per second in and out of it."""
+    earlier = {node.key: node.counters for node in before.seen.nodes}
+    rows = []
+    for node in now.seen.nodes:
+        elapsed_s = now.at_s.get(node.node_id, 0.0) - before.at_s.get(node.node_id, 0.0)
+        is_known = node.node_id in before.at_s and node.node_id in now.at_s
+        told = earlier.get(node.key, {})
+        rates = {
+            name: (node.counters[counter] - told[counter]) / elapsed_s
+            if is_known and elapsed_s > 0 and counter in told
+            else None
+            for name, counter in (
+                ("in_bytes_per_s", "link_bytes_received"),
+                ("out_bytes_per_s", "link_bytes_sent"),
+            )
+        }
+        rows.append(
+            {
+                "node_id": f"{node.node_id:x}",
+                "control": node.control,
+                "state": node.state,
+                "why": node.why,
+                "arena_bytes": node.counters.get("arena_bytes"),
+                "arena_bytes_used": node.counters.get("arena_bytes_used"),
+                **rates,
+            }
+        )
+    return rows
+
+
+def transfers_of(before: Look, now: Look) -> list[dict[str, Any]]:
+    """Return every stripe under way, the largest first; a rate is None when it is new.
+
+    A copy is called a broadcast's where others receive the same object.
+    """
+    receivers: dict[bytes, set[int]] = defaultdict(set)
+    for target, _, _, receiver, _ in now.transfers:
+        receivers[target].add(receiver)
+    rows = []
+    for key, row in now.transfers.items():
+        target, object_id, sender, receiver, stripe = key
+        earlier = before.transfers.get(key)
+        rate = None
+        if earlier is not None and row.landed_bytes >= earlier.landed_bytes:
+            elapsed_s = now.at_s[receiver] - before.at_s[receiver]
+            rate = (row.landed_bytes - earlier.landed_bytes) / elapsed_s if elapsed_s > 0 else None
+        is_broadcast = row.kind == "copy" and len(receivers[target]) > 1
+        rows.append(
+            {
+                "target_id": target.hex(),
+                "object_id": object_id.hex(),
+                "kind": "broadcast" if is_broadcast else row.kind,
+                "stripe": stripe,
+                "stripe_count": row.stripe_count,
+                "sender": f"{sender:x}",
+                "receiver": f"{receiver:x}",
+                "landed_bytes": row.landed_bytes,
+                "size_bytes": row.size_bytes,
+                "bytes_per_s": rate,
+            }
+        )
+    return sorted(rows, key=_largest_first)
+
+
+def _largest_first(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (-row["size_bytes"], *(row[name] for name in ("target_id", "stripe", "receiver")))
+
+
+def trees_of(transfers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tree of each target and stripe: lines of (depth, node, the node's feeding edge).
+
+    A node that only sends is a root. Looks of different moments may show a ring for a while. The
+    tree of a ring begins at its first node, and draws no node twice as a sender.
+    """
+    edges: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
+    for row in transfers:
+        feeds = edges.setdefault((row["target_id"], row["stripe"]), {})
+        feeds.setdefault(row["sender"], []).append(row)
+    return [
+        {"target_id": target, "stripe": stripe, "lines": _lines(feeds)}
+        for (target, stripe), feeds in edges.items()
+    ]
+
+
+def _lines(feeds: dict[str, list[dict[str, Any]]]) -> list[tuple[int, str, dict[str, Any] | None]]:
+    fed = {row["receiver"] for rows in feeds.values() for row in rows}
+    lines: list[tuple[int, str, dict[str, Any] | None]] = []
+    drawn: set[str] = set()
+    for root in [*sorted(feeds.keys() - fed), *sorted(feeds)]:
+        if root in drawn:
+            continue
+        left: list[tuple[int, str, dict[str, Any] | None]] = [(0, root, None)]
+        while left:
+            depth, node, edge = left.pop()
+            lines.append((depth, node, edge))
+            if node in drawn:
+                continue
+            drawn.add(node)
+            below = sorted(feeds.get(node, []), key=lambda row: str(row["receiver"]), reverse=True)
+            left += [(depth + 1, row["receiver"], row) for row in below]
+    return lines

@@ -1,0 +1,193 @@
+"""`hoplite-ray web`: what `top` shows, as a page for a browser on this machine.
+
+It listens on loopback only. A browser needs the token in the address that the command prints. The
+cluster's secret stays in this process, and the page can change nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hmac
+import secrets
+import sys
+import time
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hoplite_ray.cli.cluster.places import Cluster, find
+from hoplite_ray.cli.live.flows import Look, followed, look_at, nodes_of, transfers_of, trees_of
+from hoplite_ray.errors import HopliteError
+
+if TYPE_CHECKING:
+    from aiohttp import web as http
+    from aiohttp.typedefs import Handler
+
+_PAGE = Path(__file__).with_name("web.html")
+_GONE_MAX = 100  # nodes that are told of after they have left: a page has no room for more
+_END_S = 0.5  # for a look that is under way when Ctrl-C comes, and would else be waited for
+_STALE_LOOKS = 10  # intervals after which an earlier look says nothing of how fast it is now
+# A page of another site may have the browser ask a name that it lets point here (DNS rebinding).
+_OUR_NAMES = ("127.0.0.1", "localhost")
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+        "connect-src 'self'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class NoAiohttpError(HopliteError):
+    """The page needs a package that is not installed."""
+
+
+class NoPortError(HopliteError):
+    """The port is another program's."""
+
+
+def web(asked: argparse.Namespace) -> int:
+    """Show what is under way in a browser, until Ctrl-C."""
+    try:
+        import aiohttp.web  # noqa: F401
+    except ImportError:
+        raise NoAiohttpError(
+            "the page needs the package aiohttp: pip install 'hoplite_ray[web]'; "
+            "hoplite-ray top does without it"
+        ) from None
+    cluster = find(asked, timeout_s=asked.timeout_s / 2)
+    watch = Watch(cluster, interval_s=asked.interval_s, timeout_s=asked.timeout_s / 2)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_serve(watch, asked.port))
+    return 0
+
+
+class Watch:
+    """The state of the page: one look for all requests of an interval.
+
+    It remembers the nodes that have left and the last feeding edges of each node, so that a relay
+    that died is still drawn in its place until its tree has ended.
+    """
+
+    def __init__(self, cluster: Cluster, *, interval_s: float, timeout_s: float) -> None:
+        self.interval_s = interval_s
+        self._cluster = cluster
+        self._timeout_s = timeout_s
+        self._turn = asyncio.Lock()
+        self._before: Look | None = None
+        self._told: dict[str, Any] = {}
+        self._told_s = 0.0
+        self._gone: dict[str, dict[str, Any]] = {}
+        self._fed_by: dict[str, list[dict[str, Any]]] = {}
+
+    async def told(self) -> dict[str, Any]:
+        """Return the newest look as one document, taking another if it is time."""
+        async with self._turn:
+            age_s = time.monotonic() - self._told_s
+            if not self._told or age_s >= self.interval_s:
+                await self._look(is_fresh=age_s < _STALE_LOOKS * self.interval_s)
+            return self._told
+
+    async def _look(self, *, is_fresh: bool) -> None:
+        now = await look_at(self._cluster, timeout_s=self._timeout_s)
+        self._cluster = followed(self._cluster, now)
+        if self._before is not None:
+            self._note_gone(self._before, now)
+        before = self._before if self._before is not None and is_fresh else now
+        transfers = transfers_of(before, now)
+        last_heard = self._last_heard(now, transfers)
+        self._before, self._told_s = now, time.monotonic()
+        self._told = {
+            "cluster": self._cluster.name,
+            "interval_s": self.interval_s,
+            "view_epoch": now.seen.view.epoch,
+            "nodes": [*nodes_of(before, now), *self._gone.values()],
+            "transfers": transfers,
+            "trees": trees_of([*transfers, *last_heard]),
+        }
+
+    def _note_gone(self, before: Look, now: Look) -> None:
+        here = {node.node_id for node in now.seen.nodes}
+        for node, row in zip(before.seen.nodes, nodes_of(before, before), strict=True):
+            if node.node_id not in here:
+                why = f"not in view {now.seen.view.epoch} any more: it left, or was taken for dead"
+                self._gone[row["node_id"]] = {**row, "state": "gone", "why": row["why"] or why}
+        for node_id in here:
+            self._gone.pop(f"{node_id:x}", None)
+        while len(self._gone) > _GONE_MAX:
+            oldest = next(iter(self._gone))
+            del self._gone[oldest]
+            self._fed_by.pop(oldest, None)
+
+    def _last_heard(self, now: Look, transfers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the last feeding edges of nodes that no longer answer, in trees that still run."""
+        said: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for row in transfers:
+            said[row["receiver"]].append(row)
+        answering = {f"{node.node_id:x}" for node in now.seen.nodes if node.answers}
+        self._fed_by |= {node: said[node] for node in answering}
+        under_way = {(row["target_id"], row["stripe"]) for row in transfers}
+        return [
+            {**row, "bytes_per_s": None, "last_heard": True}
+            for node, rows in self._fed_by.items()
+            if node not in answering
+            for row in rows
+            if (row["target_id"], row["stripe"]) in under_way
+        ]
+
+
+async def _serve(watch: Watch, port: int) -> None:
+    """Answer the browser until this is cancelled."""
+    from aiohttp import web as http
+
+    token = secrets.token_urlsafe(32)
+
+    @http.middleware
+    async def guard(request: http.Request, handler: Handler) -> http.StreamResponse:
+        why = _why_refused(request, token)
+        if why is not None:
+            response: http.StreamResponse = http.Response(status=403, text=why)
+        else:
+            response = await handler(request)
+        response.headers.update(_HEADERS)
+        return response
+
+    async def page(_: http.Request) -> http.Response:
+        return http.Response(text=_PAGE.read_text(), content_type="text/html")
+
+    async def look(_: http.Request) -> http.Response:
+        return http.json_response(await watch.told())
+
+    application = http.Application(middlewares=[guard])
+    application.add_routes([http.get("/", page), http.get("/look", look)])
+    runner = http.AppRunner(application, access_log=None, shutdown_timeout=_END_S)
+    await runner.setup()
+    try:
+        site = http.TCPSite(runner, "127.0.0.1", port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise NoPortError(
+                f"port {port} of 127.0.0.1 can't be had ({error.strerror}); "
+                "give another --port, or none for a free one"
+            ) from None
+        sys.stdout.write(f"http://127.0.0.1:{runner.addresses[0][1]}/?token={token}\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
+
+
+def _why_refused(request: http.Request, token: str) -> str | None:
+    if request.host.rpartition(":")[0] not in _OUR_NAMES and request.host not in _OUR_NAMES:
+        return "refused: this page is at 127.0.0.1 or localhost, whatever name led here\n"
+    if not hmac.compare_digest(request.query.get("token", "").encode(), token.encode()):
+        return (
+            "refused: the token is missing or wrong; "
+            "open the address that hoplite-ray web has printed\n"
+        )
+    return None

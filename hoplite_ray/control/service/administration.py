@@ -1,0 +1,209 @@
+"""An operator's questions to one node: its description, links and objects; and its draining."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from hoplite_ray import _native
+from hoplite_ray.base.release import release
+from hoplite_ray.control import control_pb2 as pb
+from hoplite_ray.control.client import ControlClient
+from hoplite_ray.control.view import Member
+from hoplite_ray.errors import ControlError, InvalidArgumentError
+
+ROWS_MAX = 100_000  # 10 MB on the wire, and the longest turn that a node may spend on telling
+_ROWS_PER_MESSAGE = 1000  # some 60 to 100 bytes each; gRPC refuses messages over 4 MiB
+_OBJECTS_NAMED = 100  # of those that keep a node from being drained
+_PROBES_AT_ONCE_MAX = 64  # of 1024 members with 8 rails: well below the limit of open files
+_PROBE_TIMEOUT_MAX_S = 30.0
+_DRAIN_TIMEOUT_MAX_S = 86400.0
+_DRAIN_LOOK_S = 0.02  # between looks at counters that the node publishes every 10 ms
+_CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+_STATUS = Path("/proc/self/status")
+
+
+class Administered(Protocol):
+    """The part of NativeNode that is asked."""
+
+    def stats(self) -> dict[str, int]:
+        """Return the published counters by name."""
+        ...
+
+    def objects(self, limit: int = 1000) -> list[dict[str, Any]]:
+        """Return the largest objects that this node knows."""
+        ...
+
+    def transfers(self, limit: int = 1000) -> list[dict[str, Any]]:
+        """Return the largest stripes that come in."""
+        ...
+
+    def moments(self, object_id: bytes, digits: int) -> dict[str, Any]:
+        """Return what the node remembers of some objects."""
+        ...
+
+    def drain(self) -> None:
+        """Begin to move what is held only here. Idempotent."""
+        ...
+
+
+class Administration:
+    """Answers for one life of a node. One event loop owns it."""
+
+    def __init__(
+        self,
+        native: Administered,
+        *,
+        directory: Path,
+        arena_bytes: int,
+        options: Mapping[str, int],
+        calls: ControlClient,
+    ) -> None:
+        self._native = native
+        self._directory = directory
+        self._arena_bytes = arena_bytes
+        self._options = dict(options)
+        self._calls = calls
+        self.is_draining = False
+
+    def counters(self) -> dict[str, int]:
+        """Return the counters of the native node, and the memory of this process."""
+        return {**self._native.stats(), "memory_bytes": _anonymous_bytes(_STATUS.read_text())}
+
+    def describe(self, own: Member) -> pb.Description:
+        """Return the node's id, its options and its releases."""
+        return pb.Description(
+            node_id=own.node_id,
+            incarnation=own.incarnation,
+            release=release(),
+            wire_version=_native.WIRE_VERSION,
+            python=platform.python_version(),
+            pid=os.getpid(),
+            directory=str(self._directory),
+            congestion_control=_CONGESTION_CONTROL.read_text().strip(),
+            arena_bytes=self._arena_bytes,
+            options=self._options,
+            clock_s=time.time(),
+            draining=self.is_draining,
+        )
+
+    async def probe(self, others: Sequence[Member], timeout_s: float) -> pb.Probes:
+        """Try every address of `others` at once."""
+        timeout_s = _within(timeout_s, _PROBE_TIMEOUT_MAX_S)
+        turns = asyncio.Semaphore(_PROBES_AT_ONCE_MAX)
+
+        async def one(member: Member) -> pb.Probe:
+            async with turns:
+                control, *rails = await asyncio.gather(
+                    self._control_failure(member, timeout_s),
+                    *(_rail_failure(rail, timeout_s) for rail in member.rails),
+                )
+            return pb.Probe(
+                node_id=member.node_id,
+                incarnation=member.incarnation,
+                control_failure=control,
+                rail_failures=filter(None, rails),
+            )
+
+        return pb.Probes(probes=await asyncio.gather(*map(one, others)))
+
+    async def objects(self, limit: int) -> AsyncIterator[pb.Objects]:
+        """Yield the `limit` largest objects, all of one moment.
+
+        Raises:  ControlError if that is more than one answer may have.
+        """
+        _check_limit(limit)
+        for page in _pages(await asyncio.to_thread(self._native.objects, limit)):
+            yield pb.Objects(objects=[pb.Object(**each) for each in page])
+
+    async def transfers(self, limit: int) -> AsyncIterator[pb.Transfers]:
+        """Yield the `limit` largest stripes that come in, all of one moment.
+
+        Raises:  ControlError if that is more than one answer may have.
+        """
+        _check_limit(limit)
+        for page in _pages(await asyncio.to_thread(self._native.transfers, limit)):
+            yield pb.Transfers(transfers=[pb.Transfer(**each) for each in page])
+
+    async def trace(self, object_id: bytes, digits: int) -> pb.Traced:
+        """Return the node's memory of the objects whose ids begin with these hex digits.
+
+        Raises:  ControlError if that is no beginning of an id.
+        """
+        try:
+            told = await asyncio.to_thread(self._native.moments, object_id, digits)
+        except InvalidArgumentError as error:
+            raise ControlError(str(error)) from error
+        moments = [pb.Moment(**each) for each in told.pop("moments")]
+        return pb.Traced(moments=moments, now_ns=time.monotonic_ns(), **told)
+
+    def begin_to_drain(self) -> None:
+        """Move what is held only here to other nodes, from now on. Idempotent."""
+        self.is_draining = True
+        self._native.drain()
+
+    async def drain(self, timeout_s: float) -> pb.DrainReply:
+        """Wait until nothing is held only here.
+
+        Returns: what is left when `timeout_s` is over. The counters decide, and not the event
+                 that the node announces it by, which may have come before this call. So may what
+                 they say have: those count that were published after it.
+        """
+        deadline_s = time.monotonic() + _within(timeout_s, _DRAIN_TIMEOUT_MAX_S)
+        turns_before = self._native.stats()["turns"]
+        self._native.drain()  # it does, but is awake now: at the end of this turn it publishes
+        while True:
+            stats = self._native.stats()
+            is_new = stats["turns"] != turns_before
+            if is_new and stats["draining"] and stats["sole_copies"] == 0:
+                return pb.DrainReply(drained=True)
+            if is_new and time.monotonic() >= deadline_s:
+                break  # the caller's own limit ends the wait for a node that takes no turn
+            await asyncio.sleep(_DRAIN_LOOK_S)
+        told = await asyncio.to_thread(self._native.objects, ROWS_MAX)
+        left = [pb.Object(**each) for each in told if each["sole"]]
+        return pb.DrainReply(sole_copies=stats["sole_copies"], left=left[:_OBJECTS_NAMED])
+
+    async def _control_failure(self, member: Member, timeout_s: float) -> str:
+        if await self._calls.is_healthy(member.control, timeout_s=timeout_s):
+            return ""
+        return f"{member.control} does not say that it is healthy within {timeout_s:g} s"
+
+
+def _anonymous_bytes(status: str) -> int:
+    """The memory of a process without its files and its shared memory, such as the arena."""
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= ROWS_MAX:
+        raise ControlError(f"limit {limit} is out of range; it takes 1 to {ROWS_MAX}")
+
+
+def _pages(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    for first in range(0, len(rows), _ROWS_PER_MESSAGE):
+        yield rows[first : first + _ROWS_PER_MESSAGE]
+
+
+async def _rail_failure(rail: str, timeout_s: float) -> str:
+    """Connect and close: a node takes that for a connection without a handshake."""
+    address, _, port = rail.rpartition(":")
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(address.strip("[]"), int(port))
+            writer.close()
+            await writer.wait_closed()
+    except TimeoutError:
+        return f"{rail} takes no connection within {timeout_s:g} s"
+    except OSError as error:
+        return f"{rail}: {os.strerror(error.errno) if error.errno else error}"
+    return ""
+
+
+def _within(timeout_s: float, most_s: float) -> float:
+    return min(max(timeout_s, 0.0), most_s)
