@@ -10,7 +10,7 @@
     hoplite-ray doctor            every check of this machine and its cluster, with the next step
     hoplite-ray dashboard         a Grafana dashboard of what the nodes tell Prometheus
 
-Exit status: 0 all is well, 1 it is not, 2 the command line is wrong. docs/operations.md has
+Exit status: 0 all is well, 1 it is not, 2 the command line is wrong. docs/reference/cli.md has
 samples.
 """
 

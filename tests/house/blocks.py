@@ -19,7 +19,7 @@ CLAIMS = {
     ("docs/collective.md", "python"): PROGRAMS,
     ("docs/direct.md", "python"): PROGRAMS,
     ("docs/mistakes.md", "python"): "tests/mistakes.py",
-    ("docs/operations.md", ""): "tests/process/test_operations.py",
+    ("docs/reference/cli.md", ""): "tests/process/test_operations.py",
     ("docs/security.md", "sh"): "tests/process/test_tls.py",
     ("docs/serving.md", "python"): "tests/serve/test_docs.py",
     ("docs/tutorial.md", "python"): PROGRAMS,
