@@ -20,7 +20,7 @@ CLAIMS = {
     ("docs/direct.md", "python"): PROGRAMS,
     ("docs/mistakes.md", "python"): "tests/mistakes.py",
     ("docs/reference/cli.md", ""): "tests/process/test_operations.py",
-    ("docs/security.md", "sh"): "tests/process/test_tls.py",
+    ("docs/explain/security-model.md", "sh"): "tests/process/test_tls.py",
     ("docs/serving.md", "python"): "tests/serve/test_docs.py",
     ("docs/tutorial.md", "python"): PROGRAMS,
     ("docs/worlds.md", "python"): "tests/process/test_worlds_docs.py",

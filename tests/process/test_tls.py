@@ -20,7 +20,7 @@ from tests.process.command import at, hoplite_ray
 from tests.process.nodes import MIB, MakeNodes, Nodes, numbers
 
 HERE = "127.0.0.1"
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explain" / "security-model.md"
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_nodes_meet_and_are_asked_over_tls(nodes: Nodes) -> None:
 def test_the_lines_of_the_page_start_a_node_with_tls(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_data_tls: bool
 ) -> None:
-    """docs/security.md, with files, an address and a directory of this machine."""
+    """docs/explain/security-model.md, with files, an address and a directory of this machine."""
     lines, with_data_tls = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.M | re.S)
     settings = authority.certify("node", HERE)
     assert set(re.findall(r"^export (\w+)=", lines, re.M)) == settings.keys()
