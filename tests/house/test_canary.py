@@ -42,7 +42,7 @@ FAULTS = {
     "docs/faults.md": f"{FAULTS_HEAD}| a death ★ | `Faults.IsSurvived` | `test_is_survived` |\n",
 }
 
-TLS_PAGE = "docs/explain/security-model.md"
+TLS_PAGE = "docs/operate/certificates.md"
 PARTIES = {
     "native/plan/engine_lies_test.cc": "TEST_F(Lies, ChangeNothing) {\n",
     parties.PAGE: "## What each party sends, and what it gets\n"
@@ -287,7 +287,7 @@ CASES: list[tuple[Checker, Files, Files]] = [
     (
         blocks.claimed,
         {TLS_PAGE: "```sh\nls\n```\n", "tests/process/test_tls.py": ""},
-        {TLS_PAGE: "```sh\nls\n```\n", "tests/process/test_tls.py": "# security-model.md"},
+        {TLS_PAGE: "```sh\nls\n```\n", "tests/process/test_tls.py": "# certificates.md"},
     ),
     (
         readme.paths,

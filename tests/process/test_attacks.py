@@ -1,4 +1,4 @@
-"""What strangers and other users may do to a node: docs/explain/security-model.md."""
+"""What strangers and other users may do to a node: docs/internals/attacks.md."""
 
 from __future__ import annotations
 

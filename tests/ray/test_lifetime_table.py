@@ -205,7 +205,7 @@ def driver_killed(bench: Bench, row: Row) -> None:
     bench.clear()
 
 
-@row("the driver is killed with `kill -9`, nobody else has any")
+@row("the driver is killed with `kill -9`, no other process has any")
 def lonely_driver_killed(bench: Bench, row: Row) -> None:
     job = Job(bench)
     bench.lend(lambda verb: job.say("keep", verb))
