@@ -29,6 +29,7 @@ CLAIMS = {
     ("docs/operate/monitor.md", "console"): OPERATE,
     ("docs/operate/network-and-ports.md", "console"): OPERATE,
     ("docs/operate/secure.md", "console"): OPERATE,
+    ("docs/operate/size.md", "console"): OPERATE,
     ("docs/operate/upgrade.md", "console"): OPERATE,
     ("docs/reference/cli.md", ""): "tests/process/test_operations.py",
     ("docs/serving.md", "python"): "tests/serve/test_docs.py",

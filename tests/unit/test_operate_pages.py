@@ -25,6 +25,7 @@ WITH_COMMANDS = [
     "operate/monitor.md",
     "operate/network-and-ports.md",
     "operate/secure.md",
+    "operate/size.md",
     "operate/upgrade.md",
 ]
 WITH_ANCHORS = [
