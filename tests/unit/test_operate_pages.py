@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from hoplite_ray import _native, cli, config, metrics, node_options
 from hoplite_ray.config import DEFAULTS, variable_of
