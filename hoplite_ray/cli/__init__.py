@@ -10,7 +10,7 @@
     hoplite-ray doctor            check this machine and its cluster, and name the next steps
     hoplite-ray dashboard         print a Grafana dashboard of all metrics
 
-Exit status: 0 all is well, 1 it is not, 2 the command line is wrong. docs/operations.md has
+Exit status: 0 all is well, 1 it is not, 2 the command line is wrong. docs/reference/cli.md has
 samples.
 
 Start with `command_line`, which names the function of each command. Above the rooms stand

@@ -1,5 +1,5 @@
 // Messages of a member, and commands of a client, that are well-formed and untrue: they stop no
-// node, and nothing is written outside of a range (docs/security.md).
+// node, and nothing is written outside of a range (docs/internals/attacks.md).
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/one_engine_test.h"
 

@@ -12,6 +12,7 @@ from tests.house.tree import Tree
 
 TEXT = "text"
 PROGRAMS = "tests/ray/test_readme.py"
+OPERATE = "tests/unit/test_operate_pages.py"
 CLAIMS = {
     ("README.md", "sh"): "tests/house/readme.py",
     ("README.md", "python"): PROGRAMS,
@@ -19,8 +20,18 @@ CLAIMS = {
     ("docs/collective.md", "python"): PROGRAMS,
     ("docs/direct.md", "python"): PROGRAMS,
     ("docs/mistakes.md", "python"): "tests/mistakes.py",
-    ("docs/operations.md", ""): "tests/process/test_operations.py",
-    ("docs/security.md", "sh"): "tests/process/test_tls.py",
+    ("docs/how-to/choose-memory-and-spilling.md", "console"): OPERATE,
+    ("docs/operate/alerts.md", "console"): OPERATE,
+    ("docs/operate/alerts.md", "yaml"): OPERATE,
+    ("docs/operate/certificates.md", "sh"): "tests/process/test_tls.py",
+    ("docs/operate/configure.md", "console"): OPERATE,
+    ("docs/operate/drain-and-scale.md", "console"): OPERATE,
+    ("docs/operate/monitor.md", "console"): OPERATE,
+    ("docs/operate/network-and-ports.md", "console"): OPERATE,
+    ("docs/operate/secure.md", "console"): OPERATE,
+    ("docs/operate/size.md", "console"): OPERATE,
+    ("docs/operate/upgrade.md", "console"): OPERATE,
+    ("docs/reference/cli.md", ""): "tests/process/test_operations.py",
     ("docs/serving.md", "python"): "tests/serve/test_docs.py",
     ("docs/tutorial.md", "python"): PROGRAMS,
     ("docs/worlds.md", "python"): "tests/process/test_worlds_docs.py",

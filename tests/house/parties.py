@@ -1,4 +1,4 @@
-"""docs/security.md and the tests that it names belong together."""
+"""docs/internals/attacks.md and the tests that it names belong together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from tests.house.faults import names_of_tests
 from tests.house.tree import Tree
 
-PAGE = "docs/security.md"
+PAGE = "docs/internals/attacks.md"
 HEADING = "## What each party sends, and what it gets"
 HEAD = "| sends | gets | shown by |"
 PARTIES = 5

@@ -44,9 +44,10 @@ FAULTS = {
     "docs/faults.md": f"{FAULTS_HEAD}| a death ★ | `Faults.IsSurvived` | `test_is_survived` |\n",
 }
 
+TLS_PAGE = "docs/operate/certificates.md"
 PARTIES = {
     "native/plan/engine_lies_test.cc": "TEST_F(Lies, ChangeNothing) {\n",
-    "docs/security.md": "## What each party sends, and what it gets\n"
+    parties.PAGE: "## What each party sends, and what it gets\n"
     + f"\n{parties.HEAD}\n|---|---|---|\n| lies | nothing | `Lies.ChangeNothing` |\n" * 5,
 }
 
@@ -263,12 +264,12 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (
         parties.table,
-        {**PARTIES, "docs/security.md": f"{PARTIES['docs/security.md']}| bytes | a frown | |\n"},
+        {**PARTIES, parties.PAGE: f"{PARTIES[parties.PAGE]}| bytes | a frown | |\n"},
         PARTIES,
     ),
     (
         parties.table,
-        {**PARTIES, "docs/security.md": "## What each party sends, and what it gets\n"},
+        {**PARTIES, parties.PAGE: "## What each party sends, and what it gets\n"},
         PARTIES,
     ),
     (
@@ -359,8 +360,8 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (
         blocks.claimed,
-        {"docs/security.md": "```sh\nls\n```\n", "tests/process/test_tls.py": ""},
-        {"docs/security.md": "```sh\nls\n```\n", "tests/process/test_tls.py": "# security.md"},
+        {TLS_PAGE: "```sh\nls\n```\n", "tests/process/test_tls.py": ""},
+        {TLS_PAGE: "```sh\nls\n```\n", "tests/process/test_tls.py": "# certificates.md"},
     ),
     (
         readme.paths,

@@ -1,4 +1,4 @@
-"""What strangers may do to the control port, and another user to processes: docs/security.md."""
+"""What strangers and other users may do to a node: docs/internals/attacks.md."""
 
 from __future__ import annotations
 

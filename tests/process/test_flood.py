@@ -1,4 +1,4 @@
-"""Ten thousand strangers at a port, who say nothing: docs/security.md."""
+"""Ten thousand strangers at a port, who say nothing: docs/internals/attacks.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of docs/operations.md run as they stand there, and answer in the words of the page.
+"""The commands of docs/reference/cli.md run as they stand, and answer in the words of the page.
 
 Names of nodes, objects and directories are those of real nodes; an answer is compared by its shape.
 """
@@ -20,7 +20,7 @@ from hoplite_ray.launch import NodeProcess
 from tests.process.command import UNHURRIED, at, hoplite_ray, stopped
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md"
 COMMANDS = {
     match[1]: match[2]
     for match in re.finditer(r"^```\n\$ (hoplite-ray .*)\n((?s:.*?))^```", PAGE.read_text(), re.M)

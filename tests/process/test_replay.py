@@ -1,5 +1,5 @@
 """What was said once, said again: to a live node, over new connections and over its own links, and
-with tickets of lives, links, views and minutes that are over. docs/security.md."""
+with tickets of lives, links, views and minutes that are over. docs/internals/attacks.md."""
 
 from __future__ import annotations
 

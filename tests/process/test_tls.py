@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from tests.process.command import at, hoplite_ray
 from tests.process.nodes import MIB, MakeNodes, Nodes, numbers
 
 HERE = "127.0.0.1"
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operate" / "certificates.md"
 
 
 @pytest.fixture
@@ -65,8 +66,9 @@ def test_nodes_meet_and_are_asked_over_tls(nodes: Nodes) -> None:
 def test_the_lines_of_the_page_start_a_node_with_tls(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_data_tls: bool
 ) -> None:
-    """docs/security.md, with files, an address and a directory of this machine."""
-    lines, with_data_tls = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    """docs/operate/certificates.md, with files, an address and a directory of this machine."""
+    blocks = re.findall(r"^ *```sh\n(.*?)^ *```", PAGE.read_text(), re.M | re.S)
+    lines, with_data_tls = map(dedent, blocks)
     settings = authority.certify("node", HERE)
     assert set(re.findall(r"^export (\w+)=", lines, re.M)) == settings.keys()
     for name, value in settings.items():

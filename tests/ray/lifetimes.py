@@ -1,4 +1,4 @@
-"""What the rows of docs/lifetime.md are made of: processes to kill, and what the arenas hold."""
+"""The rows of docs/explain/lifetime.md: processes to kill, and what the arenas hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/lifetime.md, row by row: real processes die, and the arenas' bytes tell."""
+"""The table of docs/explain/lifetime.md, row by row: processes die, and the arenas tell."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ OUTCOMES = {"live", "orphaned", "lost", "gone"}
 
 
 def table() -> dict[str, Row]:
-    """The rows of docs/lifetime.md."""
-    text = (Path(__file__).parents[2] / "docs" / "lifetime.md").read_text()
+    """The rows of docs/explain/lifetime.md."""
+    text = (Path(__file__).parents[2] / "docs" / "explain" / "lifetime.md").read_text()
     rows: dict[str, Row] = {}
     for line in text.partition("| what happens |")[2].splitlines()[2:]:
         what, *outcomes = (cell.strip() for cell in line.strip("|").split("|"))
@@ -205,7 +205,7 @@ def driver_killed(bench: Bench, row: Row) -> None:
     bench.clear()
 
 
-@row("the driver is killed with `kill -9`, nobody else has any")
+@row("the driver is killed with `kill -9`, no other process has any")
 def lonely_driver_killed(bench: Bench, row: Row) -> None:
     job = Job(bench)
     bench.lend(lambda verb: job.say("keep", verb))

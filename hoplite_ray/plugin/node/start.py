@@ -172,7 +172,7 @@ def _refuse_guests(host: int) -> None:
         raise UnauthenticatedError(
             f"this process is of user {os.getuid()}, and the Ray node that it is connected to of "
             f"user {host}, as is its node of hoplite_ray: submit the program by 'ray job submit', "
-            "or add a Ray node of your own (docs/operations.md)"
+            "or add a Ray node of your own (docs/operate/secure.md)"
         )
 
 
