@@ -27,10 +27,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_in_the_site(site: Path) -> None:
-    pages = {page.stem for page in (ROOT / "docs").glob("*.md")}
-    assert pages <= {page.stem for page in site.glob("*.html")}
+    docs = ROOT / "docs"
+    pages = {str(page.relative_to(docs).with_suffix(".html")) for page in docs.rglob("*.md")}
+    assert pages <= {str(page.relative_to(site)) for page in site.rglob("*.html")}
     contents = (site / "index.html").read_text()
-    assert all(f'href="{page}.html"' in contents for page in pages - {"index"})
+    assert all(f'href="{page}"' in contents for page in pages - {"index.html"})
 
 
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
