@@ -22,7 +22,7 @@ CLAIMS = {
     ("docs/operations.md", ""): "tests/process/test_operations.py",
     ("docs/security.md", "sh"): "tests/process/test_tls.py",
     ("docs/serving.md", "python"): "tests/serve/test_docs.py",
-    ("docs/tutorial.md", "python"): PROGRAMS,
+    ("docs/get-started/first-broadcast.md", "python"): PROGRAMS,
     ("docs/worlds.md", "python"): "tests/process/test_worlds_docs.py",
     ("docs/wire.md", "hex"): "native/wire/wire_doc_test.cc",
 }

@@ -26,7 +26,7 @@ ELSEWHERE = re.compile("import worlds|hoplite_ray.serve")
 README = [block for block in blocks("README.md") if not ELSEWHERE.search(block)]
 BLOCKS = [*README, *blocks("docs/direct.md"), *blocks("docs/collective.md")]
 (ACTORS_OF_A_WORLD,) = [block for block in blocks("docs/worlds.md") if "ray.init" in block]
-TUTORIAL = "".join(blocks("docs/tutorial.md"))
+TUTORIAL = "".join(blocks("docs/get-started/first-broadcast.md"))
 
 
 def said_to_print(program: str) -> str:
