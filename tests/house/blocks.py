@@ -16,7 +16,7 @@ CLAIMS = {
     ("README.md", "sh"): "tests/house/readme.py",
     ("README.md", "python"): PROGRAMS,
     ("docs/benchmarks.md", "sh"): "tests/unit/test_collectives_table.py",
-    ("docs/collective.md", "python"): PROGRAMS,
+    ("docs/how-to/use-from-ray-collective.md", "python"): PROGRAMS,
     ("docs/how-to/use-from-ray-direct-transport.md", "python"): PROGRAMS,
     ("docs/mistakes.md", "python"): "tests/mistakes.py",
     ("docs/operations.md", ""): "tests/process/test_operations.py",

@@ -24,7 +24,7 @@ def blocks(page: str) -> list[str]:
 # tests/process/test_worlds_docs.py, that for Serve by tests/serve/test_docs.py.
 ELSEWHERE = re.compile("import worlds|hoplite_ray.serve")
 README = [block for block in blocks("README.md") if not ELSEWHERE.search(block)]
-BLOCKS = [*README, *blocks("docs/how-to/use-from-ray-direct-transport.md"), *blocks("docs/collective.md")]
+BLOCKS = [*README, *blocks("docs/how-to/use-from-ray-direct-transport.md"), *blocks("docs/how-to/use-from-ray-collective.md")]
 (ACTORS_OF_A_WORLD,) = [block for block in blocks("docs/worlds.md") if "ray.init" in block]
 TUTORIAL = "".join(blocks("docs/get-started/first-broadcast.md"))
 
