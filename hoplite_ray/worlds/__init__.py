@@ -5,7 +5,7 @@
 
 A member that dies ends the worlds that it is in, for all their members and at once; other worlds
 lose nothing. A world is joined again by its name: that is its next epoch. Needs no Ray and no node.
-Source: MultiWorld; docs/worlds.md.
+Source: MultiWorld; docs/reference/worlds.md.
 """
 
 from __future__ import annotations

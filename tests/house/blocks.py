@@ -23,7 +23,7 @@ CLAIMS = {
     ("docs/security.md", "sh"): "tests/process/test_tls.py",
     ("docs/serving.md", "python"): "tests/serve/test_docs.py",
     ("docs/get-started/first-broadcast.md", "python"): PROGRAMS,
-    ("docs/worlds.md", "python"): "tests/process/test_worlds_docs.py",
+    ("docs/reference/worlds.md", "python"): "tests/process/test_worlds_docs.py",
     ("docs/wire.md", "hex"): "native/wire/wire_doc_test.cc",
 }
 _FENCE = re.compile(r"^ *```(\w*)", re.M)

@@ -1,4 +1,4 @@
-"""The programs of docs/worlds.md, and of the README for worlds, run as they stand there.
+"""The programs of docs/reference/worlds.md, and of the README for worlds, run as they stand there.
 
 tests/ray/test_readme.py runs the program that needs Ray.
 
@@ -26,9 +26,9 @@ _PRINTS = re.compile(r"^ *print\(.*\) +# (.*)$", re.M)
 
 
 def programs() -> list[str]:
-    """Those of docs/worlds.md, and the README's for two terminals."""
+    """Those of docs/reference/worlds.md, and the README's for two terminals."""
     readme = _BLOCK.findall((ROOT / "README.md").read_text())
-    page = _BLOCK.findall((ROOT / "docs/worlds.md").read_text())
+    page = _BLOCK.findall((ROOT / "docs/reference/worlds.md").read_text())
     page = [program for program in page if "ray.init" not in program]
     return [*page, *(program for program in readme if "import worlds" in program)]
 

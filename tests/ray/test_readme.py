@@ -20,12 +20,12 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
 
 
-# The README's program for worlds and docs/worlds.md's without Ray are run, in two terminals, by
+# The README's program for worlds and docs/reference/worlds.md's without Ray are run, in two terminals, by
 # tests/process/test_worlds_docs.py, that for Serve by tests/serve/test_docs.py.
 ELSEWHERE = re.compile("import worlds|hoplite_ray.serve")
 README = [block for block in blocks("README.md") if not ELSEWHERE.search(block)]
 BLOCKS = [*README, *blocks("docs/how-to/use-from-ray-direct-transport.md"), *blocks("docs/how-to/use-from-ray-collective.md")]
-(ACTORS_OF_A_WORLD,) = [block for block in blocks("docs/worlds.md") if "ray.init" in block]
+(ACTORS_OF_A_WORLD,) = [block for block in blocks("docs/reference/worlds.md") if "ray.init" in block]
 TUTORIAL = "".join(blocks("docs/get-started/first-broadcast.md"))
 
 
