@@ -5,7 +5,7 @@
     ensemble(A, B, ...)   models that vote; a death costs a vote
 
 Between two replicas there is a world of its own. Source: MultiWorld; Vortex; Hoplite 5.4.
-docs/serving.md.
+docs/reference/serving.md.
 """
 
 from hoplite_ray.serve.edges import EdgeBrokenError

@@ -21,7 +21,7 @@ CLAIMS = {
     ("docs/mistakes.md", "python"): "tests/mistakes.py",
     ("docs/operations.md", ""): "tests/process/test_operations.py",
     ("docs/security.md", "sh"): "tests/process/test_tls.py",
-    ("docs/serving.md", "python"): "tests/serve/test_docs.py",
+    ("docs/reference/serving.md", "python"): "tests/serve/test_docs.py",
     ("docs/get-started/first-broadcast.md", "python"): PROGRAMS,
     ("docs/reference/worlds.md", "python"): "tests/process/test_worlds_docs.py",
     ("docs/wire.md", "hex"): "native/wire/wire_doc_test.cc",

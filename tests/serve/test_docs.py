@@ -1,4 +1,4 @@
-"""The programs of docs/serving.md and of the README for Serve run as they stand there."""
+"""The programs of docs/reference/serving.md and of the README for Serve run as they stand there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 _PRINTS = re.compile(r"^ *print\(.*\) +# (.*)$", re.M)
 
 README = [each for each in _BLOCK.findall((ROOT / "README.md").read_text()) if "serve.run" in each]
-PAGE = "".join(_BLOCK.findall((ROOT / "docs/serving.md").read_text()))
+PAGE = "".join(_BLOCK.findall((ROOT / "docs/reference/serving.md").read_text()))
 
 
 # The page's stages, ensembles and updates are those of the other files of this folder.
