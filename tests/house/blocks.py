@@ -12,18 +12,30 @@ from tests.house.tree import Tree
 
 TEXT = "text"
 PROGRAMS = "tests/ray/test_readme.py"
+SERVE = "tests/serve/test_docs.py"
+WORLDS = "tests/process/test_worlds_docs.py"
 CLAIMS = {
     ("README.md", "sh"): "tests/house/readme.py",
     ("README.md", "python"): PROGRAMS,
     ("docs/benchmarks.md", "sh"): "tests/unit/test_collectives_table.py",
+    ("docs/get-started/first-broadcast.md", "python"): PROGRAMS,
+    ("docs/get-started/first-pipeline.md", "python"): SERVE,
+    ("docs/get-started/first-reduce.md", "python"): PROGRAMS,
+    ("docs/get-started/first-world.md", "python"): WORLDS,
+    ("docs/how-to/keep-queries-through-failures.md", "python"): SERVE,
+    ("docs/how-to/migrate-from-multiworld.md", "python"): WORLDS,
+    ("docs/how-to/migrate-from-torch-distributed.md", "python"): WORLDS,
+    ("docs/how-to/replace-a-dead-member.md", "python"): WORLDS,
+    ("docs/how-to/send-without-copies.md", "python"): WORLDS,
+    ("docs/how-to/serve-an-ensemble.md", "python"): SERVE,
+    ("docs/how-to/serve-large-values.md", "python"): SERVE,
+    ("docs/how-to/sync-weights-to-rollout-workers.md", "python"): PROGRAMS,
     ("docs/how-to/use-from-ray-collective.md", "python"): PROGRAMS,
     ("docs/how-to/use-from-ray-direct-transport.md", "python"): PROGRAMS,
+    ("docs/how-to/write-async-code.md", "python"): PROGRAMS,
     ("docs/mistakes.md", "python"): "tests/mistakes.py",
     ("docs/operations.md", ""): "tests/process/test_operations.py",
     ("docs/security.md", "sh"): "tests/process/test_tls.py",
-    ("docs/reference/serving.md", "python"): "tests/serve/test_docs.py",
-    ("docs/get-started/first-broadcast.md", "python"): PROGRAMS,
-    ("docs/reference/worlds.md", "python"): "tests/process/test_worlds_docs.py",
     ("docs/wire.md", "hex"): "native/wire/wire_doc_test.cc",
 }
 _FENCE = re.compile(r"^ *```(\w*)", re.M)
