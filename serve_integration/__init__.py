@@ -5,7 +5,7 @@
     ensemble(A, B, ...)   models that vote; a death costs a vote
 
 Between two replicas there is a world of its own. Source: MultiWorld; Vortex; Hoplite 5.4.
-docs/serving.md.
+docs/reference/serving.md.
 
 The rooms, from the top; each may use the rooms below it, and all may use the modules at the root:
 

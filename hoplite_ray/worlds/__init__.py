@@ -5,7 +5,7 @@
 
 A member that dies ends its worlds at once, for all their members; other worlds lose nothing. A
 world is joined again by its name, which is its next epoch. Worlds need no Ray and no node.
-Source: MultiWorld; docs/worlds.md.
+Source: MultiWorld; docs/reference/worlds.md.
 
 The files of this folder are facades. The rooms below use each other downward only: ops, meeting,
 lending, gpu, handshake, core. Start at `world` for the operations, at `manager` for joins and ends.

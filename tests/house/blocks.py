@@ -13,12 +13,27 @@ from tests.house.tree import Tree
 TEXT = "text"
 PROGRAMS = "tests/ray/test_readme.py"
 OPERATE = "tests/unit/test_operate_pages.py"
+SERVE = "tests/serve/test_docs.py"
+WORLDS = "tests/process/test_worlds_docs.py"
 CLAIMS = {
     ("README.md", "sh"): "tests/house/readme.py",
     ("README.md", "python"): PROGRAMS,
     ("docs/benchmarks.md", "sh"): "tests/unit/test_collectives_table.py",
-    ("docs/collective.md", "python"): PROGRAMS,
-    ("docs/direct.md", "python"): PROGRAMS,
+    ("docs/get-started/first-broadcast.md", "python"): PROGRAMS,
+    ("docs/get-started/first-pipeline.md", "python"): SERVE,
+    ("docs/get-started/first-reduce.md", "python"): PROGRAMS,
+    ("docs/get-started/first-world.md", "python"): WORLDS,
+    ("docs/how-to/keep-queries-through-failures.md", "python"): SERVE,
+    ("docs/how-to/migrate-from-multiworld.md", "python"): WORLDS,
+    ("docs/how-to/migrate-from-torch-distributed.md", "python"): WORLDS,
+    ("docs/how-to/replace-a-dead-member.md", "python"): WORLDS,
+    ("docs/how-to/send-without-copies.md", "python"): WORLDS,
+    ("docs/how-to/serve-an-ensemble.md", "python"): SERVE,
+    ("docs/how-to/serve-large-values.md", "python"): SERVE,
+    ("docs/how-to/sync-weights-to-rollout-workers.md", "python"): PROGRAMS,
+    ("docs/how-to/use-from-ray-collective.md", "python"): PROGRAMS,
+    ("docs/how-to/use-from-ray-direct-transport.md", "python"): PROGRAMS,
+    ("docs/how-to/write-async-code.md", "python"): PROGRAMS,
     ("docs/mistakes.md", "python"): "tests/mistakes.py",
     ("docs/how-to/choose-memory-and-spilling.md", "console"): OPERATE,
     ("docs/operate/alerts.md", "console"): OPERATE,
@@ -32,9 +47,6 @@ CLAIMS = {
     ("docs/operate/size.md", "console"): OPERATE,
     ("docs/operate/upgrade.md", "console"): OPERATE,
     ("docs/reference/cli.md", ""): "tests/process/test_operations.py",
-    ("docs/serving.md", "python"): "tests/serve/test_docs.py",
-    ("docs/tutorial.md", "python"): PROGRAMS,
-    ("docs/worlds.md", "python"): "tests/process/test_worlds_docs.py",
     ("docs/wire.md", "hex"): "native/wire/wire_doc_test.cc",
 }
 _FENCE = re.compile(r"^ *```(\w*)", re.M)

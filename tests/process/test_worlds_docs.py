@@ -1,4 +1,4 @@
-"""The programs of docs/worlds.md, and of the README for worlds, run as they stand there.
+"""The programs of the README and of the pages about worlds run as they stand there.
 
 tests/ray/test_readme.py runs the program that needs Ray.
 
@@ -20,17 +20,24 @@ from tests.process.world_crew import free_address
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = "127.0.0.1:29500"  # in the pages
 LIMIT_S = 100.0
+PAGES = (
+    "docs/get-started/first-world.md",
+    "docs/how-to/migrate-from-multiworld.md",
+    "docs/how-to/migrate-from-torch-distributed.md",
+    "docs/how-to/replace-a-dead-member.md",
+    "docs/how-to/send-without-copies.md",
+)
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 _TERMINALS = re.compile(r"\bpython \w+\.py (\d+)")
 _PRINTS = re.compile(r"^ *print\(.*\) +# (.*)$", re.M)
 
 
 def programs() -> list[str]:
-    """Those of docs/worlds.md, and the README's for two terminals."""
+    """Those of the pages, and the README's for two terminals."""
     readme = _BLOCK.findall((ROOT / "README.md").read_text())
-    page = _BLOCK.findall((ROOT / "docs/worlds.md").read_text())
-    page = [program for program in page if "ray.init" not in program]
-    return [*page, *(program for program in readme if "import worlds" in program)]
+    found = [block for page in PAGES for block in _BLOCK.findall((ROOT / page).read_text())]
+    found = [program for program in found if "ray.init" not in program]
+    return [*found, *(program for program in readme if "import worlds" in program)]
 
 
 def ranks(program: str) -> list[list[str]]:

@@ -20,19 +20,35 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
 
 
-# The README's program for worlds and docs/worlds.md's without Ray are run, in two terminals, by
-# tests/process/test_worlds_docs.py, that for Serve by tests/serve/test_docs.py.
+def program_of(page: str) -> str:
+    return "".join(blocks(page))
+
+
+# The README's program for worlds, and those of the pages that run in two terminals, are run by
+# tests/process/test_worlds_docs.py, those for Serve by tests/serve/test_docs.py.
 ELSEWHERE = re.compile("import worlds|hoplite_ray.serve")
 README = [block for block in blocks("README.md") if not ELSEWHERE.search(block)]
-BLOCKS = [*README, *blocks("docs/direct.md"), *blocks("docs/collective.md")]
-(ACTORS_OF_A_WORLD,) = [block for block in blocks("docs/worlds.md") if "ray.init" in block]
-TUTORIAL = "".join(blocks("docs/tutorial.md"))
+BROADCAST = program_of("docs/get-started/first-broadcast.md")
+*REDUCES, PARAMETER_SERVER = blocks("docs/get-started/first-reduce.md")
+REDUCE = "".join(REDUCES)
+(WORLD,) = [block for block in blocks("docs/get-started/first-world.md") if "ray.init" in block]
+DIRECT = "docs/how-to/use-from-ray-direct-transport.md"
+COLLECTIVE = "docs/how-to/use-from-ray-collective.md"
+WEIGHTS = "docs/how-to/sync-weights-to-rollout-workers.md"
+ASYNC = program_of("docs/how-to/write-async-code.md")
+_EXPECTED = re.compile(r"^Expected output:\n\n```text\n(.*?)^```", re.S | re.M)
 
 
 def said_to_print(program: str) -> str:
     """A pattern of what the comments behind its prints say."""
     lines = re.findall(r"^ *print\(.*\) +# (.*)$", program, re.M)
     return "".join(re.escape(line) + "\n" for line in lines)
+
+
+def expected_output(page: str) -> str:
+    """A pattern of the only block that the page gives as expected output."""
+    (lines,) = _EXPECTED.findall((ROOT / page).read_text())
+    return re.escape(lines)
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +64,33 @@ def address() -> Iterator[str]:
     ("program", "printed"),
     [
         # Four of eight arrays, each of one number from 0 to 7; and four references.
-        (BLOCKS[0], r"\[ *(\d+)\. +\1\. .*\] \[(ObjectRef\(\w+\)(, )?){4}\]\n"),
+        (README[0], r"\[ *(\d+)\. +\1\. .*\] \[(ObjectRef\(\w+\)(, )?){4}\]\n"),
         (
-            BLOCKS[1],
+            README[1],
             re.escape(
                 "[{'w': array([1., 1., 1.]), 'b': array([1, 2])}, array([7., 7., 7.])]\n"
                 "{'w': array([2., 2., 2.]), 'b': array([2, 4])}\n"
             ),
         ),
-        (BLOCKS[2], re.escape(f"{[1e6] * 4} 7 [0. 0. 0.]\n")),
-        (TUTORIAL, said_to_print(TUTORIAL)),
-        (ACTORS_OF_A_WORLD, said_to_print(ACTORS_OF_A_WORLD)),
+        (program_of(DIRECT), expected_output(DIRECT)),
+        (BROADCAST, said_to_print(BROADCAST)),
+        (REDUCE, said_to_print(REDUCE)),
+        (PARAMETER_SERVER, said_to_print(PARAMETER_SERVER)),
+        (WORLD, said_to_print(WORLD)),
+        (program_of(WEIGHTS), expected_output(WEIGHTS)),
+        (ASYNC, said_to_print(ASYNC)),
     ],
-    ids=["with Ray", "without Ray", "Ray Direct Transport", "tutorial", "a world's actors"],
+    ids=[
+        "with Ray",
+        "without Ray",
+        "Ray Direct Transport",
+        "first broadcast",
+        "first reduce",
+        "parameter server",
+        "a world's actors",
+        "weights",
+        "async",
+    ],
 )
 def test_program_of_a_page_runs(program: str, printed: str, address: str, tmp_path: Path) -> None:
     run(program, printed, address, tmp_path)
@@ -69,7 +99,7 @@ def test_program_of_a_page_runs(program: str, printed: str, address: str, tmp_pa
 @pytest.mark.slow  # what it does: test_collective.py
 @pytest.mark.timeout(90)  # a Ray of its own starts and ends
 def test_program_of_the_page_of_collectives_runs(tmp_path: Path) -> None:
-    run(BLOCKS[3], re.escape("[6.0, 6.0, 6.0, 6.0]\n"), "local", tmp_path)
+    run(program_of(COLLECTIVE), expected_output(COLLECTIVE), "local", tmp_path)
 
 
 def run(program: str, printed: str, address: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The programs of docs/serving.md and of the README for Serve run as they stand there."""
+"""The programs of the README and of the pages about Serve run as they stand there."""
 
 from __future__ import annotations
 
@@ -15,14 +15,22 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 _PRINTS = re.compile(r"^ *print\(.*\) +# (.*)$", re.M)
 
 README = [each for each in _BLOCK.findall((ROOT / "README.md").read_text()) if "serve.run" in each]
-PAGE = "".join(_BLOCK.findall((ROOT / "docs/serving.md").read_text()))
+PAGES = {
+    page: "".join(_BLOCK.findall((ROOT / "docs" / page).read_text()))
+    for page in (
+        "get-started/first-pipeline.md",
+        "how-to/keep-queries-through-failures.md",
+        "how-to/serve-an-ensemble.md",
+        "how-to/serve-large-values.md",
+    )
+}
 
 
-# The page's stages, ensembles and updates are those of the other files of this folder.
+# The pages' stages, ensembles and updates are those of the other files of this folder.
 @pytest.mark.parametrize(
     "program",
-    [*README, pytest.param(PAGE, marks=pytest.mark.slow)],
-    ids=["README", "serving.md"],
+    [*README, *(pytest.param(each, marks=pytest.mark.slow) for each in PAGES.values())],
+    ids=["README"] * len(README) + [*PAGES],
 )
 def test_a_program_prints_what_it_says(
     program: str, node: Node, capsys: pytest.CaptureFixture[str]

@@ -12,7 +12,7 @@ from tests.process.command import hoplite_ray
 
 
 def test_every_metric_is_in_the_docs() -> None:
-    page = (Path(__file__).parents[2] / "docs/serving.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/serving.md").read_text()
     for metric in METRICS.values():
         assert f"`{metric.exposed.removesuffix('_bucket')}` {metric.meaning}" in page
 
