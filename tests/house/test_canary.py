@@ -18,6 +18,7 @@ from tests.house import (
     growth,
     layers,
     parties,
+    prose,
     purity,
     readme,
     rooms,
@@ -256,6 +257,31 @@ CASES: list[tuple[Checker, Files, Files]] = [
         faults.table,
         {**FAULTS, "tests/process/test_failures.py": "def test_is_feared(): ...\n"},
         FAULTS,
+    ),
+    (
+        prose.pages,
+        {"docs/a.md": "The home grants.\nWho asked waits.\n"},
+        {"docs/a.md": "The home grants.\nPeople who ask wait for `who`.\n"},
+    ),
+    (
+        prose.pages,
+        {"docs/a.md": f"The home {'grants a lease and ' * 30}waits.\n"},
+        {"docs/a.md": f"{'The home grants a lease. ' * 4}\n"},
+    ),
+    (
+        prose.pages,
+        {"docs/a.md": "A short sentence.\n", prose.DEBT: '{"docs/a.md": 1}'},  # it got better
+        {"docs/a.md": "What is there.\n", prose.DEBT: '{"docs/a.md": 1}'},
+    ),
+    (
+        prose.comments,
+        {"native/plan/a.cc": "// Nobody claims it.\n", "hoplite_ray/a.py": ""},
+        {"native/plan/a.cc": "// No node claims it.\n", "hoplite_ray/a.py": ""},
+    ),
+    (
+        prose.comments,
+        {"hoplite_ray/a.py": '"""A twin that took 3.4 s before."""\n'},
+        {"hoplite_ray/a.py": '"""A twin that waits 3.4 s."""\n'},
     ),
     (
         parties.table,
