@@ -33,6 +33,7 @@ CLAIMS = {
     ("docs/how-to/sync-weights-to-rollout-workers.md", "python"): PROGRAMS,
     ("docs/how-to/use-from-ray-collective.md", "python"): PROGRAMS,
     ("docs/how-to/use-from-ray-direct-transport.md", "python"): PROGRAMS,
+    ("docs/how-to/use-the-store-without-ray.md", "python"): PROGRAMS,
     ("docs/how-to/write-async-code.md", "python"): PROGRAMS,
     ("docs/mistakes.md", "python"): "tests/mistakes.py",
     ("docs/how-to/choose-memory-and-spilling.md", "console"): OPERATE,

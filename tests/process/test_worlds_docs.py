@@ -1,4 +1,4 @@
-"""The programs of the README and of the pages about worlds run as they stand there.
+"""The programs of the pages about worlds run as they stand there.
 
 tests/ray/test_readme.py runs the program that needs Ray.
 
@@ -33,11 +33,8 @@ _PRINTS = re.compile(r"^ *print\(.*\) +# (.*)$", re.M)
 
 
 def programs() -> list[str]:
-    """Those of the pages, and the README's for two terminals."""
-    readme = _BLOCK.findall((ROOT / "README.md").read_text())
     found = [block for page in PAGES for block in _BLOCK.findall((ROOT / page).read_text())]
-    found = [program for program in found if "ray.init" not in program]
-    return [*found, *(program for program in readme if "import worlds" in program)]
+    return [program for program in found if "ray.init" not in program]
 
 
 def ranks(program: str) -> list[list[str]]:

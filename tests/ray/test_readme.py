@@ -24,10 +24,10 @@ def program_of(page: str) -> str:
     return "".join(blocks(page))
 
 
-# The README's program for worlds, and those of the pages that run in two terminals, are run by
-# tests/process/test_worlds_docs.py, those for Serve by tests/serve/test_docs.py.
-ELSEWHERE = re.compile("import worlds|hoplite_ray.serve")
-README = [block for block in blocks("README.md") if not ELSEWHERE.search(block)]
+# tests/process/test_worlds_docs.py runs programs for two terminals, tests/serve/test_docs.py those
+# for Serve.
+README = program_of("README.md")
+STORE = program_of("docs/how-to/use-the-store-without-ray.md")
 BROADCAST = program_of("docs/get-started/first-broadcast.md")
 *REDUCES, PARAMETER_SERVER = blocks("docs/get-started/first-reduce.md")
 REDUCE = "".join(REDUCES)
@@ -64,9 +64,9 @@ def address() -> Iterator[str]:
     ("program", "printed"),
     [
         # Four of eight arrays, each of one number from 0 to 7; and four references.
-        (README[0], r"\[ *(\d+)\. +\1\. .*\] \[(ObjectRef\(\w+\)(, )?){4}\]\n"),
+        (README, r"\[ *(\d+)\. +\1\. .*\] \[(ObjectRef\(\w+\)(, )?){4}\]\n"),
         (
-            README[1],
+            STORE,
             re.escape(
                 "[{'w': array([1., 1., 1.]), 'b': array([1, 2])}, array([7., 7., 7.])]\n"
                 "{'w': array([2., 2., 2.]), 'b': array([2, 4])}\n"

@@ -1,4 +1,4 @@
-"""The programs of the README and of the pages about Serve run as they stand there."""
+"""The programs of the pages about Serve run as they stand there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 _PRINTS = re.compile(r"^ *print\(.*\) +# (.*)$", re.M)
 
-README = [each for each in _BLOCK.findall((ROOT / "README.md").read_text()) if "serve.run" in each]
 PAGES = {
     page: "".join(_BLOCK.findall((ROOT / "docs" / page).read_text()))
     for page in (
@@ -26,11 +25,14 @@ PAGES = {
 }
 
 
-# The pages' stages, ensembles and updates are those of the other files of this folder.
+# The how-tos' stages, ensembles and updates are those of the other files of this folder.
 @pytest.mark.parametrize(
     "program",
-    [*README, *(pytest.param(each, marks=pytest.mark.slow) for each in PAGES.values())],
-    ids=["README"] * len(README) + [*PAGES],
+    [
+        pytest.param(program, marks=pytest.mark.slow if page.startswith("how-to/") else ())
+        for page, program in PAGES.items()
+    ],
+    ids=[*PAGES],
 )
 def test_a_program_prints_what_it_says(
     program: str, node: Node, capsys: pytest.CaptureFixture[str]
