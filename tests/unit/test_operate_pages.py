@@ -11,8 +11,11 @@ from textwrap import dedent
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from hoplite_ray import _native, cli, config, metrics, node_options
+from hoplite_ray import _native, config
+from hoplite_ray.cli import command_line
 from hoplite_ray.config import DEFAULTS, variable_of
+from hoplite_ray.metrics import dashboards
+from hoplite_ray.node import options as node_options
 from hoplite_ray.serve import metrics as serving
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -106,7 +109,7 @@ def test_every_argument_of_a_node_is_there(capsys: pytest.CaptureFixture[str]) -
 def subcommands() -> dict[str, argparse.ArgumentParser]:
     (found,) = (
         action.choices
-        for action in cli._parser()._actions
+        for action in command_line.parser()._actions
         if isinstance(action, argparse._SubParsersAction)
     )
     return dict(found)
@@ -134,7 +137,7 @@ def test_every_option_of_a_command_is_there() -> None:
 def test_every_metric_is_in_the_table() -> None:
     table = [
         f"| {panel} | `{metric.exposed}` | {metric.meaning} |"
-        for panel, of_panel in metrics.PANELS.items()
+        for panel, of_panel in dashboards.PANELS.items()
         for metric in of_panel
     ]
     told = [line for line in read("reference/metrics.md").splitlines() if "| `ray_" in line]
@@ -143,7 +146,7 @@ def test_every_metric_is_in_the_table() -> None:
 
 def test_alerts_ask_for_metrics_that_are_there() -> None:
     page = read("operate/alerts.md")
-    there = {metric.exposed for metric in (*metrics.METRICS, *serving.METRICS.values())}
+    there = {metric.exposed for metric in (*dashboards.METRICS, *serving.METRICS.values())}
     asked = set(re.findall(r"ray_hoplite_\w+", page))
     assert {"ray_hoplite_has_quorum", "ray_hoplite_serve_queries_total"} <= asked <= there
     (block,) = re.findall(r"^ *```yaml\n(.*?)^ *```", page, re.M | re.S)
@@ -178,7 +181,7 @@ def test_commands_of_a_page_can_be_given(page: str) -> None:
         first, *rest = shlex.split(line.strip()[2:], comments=True)
         if first == "hoplite-ray":
             arguments = rest[: rest.index(">")] if ">" in rest else rest
-            assert cli._parser().parse_args(arguments)
+            assert command_line.parser().parse_args(arguments)
         elif rest[:2] == ["-m", "hoplite_ray.node"]:
             assert node_options.parsed(rest[2:])
         elif first == "export":
