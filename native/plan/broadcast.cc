@@ -12,15 +12,16 @@
 namespace hoplite {
 namespace {
 
-// Beyond eight the trees get no shallower for 64 receivers, and each stripe is a stream more.
+// Beyond eight stripes the trees get no shallower for 64 receivers, and each stripe is one stream
+// more.
 constexpr std::uint16_t kStripesWorthwhile = 8;
-// Four, where there are as many receivers: what a slow or silent node holds up is then a quarter of
-// the bytes of those below it, until the home has moved them.
+// Four stripes where there are as many receivers. A slow or silent node then delays only a quarter
+// of the bytes of the receivers below it, until the home has moved them.
 constexpr std::uint16_t kStripesAtLeast = 4;
-// From here on a transfer lasts for windows of progress on 10 Gbit/s, so that it can be repaired,
-// and is worth striping for receivers that have not asked yet.
+// From this size on a transfer lasts for several progress windows on 10 Gbit/s. It can be repaired,
+// and stripes pay even for receivers that have not asked yet.
 constexpr std::uint64_t kLargeBytes = 8_MiB;
-// What a link of 10 Gbit/s carries in the 35 us that a hop takes besides its bytes.
+// Bytes that a link of 10 Gbit/s carries in 35 us: the time of a hop without its bytes.
 constexpr std::uint64_t kHopBytes = 44_KiB;
 
 // Levels of a tree over `receivers` whose root, fed by the origin, and every node feed `stripes`.
@@ -33,15 +34,16 @@ std::uint64_t levels(std::size_t receivers, std::uint16_t stripes) {
 
 // Smaller is better, field by field.
 auto rank_of(const SenderCandidate& c, const SenderRoom& room) {
-  // What one more edge costs the slowest receiver, in stripes: room for none, or depth.
+  // The cost of one more edge for the slowest receiver, in stripes: edges beyond the room, and
+  // depth.
   const std::uint32_t over = std::max(c.edges + 1, room.edges) - room.edges + c.depth / room.depth;
-  return std::tuple(c.failed,                    // try anybody else first
+  return std::tuple(c.failed,                    // try any other candidate first
                     c.slow,                      // a leaf, as long as others can feed
                     over > 0,                    // one copy's worth of upload per node
                     over > 0 && c.origin,        // the origin overflows last
                     c.behind,                    // has nothing to send yet
                     over,                        // spread what overflows
-                    over > 0 ? c.depth : 0U,     // that far up that the next ones find room
+                    over > 0 ? c.depth : 0U,     // high enough that the next ones find room
                     !c.complete,                 // a complete copy never stalls
                     !c.preferred, c.depth,       // interior for this stripe; close to the source
                     c.origin, c.edges, c.node);  // spare the origin; then any fixed order

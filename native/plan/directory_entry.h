@@ -1,5 +1,6 @@
-// What a directory shard knows of one object, all of it from claims. Plain data; owned and changed
-// by Directory. SPDX-License-Identifier: Apache-2.0
+// The state of one object at its home's directory shard, built from claims alone. Plain data;
+// Directory owns and changes it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>
@@ -14,39 +15,39 @@
 namespace hoplite {
 
 struct DirectoryEntry {
-  struct Course {             // how one edge gets on, in blocks of its stripe, as its receiver says
-    std::uint32_t ready = 0;  // leading ones that are there
-    std::uint32_t mark = 0;   // and were when the period began that is judged next
-    std::uint32_t first = 0;  // and when it was leased, at `begun`
+  struct Course {  // progress of one edge in blocks of its stripe, as its receiver reports
+    std::uint32_t ready = 0;  // leading blocks that the receiver has
+    std::uint32_t mark = 0;   // `ready` when the period began that is judged next
+    std::uint32_t first = 0;  // `ready` when the edge was leased, at `begun`
     Instant begun;
     Instant judged;
-    std::uint64_t rate_bytes_per_s = 0;  // in the last period judged
-    std::uint8_t silent = 0, slow = 0;   // periods in a row
-    std::uint8_t moves = 0;              // to another sender, each followed by a longer rest
+    std::uint64_t rate_bytes_per_s = 0;  // in the last judged period
+    std::uint8_t silent = 0, slow = 0;   // consecutive periods
+    std::uint8_t moves = 0;              // to another sender; each is followed by a longer rest
     Instant rests_until;
   };
   struct Edge {  // one stripe at one holder
     StripeState state = StripeState::kIdle;
-    bool orphan = false;  // its sender died, and the receiver has not said yet how far it got
+    bool orphan = false;  // True if its sender died and the receiver has not yet reported `ready`
     LeaseId lease;
     NodeId sender;
-    Epoch granted;       // in which epoch the lease was sent; 0: over a link that broke since
-    NodeId failed;       // who must not be granted again before `not_before`
-    Instant not_before;  // also: when to push a small object again
+    Epoch granted;       // epoch of the message with the lease; 0 if its link has broken
+    NodeId failed;       // a sender that is not granted again until `not_before`
+    Instant not_before;  // for a small object: time of the next push
     Course course;
   };
   struct Holder {
     bool wants = false, exists = false, pinned = false;
-    NodeId owner;                              // of what it has adopted
-    bool orphaned = false, elsewhere = false;  // as it says; and as it was told since
+    NodeId owner;                              // of the object, if this node has adopted it
+    bool orphaned = false, elsewhere = false;  // as its claim says, and as the home has told it
     std::optional<std::pair<bool, bool>> told;
-    bool stale = false;      // not said again since its link broke or the view changed
-    std::uint32_t slot = 0;  // order of arrival: decides which stripe it is interior for
+    bool stale = false;      // True if not claimed again after a broken link or a new view
+    std::uint32_t slot = 0;  // order of arrival; slot mod k is the stripe it is interior for
     Instant since;
-    Instant heard;           // its last progress
-    Instant marked;          // the period that is judged next began
-    std::uint8_t slow = 0;   // periods in a row in which nearly all of its stripes were
-    bool leaf_only = false;  // too slow for others to depend on it
+    Instant heard;           // time of its last progress
+    Instant marked;          // start of the period that is judged next
+    std::uint8_t slow = 0;   // consecutive periods in which nearly all of its stripes were slow
+    bool leaf_only = false;  // True if too slow for others to depend on it
     std::vector<Edge> stripes;
   };
   struct Query {
@@ -54,31 +55,32 @@ struct DirectoryEntry {
     Instant since;
   };
 
-  bool known = false;  // somebody has said what it is
+  bool known = false;  // True if a claim has given its identity
   Incarnation incarnation;
   TargetEpoch target_epoch;
   ObjectMeta meta;
   bool committed = true, lost = false;
   Code lost_code = Code::kObjectLost;
   std::string lost_text;
-  std::uint16_t stripe_count = 0;  // 0: not decided
-  Instant interiors_until;         // receivers that ask by then may feed those before them
-  bool has_begun = false;          // somebody has more than the beginning of a stripe
+  std::uint16_t stripe_count = 0;  // 0 if not decided
+  Instant interiors_until;         // a receiver that asks by then may feed earlier ones
+  bool has_begun = false;          // True if a receiver has more than a stripe's beginning
   LeaseId last_lease;
   std::uint32_t slots = 0;
   std::map<NodeId, Holder> holders;
   std::map<NodeId, Query> locates;
   std::optional<ReduceState> reduce;
   Incarnation orphaned_upto;  // attempts whose owner has died
-  Instant orphan_until;       // the news is kept for claims that come later
-  std::optional<std::pair<NodeId, Instant>> owner_gone;  // since when who tells of its end is away
-  NodeId adopter;  // who was asked to keep it for draining nodes, and has not declined
+  Instant orphan_until;       // the mark above is kept for later claims until then
+  // The node that would tell of the owner's end, and since when that node is away.
+  std::optional<std::pair<NodeId, Instant>> owner_gone;
+  NodeId adopter;  // asked to keep the object for draining nodes, and has not declined
   std::set<NodeId> declined;
   Instant declined_until;
   std::optional<Instant> deadline;
 };
 
-using SenderEdges = std::map<NodeId, std::uint32_t>;  // how many each node feeds
+using SenderEdges = std::map<NodeId, std::uint32_t>;  // number of edges that each node feeds
 
 struct DirectoryStats {
   std::uint64_t grants = 0, regrants = 0, pushes = 0, losses = 0;
