@@ -1,4 +1,4 @@
-// What a fuzzer was given, taken piece by piece. SPDX-License-Identifier: Apache-2.0
+// The input of a fuzzer, consumed piece by piece. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>

@@ -22,8 +22,8 @@ class Accumulator {
  public:
   struct Member {
     ReduceSource source;
-    NodeId sender = kNoNode;  // who has it, once located
-    NodeId failed = kNoNode;  // who had it, and can't serve
+    NodeId sender = kNoNode;  // its holder, once located
+    NodeId failed = kNoNode;  // a former holder that can't serve
     bool located = false;
     bool whole = false;                 // spread over nodes: fetched here whole, then folded
     std::set<StripeIndex> pulled = {};  // stripes of it that are under way

@@ -56,7 +56,8 @@ std::uint16_t choose_stripes(const BroadcastSize& size) {
   const bool all_wait = size.waiting >= size.members;
   const std::size_t receivers = large ? std::max(size.waiting, size.members) : size.waiting;
   const auto blocks = size.size_bytes / std::max(size.block_bytes, 1U);
-  // As few as that also where more may ask: the first ones to do so become interior in all stripes.
+  // The lower number holds also where more receivers may ask later, because the first ones become
+  // interior in all stripes.
   const auto worthwhile = large && !all_wait ? kStripesAtLeast : kStripesWorthwhile;
   const auto most = static_cast<std::uint16_t>(
       std::min<std::uint64_t>({worthwhile, receivers, std::max<std::uint64_t>(blocks, 1)}));

@@ -1,4 +1,5 @@
-// What comes in: claims, deletions, queries, deaths, views. Each change ends in service().
+// Messages that the directory receives: claims, deletions, queries, deaths, views. Each change ends
+// in service().
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/directory.h"
 
@@ -10,7 +11,8 @@
 namespace hoplite {
 namespace {
 
-// Of one object's leases: so that as many again can follow before they would begin anew.
+// The largest lease of one object that this home accepts from an older home's grants. It leaves
+// room for as many further leases.
 constexpr LeaseId kForeignLeaseMax{1U << 31};
 
 bool has_data(const Claim& claim) {
@@ -28,7 +30,8 @@ bool is_whole(const std::vector<DirectoryEntry::Edge>& stripes) {
 
 }  // namespace
 
-// Its sender and who made a copy of its payload are heard together, before anybody is sent one.
+// Hears the claim's sender, and this node if it made a copy of the payload, before it serves the
+// entry. Otherwise a receiver would be sent a copy that already exists.
 void Directory::handle_claim(NodeId from, const Claim& claim, Epoch epoch, Instant now,
                              const std::optional<Claim>& copy) {
   hear(from, claim, epoch, now);
@@ -69,7 +72,7 @@ void Directory::hear(NodeId from, const Claim& claim, Epoch epoch, Instant now) 
   break_cycles(entry, from);
 }
 
-// Returns whether the stripes of `claim` are of the bytes that this entry is about.
+// Returns true if the stripes of `claim` belong to the bytes that this entry is about.
 bool Directory::adopt_identity(NodeId from, const Claim& claim, Entry& entry) {
   if (claim.incarnation.value == 0 || claim.meta.block_bytes == 0) return false;
   if (!entry.known) {
@@ -112,7 +115,8 @@ bool Directory::adopt_identity(NodeId from, const Claim& claim, Entry& entry) {
     return false;
   }
   if (claim.target_epoch > entry.target_epoch && !has_data(claim) && unheard_.empty()) {
-    // An owner tells of a new epoch by what it has. A node that has nothing begins again with ours.
+    // An owner reports a new epoch together with its bytes. A node without bytes begins again with
+    // the epoch of this entry.
     send(from, Drop{claim.object, claim.incarnation, false});
     return false;
   }
@@ -129,7 +133,7 @@ bool Directory::adopt_identity(NodeId from, const Claim& claim, Entry& entry) {
 
 void Directory::merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Holder& holder,
                               Instant now) {
-  // An owner of a reduce says how its result is cut; what was cut otherwise begins again.
+  // An owner of a reduce decides how the result is cut. Stripes of another cut begin again.
   const bool owns = entry.target_epoch.value > 0 && claim.pinned && has_data(claim);
   const bool cut =
       claim.stripes.size() > 1 || (claim.stripes.size() == 1 && entry.target_epoch.value == 0 &&
@@ -137,10 +141,11 @@ void Directory::merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Hol
   if (cut && (entry.stripe_count == 0 || owns || is_untouched(entry))) {
     recut(entry, static_cast<std::uint16_t>(claim.stripes.size()));
   }
-  // It is back, unless it is the result of a reduce that failed for good.
+  // A claim with bytes brings a lost object back, except when its reduce failed for good.
   const bool failed = entry.reduce && entry.reduce->phase == ReducePhase::kFailed;
   if (has_data(claim) && !failed) entry.lost = false;
-  // Of what an older home has granted. Otherwise this one has given each lease that there is.
+  // Continue after the leases of an older home. Once all members are heard, this home has given
+  // every lease that exists.
   for (const StripeClaim& stripe : claim.stripes) {
     const bool may_be = !unheard_.empty() && stripe.lease < kForeignLeaseMax;
     if (may_be) entry.last_lease = std::max(entry.last_lease, stripe.lease);
@@ -154,10 +159,10 @@ void Directory::merge_stripes(const Claim& claim, Epoch epoch, Entry& entry, Hol
       merge_stripe(claim.stripes[i], epoch, entry, holder.stripes[i], now);
     }
   } else if (claim.stripes.size() == 1 && claim.stripes[0].state != StripeState::kReceiving) {
-    // Whoever produces or has the whole object says so once, for any number of stripes.
+    // A node that produces or has the whole object claims it once, for any number of stripes.
     for (Edge& edge : holder.stripes) merge_stripe(claim.stripes[0], epoch, entry, edge, now);
   } else {
-    // Cut for another number of stripes, under an older home: it starts again with ours.
+    // The claim is cut for the stripe count of an older home: the node starts again with this one.
     for (Edge& edge : holder.stripes) edge = Edge{};
   }
 }
@@ -166,7 +171,7 @@ void Directory::recut(Entry& entry, std::uint16_t stripe_count) {
   if (entry.stripe_count == stripe_count) return;
   const bool first_cut = std::exchange(entry.stripe_count, stripe_count) == 0;
   for (auto& [node, holder] : entry.holders) {
-    // Another owner's idea of a reduce's stripes voids what was made of the old ones.
+    // A reduce's owner that cuts otherwise voids what was made of the old stripes.
     const bool whole =
         is_whole(holder.stripes) && (first_cut || entry.target_epoch.value == 0 ||
                                      holder.stripes[0].state == StripeState::kComplete);
@@ -175,7 +180,7 @@ void Directory::recut(Entry& entry, std::uint16_t stripe_count) {
   }
 }
 
-// Nothing of it is on its way and nobody has it in part: it may still be cut otherwise.
+// True if nothing of the object is in flight and no node has a part of it, so it may be cut anew.
 bool Directory::is_untouched(const Entry& entry) {
   const auto is_fresh = [](const Edge& edge) {
     return edge.state == StripeState::kIdle && edge.lease.value == 0 && edge.sender == kNoNode;
@@ -190,7 +195,7 @@ bool Directory::is_untouched(const Entry& entry) {
 void Directory::merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry& entry, Edge& edge,
                              Instant now) {
   const bool has_it = claim.state == StripeState::kComplete || claim.state == StripeState::kRoot;
-  if (!has_it && claim.lease < edge.lease && epoch == edge.granted) return;  // it crosses our grant
+  if (!has_it && claim.lease < edge.lease && epoch == edge.granted) return;  // crosses the grant
   if (claim.state == StripeState::kReceiving && edge.orphan && claim.sender == edge.sender) return;
   const bool sender_known = entry.holders.contains(claim.sender);
   if (claim.state == StripeState::kIdle && claim.sender != kNoNode) {
@@ -206,12 +211,11 @@ void Directory::merge_stripe(const StripeClaim& claim, Epoch epoch, const Entry&
   edge.state = claim.state;
   edge.orphan = claim.state == StripeState::kReceiving && !sender_known && unheard_.empty();
   edge.sender = claim.state == StripeState::kReceiving ? claim.sender : kNoNode;
-  edge.lease = claim.lease;  // ours, if it was newer, was lost with the link
+  edge.lease = claim.lease;  // a newer lease was lost with the link
   edge.granted = epoch;
 }
 
-// A new home hears of edges that two older decisions made; where they close a circle, one is
-// replaced.
+// A new home hears of edges from two older homes. Where they form a cycle, one edge is replaced.
 void Directory::break_cycles(Entry& entry, NodeId node) {
   auto& stripes = entry.holders.at(node).stripes;
   for (std::size_t stripe = 0; stripe < stripes.size(); ++stripe) {
@@ -229,7 +233,7 @@ void Directory::break_cycles(Entry& entry, NodeId node) {
   }
 }
 
-// The bytes known so far are void: everybody who wants them starts again.
+// Voids the bytes known so far: every node that wants them starts again.
 void Directory::restart(Entry& entry, bool keep_waiting) {
   for (auto& [node, holder] : entry.holders) holder.stripes.clear();
   if (!keep_waiting) entry.holders.clear();
@@ -254,14 +258,14 @@ void Directory::handle_delete(NodeId from, const Delete& request, Instant now) {
   bury(from, request, entry, now);
 }
 
-// It is gone everywhere, and what comes late is refused. The node that asks has dropped its own
-// copy.
+// Deletes the object everywhere and refuses late claims. The node that asks has already dropped its
+// own copy.
 void Directory::bury(NodeId from, const Delete& request, Entry& entry, Instant now) {
   const ObjectId object = request.object;
   const Incarnation upto =
       request.upto.value > 0 ? request.upto : std::max(entry.incarnation, Incarnation{1});
-  // The claim of an attempt may still be under way, over another link than the deletion came. A
-  // first attempt that is known is the only one.
+  // The claim of an attempt may still be in flight, on another link than the deletion. A known
+  // first attempt is the only one.
   const bool is_first = entry.known && entry.incarnation >= upto && upto.value == 1;
   const bool is_known = entry.known;
   Deletions::Awaited awaited;
@@ -271,7 +275,7 @@ void Directory::bury(NodeId from, const Delete& request, Entry& entry, Instant n
   for (const auto& [node, holder] : entry.holders) awaited.insert_or_assign(node, holder.stale);
   const bool has_ended = entry.reduce && entry.reduce->phase != ReducePhase::kRunning;
   if (has_ended && live_.contains(entry.reduce->caller)) {
-    awaited.emplace(entry.reduce->caller, false);  // it remembers how
+    awaited.emplace(entry.reduce->caller, false);  // its node remembers the outcome
   }
   if (entry.adopter != kNoNode) awaited.emplace(entry.adopter, false);
   awaited.erase(from);
@@ -305,7 +309,10 @@ void Directory::handle_locate(NodeId from, const Locate& locate, Instant now) {
   if (locate.exists || !is_up_to_date()) return;
   const auto it = entries_.find(locate.object);
   if (it == entries_.end() || !it->second.locates.contains(from)) return;
-  send(from, Located{locate.object, Incarnation{0}, {}, kNoNode});  // and again when it is there
+  send(
+      from,
+      Located{
+          locate.object, Incarnation{0}, {}, kNoNode});  // a second answer follows when it is there
 }
 
 void Directory::handle_resync_done(NodeId from, Instant now) {
@@ -317,7 +324,8 @@ void Directory::handle_resync_done(NodeId from, Instant now) {
   for (auto& [object, entry] : entries_) {
     const auto it = entry.holders.find(from);
     const bool gave_up = it != entry.holders.end() && it->second.stale;
-    if (gave_up) entry.holders.erase(it);  // it had said so, and that was lost on the way
+    if (gave_up)
+      entry.holders.erase(it);  // the node gave it up, and that claim was lost on the way
     if (gave_up || all_heard || !draining_.empty()) touched.push_back(object);
   }
   for (const ObjectId& object : touched) service(object, now);
@@ -384,7 +392,7 @@ void Directory::handle_unreachable(NodeId node) {
   if (live_.contains(node)) unreachable_.insert(node);
 }
 
-// Returns true if it was the last one of those that this shard has to hear.
+// Returns true if the node was the last one that this shard has to hear.
 bool Directory::end_silence(NodeId node, Instant now) {
   const bool was_awaited = unheard_.erase(node) + unreachable_.erase(node) > 0;
   const bool is_last = was_awaited && unheard_.empty() && unreachable_.empty();
@@ -401,7 +409,7 @@ void Directory::handle_node_dead(NodeId node, Instant now) {
   if (last_word) service_all(now);
 }
 
-// Everybody has been heard, or is dead: what nobody has is lost from now on.
+// All members have been heard or are dead: an object without a holder is lost from here on.
 void Directory::service_all(Instant now) {
   std::vector<ObjectId> objects;
   objects.reserve(entries_.size());

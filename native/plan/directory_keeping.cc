@@ -1,6 +1,7 @@
-// Who keeps what, and for how long: objects whose owner has died, and those that a draining node
-// hands over. Derived from the claims alone, so that it survives every death and every change of
-// view: a home that forgets whom it asked asks again. SPDX-License-Identifier: Apache-2.0
+// Keeping: which nodes keep an object whose owner has died, or that a draining node hands over, and
+// for how long (decision 16). Derived from the claims alone, so it survives every death and every
+// new view. A home that forgets its question to an adopter asks again.
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
 #include "plan/directory.h"
@@ -8,11 +9,12 @@
 namespace hoplite {
 namespace {
 
-// All nodes have declined to keep an object: one may have room by then.
+// Time until the home asks again after all nodes have declined to keep an object. A node may have
+// room by then.
 constexpr Duration kAdoptRetry = 1_s;
 
-// The node that tells of the last reference: the caller's node of a reduce, else the node that put
-// it, also when other nodes keep it for that one.
+// Returns the node that reports the last reference: for a reduce its caller's node, else the node
+// that put the object, even if other nodes keep it for that node.
 NodeId owner_of(const DirectoryEntry& entry) {
   if (entry.reduce) return entry.reduce->caller;
   NodeId owner = kNoNode;
@@ -24,7 +26,7 @@ NodeId owner_of(const DirectoryEntry& entry) {
   return owner;
 }
 
-// Has the node that drains heard, or is it about to, that another one keeps the object?
+// True if the draining node knows, or is about to hear, that another node keeps the object.
 bool is_handed_over(const DirectoryEntry::Holder& holder) {
   return holder.elsewhere || (holder.told && holder.told->second);
 }
@@ -46,7 +48,8 @@ void Directory::handle_draining(NodeId node, bool draining, Instant now) {
   if (changed) service_all(now);
 }
 
-// Where the owner has gone for good, nobody tells any more. Its next life comes within the grace.
+// Makes the object an orphan if its owner has been gone for caller_grace, because no node reports
+// the last reference then. An owner that restarts is back within that time.
 void Directory::watch_owner(Entry& entry, Instant now) {
   if (entry.reduce && entry.reduce->phase == ReducePhase::kRunning) return;
   if (is_orphaned(entry)) return;
@@ -65,7 +68,7 @@ bool Directory::is_orphaned(const Entry& entry) {
   return entry.known && entry.incarnation <= entry.orphaned_upto;
 }
 
-// Does a node that stays keep every stripe of it, and know whether it is an orphan's?
+// True if nodes that stay keep every stripe of the object and know whether it is an orphan.
 bool Directory::is_kept(const Entry& entry) const {
   for (std::size_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
     const bool kept =
@@ -80,8 +83,8 @@ bool Directory::is_kept(const Entry& entry) const {
   return entry.stripe_count > 0;
 }
 
-// Each holder hears what its last claim did not say. An orphan that was handed over once has had
-// its chance: the adopter may evict it. What is left of a lost object holds up no node that drains.
+// Tells each holder the standing that its last claim did not contain. An orphan is handed over
+// once; the adopter may evict it. The remains of a lost object hold up no draining node.
 void Directory::tell_standing(const ObjectId& object, Entry& entry) {
   if (!entry.known || !entry.committed || !unheard_.empty()) return;
   const bool orphaned = is_orphaned(entry);
@@ -103,8 +106,8 @@ void Directory::tell_standing(const ObjectId& object, Entry& entry) {
   }
 }
 
-// What only draining nodes keep is fetched by another one: by one that has all of it already, else
-// by the first in rendezvous order that has room.
+// Asks another node to fetch an object that only draining nodes keep: a node that already has all
+// of it, else the first in rendezvous order that has room.
 void Directory::find_adopter(const ObjectId& object, Entry& entry, Instant now) {
   if (draining_.empty() || !entry.known || entry.lost || !entry.committed || !unheard_.empty()) {
     return;
@@ -114,7 +117,7 @@ void Directory::find_adopter(const ObjectId& object, Entry& entry, Instant now) 
   for (const auto& [node, holder] : entry.holders) {
     const bool drains = draining_.contains(node);
     const bool whole = std::all_of(holder.stripes.begin(), holder.stripes.end(), has);
-    if (!drains && holder.pinned && (holder.wants || whole)) return;  // fetched, or just not told
+    if (!drains && holder.pinned && (holder.wants || whole)) return;  // being fetched, or there
     is_leaving = is_leaving || (drains && !(is_handed_over(holder) && is_orphaned(entry)) &&
                                 std::any_of(holder.stripes.begin(), holder.stripes.end(), has));
   }
@@ -140,7 +143,7 @@ void Directory::find_adopter(const ObjectId& object, Entry& entry, Instant now) 
        Adopt{object, entry.incarnation, entry.target_epoch, entry.meta, owner_of(entry)});
 }
 
-// An answer of the node that was asked: it has it, or fetches it, or declines.
+// Handles the answer of the node that was asked: it has the object, fetches it, or declines.
 void Directory::note_adopter(NodeId from, const Claim& claim, Entry& entry, Instant now) const {
   if (from != entry.adopter) return;
   const bool is_whole =

@@ -1,7 +1,8 @@
-// Repair of what is alive and doesn't get on: every receiver says each window how far its stripes
-// are, and the home moves single edges, resuming where they are (design decision 4). Judged are
-// rates over periods in which all get some blocks, never a lag in bytes, and only where the sender
-// has what its receiver lacks. SPDX-License-Identifier: Apache-2.0
+// Repair of edges that are alive but silent or slow. Every receiver reports its stripes each
+// window, and the home moves single edges, which resume where they are (decision 4c). The home
+// judges rates over periods in which all edges get some blocks, never a lag in bytes. It judges an
+// edge only if the sender has blocks that the receiver lacks.
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <utility>
 
@@ -11,36 +12,40 @@ namespace hoplite {
 namespace {
 
 constexpr std::uint8_t kSilentPeriods = 2;
-constexpr std::uint8_t kSlowPeriods = 3;  // three strikes
-// Blocks that an average edge gets in a period: fewer tell a slow edge from a late block by chance.
+constexpr std::uint8_t kSlowPeriods = 3;
+// Blocks that an average edge gets in a period (decision 4c). With fewer, a single late block looks
+// like a slow edge.
 constexpr std::int64_t kBlocksPerPeriod = 8;
-// An edge that was moved rests for so many periods, twice as many each time: large blocks on a slow
-// link arrive before it is moved again.
+// Periods for which a moved edge rests, doubled with each move. Large blocks on a slow link arrive
+// before the edge is moved again.
 constexpr std::int64_t kRestPeriods = 4;
 constexpr std::uint8_t kRestDoublingsMax = 8;
 
-// A new sender may have so many blocks less: what it lacks comes while the edge is set up.
+// Blocks by which a new sender may be behind the receiver: they arrive while the edge is set up.
 constexpr std::uint32_t kBlocksBehindMax = 4;
 
 bool receives(const DirectoryEntry::Edge& edge) {
   return edge.state == StripeState::kReceiving && !edge.orphan;
 }
 
-// Has the sender of `edge` what its receiver lacks, as far as anybody has said?
+// True if the sender of `edge` has blocks that its receiver lacks, as far as claims and reports
+// say.
 bool has_more(const DirectoryEntry& entry, const DirectoryEntry::Edge& edge, std::size_t stripe) {
   const auto sender = entry.holders.find(edge.sender);
   if (sender == entry.holders.end()) return false;
   const DirectoryEntry::Edge& its = sender->second.stripes[stripe];
   if (its.state == StripeState::kComplete) return true;
   if (its.state == StripeState::kReceiving) return its.course.ready > edge.course.ready;
-  // A producer says nothing of how far it is; who is ahead of us had it from there.
+  // A producer does not report its progress. Another receiver that is ahead got its blocks from
+  // there.
   return its.state == StripeState::kRoot &&
          std::any_of(entry.holders.begin(), entry.holders.end(), [&](const auto& holder) {
            return holder.second.stripes[stripe].course.ready > edge.course.ready;
          });
 }
 
-// Its link was at work for other objects: no other sender would have got it more of this one.
+// Begins a period without judging the last one: the receiver's link was busy with other objects, so
+// no other sender would have been faster.
 void start_period(DirectoryEntry::Holder& holder, Instant now) {
   holder.marked = now;
   holder.slow = 0;
@@ -50,7 +55,7 @@ void start_period(DirectoryEntry::Holder& holder, Instant now) {
   }
 }
 
-struct Others {  // what the edges beside one make
+struct Others {  // rates of the edges besides the judged one
   std::optional<std::uint64_t> median;
   bool move = false;
 
@@ -74,7 +79,8 @@ void Directory::handle_progress(NodeId from, const Progress& progress, Instant n
   for (const StripeProgress& stripe : progress.stripes) {
     if (stripe.stripe.value >= holder.stripes.size()) continue;
     Edge& edge = holder.stripes[stripe.stripe.value];
-    if (!receives(edge) || edge.lease != stripe.lease) continue;  // fenced: of an edge before it
+    if (!receives(edge) || edge.lease != stripe.lease)
+      continue;  // fenced: the report is about an older edge
     edge.course.ready = std::max(edge.course.ready, stripe.ready);
     const std::uint32_t total =
         stripe_blocks(entry.meta.block_count(), entry.stripe_count, stripe.stripe);
@@ -91,12 +97,12 @@ void Directory::handle_progress(NodeId from, const Progress& progress, Instant n
   if (judge(progress.object, entry, from, now)) make_leaf(progress.object, entry, from, now);
 }
 
-// At the end of a period: which of the node's edges are silent or slow. Returns whether the node
-// itself turns out to be.
+// Judges the edges of the node at the end of a period, and moves silent and slow ones. Returns true
+// if the node itself turns out to be slow.
 bool Directory::judge(const ObjectId& object, Entry& entry, NodeId node, Instant now) {
   Holder& holder = entry.holders.at(node);
   const Duration elapsed = now - holder.marked;
-  if (elapsed * 4 < period_of(entry, now) * 3) return false;  // reports come a little early as well
+  if (elapsed * 4 < period_of(entry, now) * 3) return false;  // a report may come a little early
   const Instant began = std::exchange(holder.marked, now);
   const Instant since{now.ns - 2 * period_of(entry, now).ns};
   const Others all(rates_beside(entry, node, std::nullopt, since));
@@ -108,7 +114,7 @@ bool Directory::judge(const ObjectId& object, Entry& entry, NodeId node, Instant
     if (!receives(edge)) continue;
     Entry::Course& course = edge.course;
     const std::uint32_t gained = course.ready - std::exchange(course.mark, course.ready);
-    if (course.begun > began) continue;  // it had only a part of the period
+    if (course.begun > began) continue;  // the edge began within the period
     ++judged;
     course.judged = now;
     course.rate_bytes_per_s = std::uint64_t{gained} * entry.meta.block_bytes * 1'000'000 /
@@ -134,7 +140,7 @@ bool Directory::judge(const ObjectId& object, Entry& entry, NodeId node, Instant
   return holder.slow == kSlowPeriods && !holder.leaf_only;
 }
 
-// Does any other node get its bytes of the stripe through this one?
+// True if another node gets its bytes of the stripe through this one.
 bool Directory::feeds(const Entry& entry, NodeId node, std::size_t stripe) const {
   return std::any_of(entry.holders.begin(), entry.holders.end(), [&](const auto& each) {
     const auto& [other, holder] = each;
@@ -143,8 +149,8 @@ bool Directory::feeds(const Entry& entry, NodeId node, std::size_t stripe) const
   });
 }
 
-// What the other edges made in their last period, but for those of the stripe that get their bytes
-// through this one and are held up with it.
+// Returns the rates of the other edges in their last period, except for edges of `stripe` that get
+// their bytes through `node`, because they are held up with it.
 std::vector<std::uint64_t> Directory::rates_beside(const Entry& entry, NodeId node,
                                                    std::optional<std::size_t> stripe,
                                                    Instant since) const {
@@ -161,8 +167,8 @@ std::vector<std::uint64_t> Directory::rates_beside(const Entry& entry, NodeId no
   return rates;
 }
 
-// A window, or as long as an average edge takes for a few blocks: on a slow network with large
-// blocks, no block in a window means nothing.
+// Returns a window, or longer: the time in which an average edge gets kBlocksPerPeriod blocks. With
+// large blocks on a slow network, a window without a block means nothing.
 Duration Directory::period_of(const Entry& entry, Instant now) const {
   std::int64_t blocks = 0;
   std::int64_t taken_ns = 0;
@@ -177,7 +183,7 @@ Duration Directory::period_of(const Entry& entry, Instant now) const {
                   Duration{taken_ns * kBlocksPerPeriod / std::max<std::int64_t>(blocks, 1)});
 }
 
-// It is receiving, and has not said so for longer than it should have.
+// True if the node is receiving and has reported nothing for two windows.
 bool Directory::is_mute(const Entry& entry, NodeId node, Instant now) const {
   const auto it = entry.holders.find(node);
   if (it == entry.holders.end()) return false;
@@ -191,8 +197,8 @@ bool Directory::is_mute(const Entry& entry, NodeId node, Instant now) const {
   return is_receiving && now - heard > config_.progress_window * 2;
 }
 
-// Does it get the stripe, and will it go on to: from a holder, over nobody who is mute or to be a
-// leaf, and over no edge that is silent?
+// True if the node gets the stripe from a holder and will go on to: no node on the way is mute or
+// to be a leaf, and no edge on the way is silent.
 bool Directory::is_sound(const Entry& entry, NodeId node, std::size_t stripe, Instant now) const {
   for (std::size_t steps = 0; steps <= entry.holders.size(); ++steps) {
     const auto it = entry.holders.find(node);
@@ -206,8 +212,8 @@ bool Directory::is_sound(const Entry& entry, NodeId node, std::size_t stripe, In
   return false;
 }
 
-// To a sound sender that is not behind the receiver; those next to it, moved away from the same
-// node, are about as far. Returns whether there was one.
+// Moves the edge to a sound sender that is not behind the receiver. Neighbours that moved away from
+// the same node are about as far. Returns true if there was such a sender.
 bool Directory::move_edge(const ObjectId& object, Entry& entry, NodeId node, std::size_t stripe,
                           Capacity capacity, Instant now) {
   Edge& edge = entry.holders.at(node).stripes[stripe];
@@ -233,7 +239,7 @@ bool Directory::move_edge(const ObjectId& object, Entry& entry, NodeId node, std
   return true;
 }
 
-// Whoever depends on it moves away.
+// Makes the node a leaf: moves the receivers that it feeds to other senders.
 void Directory::make_leaf(const ObjectId& object, Entry& entry, NodeId node, Instant now) {
   entry.holders.at(node).leaf_only = true;
   for (auto& [other, holder] : entry.holders) {

@@ -1,5 +1,6 @@
-// What goes out: after any change, one function looks at the entry and sends all that it owes
-// anybody. SPDX-License-Identifier: Apache-2.0
+// Messages that the directory sends: after any change, service() looks at the entry and sends all
+// that it owes.
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
 #include "base/check.h"
@@ -9,13 +10,13 @@ namespace hoplite {
 
 namespace {
 
-// An eighth of the time that the object takes at 10 Gbit/s: as much of a stripe at most does the
-// origin send again to who becomes its interior by then.
+// An eighth of the time that the object takes at 10 Gbit/s. Within it the origin sends a new
+// interior node at most an eighth of a stripe again.
 Duration beginning_of(const ObjectMeta& meta) {
   return {static_cast<std::int64_t>(meta.size_bytes / 10)};  // bytes per 1.25 GB/s are 0.8 ns each
 }
 
-// `live`: members of the view, its holder among them.
+// `live`: number of live members of the view, including the holder.
 BroadcastSize size_of(const DirectoryEntry& entry, std::size_t live) {
   const auto waiting = std::count_if(entry.holders.begin(), entry.holders.end(),
                                      [](const auto& holder) { return holder.second.wants; });
@@ -32,7 +33,7 @@ std::uint16_t stripes_for(const DirectoryEntry& entry, const EngineConfig& confi
   return static_cast<std::uint16_t>(std::min<std::uint32_t>(config.broadcast_stripes, blocks));
 }
 
-// Does any node have a stripe of it, or make one?
+// True if any node has a stripe of the object, or makes one.
 bool is_held(const DirectoryEntry& entry) {
   return std::any_of(entry.holders.begin(), entry.holders.end(), [](const auto& holder) {
     return std::any_of(holder.second.stripes.begin(), holder.second.stripes.end(),
@@ -43,7 +44,7 @@ bool is_held(const DirectoryEntry& entry) {
   });
 }
 
-// Does what it has of the stripe come through a node that is to be a leaf, itself included?
+// True if the node is to be a leaf, or gets the stripe through such a node.
 bool is_below_slow(const DirectoryEntry& entry, NodeId node, std::size_t stripe) {
   for (std::size_t steps = 0; steps <= entry.holders.size(); ++steps) {
     const auto it = entry.holders.find(node);
@@ -77,13 +78,13 @@ void Directory::service(const ObjectId& object, Instant now) {
     }
   }
   if (entry.lost && entry.orphaned_upto.value > 0 && entry.incarnation <= entry.orphaned_upto) {
-    // No owner is left to delete it; a reduce's plan goes as well.
+    // No owner is left to delete the object. A reduce's plan goes with it.
     const Delete request{object, entry.orphaned_upto};
     send(config_.node, request);
     return bury(kNoNode, request, entry, now);
   }
   if (entry.lost) {
-    // What the members of this view or a newer one have put again meanwhile is yet to be heard.
+    // A member of this view or a newer one may have put the object again: hear all claims first.
     if (may_say_lost()) answer_lost(object, entry);
   } else if (entry.known && entry.meta.size_bytes <= config_.inline_bytes_max) {
     push_small(object, entry, now);
@@ -106,7 +107,7 @@ void Directory::service(const ObjectId& object, Instant now) {
 void Directory::decide_stripes(Entry& entry) const {
   if (!entry.known) return;
   const bool small = entry.meta.size_bytes <= config_.inline_bytes_max;
-  // The result of a reduce has as many stripes as its owners say.
+  // The owners of a reduce decide how many stripes its result has.
   if (entry.stripe_count == 0 && entry.target_epoch.value > 0 && !small && !is_held(entry)) return;
   if (small) {
     entry.stripe_count = 1;
@@ -135,8 +136,8 @@ SenderRoom Directory::room_of(const Entry& entry) const {
           .depth = choose_depth(size_of(entry, live_.size()), entry.stripe_count)};
 }
 
-// An object is lost when some stripe has neither a complete nor a producing holder, and nobody can
-// still turn out to have received all of it from a sender that died.
+// Returns why an object is lost, or nothing. It is lost when some stripe has neither a complete nor
+// a producing holder. A receiver whose sender died counts as a holder until it says how far it got.
 std::optional<std::string> Directory::why_lost(const Entry& entry) const {
   if (!entry.known || !may_say_lost() || !entry.committed) return std::nullopt;
   for (std::size_t stripe = 0; stripe < std::max<std::size_t>(entry.stripe_count, 1); ++stripe) {
@@ -170,8 +171,8 @@ void Directory::answer_lost(const ObjectId& object, Entry& entry) {
   entry.locates.clear();
 }
 
-// Nobody claims anew when the pusher of a small object dies, for nobody knows who pushes: what has
-// not come by the time of the next push never will.
+// No receiver claims anew when the pusher of a small object dies, because receivers don't know the
+// pusher. An object that has not come by the time of the next push never comes.
 void Directory::expire_pushes(Entry& entry, Instant now) {
   if (!entry.known || entry.meta.size_bytes > config_.inline_bytes_max) return;
   for (auto& [node, holder] : entry.holders) {
@@ -186,8 +187,9 @@ void Directory::expire_pushes(Entry& entry, Instant now) {
   }
 }
 
-// A small object goes to everybody who waits; above eight at once the first ones pass it on. Who
-// has not acknowledged it with a claim in time gets it directly (design decision 18).
+// Pushes a small object to all receivers that wait. Above forward_list_max (8) at once, the first
+// receivers pass it on. A receiver that has not acknowledged it with a claim in time gets it
+// directly (decision 18).
 void Directory::push_small(const ObjectId& object, Entry& entry, Instant now) {
   if (!entry.committed) return;
   NodeId holder_node = kNoNode;
@@ -268,11 +270,11 @@ bool Directory::has_begun(const Entry& entry) {
   return entry.has_begun || !is_beginning(0, total);
 }
 
-// Gives all who wait their places at once: when it becomes known, and of a forest again when
-// somebody's link turns out to be at work for other objects as well. Where each node has an object
-// for all others, a ring behind the origin gives everybody each place in one tree, so that all send
-// the same. By itself a forest is ordered by a hash of object and node, so that nobody is near the
-// top of all.
+// Gives all waiting receivers their places at once: when the object becomes known, and again for a
+// forest when some node's link turns out to be busy with other objects.
+// In a ring behind the origin, each node has every place in one tree if each node has an object for
+// all others. All nodes then send the same amount. A forest for itself is ordered by a hash of
+// object and node, so no node is near the top of all forests.
 bool Directory::grant_whole_plan(const ObjectId& object, Entry& entry, Instant now) {
   if (entry.target_epoch.value > 0 || entry.stripe_count == 0) return false;
   NodeId origin = kNoNode;
@@ -309,9 +311,9 @@ bool Directory::grant_whole_plan(const ObjectId& object, Entry& entry, Instant n
   return true;
 }
 
-// Those who ask at almost the same time are to be a forest, and not a chain in all stripes: while
-// the first ones have next to nothing, who comes is fed the stripe that it is interior for by the
-// origin, and feeds it to them.
+// Receivers that ask at almost the same time get a forest instead of a chain in all stripes. While
+// the first receivers have next to nothing, the origin feeds a newcomer the stripe that it is
+// interior for. The newcomer feeds that stripe to the others.
 void Directory::join_as_interior(const ObjectId& object, Entry& entry, NodeId node, Instant now) {
   if (entry.stripe_count == 0 || now > entry.interiors_until) return;
   const Holder& holder = entry.holders.at(node);
@@ -359,7 +361,8 @@ void Directory::grant(const ObjectId& object, Entry& entry, NodeId node, std::si
   if (entry.reduce && entry.committed) send(node, *entry.reduce);
 }
 
-// What slow and mute nodes receive takes next to no upload.
+// True if the receiver's edge uses up its sender's room. Slow and mute nodes take next to no
+// upload.
 bool Directory::counts(const Entry& entry, NodeId receiver, Instant now) const {
   return !entry.holders.at(receiver).leaf_only && !is_mute(entry, receiver, now);
 }
@@ -402,8 +405,9 @@ std::vector<SenderCandidate> Directory::find_candidates(const Entry& entry, Node
   return candidates;
 }
 
-// Edges between `node` and a complete or producing holder; nothing if it depends on `receiver` or
-// on somebody who died. Terminates because a step that does not shorten the walk ends it.
+// Returns the number of edges between `node` and a complete or producing holder. Returns nothing if
+// `node` depends on `receiver` or on a node that died. The walk ends because it takes at most as
+// many steps as there are holders.
 std::optional<std::uint32_t> Directory::depth_of(const Entry& entry, NodeId node, NodeId receiver,
                                                  std::size_t stripe) const {
   std::uint32_t depth = 0;
@@ -419,8 +423,8 @@ std::optional<std::uint32_t> Directory::depth_of(const Entry& entry, NodeId node
   return std::nullopt;
 }
 
-// A holder of everything, the asker itself first; nobody when only stripes are spread over nodes,
-// and then the asker fetches the object whole.
+// Answers with a holder of the whole object, preferably the asker itself. If the stripes are only
+// spread over nodes, the answer names no node, and the asker fetches the object whole.
 void Directory::answer_locates(const ObjectId& object, Entry& entry, Instant now) {
   if (!entry.known || !entry.committed || entry.lost || entry.stripe_count == 0) return;
   const auto has = [](const Edge& edge) {
@@ -472,17 +476,16 @@ void Directory::answer_locates(const ObjectId& object, Entry& entry, Instant now
   }
 }
 
-// A member that says what it has goes on to say what it has put meanwhile, so the grace of a wait
-// begins with the last member's end. A link that breaks again and again defers it ten times at
-// most.
+// The grace of a wait begins when the last member has reported, because a member reports its new
+// puts as well. A link that breaks again and again defers it at most ten times.
 Instant Directory::grace_end(Instant since) const {
   constexpr std::int64_t kDeferralsMax = 10;
   const Instant latest = since + config_.lost_grace * kDeferralsMax;
   return std::max(since, std::min(heard_at_, latest)) + config_.lost_grace;
 }
 
-// The receiver or this shard knows that the object was there, and for too long no node has claimed
-// it, nor a part of a result that no caller stands behind any more.
+// Answers waits for an object that was there and that no node has claimed for too long. A part of a
+// reduce's result counts as no claim if no caller stands behind the reduce any more.
 void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) {
   const bool may_come = entry.known && (entry.committed || is_held(entry));
   const bool is_running = entry.reduce && entry.reduce->phase == ReducePhase::kRunning;

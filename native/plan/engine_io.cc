@@ -1,4 +1,4 @@
-// What comes from outside this node: messages, blocks, links, deaths.
+// Input from outside this node: messages, blocks, links, deaths.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -19,7 +19,7 @@ bool is_of_a_transfer(const PeerMessage& body) {
 void Engine::State::on(const MessageIn& event) {
   const Epoch epoch = event.message.view_epoch;
   if (!is_of_a_transfer(event.message.body) && epoch != view_.epoch()) {
-    if (epoch < view_.epoch()) {  // its sender says it again under the newer view
+    if (epoch < view_.epoch()) {  // its sender repeats it under the newer view
       ++stats_.messages_stale;
       return;
     }
@@ -41,7 +41,7 @@ void Engine::State::on(const LinkUp& event) {
   if (member == connected_.end() || member->second.incarnation != event.incarnation) return;
   if (links_.contains(event.node)) part_from(event.node);
   links_.insert(event.node);
-  directory_.handle_link_down(event.node);  // what was granted while it was down is lost as well
+  directory_.handle_link_down(event.node);  // grants sent while it was down are lost
   rails_.handle_link_up(event.node, member->second.rails.size());
   resync(event.node, {.draining = draining_});
   reduces_.handle_link_up(event.node, view_);
@@ -54,7 +54,7 @@ void Engine::State::on(const LinkUp& event) {
 
 void Engine::State::on(const LinkDown& event) { part_from(event.node); }
 
-// All that was under way to or from `node` is void.
+// Everything in flight to or from `node` is void.
 void Engine::State::part_from(NodeId node) {
   links_.erase(node);
   parked_.forget(node);
@@ -79,7 +79,8 @@ void Engine::State::on(const PeerDead& event) {
   view_.handle_dead(event.node, event.incarnation, event.is_certain);
   part_from(event.node);
   if (!was_live) return;
-  // What it holds isn't lost to those who still reach it: then the next view says who goes.
+  // If the death is uncertain, other nodes may still reach the objects there: the next view
+  // decides.
   if (event.is_certain) directory_.handle_node_dead(event.node, now_);
   reduces_.handle_node_dead(event.node, event.is_certain, view_);
   if (!directory_.is_recovering()) reduces_.handle_recovered(view_);
@@ -110,7 +111,8 @@ void Engine::State::on(NodeId from, const Message& message, const Claim& claim) 
         return directory_.handle_claim(from, claim, message.view_epoch, now_,
                                        make_claim(claim.object, stored->second, false));
       }
-      // Nothing holds back those whose puts bring such copies: they are made at once or not at all.
+      // Nothing holds back the nodes whose puts bring such copies. A copy is therefore made at once
+      // or not at all.
       if (stored != objects_.end() && !stored->second.is_wanted()) {
         drop_object(claim.object, claim.incarnation, false);
       }
@@ -156,7 +158,7 @@ void Engine::State::on(NodeId from, const Message&, const ReduceReport& report) 
 }
 
 void Engine::State::on(NodeId from, const Message&, const ResyncDone& done) {
-  // It has said all already: then it may have begun to drain, and nothing else.
+  // A peer that has already reported everything may only add that it drains.
   const bool is_awaited = directory_.awaits(from);
   if (!is_awaited && !done.draining) return;
   const bool recovering = directory_.is_recovering();
@@ -171,11 +173,11 @@ void Engine::State::on(NodeId from, const Message&, const ResyncDone& done) {
   if (recovering && !directory_.is_recovering()) reduces_.handle_recovered(view_);
 }
 
-// All that was said to the peer in this view was lost there, as if its link had been down.
+// The peer lost everything that this node sent in this view, as if the link had been down.
 void Engine::State::on(NodeId from, const Message&, const ResyncWanted&) {
   if (!links_.contains(from) || ++resyncs_[from] > kResyncsMax) return;
   directory_.handle_link_down(from);
-  if (asked_again_.contains(from)) send(from, ResyncWanted{});  // lost there as well
+  if (asked_again_.contains(from)) send(from, ResyncWanted{});  // the peer lost the first one
   resync(from, {.draining = draining_, .is_asked = true});
   reduces_.handle_link_up(from, view_);
 }
@@ -184,7 +186,7 @@ void Engine::State::on(NodeId from, const Message&, const ResyncWanted&) {
 
 void Engine::State::on(NodeId from, const Message&, const Located& located) {
   if (from != view_.home_of(located.object)) return;
-  if (located.incarnation.value == 0) {  // its home has nothing to say of it yet
+  if (located.incarnation.value == 0) {  // its home does not know it yet
     for (auto& [target, call] : calls_) {
       if (call.unanswered.erase(located.object) > 0) begin_call(target);
     }
@@ -252,8 +254,8 @@ void Engine::State::on(NodeId, const Message&, const Push& push) {
     object.pinned = false;
     store_small(push.object, object, std::move(payload_in_));  // acknowledged by its claim
   }
-  // Each half of the list goes one way, so that the depth is the logarithm of its length. Who made
-  // it passes it on as well: the others wait for it.
+  // Each half of the list goes one way, so that the depth is the logarithm of its length. A node
+  // that holds the object already passes it on as well, because the other receivers wait for it.
   const auto stored = objects_.find(push.object);
   const bool has_it = stored != objects_.end() && stored->second.is_complete() &&
                       stored->second.incarnation == push.incarnation &&
@@ -287,9 +289,9 @@ void Engine::State::on(NodeId from, const Message&, const PushTo& push) {
   send(push.receivers[0], std::move(next), {}, it->second.extent);
 }
 
-// The home says so, of an object or of a reduce that has failed; or, that its arena is full, the
-// sender of a pull, which can't read it back from its file. A sender that this node has left may
-// say so late.
+// Comes from the home of an object or of a failed reduce, or from the sender of a pull. Such a
+// sender can't read the object back from its file because its arena is full. A sender that this
+// node has left may say so late.
 void Engine::State::on(NodeId from, const Message&, const Lost& lost) {
   const bool is_pulled = std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& each) {
     const PullGoal& goal = each.second.goal();
@@ -310,7 +312,7 @@ void Engine::State::on(NodeId from, const Message&, const Lost& lost) {
     fail_waiters(object, lost.code, lost.text);
     return drop_object(lost.object, object.incarnation, false);
   }
-  if (object.is_late_copy()) return;  // a claim that wants it would be answered by the same
+  if (object.is_late_copy()) return;  // a claim that wants it would get the same answer
   if (object.is_whole() || object.writing || object.inbound) return claim(lost.object);
   const std::string why = object.fault.empty() ? "" : "; it was here, but: " + object.fault;
   fail_waiters(object, lost.code, lost.text + why);
@@ -319,7 +321,8 @@ void Engine::State::on(NodeId from, const Message&, const Lost& lost) {
   forget_if_empty(lost.object);
 }
 
-// Another node's, where the home is here and knows of no deletion, would be granted for ever.
+// Only the home may say so. A Drop from another node, where this home knows of no deletion, would
+// lead to endless new grants.
 void Engine::State::on(NodeId from, const Message&, const Drop& drop) {
   if (from != view_.home_of(drop.object)) return;
   const auto it = objects_.find(drop.object);
@@ -328,10 +331,10 @@ void Engine::State::on(NodeId from, const Message&, const Drop& drop) {
   drop_object(drop.object, drop.upto, drop.deleted);
   if (!drop.deleted) return;
   if (!is_later && locates_.contains(drop.object)) note_arrival(drop.object, nullptr);
-  if (is_left) claim(drop.object);  // the answer; what goes is claimed as it goes
+  if (is_left) claim(drop.object);  // the answer; dropped objects are claimed one by one
 }
 
-// Without a view every node takes itself for the home.
+// Without a view every node considers itself the home.
 void Engine::State::on(NodeId from, const Message&, const Deleted& deleted) {
   if (from != view_.home_of(deleted.object) || view_.epoch().value == 0) return;
   deletes_.handle_deleted(deleted);
@@ -342,12 +345,14 @@ void Engine::State::on(NodeId from, const Message&, const Deleted& deleted) {
 void Engine::State::on(NodeId from, const Message& message, const PullStart& start) {
   const auto it = objects_.find(start.object);
   const LocalObject* object = it == objects_.end() ? nullptr : &it->second;
-  // It was leased to them before the home heard that it is gone from here, though wanted again.
+  // The home may have leased the object to the receiver before it heard that the bytes are gone
+  // from here, even if this node wants them again.
   const bool may_be_gone = gone_.covers(start.object, start.incarnation) ||
                            (gone_.is_short(now_) && !gone_.contains(start.object));
   const bool is_gone = may_be_gone && (object == nullptr || !object->is_here());
   const bool is_past = start.of_branch && is_deleted(start.object, Incarnation{1});
-  // Several at once may never be in the arena together: each is then asked for by itself.
+  // Several spilled objects may never be in the arena together: the receiver asks for each by
+  // itself.
   const auto is_filed = [&](const ObjectId& id) {
     const auto at = objects_.find(id);
     return at != objects_.end() && at->second.spilled && !at->second.is_complete();
@@ -356,7 +361,7 @@ void Engine::State::on(NodeId from, const Message& message, const PullStart& sta
                         (is_filed(start.object) ||
                          std::any_of(start.beside.begin(), start.beside.end(),
                                      [&](const Beside& other) { return is_filed(other.object); }));
-  // A liar may say so of a transfer that is under way.
+  // A faulty peer may start a transfer that is already in flight.
   for (const ObjectId& served : sender_.handle_stop(from, message.transfer)) note_use(served);
   if (is_gone || is_past || is_apart ||
       !sender_.handle_start(from, message.transfer, start, objects_)) {
@@ -380,7 +385,8 @@ void Engine::State::on(NodeId from, const Message& message, const PullRefused&) 
   if (it == pulls_.end() || it->second.goal().sender != from) return;
   const Pull& pull = it->second;
   if (!pull.fold || pull.fold->members.size() == 1) return fail_pull(message.transfer);
-  // It can't combine them, or one of them has gone: the next answers are about each by itself.
+  // The sender can't combine the members, or one of them has gone. The next pulls ask for each by
+  // itself.
   Folding& folding = folds_.at(pull.fold->target);
   folding.singly.insert(from);
   dirty_folds_.insert(pull.fold->target);

@@ -1,5 +1,6 @@
-// How an owner of a reduce comes by its members: who has them, what of them is here, what is to be
-// pulled. SPDX-License-Identifier: Apache-2.0
+// How an owner of a reduce obtains its members: finds their holders, folds what is here, pulls the
+// rest.
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <utility>
 
@@ -8,13 +9,14 @@
 namespace hoplite {
 namespace {
 
-// The lowest one.
+// Takes the lowest free slot.
 std::size_t take_slot(Folding& folding) {
   if (folding.free_slots.empty()) return folding.slots++;
   return folding.free_slots.extract(folding.free_slots.begin()).value();
 }
 
-// Where an owner begins: each at another member, so that not all pull from the same node at once.
+// Returns the member with which an owner begins: each owner with another one, so that not all pull
+// from the same node at once.
 std::uint32_t first_in_turn(const Accumulator& accumulator) {
   const std::vector<StripeIndex>& owned = accumulator.own().owned;
   const auto& members = accumulator.members();
@@ -23,8 +25,8 @@ std::uint32_t first_in_turn(const Accumulator& accumulator) {
   return std::next(members.begin(), turn)->first;
 }
 
-// The member and those that wait beside it, which are pulled from the same node, that this is to
-// combine with it in the stripe.
+// Returns the members that one pull combines in the stripe: `member`, and the waiting members that
+// the same node has and that lack the same blocks.
 std::vector<std::uint32_t> combined_with(const Folding& folding, std::uint32_t member,
                                          StripeIndex stripe, std::uint64_t bytes_max) {
   const Accumulator& accumulator = folding.accumulator;
@@ -45,7 +47,8 @@ std::vector<std::uint32_t> combined_with(const Folding& folding, std::uint32_t m
     if (accumulator.members().at(other).pulled.contains(stripe)) continue;
     if (accumulator.lacks_alike(member, other, stripe)) members.push_back(other);
   }
-  std::sort(members.begin(), members.end());  // the same first one for each owner: it takes turns
+  std::sort(members.begin(),
+            members.end());  // all owners name the same first one: the sender takes turns by it
   return members;
 }
 
@@ -70,8 +73,8 @@ void Folding::stop_waiting(const Accumulator::Member& member) {
   waiting_at.erase({member.sender, member.source.index});
 }
 
-// What is here of it has changed: those folds go on that are of it, read it here, or ask who has
-// it. Cost: O(folds + members that are folded from here).
+// The bytes of `source` here have changed. Marks the folds into it, the folds that read it here,
+// and the folds that ask for its holder. Cost: O(folds + members that are folded from here).
 void Engine::State::note_here(const ObjectId& source) {
   for (auto& [target, folding] : folds_) {
     const auto& members = folding.accumulator.members();
@@ -88,8 +91,9 @@ void Engine::State::note_here(const ObjectId& source) {
   }
 }
 
-// Those of which some is here, as far as this turn's folds go, and those with news; then those that
-// wait, in turn, as long as there are free slots. Who is under way goes on if it isn't ahead.
+// Looks first at the members that are partly here, within this turn's fold bytes, and at the
+// members with news. Then starts pulls of waiting members, in turn, while there are free slots. At
+// the end gives the credit that paces have held back.
 void Engine::State::drive_members(const ObjectId& target, Folding& folding) {
   auto& members = folding.accumulator.members();
   const std::set<std::uint32_t> news = std::exchange(folding.news, {});
@@ -117,7 +121,7 @@ void Engine::State::drive_members(const ObjectId& target, Folding& folding) {
   }
 }
 
-// Folds the member from here, asks who has it, or lets it wait for its pulls.
+// Folds the member from here, asks for its holder, or lets it wait for its pulls.
 void Engine::State::look_at(const ObjectId& target, Folding& folding, Accumulator::Member& member) {
   const std::uint32_t index = member.source.index;
   folding.stop_waiting(member);
@@ -127,7 +131,7 @@ void Engine::State::look_at(const ObjectId& target, Folding& folding, Accumulato
   if (here == Here::kSome) folding.here.insert(index);
   if (here != Here::kNothing) return;
   if (member.located && member.sender == config_.node) {
-    member.located = false;  // it was here and is not any more
+    member.located = false;  // it has gone from here
     member.failed = config_.node;
   }
   if (member.located) {
@@ -138,8 +142,8 @@ void Engine::State::look_at(const ObjectId& target, Folding& folding, Accumulato
   }
 }
 
-// Who plans a tree places anew what a branch can't have from where it is, and a branch that its
-// reader can't have.
+// Asks the home for the member's holder. A member that is a branch, and a member of a branch, is
+// reported to the planner instead, which places it anew in its tree.
 void Engine::State::locate_member(const ObjectId& target, Folding& folding,
                                   const Accumulator::Member& member) {
   const ObjectId source = member.source.object;
@@ -155,7 +159,8 @@ void Engine::State::locate_member(const ObjectId& target, Folding& folding,
   send(view_.home_of(source), locate);
 }
 
-// From the answer that said where it is, by way of a free slot. Returns false if it didn't.
+// Folds the member's bytes that came with the answer about its location, through a free slot.
+// Returns false if they did not come.
 bool Engine::State::fold_carried(const ObjectId& target, Folding& folding,
                                  const Accumulator::Member& member) {
   const ReduceOwn& own = folding.accumulator.own();
@@ -175,7 +180,7 @@ bool Engine::State::fold_carried(const ObjectId& target, Folding& folding,
   return true;
 }
 
-// Folds what this node itself has of the member, and says how much of the member that is.
+// Folds the bytes of the member that this node has, and returns how much of the member that is.
 Here Engine::State::fold_local(const ObjectId& target, Folding& folding,
                                Accumulator::Member& member) {
   ++stats_.members_looked_at;
@@ -192,7 +197,7 @@ Here Engine::State::fold_local(const ObjectId& target, Folding& folding,
   const ReduceOwn& own = folding.accumulator.own();
   if (member.whole && member.source.incarnation.value > 0 &&
       source.incarnation > member.source.incarnation) {
-    member.whole = member.located = false;  // put again by a later attempt: the home says so
+    member.whole = member.located = false;  // a later attempt has put it again; the home says so
     return Here::kNothing;
   }
   const bool fits =
@@ -206,7 +211,7 @@ Here Engine::State::fold_local(const ObjectId& target, Folding& folding,
   }
   if (!fits || (!produced && !member.whole)) return elsewhere;
   fetch_spilled(member.source.object);
-  if (!source.extent) return Here::kSome;  // it comes from the file, or waits for its range
+  if (!source.extent) return Here::kSome;  // the file returns it, or it waits for its range
   member.source.incarnation = source.incarnation;
   const LocalObject& into = objects_.at(target);
   Here here = Here::kAll;
@@ -232,7 +237,8 @@ Here Engine::State::fold_local(const ObjectId& target, Folding& folding,
   return here;
 }
 
-// Pulls the stripes that lack the member, into slots. It waits no more if there was one for each.
+// Pulls the stripes that lack the member, into slots. The member stops waiting if each stripe got a
+// slot.
 void Engine::State::pull_member(Folding& folding, std::uint32_t index, const FoldPulls& pulls) {
   auto& members = folding.accumulator.members();
   const Accumulator::Member& member = members.at(index);
@@ -278,7 +284,7 @@ void Engine::State::member_lost(const ObjectId& source) {
     for (auto& [index, member] : folding.accumulator.members()) {
       if (member.source.object != source) continue;
       if (!folding.asked.contains({source, index}) && !member.whole) continue;
-      folding.news.insert(index);  // to be asked for again, should it stay a member
+      folding.news.insert(index);  // asked for again if it stays a member
       news.lost.push_back(index);
     }
     folding.asked.erase(folding.asked.lower_bound({source, 0}),

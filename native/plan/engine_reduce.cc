@@ -1,5 +1,6 @@
-// A reduce seen from its owners and from its caller; the home's part is ReduceTree, and how an
-// owner comes by its members engine_members.cc. SPDX-License-Identifier: Apache-2.0
+// A reduce at its owners and at its caller. The home's part is ReduceTree; engine_members.cc finds
+// an owner's members.
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
 #include "plan/engine_state.h"
@@ -14,13 +15,13 @@ bool is_other_plan(const ReduceOwn& a, const ReduceOwn& b) {
          a.is_unary != b.is_unary;  // the slots are sized by it
 }
 
-// May a member that was folded wherever it had to be be lacking now?
+// True if a member may be lacking now although it has been folded wherever it had to be.
 bool asks_for_more(const ReduceOwn& a, const ReduceOwn& b) {
   return a.target_epoch != b.target_epoch || a.stripe_count != b.stripe_count || a.owned != b.owned;
 }
 
-// Its caller's word. Who waits for the result hears from its home, which may be another one
-// tomorrow.
+// The caller's report of a failure. A receiver of the result hears it from the target's home, and
+// the home may change at any time.
 ReduceReport failure_of(const ReduceState& state, NodeId caller) {
   ReduceReport failure;
   failure.target = state.target;
@@ -31,7 +32,7 @@ ReduceReport failure_of(const ReduceState& state, NodeId caller) {
   return failure;
 }
 
-// Its planner may have forgotten by now that the target was deleted.
+// The owner's refusal of a deleted target. The planner may have forgotten the deletion.
 ReduceReport refusal_of(const ReduceOwn& own) {
   ReduceReport refusal;
   refusal.target = own.target;
@@ -43,7 +44,7 @@ ReduceReport refusal_of(const ReduceOwn& own) {
 
 }  // namespace
 
-// Of its planner: the target's home, as of a branch as well, or for a client here this node.
+// Comes from the planner: the target's home, for a branch as well, or this node for a client here.
 void Engine::State::on(NodeId from, const Message&, const ReduceOwn& own) {
   if (from != view_.home_of(own.target) && from != config_.node) return;
   if (own.stripe_count == 0 || own.stripe_count > kStripesMax || own.meta.block_bytes == 0 ||
@@ -57,17 +58,17 @@ void Engine::State::on(NodeId from, const Message&, const ReduceOwn& own) {
     return;
   }
   if (object.target_epoch.value > 0 && object.committed && object.is_here()) {
-    // It may be mapped already: what is committed stays, and the home hears of it.
+    // The result may be mapped already: committed bytes stay, and the home hears about them.
     return report_committed(own.target);
   }
   if (object.incarnation.value != 0 && object.meta != own.meta) {
-    // Another home took another source's shape for the result: what is here has not its size.
+    // Another home took another source's shape for the result, so the bytes here have a wrong size.
     end_fold(own.target);
     void_bytes(own.target, object);
   }
   if (const auto known = folds_.find(own.target);
       known != folds_.end() && is_other_plan(own, known->second.accumulator.own())) {
-    end_fold(own.target);  // of a reduce that was deleted, and we have not heard of it
+    end_fold(own.target);  // its reduce was deleted, and this node has not heard of it
   }
   const auto [fold, is_new] =
       folds_.try_emplace(own.target, Folding{Accumulator(own), {}, {}, {}, 0, false});
@@ -77,15 +78,16 @@ void Engine::State::on(NodeId from, const Message&, const ReduceOwn& own) {
   if (!is_new && !folding.accumulator.handle_own(own)) return;
   folding.note_members(own, is_other);
   dirty_folds_.insert(own.target);
-  folding.reported.clear();  // a new home has not heard of it
+  folding.reported.clear();  // a new home has no report yet
   if (raised) {
-    // Blocks that still hold only members stay in the accumulator; nothing is final in this epoch.
+    // Blocks that hold only current members stay in the accumulator. No block is final in this
+    // epoch.
     while (!folding.pulls.empty()) end_pull(folding.pulls.begin()->first, true);
     folding.singly.clear();
     for (LocalStripe& stripe : object.stripes) {
       if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
     }
-    // A branch has one epoch, and its reader may wait for it.
+    // A branch has one epoch, and its reader may wait for it: its transfers go on.
     if (!own.is_branch) refuse(sender_.drop(own.target), own.target);
     object.stripes.assign(own.stripe_count, LocalStripe{});
   }
@@ -96,7 +98,7 @@ void Engine::State::on(NodeId from, const Message&, const ReduceOwn& own) {
   object.pinned = true;
   object.is_branch = own.is_branch;
   own_stripes(own, folding, object);
-  // Whoever gets it when it has committed would wait for a copy's time more.
+  // A node that fetches the result only after the commit would wait for the time of one more copy.
   if (own.everywhere && !own.share.is_share()) object.whole_wanted = true;
   if (!reserve_fold(folding, object)) return on_refused(own.target, own.meta.size_bytes);
   if (object.extent) claim(own.target);
@@ -121,7 +123,8 @@ void Engine::State::own_stripes(const ReduceOwn& own, Folding& folding, LocalObj
   }
 }
 
-// All that this owner can do for a reduce now: find members, fold what is here, pull what is not.
+// Does all that this owner can do for a reduce at this point: finds members, folds what is here,
+// pulls the rest.
 void Engine::State::drive_fold(const ObjectId& target) {
   const auto it = folds_.find(target);
   if (it == folds_.end() || it->second.failed) return;
@@ -129,8 +132,8 @@ void Engine::State::drive_fold(const ObjectId& target) {
   if (!objects_.at(target).extent || !folding.workspace.is_complete()) return;
   drive_members(target, folding);
   publish_folded(target, folding);
-  // The home owns a stripe like all others, and sees from it how a fold gets on: once for each
-  // member that came.
+  // The home owns a stripe like every other owner, and sees from its own fold how the reduce gets
+  // on. Reports it once for each member that came.
   const std::size_t known = folding.accumulator.members().size();
   if (view_.home_of(target) != config_.node || folding.accumulator.own().sealed ||
       known == folding.members_begun || !folding.accumulator.has_begun()) {
@@ -140,7 +143,8 @@ void Engine::State::drive_fold(const ObjectId& target) {
   reduces_.handle_begun(target, view_);
 }
 
-// Blocks that hold every sealed member can be read on; stripes that have them all are reported.
+// Publishes blocks that hold every sealed member to readers, and reports stripes whose blocks all
+// do.
 void Engine::State::publish_folded(const ObjectId& target, Folding& folding) {
   LocalObject& object = objects_.at(target);
   ReduceReport news;
@@ -156,7 +160,8 @@ void Engine::State::publish_folded(const ObjectId& target, Folding& folding) {
     if (object.is_branch) {
       const bool is_news = before != object.stripes[stripe.value].ready;
       for (auto it = folds_.begin(); is_news && it != folds_.end(); ++it) {
-        if (it->first != target) dirty_folds_.insert(it->first);  // it may be a member of it
+        if (it->first != target)
+          dirty_folds_.insert(it->first);  // the branch may be a member of it
       }
       continue;
     }
@@ -178,7 +183,8 @@ void Engine::State::report(const ObjectId& target, ReduceReport report) {
 
 void Engine::State::report_committed(const ObjectId& target) {
   const auto outcome = committed_.find(target);
-  if (outcome == committed_.end()) return report(target, {});  // a small one, that was pushed here
+  if (outcome == committed_.end())
+    return report(target, {});  // a small result that was pushed here
   ReduceReport news;
   news.target = target;
   news.target_epoch = outcome->second.target_epoch;
@@ -199,12 +205,12 @@ void Engine::State::on(NodeId from, const Message&, const ReduceState& state) {
   if (const auto call = calls_.find(state.target); call != calls_.end()) {
     call->second.want.seen = std::max(call->second.want.seen, state.target_epoch);
     if (state.phase == ReducePhase::kCommitted) {
-      // Owners of a newer view than the home's may not hear it, and their next home asks.
+      // An owner with a newer view than the home may miss this state. The next home asks this node.
       committed_[state.target] = {state.target_epoch, state.members, state.caller};
       reply(call->second.waiter, Reduced{state.members});
       end_call(state.target);
     } else if (state.phase == ReducePhase::kFailed) {
-      // What was deleted is remembered as such.
+      // A cancelled target has a deletion record and needs no record of its failure.
       const bool is_kept = state.caller == config_.node && state.code != Code::kCancelled;
       if (is_kept) failed_[state.target] = failure_of(state, config_.node);
       reply(call->second.waiter, Error{state.code, state.text});
@@ -220,7 +226,7 @@ void Engine::State::on(NodeId from, const Message&, const ReduceState& state) {
   }
   if (state.target_epoch > it->second.target_epoch) {
     raise_target(state, it->second);
-    it = objects_.find(state.target);  // nobody may have wanted it
+    it = objects_.find(state.target);  // raise_target may have forgotten the object
     if (it == objects_.end()) return;
   }
   if (state.phase == ReducePhase::kCommitted && state.target_epoch == it->second.target_epoch &&
@@ -230,8 +236,8 @@ void Engine::State::on(NodeId from, const Message&, const ReduceState& state) {
   }
 }
 
-// A newer target epoch: blocks received under the older one are void. An owner keeps its
-// accumulator: the ReduceOwn that follows says which of its blocks are.
+// A newer target epoch voids blocks that were received under an older one. An owner keeps its
+// accumulator, because the ReduceOwn that follows says which of its blocks are void.
 void Engine::State::raise_target(const ReduceState& state, LocalObject& object) {
   const bool knows = object.incarnation.value != 0;
   if (!knows || (folds_.contains(state.target) && state.phase == ReducePhase::kRunning)) return;
@@ -253,14 +259,15 @@ void Engine::State::commit_target(const ReduceState& state, LocalObject& object)
     }
     end_fold(state.target);
   }
-  // A small result is one block for everybody, though it may have come in several.
+  // A small result is one block for every receiver, although it may have come in several.
   if (object.meta.size_bytes <= config_.inline_bytes_max) object.meta = cut(object.meta);
   committed_[state.target] = {state.target_epoch, state.members, state.caller};
   claim(state.target);
   complete(state.target, object);
 }
 
-// Who planned them begins anew under a new view, and may be nobody that we could ask.
+// Drops all branches. Their planner begins anew under a new view, and may be gone, so no node could
+// be asked about them.
 void Engine::State::drop_branches() {
   std::vector<ObjectId> branches;
   for (const auto& [id, object] : objects_) {
@@ -271,7 +278,7 @@ void Engine::State::drop_branches() {
 
 // ---- the caller's side ----
 
-// The source has arrived, or never will: it is the next in the order of arrival.
+// Adds a source that has arrived or is lost: it is the next in the order of arrival.
 void Engine::State::confirm(const ObjectId& target, const ReduceSource& source) {
   Call& call = calls_.at(target);
   if (call.is_planned) return forward(target, source);
@@ -286,7 +293,7 @@ void Engine::State::confirm(const ObjectId& target, const ReduceSource& source) 
   send(view_.home_of(source.object), question);
 }
 
-// Of a source that is here.
+// Returns the shape of a source that is here; else nullptr.
 const ObjectMeta* EngineTables::meta_here(const ReduceSource& source) const {
   const auto it = objects_.find(source.object);
   if (it == objects_.end() || !it->second.is_here() || !it->second.committed) return nullptr;
@@ -294,11 +301,13 @@ const ObjectMeta* EngineTables::meta_here(const ReduceSource& source) const {
   return is_it ? &it->second.meta : nullptr;
 }
 
-// A small result is folded on its caller's node, and goes with it: so it is planned there as well,
-// with the first source, and its home only has to hear how it ends. A large one is planned once for
-// all sources that are there, for what is planned for some of them costs the others: so each home
-// says at once if it has none, and no home is waited for longer than a window.
-// `is_lost`: the first one, and nobody can say what it was.
+// Plans a reduce, or hands it to its home.
+// A small result is folded on its caller's node and lost with it. That node therefore plans it,
+// with the first source, and the home only hears how it ends.
+// A large reduce is planned once for all sources that exist, because a plan for some of them costs
+// the others. Each home says at once if it has none, and the caller's node waits for no home longer
+// than a window.
+// `is_lost`: the first source is lost, and no node can tell its shape.
 void Engine::State::begin_call(const ObjectId& target, bool is_lost) {
   Call& call = calls_.at(target);
   ReduceWant& want = call.want;
@@ -342,8 +351,9 @@ NodeId EngineTables::planner_of(const ObjectId& target) const {
   return is_planned_here(target) ? config_.node : view_.home_of(target);
 }
 
-// To the directory here, or, of a reduce that is planned for our own clients, how it failed to its
-// home: it answers everybody, us too. Of a success the home hears from who has the result.
+// Passes the state on to the directory here. If this node planned the reduce for its own client, a
+// failure goes to the target's home, which answers all receivers and this node. The home hears of a
+// success from the holders of the result.
 void Engine::State::tell_state(const ReduceState& state) {
   const bool is_home = view_.home_of(state.target) == config_.node;
   if (is_home) directory_.handle_reduce_state(state, now_);
@@ -353,8 +363,8 @@ void Engine::State::tell_state(const ReduceState& state) {
   send(view_.home_of(state.target), failure);
 }
 
-// A source that is asked for has been found, or is lost: to the callers that wait for it, to what
-// is planned here, and to what is folded here.
+// A source that was asked for is found or lost. Informs the callers that wait for it, the reduces
+// planned here, and the folds here.
 void Engine::State::note_arrival(const ObjectId& source, const Located* located) {
   if (located == nullptr) locates_.erase(source);
   std::vector<ObjectId> asking;
@@ -389,7 +399,7 @@ void Engine::State::note_arrival(const ObjectId& source, const Located* located)
   member_lost(source);
 }
 
-// Questions about sources that nobody waits for any more are taken back.
+// Ends the call, and takes back its questions about sources that no other call waits for.
 void Engine::State::end_call(const ObjectId& target) {
   const std::multimap<ObjectId, ReduceSource> awaited = std::move(calls_.at(target).awaited);
   if (calls_.at(target).want.is_callers) reduces_.forget(target);

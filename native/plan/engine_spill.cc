@@ -1,7 +1,8 @@
-// Objects that are pinned here and leave the arena for a file, and come back when somebody reads
-// them. Writing makes a copy in the file; what has one may be evicted from the arena like any copy
-// of another node's, and keeps its pin. So no state lies between here and there: what is being
-// written is read from the arena, what is being read back is served as far as it has come.
+// Spilling: pinned objects leave the arena for a file and come back when a client or a peer reads
+// them (decision 6c). Writing makes a copy in the file. An object with such a copy may be evicted
+// from the arena, like a copy of another node's object, and keeps its pin. There is no state in
+// between: an object that is being written is read from the arena, and an object that is being read
+// back is served as far as it has come.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <utility>
@@ -13,10 +14,10 @@
 namespace hoplite {
 namespace {
 
-// Of the file: a file system takes back whole blocks.
+// Rounds up to whole blocks of the file, because a file system frees only whole blocks.
 std::uint64_t whole_blocks(std::uint64_t bytes) { return (bytes + 4_KiB - 1) / 4_KiB * 4_KiB; }
 
-// A step is short enough that reads of other objects don't wait for the whole of a large one.
+// The next step is short, so that reads of other objects don't wait for the whole of a large one.
 SpillJob next_step(SpillId spill, const Spilling& spilling, std::uint64_t bytes_max) {
   const std::uint64_t left = spilling.file.size_bytes - spilling.done;
   const std::uint64_t bytes = std::min(left, bytes_max);
@@ -27,7 +28,8 @@ SpillJob next_step(SpillId spill, const Spilling& spilling, std::uint64_t bytes_
 
 }  // namespace
 
-// Small objects travel in messages, whole, and a branch is read once; a fold's target changes.
+// Small objects don't spill because messages carry them whole. Branches don't because they are read
+// once, and targets of folds don't because they change.
 bool EngineTables::may_spill(const ObjectId& id, const LocalObject& object) const {
   return config_.when_full == WhenFull::kSpill && object.pinned && !object.spilled &&
          object.is_idle() && object.is_complete() && !object.is_branch &&
@@ -41,7 +43,7 @@ std::optional<Rank> EngineTables::rank_of(const ObjectId& id, const LocalObject&
   return std::nullopt;
 }
 
-// What only the file holds of orphans goes before more is written to it.
+// Drops orphans that only the file holds, then writes the object to the file.
 void Engine::State::spill(const ObjectId& id) {
   for (const ObjectId& orphan : std::exchange(spills_.orphans, {})) {
     const auto it = objects_.find(orphan);
@@ -57,7 +59,7 @@ void Engine::State::spill(const ObjectId& id) {
               object);
 }
 
-// Its range in the arena is kept by a pin of ours, also where the object is dropped meanwhile.
+// A pin of this node keeps the range in the arena, even if the object is dropped meanwhile.
 void Engine::State::begin_spill(const Spilling& spilling, LocalObject& object) {
   const SpillId spill{++spills_.last.value};
   object.spilling = spill;
@@ -67,7 +69,7 @@ void Engine::State::begin_spill(const Spilling& spilling, LocalObject& object) {
   actions_.emplace_back(next_step(spill, spilling, config_.spill_step_bytes));
 }
 
-// Asks for a range to read it back into, if it has none.
+// Asks for a range to read a spilled object back into, unless it has one.
 void Engine::State::fetch_spilled(const ObjectId& id) {
   const auto it = objects_.find(id);
   if (it == objects_.end() || !it->second.spilled || it->second.extent) return;
@@ -75,7 +77,7 @@ void Engine::State::fetch_spilled(const ObjectId& id) {
   HOPLITE_CHECK(could);  // it had one
 }
 
-// Those that lack some of it.
+// Gives up the folds that lack some of `source`.
 void Engine::State::give_up_folds_of(const ObjectId& source, const std::string& text) {
   std::vector<ObjectId> targets;
   for (const auto& [target, folding] : folds_) {
@@ -93,9 +95,9 @@ void Engine::State::give_up_folds_of(const ObjectId& source, const std::string& 
   for (const ObjectId& target : targets) give_up(target, text);
 }
 
-// Where the file takes no more, nothing is lost: the object stays where it is, and who waits for
-// its memory waits as without a file, for a while. What can't be read back is lost here; whoever
-// waits asks its home, as for any lost copy.
+// A failed write loses nothing: the object stays in the arena, and an object that needs its memory
+// waits as without a file. A failed read loses the copy here. The receivers ask its home, as for
+// any lost copy.
 void Engine::State::on(const SpillDone& event) {
   const auto at = spills_.under_way.find(event.spill);
   if (at == spills_.under_way.end()) return;

@@ -9,7 +9,8 @@
 namespace hoplite {
 namespace {
 
-// Of a grant that we don't take: a claim of an older lease would pass for one that crosses it.
+// Remembers the lease of a grant that this node declines. Otherwise the home takes the next claim,
+// which names the older lease, for one that crossed its grant.
 void note_lease(LocalObject& object, const Grant& grant) {
   const bool is_it = object.incarnation == grant.incarnation &&
                      object.target_epoch == grant.target_epoch &&
@@ -19,7 +20,7 @@ void note_lease(LocalObject& object, const Grant& grant) {
   stripe.lease = std::max(stripe.lease, grant.lease);
 }
 
-// Was the link at work as ever while so many bytes came? `rate_most` is what it carried of late.
+// True if the link was as busy as usual while `bytes` came. `rate_most` is its recent peak rate.
 bool is_link_busy(std::uint64_t bytes, Duration elapsed, std::uint64_t& rate_most) {
   const std::uint64_t rate = bytes * 1'000'000 / static_cast<std::uint64_t>(elapsed.ns / 1000 + 1);
   rate_most = std::max(rate, rate_most - rate_most / 16);
@@ -36,29 +37,30 @@ void Engine::State::on(NodeId from, const Message&, const Grant& grant) {
       it->second.writing || it->second.inbound) {
     if (it != objects_.end()) note_lease(it->second, grant);
     if (it != objects_.end() && it->second.is_late_copy())
-      return;  // it wants it still, and would be granted it again
+      return;  // a claim that still wants it would be answered by the same grant
     return claim(id);
   }
-  // Its home has forgotten, or never heard, and would grant it again at once.
+  // The home has forgotten the deletion, or never heard of it, and would grant the object again.
   if (is_deleted(id, grant.incarnation)) {
     return send(view_.home_of(id), Delete{id, grant.incarnation});
   }
   LocalObject& object = it->second;
   const bool is_same =
       object.incarnation == grant.incarnation && object.target_epoch == grant.target_epoch;
-  // The same bytes have the same shape, and what is folded here is cut as its planner says.
+  // The same bytes have the same shape, and a fold here is cut by its planner.
   if (is_same && object.extent && object.meta != grant.meta) return claim(id);
   if (is_same && folds_.contains(id) && object.stripes.size() != grant.stripe_count) {
     return claim(id);
   }
-  // Of a later attempt we can't have all: the home knows which attempt there is.
+  // This node has a later target epoch than the grant: the claim says so to the home.
   if (object.incarnation == grant.incarnation && object.target_epoch > grant.target_epoch) {
     return claim(id);
   }
   if (object.incarnation != grant.incarnation || object.target_epoch != grant.target_epoch) {
     // A fold of an older target epoch goes with its bytes: a grant may overtake the ReduceOwn.
     end_fold(id);
-    // Who asked us before we were granted anything waits on: it was told of us first.
+    // A receiver may send PullStart before this node's own Grant arrives, because the home told it
+    // about this node first. Its edge stays: this node has no bytes yet (incarnation 0).
     if (object.incarnation.value != 0) void_bytes(id, object);
     object.incarnation = grant.incarnation;
     object.target_epoch = grant.target_epoch;
@@ -73,8 +75,8 @@ void Engine::State::on(NodeId from, const Message&, const Grant& grant) {
     granting_ = id;
     admit();
     granting_.reset();
-    // No range, no lease: we come back when there is room (the claim says that we want nothing
-    // now).
+    // Without a range there is no lease. The claim says that this node wants nothing until it has
+    // room.
     if (!objects_.contains(id) || !object.extent) return claim(id);
   }
   if (object.stripes.size() != grant.stripe_count) {
@@ -144,14 +146,14 @@ void Engine::State::end_pull(TransferId transfer, bool tell_sender) {
         const auto member = members.find(index);
         if (member == members.end()) continue;
         member->second.pulled.erase(pull.goal().stripe);
-        folding.news.insert(index);  // it may have more to come
+        folding.news.insert(index);  // the member may have more blocks
       }
     }
   }
   pulls_.erase(it);
 }
 
-// The sender can't go on: what has landed stays, the home finds another one.
+// The sender can't go on. Landed blocks stay, and the home finds another sender.
 void Engine::State::fail_pull(TransferId transfer) {
   const auto it = pulls_.find(transfer);
   if (it == pulls_.end()) return;
@@ -209,7 +211,7 @@ void Engine::State::land_in_object(TransferId transfer, Pull& pull, bool has_beg
   if (!pull.beyond().empty() || !stripe.beyond.empty()) stripe.beyond = pull.beyond();
   if (object.whole_wanted) note_here(id);
   if (has_begun && object.target_epoch.value == 0) {
-    // Its home balances a forest then, if there are others beside it.
+    // The home balances a forest when it hears that other objects share this link.
     const bool is_one_of_many = landed_[id] * 2 <= landed_all_;
     if (is_one_of_many) {
       send(view_.home_of(id), Progress{id, object.incarnation, object.target_epoch, {}});
@@ -218,7 +220,7 @@ void Engine::State::land_in_object(TransferId transfer, Pull& pull, bool has_beg
   if (!pull.is_done()) return;
   stripe.state = StripeState::kComplete;
   end_pull(transfer, false);
-  if (!object.is_complete()) {  // said with the next progress: n readers of n stripes say much
+  if (!object.is_complete()) {  // claimed with the next progress, to save messages
     unsaid_.insert(id);
     return;
   }
@@ -226,8 +228,8 @@ void Engine::State::land_in_object(TransferId transfer, Pull& pull, bool has_beg
   complete(id, object);
 }
 
-// Tells the homes which stripes have come, and how far each is that comes in, of so many objects at
-// a time.
+// Tells the homes which stripes have come and how far the others are, for a limited number of
+// objects per window.
 void Engine::State::report_progress() {
   if (!progress_due_ || *progress_due_ > now_) return;
   const Duration elapsed = now_ - *progress_due_ + config_.progress_window;
@@ -248,7 +250,7 @@ void Engine::State::report_progress() {
     progress.target_epoch = goal.target_epoch;
     const auto its = landed.find(goal.object);
     const bool is_one_of_many = its == landed.end() || its->second * 2 <= landed_all;
-    if (is_busy && is_one_of_many) continue;  // no other sender would have got us more of it
+    if (is_busy && is_one_of_many) continue;  // no other sender would have been faster
     const LeaseId lease = objects_.at(goal.object).stripes[goal.stripe.value].lease;
     progress.stripes.push_back({goal.stripe, lease, pull.ready()});
   }
@@ -262,7 +264,7 @@ void Engine::State::report_progress() {
   }
 }
 
-// From the slot it landed in into the accumulator, before the credit that frees the slot goes out.
+// Folds a block from its slot into the accumulator before the credit that frees the slot goes out.
 void Engine::State::land_in_fold(TransferId transfer, Pull& pull, const Pull::Landed& landed) {
   Folding& folding = folds_.at(pull.fold->target);
   const LocalObject& target = objects_.at(pull.fold->target);
@@ -287,7 +289,7 @@ void Engine::State::let_go(const Sender::Sent& sent) {
   unpin(sent.object, sent.incarnation, ClientId{0}, false);
 }
 
-// Those in whose transfers `gone` was; others that were combined with it may be evicted again.
+// Refuses the transfers that `gone` was part of. The objects combined with it may be evicted again.
 void Engine::State::refuse(const std::vector<Sender::Unserved>& refused, const ObjectId& gone) {
   for (const Sender::Unserved& each : refused) {
     send(each.to, PullRefused{}, each.transfer);
