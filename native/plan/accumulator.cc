@@ -24,14 +24,15 @@ bool Accumulator::handle_own(const ReduceOwn& own) {
   return true;
 }
 
-// Of what was folded before, all stays that holds no removed member, and that the new set of
-// members would have folded in the same way.
+// Begins an epoch. Folded blocks stay if they hold no removed member and the new set of members
+// would have folded them in the same way.
 void Accumulator::begin_epoch(const ReduceOwn& own) {
   received_.clear();
   final_.clear();
   SourceSet kept;
   for (const ReduceSource& source : own.members) {
-    // A branch goes by the index of one of its sources, and another one may do so after it.
+    // A branch carries the index of one of its sources; another branch may carry the same index
+    // later.
     const auto known = members_.find(source.index);
     const bool is_other = known != members_.end() && known->second.source.object != source.object;
     if (!is_other) kept.insert(source.index);
@@ -69,8 +70,8 @@ PairwiseFold::Tree Accumulator::tree() const {
           own_.sealed ? &indices_ : nullptr};
 }
 
-// Other members are to be folded into what is finished: accumulators go on, but a mean was divided
-// in its place.
+// Prepares finished blocks for further members: accumulators go on, except a mean, which was
+// divided in place.
 void Accumulator::unfinish() {
   if (own_.op == ReduceOp::kMean) {
     for (const BlockIndex block : finished_) folded_.erase(block);

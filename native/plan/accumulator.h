@@ -26,12 +26,12 @@ class Accumulator {
     NodeId failed = kNoNode;  // a former holder that can't serve
     bool located = false;
     bool whole = false;                 // spread over nodes: fetched here whole, then folded
-    std::set<StripeIndex> pulled = {};  // stripes of it that are under way
+    std::set<StripeIndex> pulled = {};  // stripes of it that are in flight
   };
 
   explicit Accumulator(const ReduceOwn& own) { handle_own(own); }
 
-  // Takes in members, stripes and epochs. Returns false for news of an older epoch.
+  // Adopts members, stripes and epochs. Returns false for news of an older epoch.
   bool handle_own(const ReduceOwn& own);
 
   // The stripe moved here from an owner that died, and its leading blocks were received from it
@@ -44,15 +44,17 @@ class Accumulator {
   // REQUIRES: at least one; more than one only if can_combine().
   std::optional<std::vector<FoldStep>> take(std::span<const std::uint32_t> members,
                                             BlockIndex block);
-  // May a sender combine some of its members? Not where the order in which they are is fixed.
+  // True if a sender may combine some of its members. False where the order of the members is
+  // fixed.
   [[nodiscard]] bool can_combine() const;
-  // Does each block of the stripe lack both or neither? Cost: O(blocks that were begun).
+  // True if each block of the stripe lacks both members or neither. Cost: O(blocks that were
+  // begun).
   [[nodiscard]] bool lacks_alike(std::uint32_t one, std::uint32_t other, StripeIndex stripe) const;
   // The first block (as a position in the stripe) that still lacks `member`.
   [[nodiscard]] std::optional<std::uint32_t> first_lacking(std::uint32_t member,
                                                            StripeIndex stripe) const;
   [[nodiscard]] bool lacks(std::uint32_t member, BlockIndex block) const;
-  // Whether a sixteenth of the owned blocks hold all members that are known.
+  // True if a sixteenth of the owned blocks hold all known members.
   [[nodiscard]] bool has_begun() const;
   // The stripe's next block, in order, that is whole: after these steps its fold is in cell 0.
   // Finish it, for it counts as final from now on.

@@ -1,8 +1,9 @@
-// The deletions that this node's clients ask for and that the home has not answered yet. A new home
-// hears each again. Of one home at most `deletes_max` are under way, of all homes eight times as
-// many, and more of them wait in their home's line: seven silent homes hold up no deletion of
-// another home's objects. A deletion is forgotten after a life without an answer. Memory: some 200
-// bytes for each. SPDX-License-Identifier: Apache-2.0
+// The deletions that this node's clients ask for and that the home has not answered (decision 24).
+// A new home hears each again. At most `deletes_max` are in flight to one home, and eight times as
+// many to all homes. Further ones wait in their home's line, so seven silent homes hold up no
+// deletion at another home. A deletion is forgotten after a life without an answer. Memory: about
+// 200 bytes for each.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What clients and the control plane ask of their own node, and the answers. Plain data. Reached
+// Commands of clients and the control plane to their own node, and the answers. Plain data. Reached
 // through messages.h; bytes on the local socket in docs/wire.md.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -30,8 +30,8 @@ void Deletions::begin(NodeId from, const Delete& request, Incarnation upto, bool
   if (deletion.awaited.empty()) end(it, now);
 }
 
-// Of one node the newest attempt, whose answer ends the node's requests for older ones as well; and
-// attempt 0, whatever there is, apart.
+// Keeps one request of a node, for its newest attempt: the answer ends the node's requests for
+// older attempts as well. A request for attempt 0, which means any attempt, is kept apart.
 void Deletions::note_request(Deletion& deletion, NodeId from, Incarnation upto) {
   auto& requests = deletion.requests;
   const auto dated = requests.lower_bound({from, Incarnation{1}});
@@ -87,12 +87,12 @@ void Deletions::handle_link_down(NodeId node) {
   }
 }
 
-// What it still had, it has claimed again by now.
+// The node has claimed again whatever it still has.
 void Deletions::handle_resync_done(NodeId node, Instant now) { stop_awaiting(node, true, now); }
 
 void Deletions::remove_node(NodeId node, Instant now) { stop_awaiting(node, false, now); }
 
-// Another home hears of the deletion from those nodes that asked for it.
+// A new home hears of the deletion from the nodes that asked for it.
 void Deletions::handle_view(const Membership& view, Instant now) {
   members_ = std::max<std::size_t>(view.members().size(), 1);
   std::set<NodeId> gone;
@@ -151,8 +151,8 @@ void Deletions::check_invariants() const {
   for (const ObjectId& object : order_) HOPLITE_CHECK(!under_way_.at(object).awaited.empty());
 }
 
-// A node holds back what it asks of one home beyond `deletes_max`. A liar makes more, and so do
-// nodes whose homes have become one. The oldest then ends early.
+// A node holds back its requests to one home beyond `deletes_max`. A faulty node sends more, and so
+// do nodes whose homes have become one. The oldest deletion then ends early.
 Deletions::UnderWay::iterator Deletions::open(const ObjectId& object, Incarnation upto,
                                               Instant now) {
   const auto known = under_way_.find(object);

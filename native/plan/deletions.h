@@ -26,21 +26,21 @@ inline constexpr const char* kLostAsOrphan =
 
 class Deletions {
  public:
-  using Awaited = std::map<NodeId, bool>;  // true: what the member has is said again by its resync
+  using Awaited = std::map<NodeId, bool>;  // true: the member's resync repeats what it has
 
   explicit Deletions(const EngineConfig& config);
 
-  // What `request` asks for is under way from now on, or has ended. `upto`: as far as is known
-  // here. `is_known`: the shard has heard of an attempt, so that no later one is meant. `from`
-  // kNoNode: it is an orphan of which nothing is left.
+  // Begins the deletion that `request` asks for; it ends at once if no member is awaited. `upto`:
+  // the newest attempt known here. `is_known`: the shard has heard of an attempt, so no later one
+  // is meant. `from` is kNoNode for an orphan of which nothing is left.
   void begin(NodeId from, const Delete& request, Incarnation upto, bool is_known,
              const Awaited& awaited, Instant now);
   void answer(NodeId to, const Delete& request);  // it has ended, or came too late to matter
 
-  // Returns false if the claim is of bytes that are deleted, or says nothing else than that they
-  // are gone or wanted. `is_served`: the shard has an entry, of a later attempt.
+  // Returns false if the claim is of deleted bytes, or only says that they are gone or wanted.
+  // `is_served`: the shard has an entry for a later attempt.
   [[nodiscard]] bool admit(NodeId from, const Claim& claim, bool is_served, Instant now);
-  void refuse(NodeId to, const ObjectId& object);  // its question: says why it is gone
+  void refuse(NodeId to, const ObjectId& object);  // answers its question: why the object is gone
 
   void handle_link_down(NodeId node);
   void handle_resync_done(NodeId node, Instant now);
@@ -59,9 +59,9 @@ class Deletions {
  private:
   struct Deletion {
     Incarnation upto;
-    bool is_undated = false;  // what the awaited members have is meant, whatever its attempt
+    bool is_undated = false;  // True if any attempt that the awaited members have is meant
     Awaited awaited;
-    std::set<std::pair<NodeId, Incarnation>> requests;  // to be answered; two of a node at most
+    std::set<std::pair<NodeId, Incarnation>> requests;  // unanswered; at most two of a node
     Instant until;
     std::list<ObjectId>::iterator place;
   };

@@ -37,7 +37,7 @@ class Directory {
   void handle_resync_done(NodeId from, Instant now);
   void handle_draining(NodeId node, bool draining, Instant now);
   void handle_view(const Membership& view, Instant now);
-  void handle_newer_view(NodeId from, Epoch epoch) { newer_[from] = epoch; }  // that one has it
+  void handle_newer_view(NodeId from, Epoch epoch) { newer_[from] = epoch; }  // `from` has it
   void handle_link_down(NodeId node);
   void handle_unreachable(NodeId node);  // by this node, until its resync is done
   void handle_node_dead(NodeId node, Instant now);
@@ -82,7 +82,7 @@ class Directory {
   void forget(const ObjectId& object);
   void send_of_deletions();
 
-  // service (directory_service.cc): all that an entry owes anybody, after any change
+  // service (directory_service.cc): all that an entry owes any node, after any change
   void service(const ObjectId& object, Instant now);
   void service_all(Instant now);
   void decide_stripes(Entry& entry) const;
@@ -134,14 +134,14 @@ class Directory {
   EngineConfig config_;
   Deletions deletions_;
   Epoch epoch_;
-  std::map<NodeId, Epoch> newer_;  // views that members have and we have not
+  std::map<NodeId, Epoch> newer_;  // views that members have and this node lacks
   std::map<ObjectId, Entry> entries_;
   std::set<std::pair<Instant, ObjectId>> timers_;
   std::set<NodeId> live_;
   std::set<NodeId> draining_;
-  std::set<NodeId> unheard_;      // members that have not finished telling us what they have
-  std::set<NodeId> unreachable_;  // likewise, since their link broke: they may have put more
-  std::set<NodeId> awaited_;      // all of them, and those whose link has come again
+  std::set<NodeId> unheard_;      // members whose resync is not done
+  std::set<NodeId> unreachable_;  // likewise since their link broke; they may have put more
+  std::set<NodeId> awaited_;      // both, and members whose link is up again
   Instant heard_at_;              // when the last of them was heard
   std::deque<Parcel> parcels_;
   DirectoryStats stats_;

@@ -1,5 +1,5 @@
-// What reduces compute with: the element types that the kernels know, the operations, and which go
-// together. Numbers are the wire's: never reuse one. Reached through messages.h.
+// Element types that the kernels know, operations of reduces, and the pairs that are allowed.
+// Numbers are the wire's: never reuse one. Reached through messages.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -48,7 +48,7 @@ constexpr bool is_float(DType dtype) {
 constexpr std::uint64_t accumulator_bytes(DType dtype) {
   return is_half(dtype) ? 4 : element_bytes(dtype);
 }
-// True when what is folded is not yet what is wanted.
+// True if the folded value needs a last step to become the result.
 constexpr bool needs_finish(DType dtype, ReduceOp op) {
   return is_half(dtype) || op == ReduceOp::kMean;
 }

@@ -38,7 +38,8 @@ std::optional<Instant> Engine::poll_timeout() const { return state_->poll_timeou
 EngineStats Engine::stats() const { return state_->stats(); }
 void Engine::check_invariants() const { state_->check_invariants(); }
 
-// Transfer ids of different lives of a node must not meet at a peer: each life has its own range.
+// Each incarnation of a node has its own range of transfer ids, so that ids of two incarnations
+// never meet at a peer.
 EngineTables::EngineTables(const EngineConfig& config, std::uint64_t seed)
     : config_(config),
       view_(config.node),
@@ -60,7 +61,8 @@ EngineTables::EngineTables(const EngineConfig& config, std::uint64_t seed)
 
 Engine::State::State(const EngineConfig& config, std::uint64_t seed) : EngineTables(config, seed) {}
 
-// Messages to ourselves, admissions, what the home owes, folds, blocks: each may cause the others.
+// Handles messages to this node itself, admissions, the home's answers, folds and blocks until
+// nothing is left. Each may cause the others.
 void Engine::State::settle() {
   fold_bytes_left_ = config_.fold_bytes_max - std::min(config_.fold_bytes_max, fold_bytes_queued_);
   more_ = false;
@@ -172,14 +174,14 @@ void Engine::State::send(NodeId to, PeerMessage body, TransferId transfer,
       message.body);
   if (to == config_.node) {
     loop_.push_back(std::move(message));
-  } else if (links_.contains(to)) {  // else: everything is said again when the link is up
+  } else if (links_.contains(to)) {  // else: resync() repeats everything when the link is up
     actions_.emplace_back(SendMessage{to, std::move(message), payload});
   }
 }
 
-// A parcel's payload is our own copy of its object. If that went meanwhile, the claim that says so
-// is on its way to the home, where the retry of a push finds another holder; who asked for a
-// location has it, and pulls.
+// The payload of a parcel is this node's own copy of the object. If the copy has gone meanwhile,
+// the claim that says so is on its way to the home. A retried push then finds another holder, and a
+// node that asked for a location has it and pulls.
 void Engine::State::send_parcel(Parcel parcel) {
   if (!parcel.with_payload) return send(parcel.to, std::move(parcel.body));
   const auto* located = std::get_if<Located>(&parcel.body);
@@ -197,7 +199,7 @@ void Engine::State::reply(const Waiter& waiter, Reply reply) {
   actions_.emplace_back(ReplyToClient{waiter.client, waiter.request, std::move(reply)});
 }
 
-// Says to the object's home all that we have and want of it.
+// Tells the object's home all that this node has and wants of it.
 void Engine::State::claim(const ObjectId& id) {
   note_sole(id);
   const NodeId home = view_.home_of(id);
@@ -207,7 +209,8 @@ void Engine::State::claim(const ObjectId& id) {
   said.object = id;
   std::optional<Extent> payload;
   if (it != objects_.end() && is_planned_here(id)) {
-    // What is folded here is nobody's before it is whole, and what is put is not waited for.
+    // A fold's result belongs to no node until it is whole, and a put does not wait for its own
+    // object.
     const bool is_put = it->second.is_whole() || it->second.writing || it->second.inbound;
     said.wants = it->second.is_wanted() && !is_put;
     said.exists = it->second.exists;
@@ -215,7 +218,7 @@ void Engine::State::claim(const ObjectId& id) {
     const LocalObject& object = it->second;
     said = make_claim(id, object, inventory_.is_waiting(id));
     const bool is_small = object.meta.size_bytes <= config_.inline_bytes_max;
-    // A branch of a reduce is read by its parent only, who knows who has it.
+    // Only its parent reads a branch of a reduce, and the parent knows the holder.
     const bool is_whole = object.pinned && object.is_complete() && object.committed;
     if (is_small && is_whole && !object.is_branch) {
       payload = object.extent;
@@ -223,17 +226,18 @@ void Engine::State::claim(const ObjectId& id) {
   }
   const bool says_nothing = said.stripes.empty() && !said.wants;
   send(home, std::move(said), {}, payload);
-  // A claim of nothing takes our questions back as well.
+  // A claim of nothing also takes back this node's question, so ask it again.
   const auto question = locates_.find(id);
   if (says_nothing && question != locates_.end()) send(home, question->second);
 }
 
-// Soft state: after a new view or a reconnect, everything is said again, to one home or to all.
+// Soft state: after a new view or a reconnect the node repeats everything, to one home or to all.
 void Engine::State::resync(std::optional<NodeId> only_to, const ResyncDone& end) {
   const auto is_meant = [&](const ObjectId& id) {
     return !only_to || view_.home_of(id) == *only_to;
   };
-  // First of all: the peer takes what comes after it for the answer to its own new beginning.
+  // ResyncWanted goes first. It makes the peer treat this node's claims as stale, and the claims
+  // that follow renew them.
   for (const NodeId peer : links_) {
     const bool is_asked = !only_to || peer == *only_to;
     if (!is_asked || !parked_.take_dropped(peer, view_.epoch())) continue;
@@ -274,7 +278,7 @@ void Engine::State::resync(std::optional<NodeId> only_to, const ResyncDone& end)
   }
 }
 
-// Range by range, in the order of asking.
+// Admits requests range by range, in the order of asking.
 void Engine::State::admit() {
   while (const auto next = inventory_.poll_admission(now_)) {
     if (const auto* admitted = std::get_if<Admitted>(&*next)) {

@@ -12,7 +12,7 @@
 
 namespace hoplite {
 
-// Counters that node/ publishes and tests read. Monotonic but for the sizes.
+// Counters that node/ publishes and tests read. Monotonic, except the sizes.
 struct EngineStats {
   std::uint64_t objects = 0, arena_bytes_used = 0, arena_bytes_pinned = 0;
   std::uint64_t arena_bytes_orphaned = 0, waiters = 0;
@@ -25,7 +25,7 @@ struct EngineStats {
   std::uint64_t members_looked_at = 0;  // of reduces by their owners: a few times each
   std::uint64_t grants = 0, regrants = 0, edges_moved = 0, pushes = 0, evictions = 0,
                 reduces_committed = 0;
-  // Of them, those whose tree had more than one level; its branches; members per node of the last.
+  // Reduces whose tree has more than one level; their branches; members per node of the last tree.
   std::uint64_t reduces_branched = 0, reduce_branches = 0, reduce_degree = 0;
   std::uint64_t messages_parked = 0, messages_stale = 0;
   // Sizes of the tables that peers and clients make grow (docs/growth.md).

@@ -1,4 +1,4 @@
-// What clients and the control plane ask for. Each command's whole answer starts here.
+// Commands of clients and of the control plane. Each command's whole answer starts here.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -28,7 +28,7 @@ void Engine::State::on(const Command& command, const PutCommand& put) {
     return reply(waiter, Error{Code::kDuplicateObject,
                                "object " + name + " exists already; objects are immutable"});
   }
-  end_fold(put.object);  // of the result of a reduce, which this replaces
+  end_fold(put.object);  // the put replaces the result of a reduce
   end_put(put.object, object, "put again by a later attempt");
   object.incarnation = put.incarnation;
   object.target_epoch = TargetEpoch{0};
@@ -100,12 +100,12 @@ void Engine::State::on(const Command& command, const DeleteCommand& remove) {
   reply(waiter, Done{});
 }
 
-// A deletion that is not answered yet is known, however many came after it.
+// A deletion without an answer counts, however many deletions came after it.
 bool EngineTables::is_deleted(const ObjectId& id, Incarnation incarnation) const {
   return tombstones_.covers(id, incarnation) || deletes_.covers(id, incarnation);
 }
 
-// `upto` 0: all there is.
+// `upto` 0 means every attempt that exists.
 void Engine::State::delete_everywhere(const ObjectId& id, Incarnation upto) {
   const auto it = objects_.find(id);
   Incarnation here = upto;
@@ -166,13 +166,13 @@ void Engine::State::on(const Command& command, const ReduceCommand& reduce) {
   call.want.deterministic = reduce.deterministic;
   call.want.share = reduce.share;
   if (reduce.share.is_share()) call.want.meta = cut(reduce.meta);
-  call.is_planned = reduce.share.is_share();  // by its target's home
+  call.is_planned = reduce.share.is_share();  // its target's home plans it
   send(view_.home_of(reduce.target), call.want);
 }
 
 void Engine::State::on(const Command&, const ReduceSourceCommand& command) {
   const auto it = calls_.find(command.target);
-  if (it == calls_.end()) return;  // decided meanwhile
+  if (it == calls_.end()) return;  // the reduce has ended meanwhile
   if (command.confirmed) return confirm(command.target, command.source);
   it->second.awaited.emplace(command.source.object, command.source);
   const ObjectId& object = command.source.object;
@@ -206,7 +206,7 @@ void Engine::State::on(const Command& command, const CancelCommand& cancel) {
   if (it != objects_.end()) take_back(id, it->second, waiter);
 }
 
-// What a client asked of an object here, if it is that one. The object may be gone afterwards.
+// Takes back a client's request for this object, if it has one. The object may be gone afterwards.
 void Engine::State::take_back(ObjectId id, LocalObject& object, const Waiter& waiter) {
   const bool is_put = object.put_request == waiter && (object.writing || object.inbound);
   const bool answered = is_put && object.extent;  // by Reserved
@@ -283,7 +283,7 @@ void Engine::State::on(const Command&, const SetViewCommand& view) {
   directory_.handle_view(view_, now_);
   reduces_.handle_view(view_);
   for (const NodeId node : gone) {
-    // Of a node that is back with another life the directory hears by its ResyncDone.
+    // The directory hears of a node that is back as another incarnation by the node's ResyncDone.
     if (!view_.is_live(node)) directory_.handle_node_dead(node, now_);
     reduces_.handle_node_dead(node, true, view_);
   }
@@ -292,7 +292,8 @@ void Engine::State::on(const Command&, const SetViewCommand& view) {
   asked_again_.clear();
   resyncs_.clear();
   resync(std::nullopt, {.draining = draining_});
-  // Our own claims first: who receives from us would pass for an orphan, and wait for ever.
+  // This node's own claims come first. Otherwise receivers that it feeds would count as orphans and
+  // wait forever.
   while (!loop_.empty()) {
     const Message message = std::move(loop_.front());
     loop_.pop_front();

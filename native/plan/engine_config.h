@@ -1,4 +1,4 @@
-// What an engine is made with, and the bounds of its queues, tables and turns: each is a field, so
+// The settings of an engine, and the limits of its queues, tables and turns. Each is a field, so
 // that the simulator can draw it small. Plain data; reached through messages.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace hoplite {
 
-// What becomes of a put for which the arena has no room: it waits for room, fails at once,
-// or waits while other objects are written to a file.
+// Handling of a put that finds no room in the arena: it waits for room, fails at once, or waits
+// while other objects are written to a file.
 enum class WhenFull : std::uint8_t { kWait, kFail, kSpill };
 
 struct EngineConfig {
@@ -37,11 +37,11 @@ struct EngineConfig {
   std::uint64_t fold_bytes_max = kBytesPerTurnMax;              // queued at a time
   std::uint64_t combined_bytes_max = kCombinedBytesMax;         // folded for one block that is sent
   std::size_t steps_per_turn_max = kStepsPerTurnMax;            // after one event
-  std::size_t progress_per_window_max = kProgressPerWindowMax;  // objects of which it is said
+  std::size_t progress_per_window_max = kProgressPerWindowMax;  // objects in one report
   std::uint64_t spill_step_bytes = kSpillStepBytes;
   std::size_t parked_messages_max = kParkedMessagesMax;  // of one peer
   std::uint64_t parked_bytes_max = kParkedBytesMax;      // of all peers
-  std::size_t deletes_max = kDeletesMax;                 // under way at once, that a node asks for
+  std::size_t deletes_max = kDeletesMax;                 // in flight from this node
   std::size_t recent_objects_max = kRecentObjectsMax;    // remembered, of each kind of news
   Duration progress_window = kProgressWindow;
   Duration push_retry = kPushRetry;
@@ -52,7 +52,7 @@ struct EngineConfig {
   Duration tombstone_life = kTombstoneLife;
 };
 
-// Returns which field can't be what it is, and why; nothing if an engine can work with it.
+// Returns the field with an impossible value, and the reason; nothing if the config is valid.
 [[nodiscard]] std::optional<std::string> fault_of(const EngineConfig& config);
 
 }  // namespace hoplite

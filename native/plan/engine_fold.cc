@@ -1,4 +1,4 @@
-// What an owner folds with: its reservations, and each block as folds and finishes of its parts.
+// Folds of an owner: its reservations, and each block as folds and finishes of its parts.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <limits>
@@ -41,12 +41,12 @@ bool Engine::State::reserve_fold(Folding& folding, const LocalObject& object) {
   const Need need = object.extent ? Need{*workspace, 0} : Need{own.meta.size_bytes, *workspace};
   if (!inventory_.can_hold(need, Line::kFolds)) return false;
   if (object.extent) slot_keys_.emplace(key, own.target);
-  inventory_.cancel(key, now_);  // a smaller one, or a getter's
+  inventory_.cancel(key, now_);  // a smaller request, or one of a get
   inventory_.request(key, need, Line::kFolds, now_);
   return true;
 }
 
-// Its fold may have ended while the range was waited for.
+// Places the workspace. The fold may have ended while it waited for the range.
 void Engine::State::place_workspace(const ObjectId& target, Extent range) {
   const auto fold = folds_.find(target);
   if (fold == folds_.end()) return inventory_.release(range, now_);
@@ -78,7 +78,7 @@ void Engine::State::fold_steps(const LocalObject& target, const Folding& folding
   }
 }
 
-// Replies and grants wait behind it: so only as much is queued as a turn or two work off.
+// Queues a fold. Replies and grants wait behind it, so only the folds of a turn or two are queued.
 template <typename T>
 void EngineTables::queue(const T& fold) {
   fold_bytes_queued_ += fold.from.size_bytes;
@@ -96,7 +96,7 @@ void Engine::State::fold_block(const LocalObject& target, Folding& folding,
   dirty_folds_.insert(folding.accumulator.own().target);
 }
 
-// What is sent instead of a block of each of several objects.
+// Combines one block of several objects into the block that is sent instead of them.
 void Engine::State::combine(const Sender::Next& next) {
   const ObjectMeta& meta = objects_.at(next.combined.front()).meta;
   for (const Run& run : runs_of(meta, next.range)) {
@@ -112,7 +112,7 @@ void Engine::State::combine(const Sender::Next& next) {
   for (const ObjectId& object : next.combined) note_use(object);
 }
 
-// From its accumulators, where those are not the result themselves.
+// Finishes the block from its accumulators, unless they are the result themselves.
 void Engine::State::finish_block(const LocalObject& target, Folding& folding,
                                  const Accumulator::Whole& whole) {
   const ReduceOwn& own = folding.accumulator.own();

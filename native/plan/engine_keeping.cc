@@ -1,5 +1,5 @@
-// What is kept here, and for whom: orphans, adoptions, and a node that drains. The decisions are
-// the homes' (directory_keeping.cc); here they become pins and claims.
+// Keeping at one node: orphans, adoptions, and draining (decision 16). The homes decide
+// (directory_keeping.cc); here their decisions become pins and claims.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -9,10 +9,11 @@ namespace hoplite {
 
 // ---- orphans ----
 
-// Its holders may be anywhere (a reduce's owners, an adopter), so that the home tells them all.
+// The holders may be anywhere, for example a reduce's owners or an adopter. The home therefore
+// tells them all.
 void Engine::State::on(const Command& command, const OrphanCommand& orphan) {
   const auto it = objects_.find(orphan.object);
-  Incarnation upto = orphan.upto;  // 0: the home knows, unless we do
+  Incarnation upto = orphan.upto;  // 0: the home knows it, unless this node does
   if (upto.value == 0 && it != objects_.end()) upto = it->second.incarnation;
   orphans_.note(orphan.object, upto, now_);
   send(view_.home_of(orphan.object), Orphan{orphan.object, upto});
@@ -50,8 +51,8 @@ void Engine::State::note_sole(const ObjectId& id) {
   }
 }
 
-// What the home has to say of the copy that is here. The node that drains lets go of its pin when
-// another one keeps the object, and takes it up again if that one dies.
+// Handles the home's word on the copy here. A draining node releases its pin when another node
+// keeps the object, and takes the pin again if that node dies.
 void Engine::State::on(NodeId from, const Message&, const Standing& standing) {
   if (from != view_.home_of(standing.object)) return;
   const auto it = objects_.find(standing.object);
@@ -77,7 +78,7 @@ void Engine::State::on(NodeId from, const Message&, const Standing& standing) {
 
 // ---- adoption ----
 
-// Returns whether the range is here now; nothing is left waiting.
+// Returns true if the range is here at once. On false, no request is left waiting.
 bool Engine::State::reserve_at_once(const ObjectId& id, std::uint64_t size_bytes) {
   if (!ask_range(id, size_bytes, Line::kCopies)) return false;
   granting_ = id;
@@ -89,8 +90,8 @@ bool Engine::State::reserve_at_once(const ObjectId& id, std::uint64_t size_bytes
   return false;
 }
 
-// Declined by a claim that wants nothing. The range is reserved before the answer, so that who
-// accepts has room.
+// Adopts an object, or declines by a claim that wants nothing. The range is reserved before the
+// answer, so a node that accepts has room.
 void Engine::State::on(NodeId from, const Message&, const Adopt& adopt) {
   const ObjectId& id = adopt.object;
   if (from != view_.home_of(id) || !names_bytes(adopt)) return;
@@ -122,7 +123,7 @@ void Engine::State::on(NodeId from, const Message&, const Adopt& adopt) {
   object.owner = adopt.owner;
   const bool small = adopt.meta.size_bytes <= config_.inline_bytes_max;
   if (!small && !object.extent && !reserve_at_once(id, adopt.meta.size_bytes)) {
-    const auto kept = objects_.find(id);  // it goes at once where nothing waits for room
+    const auto kept = objects_.find(id);  // gone already if nothing waits for room
     if (kept != objects_.end()) kept->second.adopting = false;
     claim(id);
     return forget_if_empty(id);

@@ -1,4 +1,4 @@
-// What is here and what keeps it, in words and rows for people.
+// The objects and transfers of this node, and what keeps them, in words and rows for people.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
@@ -41,7 +41,7 @@ TransferRow row(const Pull& pull) {
 
 }  // namespace
 
-// What keeps the object in the arena. REQUIRES: extent, and it can't be evicted.
+// Returns what keeps the object in the arena. REQUIRES: extent, and it can't be evicted.
 std::string EngineTables::reason(const ObjectId& id, const LocalObject& object) const {
   std::vector<std::string> reasons;
   if (object.writing) {
@@ -67,7 +67,7 @@ std::string EngineTables::reason(const ObjectId& id, const LocalObject& object) 
   return text;
 }
 
-// Why `id` gets no range, who holds the most, and what to do about it.
+// Returns why `id` gets no range, which clients hold the most, and the next step.
 std::string EngineTables::full_text(const ObjectId& id, std::uint64_t size_bytes) const {
   const std::string asked =
       "store full: object " + short_name(id) + " needs " + std::to_string(size_bytes) + " bytes";
@@ -90,8 +90,8 @@ std::string EngineTables::full_text(const ObjectId& id, std::uint64_t size_bytes
   return text + ". Delete objects, drop references, or start the nodes with a larger arena_bytes";
 }
 
-// All objects are looked at, and thousands of puts may be refused at once: those that are refused
-// within kHoldersLife are told the same.
+// Looks at all objects. Thousands of puts may be refused at once, so refusals within kHoldersLife
+// share one text.
 const std::string& EngineTables::holders_text() const {
   if (holders_ && now_ - holders_->first < kHoldersLife) return holders_->second;
   struct Holder {
@@ -165,8 +165,8 @@ std::vector<ObjectRow> EngineTables::largest_objects(std::uint64_t rows_max) con
   return rows;
 }
 
-// Equal ones in the order of their objects and stripes. Only receivers tell: each transfer is told
-// of once, and by the node that outlives its sender.
+// Equal rows keep the order of objects and stripes. Only receivers list transfers, so each transfer
+// appears once, at the node that outlives its sender.
 std::vector<TransferRow> EngineTables::largest_transfers(std::uint64_t rows_max) const {
   std::vector<TransferRow> rows;
   if (rows_max == 0) return rows;

@@ -1,4 +1,5 @@
-// What this node has: ranges asked for and given, copies completed, dropped, unpinned; who waits.
+// The objects of this node: ranges that are requested and granted, copies that are completed,
+// dropped or unpinned, and the requests that wait for them.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -7,7 +8,8 @@
 
 namespace hoplite {
 
-// The one block size all nodes cut an object by: a power of two near size/1024, within the limits.
+// The block size that all nodes use for an object: a power of two near size/1024, within the
+// limits.
 ObjectMeta EngineTables::cut(ObjectMeta meta) const {
   std::uint64_t bytes = config_.block_bytes_min;
   while (bytes < config_.block_bytes_max && bytes * kBlocksPerObjectAim < meta.size_bytes)
@@ -18,7 +20,7 @@ ObjectMeta EngineTables::cut(ObjectMeta meta) const {
   return meta;
 }
 
-// Returns false if the arena could never hold it.
+// Returns false if the arena could never hold the range.
 bool EngineTables::ask_range(const ObjectId& id, std::uint64_t size_bytes, Line line) {
   if (!inventory_.can_hold({size_bytes, 0}, line)) return false;
   if (!inventory_.is_waiting(id)) inventory_.request(id, {size_bytes, 0}, line, now_);
@@ -63,7 +65,7 @@ void Engine::State::on_admitted(const Admitted& admitted) {
     dirty_folds_.insert(id);
     claim(id);
   } else if (granting_ != id) {
-    claim(id);  // its range had to wait; now it may be granted
+    claim(id);  // the range has come: the home may grant the object
   }
 }
 
@@ -76,7 +78,7 @@ void Engine::State::on_refused(const ObjectId& id, std::uint64_t size_bytes) {
   give_up(name, full_text(name, size_bytes));
 }
 
-// There is no room, here or where it would come from.
+// Gives up an object or a fold that gets no room, here or at its sender.
 void Engine::State::give_up(const ObjectId& name, const std::string& text) {
   if (folds_.contains(name)) {
     ReduceReport news;
@@ -109,7 +111,7 @@ void Engine::State::give_up(const ObjectId& name, const std::string& text) {
   forget_if_empty(name);
 }
 
-// A small object's bytes have come, by put or by push: they get a range of their own.
+// Stores a small object's bytes that came by put or by push. They get a range of their own.
 void Engine::State::store_small(const ObjectId& id, LocalObject& object, Bytes payload) {
   object.inbound = std::move(payload);
   const Line line = object.put_request ? Line::kPuts : Line::kCopies;
@@ -117,7 +119,7 @@ void Engine::State::store_small(const ObjectId& id, LocalObject& object, Bytes p
   admit();
 }
 
-// Every byte is here, and it may be read.
+// Completes an object whose every byte is here and which may be read.
 void Engine::State::complete(const ObjectId& id, LocalObject& object) {
   if (!object.is_complete() || !object.committed) return;
   for (const Waiter& waiter : object.waiters) answer_get(id, object, waiter);
@@ -126,7 +128,7 @@ void Engine::State::complete(const ObjectId& id, LocalObject& object) {
   object.whole_wanted = false;
   if (object.adopting) {
     object.adopting = false;
-    object.pinned = object.adopted = !object.orphaned;  // as its claim has said already
+    object.pinned = object.adopted = !object.orphaned;  // as its claim says already
     if (object.orphaned) claim(id);
   }
   note_use(id);
@@ -150,7 +152,7 @@ bool EngineTables::is_free_to_go(const ObjectId& id, const LocalObject& object) 
   return object.is_idle_copy() && !sender_.serves(id);
 }
 
-// The youngest use decides the order of eviction.
+// Notes a use. The latest use decides the order of eviction.
 void Engine::State::note_use(const ObjectId& id) {
   const auto it = objects_.find(id);
   if (it == objects_.end()) return;
@@ -162,8 +164,8 @@ void Engine::State::note_use(const ObjectId& id) {
   }
 }
 
-// Gives the object's range back; what is still mapped or being sent keeps it until the last unpin,
-// and what a client is still writing until that client says its last word on it.
+// Gives the object's range back. A range that is mapped or being sent stays until the last unpin. A
+// range that a client still writes stays until that client reports that it is done.
 void Engine::State::void_bytes(const ObjectId& id, LocalObject& object) {
   for (LocalStripe& stripe : object.stripes) {
     if (stripe.state == StripeState::kReceiving) end_pull(stripe.transfer, true);
@@ -210,14 +212,14 @@ void Engine::State::forget_if_empty(const ObjectId& id) {
   claim(id);
 }
 
-// Part of an object that nobody here wants any more: it would neither grow nor be evicted, and
-// those that it serves would wait for the rest.
+// Drops a part of an object that no request here wants any more. The part would neither grow nor be
+// evicted, and its receivers would wait for the rest.
 void Engine::State::abandon(const ObjectId& id) {
   const auto it = objects_.find(id);
   if (it == objects_.end()) return;
   LocalObject& object = it->second;
   if (object.is_wanted() || object.is_whole() || object.writing || object.inbound) return;
-  if (folds_.contains(id)) {  // its own stripes stay: who waits for others asks the home again
+  if (folds_.contains(id)) {  // its own stripes stay; receivers of others ask the home again
     refuse(sender_.drop(id), id);
     return;
   }
@@ -226,8 +228,8 @@ void Engine::State::abandon(const ObjectId& id) {
   forget_if_empty(id);
 }
 
-// Other bytes, or none, take the place of those that were put or still are: a put that has its
-// range hears of it by its next word, one that waits for it now.
+// Ends a put whose bytes are replaced or dropped. A put that has its range gets the error with its
+// next message, and a put that waits for its range gets it at once.
 void Engine::State::end_put(const ObjectId& id, LocalObject& object, const char* what_happened) {
   if (object.put_request && !object.extent) {
     reply(*object.put_request,
@@ -240,7 +242,7 @@ void Engine::State::end_put(const ObjectId& id, LocalObject& object, const char*
   object.inbound.reset();
 }
 
-// The home says, or we decided: these bytes are to go.
+// Drops bytes because the home says so, or because this node decided it.
 void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool deleted) {
   if (deleted) {
     tombstones_.note(id, upto, now_);
@@ -254,7 +256,7 @@ void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool delet
   const bool was_put = object.writing || object.inbound;
   end_fold(id);
   end_put(id, object, "deleted");
-  if (deleted) gone_.forget(id);  // its home ends all leases of it
+  if (deleted) gone_.forget(id);  // the home ends all of its leases
   object.incarnation = Incarnation{0};
   object.target_epoch = TargetEpoch{0};
   object.meta = ObjectMeta{};
@@ -267,9 +269,9 @@ void Engine::State::drop_object(const ObjectId& id, Incarnation upto, bool delet
   if (was_put || !object.is_wanted()) forget_if_empty(id);
 }
 
-// A release names an object, not a range: of several ranges under one name none is given back
-// before the last pin of any of them. Cost: O(ranges of the name), for a client may end with pins
-// of thousands of deleted objects.
+// Frees retired ranges of a name once none of them is pinned. A release names an object, not a
+// range, so no range under a name is freed before the last pin of any of them. Cost: O(ranges of
+// the name), because a client may end with pins of thousands of deleted objects.
 void Engine::State::free_retired(const ObjectId& id, Incarnation incarnation) {
   const auto live = objects_.find(id);
   const bool is_shared = live != objects_.end() && live->second.incarnation == incarnation &&

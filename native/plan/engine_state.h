@@ -1,5 +1,5 @@
-// What one node's engine does with its tables, private to engine*.cc. Each handler changes them and
-// queues actions; settle() lets what follows from them happen. SPDX-License-Identifier: Apache-2.0
+// The handlers of one node's engine, private to engine*.cc. Each changes the tables and queues
+// actions; settle() then does all that follows. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "plan/engine_tables.h"

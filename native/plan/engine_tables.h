@@ -1,5 +1,6 @@
-// What one node's engine knows: its machines, and the tables between them. Only Engine::State
-// changes them. Invariants: Engine::State::check_invariants. SPDX-License-Identifier: Apache-2.0
+// The state of one node's engine: its machines, and the tables between them. Only Engine::State
+// changes them. Invariants: Engine::State::check_invariants.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <deque>
@@ -26,10 +27,10 @@
 
 namespace hoplite {
 
-struct Retired {  // bytes that no name leads to any more, still mapped, being sent or written
+struct Retired {  // bytes without a name that are still mapped, sent or written
   Extent extent;
   std::map<ClientId, std::uint32_t> pins;
-  std::optional<Waiter> writer;  // of a put that was dropped: its client does not know yet
+  std::optional<Waiter> writer;  // of a dropped put whose client does not know yet
 };
 struct Outcome {  // of a reduce that is committed
   TargetEpoch target_epoch;
@@ -39,10 +40,10 @@ struct Outcome {  // of a reduce that is committed
 struct Call {  // the caller's side of a reduce
   Waiter waiter;
   ReduceWant want;                                // everything confirmed so far
-  std::multimap<ObjectId, ReduceSource> awaited;  // to be confirmed once some node has them
-  std::set<ObjectId> unanswered = {};  // of `awaited`, of which not even their homes have spoken
-  bool is_planned = false;             // it is known who plans it
-  std::deque<ReduceSource> unplanned = {};  // confirmed before; the first one may be asked for
+  std::multimap<ObjectId, ReduceSource> awaited;  // confirmed once some node has them
+  std::set<ObjectId> unanswered = {};       // those in `awaited` whose homes have not answered
+  bool is_planned = false;                  // True if its planner is known
+  std::deque<ReduceSource> unplanned = {};  // confirmed earlier; the first may be in question
 };
 struct Carried {  // a source that came with its location
   ObjectId object;
@@ -56,12 +57,12 @@ struct EngineTables {
   [[nodiscard]] bool may_spill(const ObjectId& id, const LocalObject& object) const;
   [[nodiscard]] std::optional<Rank> rank_of(const ObjectId& id, const LocalObject& object) const;
   [[nodiscard]] bool is_sole(const LocalObject& object) const;
-  // Of a source that is here; else nullptr.
+  // Returns the shape of a source that is here; else nullptr.
   [[nodiscard]] const ObjectMeta* meta_here(const ReduceSource& source) const;
-  // A reduce of a client here, that this node plans; and who plans any other.
+  // True if this node plans the reduce, for a client here; and the planner of any reduce.
   [[nodiscard]] bool is_planned_here(const ObjectId& target) const;
   [[nodiscard]] NodeId planner_of(const ObjectId& target) const;
-  // The result is not here any more. The caller's node remembers that it is committed.
+  // Forgets how a reduce ended whose result has gone from here. The caller's node remembers it.
   void forget_outcome(const ObjectId& target);
   [[nodiscard]] ObjectMeta cut(ObjectMeta meta) const;
   [[nodiscard]] bool is_deleted(const ObjectId& id, Incarnation incarnation) const;
@@ -91,14 +92,14 @@ struct EngineTables {
   std::optional<Instant> progress_due_;  // while stripes come in
   std::optional<Instant> paces_due_;     // while a fold holds credit back
   std::optional<Instant> answers_due_;   // while a reduce waits to hear which sources are there
-  // Pulls from nodes that we don't reach, and when they fail: whoever named the sender may know
-  // better by then, and names no two of them in turns for ever.
+  // Pulls from nodes that this node does not reach, and when they fail. Until then the node that
+  // named the sender may learn better, and it does not name two such senders in endless turns.
   std::deque<std::pair<Instant, TransferId>> out_of_reach_;
-  ObjectId progress_after_;                   // the last one whose turn it was
-  std::map<ObjectId, std::uint64_t> landed_;  // bytes that came of each since the last progress
+  ObjectId progress_after_;                   // the object reported last
+  std::map<ObjectId, std::uint64_t> landed_;  // bytes that landed since the last report
   std::uint64_t landed_all_ = 0;
-  std::uint64_t landed_rate_most_ = 0;  // per second, of late
-  std::set<ObjectId> unsaid_;           // stripes of them have come since their last claims
+  std::uint64_t landed_rate_most_ = 0;  // recent peak, per second
+  std::set<ObjectId> unsaid_;           // objects with stripes newer than their claims
   std::map<ObjectId, Folding> folds_;
   std::map<ObjectId, ObjectId> slot_keys_;  // a reservation for a workspace alone -> its target
   std::set<ObjectId> dirty_folds_;
@@ -106,28 +107,28 @@ struct EngineTables {
   std::map<ObjectId, Locate> locates_;
   RecentObjects tombstones_;
   AskedDeletions deletes_;
-  RecentObjects gone_;     // bytes that were here, and not granted to us again since
-  RecentObjects orphans_;  // said to their homes; repeated to new ones
-  mutable std::optional<std::pair<Instant, std::string>> holders_;  // as they were told last
+  RecentObjects gone_;     // bytes that left, and were not granted again
+  RecentObjects orphans_;  // reported to their homes; repeated to new homes
+  mutable std::optional<std::pair<Instant, std::string>> holders_;  // the last text
   Spills spills_;
   bool draining_ = false;
-  bool drained_ = false;                     // and it was said
-  std::set<ObjectId> sole_;                  // while draining: what no other node keeps
-  std::map<ObjectId, Outcome> committed_;    // of results here; of our clients' until deleted
-  std::map<ObjectId, ReduceReport> failed_;  // reduces that were asked for here; until deleted
+  bool drained_ = false;                     // True if it has reported that
+  std::set<ObjectId> sole_;                  // while draining: objects that only this node keeps
+  std::map<ObjectId, Outcome> committed_;    // of results here; those of clients here until deleted
+  std::map<ObjectId, ReduceReport> failed_;  // reduces called here; until deleted
   std::map<NodeId, Member> connected_;
   std::set<NodeId> links_;  // peers whose link is up
   std::deque<Message> loop_;
   Parked parked_;
-  std::map<NodeId, std::size_t> resyncs_;  // how often each has asked for everything in this view
+  std::map<NodeId, std::size_t> resyncs_;  // requests of each to repeat everything, in this view
   std::set<NodeId> asked_again_;  // peers that have not ended their answer to a ResyncWanted
   std::deque<Action> actions_;
   std::optional<Carried> carried_;       // for this turn
   Bytes payload_in_;                     // of the message being received
-  std::optional<ObjectId> granting_;     // whose range is asked for while its grant is handled
+  std::optional<ObjectId> granting_;     // object whose range is requested for its grant
   std::uint64_t fold_bytes_left_ = 0;    // in this turn
   std::uint64_t fold_bytes_queued_ = 0;  // among `actions_`
-  bool more_ = false;                    // a turn's worth was done and there is more
+  bool more_ = false;                    // True if a turn was full and there is more
   EngineStats stats_;
 };
 
