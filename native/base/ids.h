@@ -20,7 +20,7 @@ struct Id {
   auto operator<=>(const Id&) const = default;
 };
 
-using NodeId = Id<struct NodeTag, std::uint64_t>;  // a node, over all its lives
+using NodeId = Id<struct NodeTag, std::uint64_t>;  // a node, over all its incarnations
 using Incarnation =
     Id<struct IncarnationTag, std::uint32_t>;      // one life of a node; one attempt's bytes
 using Epoch = Id<struct EpochTag, std::uint64_t>;  // of the view (membership)

@@ -1,6 +1,6 @@
-// The layout of an object: text of its client that nothing here reads or changes. All that name one
-// share it, so a message of some hundred bytes that names a long one keeps no copy of it.
-// Any thread. SPDX-License-Identifier: Apache-2.0
+// The layout of an object: text of its client that the core neither reads nor changes. All copies
+// share one string, so a short message that names a long layout keeps no copy of it. Any thread.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class Layout {
   [[nodiscard]] const std::string& text() const { return text_ ? *text_ : kEmpty; }
   [[nodiscard]] std::size_t size() const { return text_ ? text_->size() : 0; }
 
-  // Cost: O(size) for those that are equal and not shared.
+  // Cost: O(size) if the two are equal and not shared.
   friend bool operator==(const Layout& a, const Layout& b) {
     return a.text_ == b.text_ || a.text() == b.text();
   }

@@ -1,9 +1,10 @@
-// An owner's part of a reduce: which members have been folded into which block. Bitmaps over source
-// indices make every fold idempotent: nothing is counted twice, in any order, after any reconnect
-// (design decision 5). A block is whole when it holds every member of the sealed set, and final
-// once it has been finished; of a newer target epoch only the blocks that hold a removed member are
-// void, and folded and finished anew; of a deterministic fold, only what that member had gone into.
-// Invariant: only owned blocks are known; another owner's may be received where they would be.
+// An owner's part of a reduce: which members have been folded into which block (decision 5).
+// Bitmaps over source indices make every fold idempotent, so no member counts twice, in any order
+// and after any reconnect. A block is whole when it holds every member of the sealed set, and final
+// once it is finished. A newer target epoch voids only the blocks that hold a removed member; they
+// are folded and finished anew. In a deterministic fold it voids only the sums with that member.
+// Invariant: only owned blocks are known, because another owner's block may be received in the same
+// place.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -34,11 +35,11 @@ class Accumulator {
   // Adopts members, stripes and epochs. Returns false for news of an older epoch.
   bool handle_own(const ReduceOwn& own);
 
-  // The stripe moved here from an owner that died, and its leading blocks were received from it
-  // before: they are final as they are, and must not be written again while they are being sent.
+  // Takes over a stripe from an owner that died. Its leading blocks, already received from that
+  // owner, are final and must not be written again while they are being sent.
   void accept_final(StripeIndex stripe, std::uint32_t blocks);
 
-  // Books `member` on `block`: what is to be folded now, or nothing if it is in already.
+  // Books `member` on `block`. Returns the steps to fold; nothing if the block already holds it.
   std::optional<std::vector<FoldStep>> take(std::uint32_t member, BlockIndex block);
   // The same for members that were combined: they come in together or not at all.
   // REQUIRES: at least one; more than one only if can_combine().
@@ -56,8 +57,8 @@ class Accumulator {
   [[nodiscard]] bool lacks(std::uint32_t member, BlockIndex block) const;
   // True if a sixteenth of the owned blocks hold all known members.
   [[nodiscard]] bool has_begun() const;
-  // The stripe's next block, in order, that is whole: after these steps its fold is in cell 0.
-  // Finish it, for it counts as final from now on.
+  // Returns the stripe's next whole block, in order: after these steps its fold is in cell 0. The
+  // caller must finish the block, because it counts as final after this call.
   struct Whole {
     BlockIndex block;
     std::vector<FoldStep> steps;

@@ -25,14 +25,14 @@ ReduceOwn own(std::uint32_t epoch, const std::vector<std::uint32_t>& members, bo
 constexpr StripeIndex kMine{1};
 constexpr BlockIndex kFirst{1}, kSecond{3};
 
-// What an owner finishes now, in order.
+// Returns the blocks that an owner can finish at this point, in order.
 std::vector<BlockIndex> finish_all(Accumulator& folds) {
   std::vector<BlockIndex> finished;
   while (const auto whole = folds.poll_whole(kMine)) finished.push_back(whole->block);
   return finished;
 }
 using Blocks = std::vector<BlockIndex>;
-// Whether `member` is the first in the block, or nothing if it is in already.
+// Returns true if `member` is the first in the block; nothing if the block already holds it.
 std::optional<bool> take(Accumulator& folds, std::uint32_t member, BlockIndex block) {
   const auto steps = folds.take(member, block);
   if (!steps) return std::nullopt;
@@ -84,7 +84,7 @@ TEST(Accumulator, TakesMembersThatWereCombinedTogetherOrNotAtAll) {
   EXPECT_FALSE(folds.lacks(0, kFirst) || folds.lacks(2, kFirst));
   EXPECT_FALSE(folds.take(second, kFirst)) << "2 would count twice";
   EXPECT_TRUE(folds.lacks(1, kFirst));
-  EXPECT_TRUE(folds.handle_own(own(2, {0, 1})));  // 2 is gone, and with it what 0 had made with it
+  EXPECT_TRUE(folds.handle_own(own(2, {0, 1})));  // 2 is gone, and its sum with 0 is void
   EXPECT_TRUE(folds.lacks(0, kFirst));
   EXPECT_FALSE(folds.take(second, kFirst)) << "2 is no member any more";
 }
@@ -305,11 +305,11 @@ TEST(Accumulator, AnotherObjectUnderAnIndexOfBeforeIsAnotherMember) {
     take(folds, member, kFirst);
   }
   EXPECT_EQ(finish_all(folds), Blocks{kFirst});
-  ReduceOwn next = own(2, {0, 1});  // a branch, that is made again
+  ReduceOwn next = own(2, {0, 1});  // the branch is made again
   next.members[1].object = ObjectId{{99}};
   EXPECT_TRUE(folds.handle_own(next));
   EXPECT_EQ(finish_all(folds), Blocks{});
-  EXPECT_TRUE(folds.lacks(0, kFirst));  // what held the old one is void
+  EXPECT_TRUE(folds.lacks(0, kFirst));  // its block held the old branch and is void
   EXPECT_TRUE(folds.lacks(1, kFirst));
   EXPECT_EQ(folds.members().at(1).source.object, ObjectId{{99}});
 }

@@ -1,4 +1,4 @@
-// The policy by itself: of these candidates, whom? SPDX-License-Identifier: Apache-2.0
+// The policy alone: the choice among given candidates. SPDX-License-Identifier: Apache-2.0
 #include "plan/broadcast.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ struct Row {
   const char* name;
   std::vector<SenderCandidate> candidates;
   SenderRoom room;
-  std::uint64_t chosen;  // 0: nobody
+  std::uint64_t chosen;  // 0: none
 };
 std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.name; }
 
@@ -116,8 +116,8 @@ TEST(BroadcastTree, NeverMakesTheOriginSendMoreThanOneCopyWhileOthersCan) {
   }
 }
 
-// As many as a cluster has, who ask one after the other before anybody has all of it: they are no
-// deeper than is worth an edge more, and nobody has two of these.
+// All members of a large cluster ask one after the other before any of them has the whole object.
+// No chain is deeper than the price of one edge too many, and no sender has two such edges.
 TEST(BroadcastTree, IsCutWhereOneEdgeMoreCostsLessThanDepth) {
   for (const std::uint32_t stripes : {1U, 4U}) {
     const BroadcastSize size = {.size_bytes = stripes == 1 ? 1_MiB : 32_MiB,
@@ -146,7 +146,7 @@ TEST(BroadcastTree, IsCutWhereOneEdgeMoreCostsLessThanDepth) {
   }
 }
 
-// Every (receivers, stripes): whole, without a circle, and within everybody's upload.
+// For every (receivers, stripes), the forest is complete, has no cycle, and fits every upload.
 TEST(ForestPlan, FeedsEachReceiverEveryStripeAndNobodyUploadsMoreThanOneCopy) {
   for (std::uint32_t receivers = 1; receivers <= 64; ++receivers) {
     for (std::uint16_t stripes = 1; stripes <= 64; ++stripes) {

@@ -12,7 +12,7 @@
 
 namespace hoplite {
 
-// ---- Command: what a client or the control plane asks of its own node ----
+// ---- Command: a request of a client or the control plane to its own node ----
 
 struct PutCommand {  // small: `payload` holds the bytes; large: answered by Reserved, then written
   ObjectId object;
@@ -20,18 +20,19 @@ struct PutCommand {  // small: `payload` holds the bytes; large: answered by Res
   ObjectMeta meta;  // block_bytes is filled in here
   Bytes payload;
 };
-// Progress of a large put: bytes [0, upto) are in the arena; all of them: sealed, and answered.
+// Progress of a large put: bytes [0, upto) are in the arena. When that is all bytes, the object is
+// sealed and the put answered.
 struct WroteCommand {
   ObjectId object;
   Incarnation incarnation;
   std::uint64_t upto_bytes = 0;
-  // The writer keeps its mapping: answered by Fetched, as a get, instead of by Done. Where the put
-  // is gone the range stays its own until it cancels the put.
+  // True if the writer keeps its mapping. The answer is then Fetched, as for a get, instead of
+  // Done. If the put is gone, the writer keeps the range until it cancels the put.
   bool pin = false;
 };
 struct GetCommand {
   ObjectId object;
-  bool exists = false;  // the caller knows that it was put: "nobody has it" is a loss, not a wait
+  bool exists = false;  // True if it was put: without a holder it is lost, not awaited
 };
 struct ReleaseCommand {  // one mapping of `object` is gone
   ObjectId object;
@@ -39,20 +40,20 @@ struct ReleaseCommand {  // one mapping of `object` is gone
 };
 struct DeleteCommand {
   ObjectId object;
-  Incarnation upto;  // this attempt's bytes and older ones; 0: whatever there is
+  Incarnation upto;  // this attempt and older ones; 0: all attempts
 };
 struct ReduceCommand {
   ObjectId target;
   ReduceOp op = ReduceOp::kSum;
   std::uint32_t source_count = 0;
   std::uint32_t count = 0;
-  bool everywhere = false;     // folded on all nodes, because all will read it
-  bool deterministic = false;  // for equal members the same bits, whatever the order of arrival
+  bool everywhere = false;     // True if all nodes fold, because all will read it
+  bool deterministic = false;  // True for equal bits in any order of arrival
   Share share = {};
   ObjectMeta meta = {};  // of the result, if it is a share; block_bytes is filled in here
 };
-// A source is confirmed now; the order of these is the order of arrival. Not confirmed: it is, as
-// soon as some node has it, in the order in which the directory hears of them.
+// A source of a reduce. The order of confirmed sources is the order of arrival. A source that is
+// not confirmed counts once some node has it, in the order in which the directory hears of it.
 struct ReduceSourceCommand {
   ObjectId target;
   ReduceSource source;
@@ -94,7 +95,7 @@ struct ObjectRow {  // one object as ListCommand's answer shows it
   std::uint64_t size_bytes = 0;
   const char* state = "";  // "whole", "partial", "writing" or "wanted"
   bool pinned = false, orphaned = false;
-  bool sole = false;  // as far as this node knows no other one keeps it
+  bool sole = false;  // True if this node knows of no other node that keeps it
   std::uint64_t mappings = 0, waiters = 0;
 };
 struct TransferRow {  // one stripe that comes in, for `target`: the object itself, or a reduce's

@@ -1,9 +1,10 @@
-// The deletions of one directory shard. Each awaits the members that may have some of the object:
-// a member answers a Drop by a claim of nothing. When none is awaited, every node that asked for
-// the deletion hears `Deleted` and repeats it no more, and the shard remembers the attempt for a
-// life, so as to refuse what comes late. A member that does not answer is awaited for a life, or
-// until there are too many deletions. Memory: some 300 bytes for each deletion under way, 150 for
-// each that has ended; both are bounded. SPDX-License-Identifier: Apache-2.0
+// The deletions of one directory shard (decision 24). Each awaits the members that may have some of
+// the object; a member answers a Drop by a claim of nothing. When no member is awaited any more,
+// every node that asked for the deletion gets `Deleted` and stops repeating it. The shard remembers
+// the attempt for a life, to refuse late messages. It awaits a silent member for a life, or until
+// there are too many deletions. Memory: about 300 bytes for each deletion in flight and 150 for
+// each that has ended; both are bounded.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What the home makes of its receivers' progress: which edges it moves, and which it leaves alone.
+// The home's reaction to its receivers' progress: which edges it moves, and which it leaves alone.
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/directory_test.h"
 
@@ -20,7 +20,7 @@ class DirectoryRepair : public DirectoryTest {
     EXPECT_EQ(c_.sender, kB);
     EXPECT_EQ(d_.sender, kC);
   }
-  // One window passes, in which each gets so many blocks.
+  // One window passes, in which each receiver gets this number of blocks.
   struct Gains {
     std::uint32_t b = 0, c = 0, d = 0;
   };
@@ -154,7 +154,7 @@ TEST_F(DirectoryRepair, WaitsForAsLongAsAFewBlocksTake) {
   expect_silence();
 }
 
-// ---- the plan for all who wait when it becomes known ----
+// ---- the plan for all waiting receivers when the object becomes known ----
 
 TEST_F(DirectoryTest, PlansForAllWhoWaitSoThatNobodyUploadsMoreThanOneCopy) {
   reset(3);
@@ -174,7 +174,7 @@ TEST_F(DirectoryTest, PlansForAllWhoWaitSoThatNobodyUploadsMoreThanOneCopy) {
   for (const auto& [node, count] : edges) EXPECT_LE(count, 3U) << node.value;
 }
 
-// Whom the last grant of each stripe names, for every receiver that was granted anything.
+// Returns the sender in the last grant of each stripe, for every receiver with a grant.
 std::map<std::pair<NodeId, StripeIndex>, NodeId> senders_of(const std::vector<Parcel>& sent) {
   std::map<std::pair<NodeId, StripeIndex>, NodeId> senders;
   for (const Parcel& parcel : sent) {
@@ -229,7 +229,7 @@ TEST_F(DirectoryTest, CutsAnObjectForThoseWhoWaitUntilTheFirstIsServed) {
   }
 }
 
-// An object whose stripes have a beginning worth the name.
+// An object whose stripes are long enough to have a beginning (is_beginning).
 class DirectoryRing : public DirectoryTest {
  protected:
   void has_long(NodeId node) {

@@ -1,5 +1,6 @@
-// One directory shard by itself: what it grants, pushes, answers and never says, whatever comes in
-// and in whatever order. SPDX-License-Identifier: Apache-2.0
+// One directory shard alone: its grants, pushes and answers, and the things that it must never say,
+// for any input in any order.
+// SPDX-License-Identifier: Apache-2.0
 #include "plan/directory_test.h"
 
 namespace hoplite {
@@ -75,7 +76,8 @@ TEST_F(DirectoryShard, IgnoresAClaimThatCrossesItsNewerGrant) {
   EXPECT_EQ(only<Grant>(kB).sender, kC);
 }
 
-// A grant that was lost with its link must not make what the receiver says look old for ever.
+// home: Grant(lease 2) -> receiver │ the link breaks: the grant is lost │ receiver: claim with
+// lease 1. The home must take such claims for current.
 TEST_F(DirectoryShard, BelievesAReceiverAgainWhoseNewerGrantWasLostWithTheLink) {
   has(kA);
   has(kC);
@@ -98,7 +100,7 @@ TEST_F(DirectoryShard, ForgetsWhatAHolderNoLongerClaimsAfterItsLinkBroke) {
   has(kA);
   has(kC);
   take();
-  directory_.handle_link_down(kC);  // with it went the claim that it has evicted its copy
+  directory_.handle_link_down(kC);  // and loses the claim that the copy is evicted
   done(kC);
   die(kA);
   wants(kB);
@@ -241,7 +243,7 @@ TEST_F(DirectoryShard, SaysThatAnObjectIsLostThoughALinkBreaksAgainAndAgain) {
   EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
 }
 
-// A member can say anything of a view that never comes.
+// A member can claim to have a newer view that never comes.
 TEST_F(DirectoryShard, ConcludesAgainOnceTheMemberIsGoneThatSpokeOfANewerView) {
   directory_.handle_newer_view(kC, Epoch{1ULL << 40});
   claim(kB, {.wants = true, .exists = true, .incarnation = 0});
@@ -255,7 +257,7 @@ TEST_F(DirectoryShard, ConcludesAgainOnceTheMemberIsGoneThatSpokeOfANewerView) {
   EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
 }
 
-// Later grants would have begun anew at 0, and no receiver takes a grant that is not newer.
+// Otherwise later grants begin anew at 0, and a receiver accepts only a newer grant.
 TEST_F(DirectoryShard, TakesNoLeaseFromAClaimThatItHasNotGiven) {
   claim(kC, {.lease = ~0U, .sender = kA});
   has(kA);
@@ -397,8 +399,8 @@ TEST_F(Adopting, AwaitsTheMemberThatItHasAskedToAdoptWhatIsDeleted) {
   EXPECT_EQ(only<Deleted>(kA).upto, Incarnation{1});
 }
 
-// The adopter's arena is full: it evicts the orphan as soon as it has it. If its claims, which are
-// heard before the answer of the node that drains, lead to an adoption, that goes on without end.
+// The adopter's arena is full, so it evicts the orphan as soon as it has it. Its claims arrive
+// before the draining node's answer. If they led to an adoption, that would never end.
 TEST_F(Adopting, HandsAnOrphanOverOnce) {
   has(kA);
   directory_.handle_orphan({kObject, Incarnation{1}}, now_);
@@ -458,7 +460,7 @@ TEST_F(DirectoryShard, SaysThatAResultIsLostOnceItsOnlyOwnerHasGivenItUp) {
   take();
   elapse(kLostGrace);
   expect_silence();
-  has_nothing(kA);  // it was told to by a home that knew of no caller
+  has_nothing(kA);  // told so by a home that knew of no caller
   EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
 }
 
@@ -471,7 +473,7 @@ TEST_F(DirectoryShard, SaysThatACommittedResultIsLostIfNoNodeHasIt) {
   EXPECT_EQ(only<Lost>(kB).code, Code::kObjectLost);
 }
 
-// A member of the view could void what all holders have, by a claim of nothing.
+// Otherwise a member of the view could void the bytes of all holders by a claim of nothing.
 TEST_F(DirectoryShard, KeepsAResultWhereAClaimOfALaterTargetEpochHasNothingOfIt) {
   claim(kA, {.state = StripeState::kComplete, .target_epoch = 1});
   take();
@@ -523,8 +525,8 @@ TEST_F(DirectoryShard, ServesAPutUnderAnIdThatWasTheResultOfADeletedReduce) {
   EXPECT_EQ(only<Grant>(kB).sender, kC);
 }
 
-// Any claim in any order, any number of times: the forest stays a forest, and whoever still wants
-// the object in the end is fed as long as its origin lives.
+// After any claims in any order and number, the forest stays a forest. Every receiver that still
+// wants the object at the end is fed, as long as its origin lives.
 TEST_F(DirectoryShard, FeedsEveryWaiterWhateverWasSaidBefore) {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

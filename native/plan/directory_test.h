@@ -1,4 +1,4 @@
-// A directory shard between made-up nodes, and verbs for what they say to it.
+// A directory shard among invented nodes, and verbs for their messages to it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -81,7 +81,7 @@ class DirectoryTest : public ::testing::Test {
   void failed(NodeId node, const Grant& grant) {
     claim(node, {.lease = grant.lease.value, .sender = grant.sender, .wants = true});
   }
-  // How far a receiver is with the stripe that `grant` leases to it.
+  // Reports a receiver's progress in the stripe that `grant` leases to it.
   void is_at(NodeId from, const Grant& grant, std::uint32_t ready) {
     const Progress progress{
         kObject, grant.incarnation, grant.target_epoch, {{grant.stripe, grant.lease, ready}}};
@@ -92,7 +92,7 @@ class DirectoryTest : public ::testing::Test {
     directory_.handle_progress(from, {kObject, Incarnation{1}, {}, {}}, now_);
     check();
   }
-  // Says of every stripe what its newest grant led to.
+  // Claims the outcome of the newest grant for every stripe.
   void claim_all(
       NodeId from, const std::vector<Grant>& grants, StripeState state,
       const std::function<bool(StripeIndex)>& complete = [](StripeIndex) { return false; }) {
@@ -154,7 +154,7 @@ class DirectoryTest : public ::testing::Test {
     }
     return found;
   }
-  // The one message it has sent since the last look.
+  // Returns the only message that it has sent since the last look.
   template <typename T>
   T only(NodeId to) {
     const auto sent = take();
@@ -165,7 +165,7 @@ class DirectoryTest : public ::testing::Test {
   }
   void expect_silence() { EXPECT_TRUE(take().empty()); }
 
-  // All receivers do as they are told from now on: each stripe arrives once its sender has it.
+  // All receivers obey from here on: each stripe arrives once its sender has it.
   void settle_and_expect_fed(const std::vector<NodeId>& nodes,
                              std::map<NodeId, std::vector<Grant>> grants) {
     std::set<std::pair<NodeId, StripeIndex>> complete;

@@ -1,5 +1,5 @@
-// Everything one node decides, nothing it does. Single-threaded; the same inputs give the same
-// actions, in the simulator and on sockets (design decision 1).
+// All decisions of one node, and none of its effects. Single-threaded; the same inputs give the
+// same actions, in the simulator and on sockets (design decision 1).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,7 @@ struct EngineStats {
   std::uint64_t objects = 0, arena_bytes_used = 0, arena_bytes_pinned = 0;
   std::uint64_t arena_bytes_orphaned = 0, waiters = 0;
   std::uint64_t draining = 0, sole_copies = 0;
-  // In the file of spilled objects now; moved there and back; what went wrong there.
+  // Bytes in the file of spilled objects; bytes written and read there; its errors.
   std::uint64_t spill_bytes = 0, spill_bytes_written = 0, spill_bytes_read = 0, spill_errors = 0;
   std::uint64_t directory_entries = 0, view_epoch = 0, members = 0;
   std::uint64_t blocks_sent = 0, blocks_received = 0, blocks_folded = 0, bytes_sent = 0;
