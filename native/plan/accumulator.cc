@@ -53,8 +53,9 @@ void Accumulator::begin_epoch(const ReduceOwn& own) {
   for (auto& [index, block] : folded_) block.pairs.keep(tree, kept, block.taken);
 }
 
-// Another owner folds these blocks. This node may receive that fold for a reader here, and it lands
-// in the result, where cell 0 is: no block of it may count as begun when the stripe comes back.
+// Forgets blocks that another owner folds. This node may receive that fold for a reader here, and
+// it lands in the result, in the place of cell 0. No such block may count as begun when the stripe
+// comes back.
 void Accumulator::forget_unowned(const ReduceOwn& own) {
   if (own.stripe_count == own_.stripe_count && own.owned == own_.owned) return;
   const auto is_unowned = [&](BlockIndex block) {

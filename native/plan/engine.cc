@@ -1,5 +1,6 @@
-// The border of the engine, and what holds it together: the loop that settles, what goes out, and
-// the claims that say everything again. SPDX-License-Identifier: Apache-2.0
+// The interface of the engine, and its common parts: the loop that settles, the messages that go
+// out, and the claims that repeat everything.
+// SPDX-License-Identifier: Apache-2.0
 #include "plan/engine.h"
 
 #include <algorithm>

@@ -27,8 +27,8 @@ Extent cell_run(const LocalObject& target, const Folding& folding, BlockIndex bl
 
 }  // namespace
 
-// Result and workspace come together or not at all, so that no two folds wait for each other's
-// memory. Only stripes that move here later ask for more, and fail after the grace.
+// Reserves result and workspace together or not at all, so that no two folds wait for each other's
+// memory. Only stripes that move here later ask for more; their request fails after the grace.
 // Returns false if the arena could never hold it.
 bool Engine::State::reserve_fold(Folding& folding, const LocalObject& object) {
   const ReduceOwn& own = folding.accumulator.own();
@@ -54,8 +54,8 @@ void Engine::State::place_workspace(const ObjectId& target, Extent range) {
   dirty_folds_.insert(target);
 }
 
-// Each step as one fold for each part that the block has bytes of; `from`: where the member's own
-// bytes are, if a step needs them.
+// Queues each step as one fold for each part that the block has bytes of. `from`: the position of
+// the member's own bytes, if a step needs them.
 void Engine::State::fold_steps(const LocalObject& target, const Folding& folding, BlockIndex block,
                                std::span<const FoldStep> steps, std::uint64_t from) {
   const ReduceOwn& own = folding.accumulator.own();

@@ -90,8 +90,7 @@ void Engine::State::give_up(const ObjectId& name, const std::string& text) {
   const auto it = objects_.find(name);
   if (it == objects_.end()) return;
   LocalObject& object = it->second;
-  if (object
-          .spilled) {  // it can't be read back, which all hear that wait for it, here or elsewhere
+  if (object.spilled) {  // it can't be read back: fail all waiters, here and elsewhere
     fail_waiters(object, Code::kStoreFull, text);
     object.whole_wanted = false;
     const auto refused = sender_.drop(name);

@@ -6,8 +6,8 @@ namespace hoplite {
 
 std::vector<Wait> Engine::waits() const { return state_->waits(); }
 
-// One wait per object of a transfer that is open, and per member of a fold that is being fetched
-// whole.
+// Returns one wait for each object of an open transfer, and for each member of a fold that is
+// fetched whole.
 std::vector<Wait> Engine::State::waits() const {
   std::vector<Wait> waits;
   for (const auto& [transfer, pull] : pulls_) {
