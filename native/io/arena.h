@@ -1,10 +1,10 @@
-// The node's memory for objects: one memfd without a name on disk (nothing is left after SIGKILL),
-// of fixed size, mapped shared in the node. Owns the mapping and two descriptors: the writable one
-// that producers pwrite(2) through, and a read-only one that receivers map privately. Which range
-// belongs to what is decided by plan/inventory. Reactor thread only; clients use the descriptors. A
-// range is never truncated or punched, so a stale mapping can read old bytes but never fault.
-// Design decision 6; each rule is a test and a line in docs/gotchas.md. SPDX-License-Identifier:
-// Apache-2.0
+// The node's memory for objects: one memfd of fixed size, mapped shared in the node. It has no name
+// on disk, so nothing is left after SIGKILL. Owns the mapping and two descriptors. Producers
+// pwrite(2) through the writable one; receivers map the read-only one privately. plan/inventory
+// decides which range belongs to which object. Reactor thread only; clients use the descriptors.
+// A range is never truncated or punched, so a stale mapping can read old bytes but never fault.
+// Design decision 6; each rule is a test and a line in docs/gotchas.md.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,7 @@ namespace hoplite {
 
 class Arena {
  public:
-  // Takes no memory yet: pages come when they are first written.
-  // kInvalidArgument unless size_bytes is a positive multiple of the page and fits this machine.
+  // Takes no memory yet: the kernel allocates a page at the first write to it.
   [[nodiscard]] static Result<Arena> open(std::uint64_t size_bytes);
 
   [[nodiscard]] std::uint64_t size_bytes() const { return mapping_.bytes().size(); }

@@ -23,13 +23,13 @@ class Authority {
   };
 
   Authority() : Authority(nullptr) {}
-  // One that `above` has signed, and without it one that stands for itself.
+  // An authority that `above` has signed. If `above` is null, the authority signs itself.
   explicit Authority(const Authority* above)
       : name_(above == nullptr ? "authority" : "authority below"),
         own_((above == nullptr ? *this : *above)
                  .sign(name_, key_.get(), {NID_basic_constraints, "critical,CA:TRUE"}, Terms{})) {}
 
-  // For one node: a certificate of ours, its key, and whom it trusts.
+  // Returns a node's certificate, its key, and the authority that the node trusts.
   [[nodiscard]] TlsFiles certify(const Terms& terms = Terms{3600, "serverAuth,clientAuth"}) const {
     const Key key = make_key();
     const Memory text = make_memory();

@@ -1,9 +1,12 @@
-// Looks whether something has come, again and again for a moment, before its caller goes to sleep
-// for it: waking an idle core takes longer than a small get (docs/gotchas.md), and who asks a
-// process of the same machine is answered at once, and may ask again at once. It pays only while
-// both are awake: whose last wait was not a moment ago doesn't look at all. And only while there
-// are cores for it: who has looked in vain rests, twice as long each time, and so spends a
-// hundredth of his time on it at most. One thread at a time. docs/internals/architecture.md.
+// Polls an event source for a moment before its caller goes to sleep. Waking an idle core takes
+// longer than a small get (docs/gotchas.md), and a peer process on the same machine answers at
+// once.
+// Two rules bound the cost:
+//  - A caller looks only when its last wait began at most kAMoment ago, so both ends are still
+//    awake.
+//  - After a look in vain the caller rests, and each rest is twice as long as the last one. A
+//    caller spends at most a hundredth of its time on looks, so other threads get the cores.
+// One thread at a time. docs/internals/architecture.md.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,14 +19,13 @@ namespace hoplite {
 template <typename Clock>
 class BriefLookBy {
  public:
-  // Twice what it saves: the core of a virtual machine is awake 25 us after it was woken.
+  // Twice the time that a look saves: a virtual machine's core is awake 25 us after it is woken.
   static constexpr std::chrono::microseconds kLasts{50};
   static constexpr std::chrono::microseconds kAMoment{4 * kLasts};  // a small get, not yet awake
   static constexpr std::chrono::microseconds kRestMin{4 * kLasts};
   static constexpr std::chrono::microseconds kRestMax{100 * kLasts};
 
-  // To be called in each wait. Returns whether `look`, a callable without a wait in it, has
-  // returned true.
+  // Call it in each wait. Returns true if `look`, a callable that never blocks, has returned true.
   template <typename Look>
   [[nodiscard]] bool finds(Look look) {
     auto now = Clock::now();
@@ -43,7 +45,8 @@ class BriefLookBy {
  private:
   typename Clock::time_point asked_{};
   typename Clock::time_point rests_until_{};
-  std::chrono::microseconds rest_ = kRestMin;  // after the next look in vain
+  // how long the caller rests after the next look in vain
+  std::chrono::microseconds rest_ = kRestMin;
 };
 
 using BriefLook = BriefLookBy<std::chrono::steady_clock>;

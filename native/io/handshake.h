@@ -1,7 +1,7 @@
-// How one connection between two nodes starts: Hello ->, <- Welcome, Proof ->. Each side proves
-// that it has the ticket of this pair of nodes, which is derived from the cluster's secret; neither
-// of them travels. Nonces make every proof new; the proofs cover every field of both frames. Owns
-// no descriptor: frames in, frames out. Reactor thread only. docs/wire.md.
+// The handshake of one connection between two nodes: Hello ->, <- Welcome, Proof ->. Each side
+// proves that it has the ticket of this pair of nodes, which is derived from the cluster's secret.
+// Neither ticket nor secret travels. Nonces make every proof new; the proofs cover every field of
+// both frames. Owns no descriptor: frames in, frames out. Reactor thread only. docs/wire.md.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,12 +19,12 @@ struct Identity {  // of this node
   NodeId node;
   Incarnation incarnation;
   std::string secret;
-  std::optional<TlsContext> tls = std::nullopt;  // if connections are to be encrypted
+  std::optional<TlsContext> tls = std::nullopt;  // set if connections are encrypted
 };
 
 [[nodiscard]] Mac pair_ticket(const std::string& secret, NodeId a, NodeId b);
-// `binding` is of the TLS session that they travel in: a proof passed on by somebody in between,
-// who has two sessions, fits neither. Empty without TLS.
+// `binding` identifies the TLS session that carries the frames; it is empty without TLS. A relay
+// between two nodes has two sessions, so a proof that it passes on fits neither.
 [[nodiscard]] Mac welcome_proof(const Mac& ticket, const Hello& hello, const Welcome& welcome,
                                 const Bytes& binding = {});
 [[nodiscard]] Mac hello_proof(const Mac& ticket, const Hello& hello, const Welcome& welcome,
@@ -39,25 +39,27 @@ class Handshake {
     kAwaitWelcome,
     kAwaitProof,
     kDone,
-    kOtherLife,  // proven: another incarnation than the expected one answers, or was meant
+    // the peer is proven, but one of the two nodes is another incarnation than expected
+    kOtherLife,
   };
 
-  // The dialler's side. `hello` without nonce and identity, which are filled in.
+  // The dialler's side. It fills in the nonce and the identity of `hello`.
   Handshake(const Identity& self, Hello hello);
   // The listener's side.
   explicit Handshake(const Identity& self);
 
-  // Returns the frame to send now: the dialler's Hello before anything, then answers to
-  // handle_frame. Also to be asked after kOtherLife.
+  // Returns the frame to send now: first the dialler's Hello, then the answer to each handle_frame.
+  // REQUIRES: the caller asks after kOtherLife, too.
   [[nodiscard]] std::optional<LinkFrame> poll_frame();
-  // What the proofs are bound to; to be said before the first frame is handled.
+  // Binds the proofs to a TLS session. REQUIRES: no frame was handled yet.
   void bind(Bytes binding) { binding_ = std::move(binding); }
-  // An error (whose text names the peer and the cause) means: close.
+  // Returns an error, whose text names the peer and the cause, if the caller must close the
+  // connection.
   [[nodiscard]] Result<void> handle_frame(const LinkFrame& frame);
 
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] const Hello& hello() const { return hello_; }  // valid after kAwaitHello
-  // Who answered (the dialler, from kDone or kOtherLife on).
+  // Returns the incarnation that answered. REQUIRES: the dialler's side, in kDone or kOtherLife.
   [[nodiscard]] Incarnation answered() const { return welcome_.incarnation; }
 
  private:

@@ -11,29 +11,31 @@
 namespace hoplite {
 
 struct LivenessLimits {
-  // Of the kernel, on connections of liveness alone: on others it would end a live peer that only
-  // reads nothing. Its timer is that of retransmission, so less than 250 ms changes little.
-  Duration cut = 500_ms;      // bytes unacknowledged for so long: the network has ended the rail
+  // The kernel's limit on unacknowledged bytes; beyond it the network has ended the rail. It is set
+  // on liveness connections only, because on others it would end a live peer that reads nothing. It
+  // uses the timer of retransmissions, so a value below 250 ms changes little.
+  Duration cut = 500_ms;
   Duration suspect = 500_ms;  // without a Pulse
-  Duration dead = 3_s;        // without a Pulse: frozen, and as good as dead
+  // Without a Pulse; beyond it the peer is frozen, and this node treats it as dead.
+  Duration dead = 3_s;
 };
 
 struct LinkLimits {
   LivenessLimits liveness;
-  Duration link_down_max = 3_s;  // a link that stays down longer is a death
-  Duration handshake_max = 2_s;  // of one connection, from accept or dial to its last proof
+  Duration link_down_max = 3_s;  // a link that stays down for longer counts as a death of the peer
+  Duration handshake_max = 2_s;  // for one connection, from accept or dial to its last proof
   Duration redial_first = 5_ms;  // a killed process refuses after some milliseconds
   Duration redial_max = 250_ms;
-  std::size_t meeting_max = 256;  // accepted, of peers who have not proven themselves
-  // A longer queue of which the kernel takes nothing for so long ends the link. While it takes
-  // some, the queue is bounded by what there is to say: beyond payload_queue_bytes that is a
-  // hundred bytes or so of each object.
+  std::size_t meeting_max = 256;  // accepted connections of peers that have not proven themselves
+  // The link ends when its queue is longer and the kernel takes none of it for queue_stalled_max.
+  // While the kernel takes some, the number of objects bounds the queue. Beyond payload_queue_bytes
+  // the queue grows by about a hundred bytes for each object.
   std::uint64_t queued_bytes_max = 64_MiB;
   Duration queue_stalled_max = 5_s;
-  // A longer queue of messages is given no payload. 10 Gbit/s carry so much in 13 ms, and a push
-  // that finds no room is repeated after 20.
+  // A longer queue of messages gets no payload. 10 Gbit/s carry this much in 13 ms, and the home
+  // repeats a push that finds no room after 20 ms.
   std::uint64_t payload_queue_bytes = 16_MiB;
-  // What several senders of blocks together may have on the wire of one of our rails: a switch's
+  // What several senders of blocks together may have in flight towards one of our rails. A switch's
   // port queues about a MiB, and at 10 Gbit/s this covers round trips of 0.6 ms (design decision
   // 19).
   std::uint64_t arriving_bytes_max = 768_KiB;

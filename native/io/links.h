@@ -44,16 +44,16 @@ class Links {
   void send(const SendBlock& action);  // on another rail if that one isn't open
   void open_receive(const OpenReceive& action);
   void close_receive(const CloseReceive& action);
-  void say_goodbye();  // to everybody, as far as the kernel takes it at once
+  void say_goodbye();  // to all peers, as far as the kernel takes it at once
 
   // ---- a turn ----
   void handle_ready(std::span<const Ready> ready, Budget& blocks, Instant now);
   void handle_timeout(Instant now);
-  void flush(Budget& blocks, Instant now);  // what the turn's deeds have queued
+  void flush(Budget& blocks, Instant now);  // what the turn's actions have queued
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
   [[nodiscard]] std::vector<IoEvent> take_events();
   [[nodiscard]] bool has_events() const { return !events_.empty(); }
-  // A LinkDown is among the events: what was decided before is void, do it before taking them.
+  // True if a LinkDown is among the events. The caller first performs what was decided before it.
   [[nodiscard]] bool has_lost_link() const { return has_lost_link_; }
   [[nodiscard]] LinkCounters counters() const;  // cost: O(connections)
   [[nodiscard]] const std::string& last_refusal() const { return refusals_.last(); }
@@ -65,10 +65,10 @@ class Links {
     Phase phase = Phase::kMeeting;
     ConnectionKind kind = ConnectionKind::kControl;
     RailId rail;
-    NodeId peer;      // kNoNode until it has said who it is
+    NodeId peer;      // kNoNode until its Hello names the node
     std::string who;  // for refusals: the node dialled, or the address that dials
     std::uint32_t attempt = 0;
-    Instant deadline;   // of the meeting; once open, for the kernel to take of a long queue
+    Instant deadline;   // for the handshake; once open, for the kernel to take of a long queue
     Handshake meeting;  // the listening side's until we dial; meaningless once open
     Interest interest = Interest::kNone;
     bool is_dirty = false;  // in dirty_
@@ -141,7 +141,7 @@ class Links {
   std::vector<IoEvent> events_;
   bool has_lost_link_ = false;  // see has_lost_link()
   std::uint64_t liveness_token_, next_token_;
-  std::uint64_t next_read_ = 0, next_written_ = 0;  // whose blocks come first in the next turn
+  std::uint64_t next_read_ = 0, next_written_ = 0;  // tokens whose blocks come first next turn
   Newcomers newcomers_;
   Instant next_timer_;
   RefusalLog refusals_;

@@ -1,6 +1,7 @@
-// A listening socket whose backlog never wakes the poller for nothing: where the process has no
-// descriptor left, the one in front is accepted with a descriptor kept in reserve and sent away.
-// Reactor thread only. SPDX-License-Identifier: Apache-2.0
+// A listening socket. A connection in its backlog never wakes the poller in vain: when the process
+// has no descriptor left, the listener accepts the first one with a reserved descriptor and closes
+// it. Reactor thread only.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <optional>
@@ -14,8 +15,8 @@ class Listener {
   // REQUIRES: a non-blocking socket that listens.
   explicit Listener(UniqueFd socket);
 
-  // The next connection, non-blocking; one that is not open: it was sent away, for want of a
-  // descriptor; nullopt: nobody waits.
+  // Returns the next connection, non-blocking; nullopt if none waits. The result is not open if the
+  // connection was closed because the process had no descriptor left.
   [[nodiscard]] std::optional<UniqueFd> accept();
   [[nodiscard]] int fd() const { return socket_.value(); }
   [[nodiscard]] bool is_open() const { return socket_.is_open(); }  // false once moved from

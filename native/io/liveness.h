@@ -1,12 +1,13 @@
-// Sees peers die: the reactor's end of the liveness thread, which owns one connection per rail to
-// each peer, in a descriptor table of its own (close_range with CLOSE_RANGE_UNSHARE). Linux frees
-// the memory of a killed process before it closes the files that its threads share, which takes a
-// second at 3 GB; the table of this one thread is closed at once. Nothing else may go wrong there:
-// it takes no signal, no lock and no Python, and a forked child has neither it nor its descriptors.
-//  - Connections are dialled, accepted and proven by Links, in the main table, and handed over as
-//    descriptors on a Unix socket, with their TLS sessions; the events come back on the same
-//    socket. No memory is shared.
-//  - Destroyed without Goodbye (forget) it looks to the peers like a death, as it should.
+// Detects the death of peers: the reactor's end of the liveness thread. That thread owns one
+// connection per rail to each peer, in a descriptor table of its own (close_range with
+// CLOSE_RANGE_UNSHARE). Linux frees the memory of a killed process before it closes the files that
+// its threads share, which takes a second at 3 GB. It closes the table of this one thread at once.
+// The thread takes no signal, no lock and no Python; a forked child has neither the thread nor its
+// descriptors.
+//  - Links dials, accepts and proves the connections in the main table. It hands them over as
+//    descriptors on a Unix socket, with their TLS sessions. Events come back on the same socket. No
+//    memory is shared.
+//  - Peers see a death, as they should, when a Liveness is destroyed without forget (Goodbye).
 // Used by Links only, on the reactor thread. Needs Linux 5.9. Design decision 7.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,8 +23,8 @@
 
 namespace hoplite {
 
-// What the thread is told, each with at most one descriptor, and its TLS session where it has one:
-// whoever has the order owns that.
+// One order to the thread, with at most one descriptor and its TLS session, if it has one. The end
+// that holds the order owns that session.
 struct LivenessOrder {
   enum class Kind : std::uint8_t { kWatch, kForget };
   Kind kind = Kind::kForget;
@@ -41,12 +42,12 @@ class Liveness {
   Liveness(Liveness&&) noexcept = default;
   Liveness& operator=(Liveness&&) = delete;
 
-  // Takes over an open, proven connection of nothing but Pulse and Goodbye; one that was there for
-  // this rail is closed.
+  // Takes over an open, proven connection that carries only Pulse and Goodbye. Closes an older
+  // connection of the same rail.
   void watch(NodeId node, Incarnation incarnation, RailId rail, Stream connection);
-  // That life of it and older ones: says Goodbye on what is open.
+  // Says Goodbye on the open connections of this incarnation and of older ones, and forgets them.
   void forget(NodeId node, Incarnation upto);
-  // Hands over what the thread had no time to take; false: something is still left, ask again.
+  // Hands over the orders that wait. Returns false if some still wait; the caller then calls again.
   [[nodiscard]] bool flush();
 
   [[nodiscard]] int fd() const { return orders_.value(); }  // readable: there are events
@@ -61,7 +62,7 @@ class Liveness {
   void say(const LivenessOrder& order, Stream connection);
 
   UniqueFd orders_;
-  std::deque<Waiting> waiting_;  // bounded by the links: an order per rail and change of it
+  std::deque<Waiting> waiting_;  // at most one order per rail and change of it
   std::thread thread_;
 };
 

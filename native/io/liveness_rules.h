@@ -1,13 +1,16 @@
-// What is known of each peer's process, and what follows from it: dead, unreachable, frozen, or
-// merely busy. One instance per node, fed by the liveness thread; no descriptor, no clock, no lock.
-//  - A process has ended when its connections have, without Goodbye: the kernel closes them all. As
-//    long as one of them is open, the end of another is a fault of that rail.
-//  - What the network does (a cut cable) ends a rail. When it has ended the last one, the peer
-//    can't be told from a dead one. We part from it; the others' view decides what it is to them.
-//  - A process whose kernel takes everything and that says nothing is suspect, then frozen. Silence
-//    is counted only while we run ourselves: who was stopped or starved accuses nobody of it.
-//  - Who is busy is never dead: a Pulse comes from a thread that does nothing else.
-// Design decision 7. SPDX-License-Identifier: Apache-2.0
+// Decides from the signs of each peer's process: dead, unreachable, frozen, or merely busy. One
+// instance per node, fed by the liveness thread; no descriptor, no clock, no lock.
+//  - A process has ended when all its connections have ended without Goodbye, because the kernel
+//    closes them all. While one of them is open, the end of another is a fault of that rail.
+//  - The network (a cut cable) ends a rail. After the last rail this node can't tell the peer from
+//    a dead one. This node then ends the link; the view of the other members decides about the
+//    peer.
+//  - A process whose kernel acknowledges everything, but that sends nothing, is suspect and then
+//    frozen. Silence counts only while this node runs itself: a stopped or starved node suspects no
+//    peer.
+//  - A busy peer is never dead, because its Pulse comes from a thread that has no other work.
+// Design decision 7.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <bitset>
@@ -23,21 +26,21 @@
 
 namespace hoplite {
 
-// Part of the protocol: both ends count on it. A fifth of the shortest patience (the kernel's
-// retransmissions make it 0.35 s).
+// Part of the protocol: both ends rely on it. It is a fifth of the shortest timeout, which is 0.35
+// s with the kernel's retransmissions.
 inline constexpr Duration kPulseEvery = 100_ms;
 
 enum class Verdict : std::uint8_t {
   kSuspect,      // silent for a while
   kRecovered,    // heard again
   kRailLost,     // one connection has ended, others are open
-  kRailCut,      // and the network has ended it: what else is open on that rail leads nowhere
+  kRailCut,      // the network has ended it: all connections on that rail lead nowhere
   kLeft,         // it said Goodbye: no death, and nothing more from it
   kDead,         // its connections have ended without Goodbye
   kUnreachable,  // the network has ended its last connection
   kFrozen,       // silent for too long
 };
-// After these nothing more is said of this life of the peer, unless it is watched anew.
+// True if no other verdict follows for this incarnation of the peer, unless it is watched anew.
 [[nodiscard]] constexpr bool is_final(Verdict verdict) { return verdict >= Verdict::kLeft; }
 
 struct LivenessEvent {
@@ -49,25 +52,25 @@ struct LivenessEvent {
 };
 
 enum class RailEnd : std::uint8_t {
-  kClosed,  // FIN or RST: nobody is there any more
-  kCut,     // ETIMEDOUT, EHOSTUNREACH, ...: nothing gets there any more
+  kClosed,  // FIN or RST: the process is gone
+  kCut,     // ETIMEDOUT, EHOSTUNREACH, ...: nothing gets through
 };
 
 class LivenessRules {
  public:
   explicit LivenessRules(const LivenessLimits& limits) : limits_(limits) {}
 
-  // A connection to the peer is open. Of another incarnation than before: that one is forgotten.
+  // Notes that a connection to the peer is open. A new incarnation replaces the older one.
   void handle_watch(NodeId node, Incarnation incarnation, RailId rail);
   void handle_forget(NodeId node);
   void handle_pulse(NodeId node);
   void handle_goodbye(NodeId node);
   void handle_end(NodeId node, RailId rail, RailEnd end);
-  // REQUIRES: all that has come before `now` was handled. Cost: O(peers).
+  // REQUIRES: everything that arrived before `now` was handled. Cost: O(peers).
   void handle_tick(Instant now);
   [[nodiscard]] std::optional<LivenessEvent> poll_event();
 
-  // How long it has said nothing, as of the last tick.
+  // Returns how long the peer has been silent at the last tick.
   [[nodiscard]] Duration silence(NodeId node) const;
 
  private:
@@ -77,7 +80,7 @@ class LivenessRules {
     Duration silence;
     bool is_heard = false;  // since the last tick
     bool is_suspect = false;
-    bool was_closed = false;  // a rail, since the last one was opened
+    bool was_closed = false;  // True if a rail was closed since the last one was opened
   };
   void say(NodeId node, const Peer& peer, Verdict verdict, RailId rail = RailId{0});
 

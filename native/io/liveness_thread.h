@@ -1,5 +1,6 @@
-// The liveness thread itself: what runs in the descriptor table of its own. Used by liveness.cc
-// only; everything here is of that one thread. SPDX-License-Identifier: Apache-2.0
+// The liveness thread itself, which runs in a descriptor table of its own. Used by liveness.cc
+// only; all state belongs to that one thread.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>
@@ -19,14 +20,14 @@ namespace hoplite {
 
 class LivenessThread {
  public:
-#ifdef __SANITIZE_THREAD__  // it knows a descriptor by its number alone, in whichever table
+#ifdef __SANITIZE_THREAD__  // TSan knows a descriptor by its number alone, in whichever table
   static constexpr bool kHasOwnTable = false;
 #else
   static constexpr bool kHasOwnTable = true;
 #endif
 
-  // What the thread does: says 0, or an errno, on `orders`, and runs until its other end is shut
-  // down. REQUIRES: `orders` is of the process's table, and not closed before the answer.
+  // Runs the thread: sends 0 or an errno on `orders`, then works until the other end is shut down.
+  // REQUIRES: `orders` is in the process's table and stays open until the answer.
   static void live(int orders, const LivenessLimits& limits) noexcept;
 
  private:
@@ -50,12 +51,12 @@ class LivenessThread {
   void take_orders();
   void take(const LivenessOrder& order, Stream connection);
   void hear(Connections::iterator each);
-  // Returns what the byte stream has come to, or nothing while it goes on.
+  // Returns how the byte stream ended, or nothing while it is open.
   [[nodiscard]] std::optional<RailEnd> receive(Connection& connection);
-  // Returns false for a frame that may not come.
+  // Returns false for a frame that is not allowed here.
   [[nodiscard]] bool handle_input(Connection& connection, std::span<const std::byte> bytes);
   void pulse(Connections::iterator each);
-  // Returns how much of it was taken.
+  // Returns how many bytes the kernel took.
   [[nodiscard]] static Result<std::size_t> say(Connection& connection,
                                                std::span<const std::byte> bytes);
   void end(Connections::iterator each, RailEnd how);
@@ -67,7 +68,7 @@ class LivenessThread {
   Poller poller_;
   LivenessRules rules_;
   Connections connections_;
-  std::deque<LivenessEvent> unsaid_;  // the reactor has had no time to take them
+  std::deque<LivenessEvent> unsaid_;  // events that wait for the reactor
   Instant next_tick_;
   std::uint64_t next_token_;
   bool is_running_ = true;

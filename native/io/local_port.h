@@ -1,11 +1,13 @@
-// The Unix socket that clients attach to: a stream socket in a directory of mode 0700. Checks that
-// a client is of the same user (SO_PEERCRED), hands it the arena's two descriptors (SCM_RIGHTS),
-// and turns its frames into Commands and Replies into frames. A client's end is a
-// ClientLostCommand: the engine gives back what it held. A client that does not read its replies is
-// not listened to until it does, nor are its commands taken that are here already (back-pressure);
-// it is cut off when it takes nothing of all too much. Who is cut off may live on with views and
-// ranges, so its end is told when it has closed its side, not before. Clients are taken in turn.
-// Reactor thread only. docs/wire.md, "The local socket". SPDX-License-Identifier: Apache-2.0
+// The Unix socket that clients attach to: a stream socket in a directory of mode 0700. It checks
+// that a client has the same user (SO_PEERCRED) and hands it the arena's two descriptors
+// (SCM_RIGHTS). It turns frames into Commands, and Replies into frames. Clients are taken in turn.
+// Reactor thread only. docs/wire.md, "The local socket".
+//  - The end of a client is a ClientLostCommand: the engine releases all that the client held.
+//  - Back-pressure: while a client does not read its replies, the port neither reads from it nor
+//    takes its commands. It cuts the client off at untaken_bytes_max.
+//  - A client that is cut off may live on with views and ranges. So the port reports its end only
+//    when the client has closed its side.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
@@ -26,10 +28,12 @@
 namespace hoplite {
 
 struct LocalLimits {
-  std::size_t clients_max = 4096;            // some 64 workers per core, with room
-  std::uint64_t listen_below_bytes = 1_MiB;  // of replies waiting; above it no command is taken
-  // Queued since the socket last took anything: 16,000 small gets that waited and are answered at
-  // once. Who reads takes something while they are copied: for 2 s on two loaded cores.
+  std::size_t clients_max = 4096;  // some 64 workers per core, with room
+  // Bytes of waiting replies. Above it the port takes no command of the client.
+  std::uint64_t listen_below_bytes = 1_MiB;
+  // Replies queued since the socket last took anything; beyond it the client is cut off. 16,000
+  // small gets that are answered at once fit. A client that reads takes something while the replies
+  // are copied, which may last 2 s on two loaded cores.
   std::uint64_t untaken_bytes_max = 1_GiB;
 };
 
@@ -53,8 +57,8 @@ class LocalPort {
   ~LocalPort();  // removes the socket's file
 
   void handle_ready(const Ready& ready);
-  // Sends or queues the reply, with the bytes of the extent behind it where Fetched is not mapped;
-  // the extent may be used again afterwards.
+  // Sends or queues the reply. If Fetched is not mapped, copies the bytes of the extent behind it;
+  // the caller may reuse the extent afterwards.
   void reply(const ReplyToClient& action);
   void flush();  // what the turn's replies have queued
   // Moves up to `count_max` commands out, in order per client, one of each client in turn.
@@ -66,8 +70,8 @@ class LocalPort {
  private:
   enum class State : std::uint8_t {
     kOpen,
-    kCutOff,  // not spoken with any more; what it holds stays its own until it has ended
-    kEnded,   // it has closed its side; what it had said before is still to be taken
+    kCutOff,  // no more frames; it keeps what it holds until its process closes the socket
+    kEnded,   // it has closed its side; its earlier commands are still to be taken
   };
   struct Attachment {
     State state = State::kOpen;
@@ -90,8 +94,8 @@ class LocalPort {
 
   void accept_all();
   void receive(std::uint64_t token, Attachment& client);
-  // Takes in the whole frames at the front of `bytes`, and returns how many bytes they were; an
-  // error means: close.
+  // Handles the whole frames at the front of `bytes` and returns how many bytes they had. On an
+  // error the caller closes the connection.
   [[nodiscard]] Result<std::size_t> parse(std::uint64_t token, Attachment& client,
                                           std::span<const std::byte> bytes);
   [[nodiscard]] Result<void> handle_frame(std::uint64_t token, Attachment& client, LocalFrame frame,
@@ -102,8 +106,8 @@ class LocalPort {
   void watch(std::uint64_t token, Attachment& client);
   [[nodiscard]] bool is_held_back(const Attachment& client) const;
   void line_up(std::uint64_t token, Attachment& client);
-  void cut_off(std::uint64_t token, Attachment& client);  // the reference may end with it
-  void lose(std::uint64_t token, Attachment& client);     // as well
+  void cut_off(std::uint64_t token, Attachment& client);  // the reference may become invalid
+  void lose(std::uint64_t token, Attachment& client);     // the reference may become invalid
   void leave(Attachment& client, State state);
 
   std::string path_;

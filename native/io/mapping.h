@@ -37,7 +37,8 @@ class Mapping {
   }
   ~Mapping() { reset(); }
 
-  // Puts another mapping of the same length in its place; nobody sees a hole. As open().
+  // Puts another mapping of the same length in its place at once: no thread sees a hole. Errors are
+  // like those of open().
   [[nodiscard]] Result<void> replace(int fd, std::uint64_t offset, int protection, int flags) {
     if (::mmap(data_, size_bytes_, protection, flags | MAP_FIXED, fd, static_cast<off_t>(offset)) ==
         MAP_FAILED) {

@@ -1,7 +1,8 @@
-// Who has connected and not proven itself yet, and who of these goes when there are too many: the
-// oldest of the address that has most, so that one stranger at one address holds no place that
-// somebody else needs. Addresses of IPv6 count by their network, for everybody has the rest of it.
-// Plain state. Reactor thread only. Design decision 19d. SPDX-License-Identifier: Apache-2.0
+// The connections that have not proven themselves yet. When there are too many, the oldest one of
+// the address with the most is displaced. So one stranger at one address holds no place that
+// another peer needs. IPv6 addresses count by their network, because one machine may use any
+// address of its network. Plain state. Reactor thread only. Design decision 19d.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
@@ -16,16 +17,17 @@ namespace hoplite {
 
 class Newcomers {
  public:
-  // That many places a source keeps whoever comes. A node dials 3 of each of at most 8 rails, and
-  // who stands there is about to prove itself: a whole cluster that starts displaces nobody.
+  // Connections that a source keeps however many others come. A node dials 3 for each of at most 8
+  // rails, so a whole cluster that starts displaces no node.
   static constexpr std::size_t kKept = 32;
 
   explicit Newcomers(std::size_t max) : max_(max) {}
 
   void add(std::uint64_t token, const SocketAddress& from);
-  void remove(std::uint64_t token);  // who has proven itself, or is gone; nothing for others
+  void remove(std::uint64_t token);  // it is proven or closed; an unknown token has no effect
   [[nodiscard]] bool is_full() const { return sources_.size() >= max_; }
-  // Whose place the next one takes where all are taken; nullopt: nobody's. O(sources).
+  // Returns the connection that the next one displaces when all places are taken; nullopt if none
+  // may be displaced. Cost: O(sources).
   [[nodiscard]] std::optional<std::uint64_t> displaced() const;
 
  private:

@@ -1,7 +1,8 @@
-// One epoll instance and the descriptor that wakes it. Level-triggered, so that a turn may stop at
-// its byte limit and find the rest again. wake() may be called from any thread; all else belongs to
-// the reactor. Tokens are chosen by the caller and never reused, so that an event of a descriptor
-// that was closed in the same turn finds nobody. SPDX-License-Identifier: Apache-2.0
+// One epoll instance and the descriptor that wakes it. Level-triggered, so a turn may stop at its
+// byte limit and find the rest again. wake() may be called from any thread; all else belongs to the
+// reactor. The caller chooses tokens and never reuses them. So an event of a descriptor that was
+// closed in the same turn matches no token.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/epoll.h>
@@ -21,13 +22,13 @@ namespace hoplite {
 
 enum class Interest : std::uint8_t { kNone = 0, kRead = 1, kWrite = 2, kBoth = 3 };
 
-// How a wait begins: asleep, or looking for a moment before it sleeps.
+// How a wait begins: asleep, or with a brief look before the sleep (BriefLook).
 enum class Waiting : std::uint8_t { kAsleep, kAwake };
 
 struct Ready {
   std::uint64_t token = 0;
-  bool is_readable =
-      false;  // or at its end, or broken, even with Interest::kNone: reading will tell
+  // True also at the end or after an error, even with Interest::kNone: reading tells which.
+  bool is_readable = false;
   bool is_writable = false;
 };
 
@@ -43,8 +44,8 @@ class Poller {
   // REQUIRES: fd was added. Closing its only copy removes it.
   void change(int fd, std::uint64_t token, Interest interest);
 
-  // To be called before a descriptor is handed on: its registration ends with the last copy of it,
-  // in whatever table. REQUIRES: fd was added.
+  // Call it before handing a descriptor to another thread's table, because a registration ends with
+  // the last copy of the descriptor in any table. REQUIRES: fd was added.
   void remove(int fd);
 
   // Waits for a descriptor, a wake() or the end of `timeout` (rounded up to 1 ms; nullopt: for

@@ -1,6 +1,6 @@
-// Where arriving blocks go: what OpenReceive has allowed, per sender and transfer. Pure. The one
-// place that decides whether a peer's offset may touch the arena. SPDX-License-Identifier:
-// Apache-2.0
+// Where arriving blocks go: the places that OpenReceive has allowed, per sender and transfer. Pure.
+// The one place that decides whether a peer's offset may touch the arena.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace hoplite {
 
 enum class Arrival : std::uint8_t {
   kLand,     // at `extent`
-  kDiscard,  // nobody waits for it (any more): read and throw away
-  kHostile,  // an open transfer, but not a block that it can have: close the connection
+  kDiscard,  // no transfer waits for it: read it and throw it away
+  kHostile,  // the transfer is open, but the block is not one of its blocks: close the connection
 };
 struct Placement {
   Arrival arrival = Arrival::kDiscard;
@@ -25,7 +25,7 @@ struct Placement {
 class ReceiveTable {
  public:
   explicit ReceiveTable(std::uint64_t arena_bytes) : arena_bytes_(arena_bytes) {}
-  // REQUIRES: what the transfer may place lies inside the arena.
+  // REQUIRES: every range that the transfer may write lies inside the arena.
   void open(const OpenReceive& receive);
   void close(NodeId from, TransferId transfer);
   void close_all(NodeId from);

@@ -1,6 +1,7 @@
-// What operators read of strangers and of nodes that don't meet: why, in time, and in so few lines
-// that nobody can fill a disk by knocking. All refusals are counters as well. Plain state; time
-// enters as an argument. SPDX-License-Identifier: Apache-2.0
+// The log lines about refused connections, for operators: the reason, at once. The number of lines
+// per minute is bounded, so a stranger can't fill a disk with attempts. Counters count every
+// refusal. Plain state; time enters as an argument.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
@@ -16,14 +17,15 @@ class RefusalLog {
  public:
   static constexpr std::size_t kLinesPerMinute = 20;  // a cluster that is set up wrong has fewer
 
-  // The line to write now, if any: a reason that is not the last one's, or what was refused since.
+  // Returns the line to write now, if any: a new reason, or the number of refusals since the last
+  // line.
   std::optional<std::string> handle_refusal(const std::string& why, Instant now);
 
   [[nodiscard]] const std::string& last() const { return last_; }
 
  private:
   std::string last_;
-  std::optional<Instant> minute_;  // when the present one began
+  std::optional<Instant> minute_;  // start of the current minute
   std::size_t lines_ = 0;          // of it
   std::uint64_t unsaid_ = 0;       // refusals since the last line
 };

@@ -1,6 +1,6 @@
-// The file that spilled objects are in: without a name, so that nothing is left after SIGKILL, and
-// with holes where ranges were given back. Owns its descriptor; one thread uses it, and its calls
-// wait for the disk. Which range belongs to what is decided by plan/.
+// The file of spilled objects. It has no name, so nothing is left after SIGKILL, and it has holes
+// where ranges were released. Owns its descriptor. One thread uses it; its calls wait for the disk.
+// plan/ decides which range belongs to which object.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,11 +20,11 @@ class SpillFile {
   // kInvalidArgument, naming the directory and errno, if no file can be made there.
   [[nodiscard]] static Result<SpillFile> open(const std::string& directory);
 
-  // All of it, or kSystem naming the directory and errno.
+  // Writes all of it, or returns kSystem with the directory and errno.
   [[nodiscard]] Result<void> write(std::span<const std::byte> bytes, std::uint64_t offset) const;
   [[nodiscard]] Result<void> read(std::span<std::byte> bytes, std::uint64_t offset) const;
-  // Gives its blocks back to the file system, where that can take them; the range may be written
-  // again.
+  // Releases the range's blocks on disk, if the file system supports holes. The range may be
+  // written again.
   void free(Extent range) const;
 
  private:

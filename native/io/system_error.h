@@ -1,4 +1,5 @@
-// What the kernel refused, as an Error whose text has the call, its object and errno. Leaf header.
+// Turns a failed system call into an Error whose text has the call, its object and errno. Leaf
+// header.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

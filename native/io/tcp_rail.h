@@ -39,7 +39,7 @@ struct FrameIn {
   Frame frame;
   Bytes payload;
 };
-struct RailPlace {  // what a connection knows about its place in the node
+struct RailPlace {  // the parts of the node that a connection uses
   const Arena* arena = nullptr;
   const ReceiveTable* receives = nullptr;
   std::uint64_t arriving_bytes_max = 0;  // as in LinkLimits
@@ -54,11 +54,12 @@ class RailConnection {
   // REQUIRES: nothing was sent or received yet.
   void secure(std::unique_ptr<TlsSession> tls) { stream_.secure(std::move(tls)); }
   [[nodiscard]] bool is_encrypted() const { return stream_.tls() != nullptr; }
-  // What only these two ends know, once something was received by TLS; without it nothing.
+  // Returns a value that only these two ends know. Empty without TLS. REQUIRES: with TLS, some
+  // bytes were received.
   [[nodiscard]] Bytes binding() const { return stream_.binding(); }
-  // Hands the stream on. REQUIRES: no output; what has been read is used up.
+  // Hands the stream on. REQUIRES: no output waits, and every byte that was read is used up.
   [[nodiscard]] Stream release() { return std::move(stream_); }
-  // Something could go out now, but for the kernel.
+  // True if there are bytes to send as soon as the kernel takes them.
   [[nodiscard]] bool has_output() const {
     return stream_.has_unsent() || (stream_.is_open() && (!frames_.empty() || !blocks_.empty()));
   }
@@ -69,25 +70,25 @@ class RailConnection {
 
   // ---- out ----
   void queue_frame(Bytes frame, std::optional<QueuedPush> push = {});  // header, body and payload
-  // For what is queued next: each frame leaves, and in this order.
+  // For the frames that are queued next. REQUIRES: each frame is sent, in this order.
   [[nodiscard]] wire::Layouts& layouts_said() { return layouts_said_; }
   [[nodiscard]] bool is_queued(const QueuedPush& push) const { return pushes_.contains(push); }
-  // BlockSent will say its rail and ticket. REQUIRES: the extent stays as it is until then.
+  // The later BlockSent names its rail and ticket. REQUIRES: the extent stays as it is until then.
   void queue_block(const SendBlock& block);
   // Sends until the socket or the budget is full; appends a BlockSent to `events` for each block
   // that the kernel has taken whole. Frames go first.
   [[nodiscard]] Result<void> send(NodeId to, Budget& budget, std::vector<IoEvent>& events);
 
   // ---- in ----
-  // Handshake and control: appends what has come whole. Without ReadAhead it takes no byte beyond
-  // the first frame from the kernel (blocks may follow a Proof). What TLS has in hand is used up
-  // whatever the budget, for no poller tells of it: a read of the kernel's, 64 KiB.
+  // Handshake and control: appends each complete frame. Without ReadAhead it takes no byte beyond
+  // the first frame from the kernel, because blocks may follow a Proof. Bytes that TLS holds (up to
+  // 64 KiB, one read of the kernel) are used up beyond the budget, because no poller reports them.
   [[nodiscard]] Result<void> receive_frames(ReadAhead ahead, Budget& budget,
                                             std::vector<FrameIn>& frames);
   // Bulk: appends a BlockLanded for each block that is in its place with the right checksum.
   [[nodiscard]] Result<void> receive_blocks(NodeId from, Budget& budget,
                                             std::vector<IoEvent>& events);
-  // The transfer is closed: what is still coming of its block is not written to the arena any more.
+  // The transfer is closed: the rest of its incoming block is not written to the arena.
   void abandon(TransferId transfer);
 
  private:
@@ -106,7 +107,7 @@ class RailConnection {
   [[nodiscard]] std::size_t frame_bytes_missing() const;
   [[nodiscard]] Result<void> begin_block(NodeId from);
   [[nodiscard]] Result<void> end_block(NodeId from, std::vector<IoEvent>& events);
-  // Takes `got` bytes that recvmsg placed into the block's place and behind it into head_.
+  // Accounts for `got` bytes that recvmsg wrote to the block's place and then to head_.
   void advance_block(std::size_t got);
   [[nodiscard]] Result<std::size_t> receive(std::span<const std::span<std::byte>> into,
                                             ReadAhead ahead);
@@ -139,7 +140,7 @@ class RailConnection {
   std::uint64_t payload_got_ = 0;
   std::uint32_t crc_ = 0;
   bool is_window_limited_ = false;
-  std::uint64_t awaited_bytes_ = 1;  // that make the socket readable
+  std::uint64_t awaited_bytes_ = 1;  // how many bytes make the socket readable
 };
 
 }  // namespace hoplite

@@ -34,33 +34,34 @@ struct Dial {
   UniqueFd fd;
   DialState state = DialState::kFailed;
 };
-// Starts to connect, from `source`'s address where that is possible, so that rail i leaves by its
-// own network.
+// Starts to connect, if possible from `source`'s address, so that rail i leaves by its own network.
 [[nodiscard]] Dial dial(const SocketAddress& to, const SocketAddress& source);
-// How a pending dial ended. A socket that has connected to itself (a free port of the local range,
-// dialled on loopback, may be given to the dialler) counts as refused.
+// Returns how a pending dial ended. A socket that is connected to itself counts as refused. This
+// happens on loopback when the kernel gives the dialled port, if free, to the dialler.
 [[nodiscard]] DialState finish_dial(int fd);
 
-// A segment of the loopback device is 64 KiB, and so is the window of a receiver that reads little
-// at a time. A sender waits 200 ms before it sends less than a segment, and the receiver names a
-// larger window only once it has doubled. Segments of a quarter of such a window leave no room for
-// that.
+// 16 KiB. A segment of the loopback device is 64 KiB, as large as the window of a receiver that
+// reads little at a time. A sender waits 200 ms until it sends less than a segment, and the
+// receiver announces a larger window only once it has doubled. Four segments in such a window avoid
+// the wait.
 inline constexpr int kSegmentBytesMax = 16 * 1024;
 // Linux's own queue of a device, pfifo_fast, sends what has this priority before all bulk bytes.
 inline constexpr int kControlPriority = 6;
-// Half a copy of every bulk byte waits in the sender's kernel otherwise, and its queue hides how
-// fast the rail is (design decision 19).
+// 128 KiB. Without a limit half a copy of every bulk byte waits in the sender's kernel, and its
+// queue hides how fast the rail is (design decision 19).
 inline constexpr int kBulkNotSentBytesMax = 128 * 1024;
 [[nodiscard]] Result<void> set_rail_options(int fd, ConnectionKind kind);
-// With 36 KiB an allreduce over 8 nodes took 1.10 x its bound and lost packets, with 64 KiB 1.03.
+// The smallest window at which an allreduce over 8 nodes loses no packets (design decision 19).
 inline constexpr std::uint64_t kWindowBytesMin = 64_KiB;
-inline constexpr std::uint64_t kWindowBytesMax = 1_GiB;  // what TCP can say: no limit
-// What the peer may have on the wire towards us, besides what lies here unread. What it was allowed
-// before stays allowed. The kernel forgets the limit when it enlarges the receive buffer.
+// the largest that TCP can announce, which is no limit
+inline constexpr std::uint64_t kWindowBytesMax = 1_GiB;
+// Limits the bytes in flight from the peer, besides bytes that lie here unread. A window that the
+// peer already has stays valid. The kernel forgets the limit when it enlarges the receive buffer.
 [[nodiscard]] Result<void> limit_window(int fd, std::uint64_t bytes);
-// The socket is readable once so many bytes have come, or no more will, or its window closes.
+// Makes the socket readable when this many bytes have arrived, no more can arrive, or its window
+// closes.
 [[nodiscard]] Result<void> await_bytes(int fd, std::uint64_t bytes);
-// Of a connection of liveness: it ends with ETIMEDOUT when bytes stay unacknowledged for `cut`.
+// For a liveness connection: it ends with ETIMEDOUT if bytes stay unacknowledged for `cut`.
 [[nodiscard]] Result<void> set_liveness_options(int fd, Duration cut);
 
 }  // namespace hoplite

@@ -1,7 +1,7 @@
-// TLS 1.3 between nodes, by OpenSSL, where the option data_tls asks for it: both ends show a
-// certificate that our authority has signed. A session is one connection's; it turns what is to be
-// sent into records, which wait here until the kernel has taken them, so that no write is ever half
-// done, and opens those that come. It owns no descriptor. One thread at a time; decision 15b.
+// TLS 1.3 between nodes, by OpenSSL, if the option data_tls is set. Both ends show a certificate
+// that the cluster's authority has signed. One session belongs to one connection. It encrypts bytes
+// into records, which wait here until the kernel takes them, so no write is ever half done. It
+// decrypts the records that arrive. It owns no descriptor. One thread at a time; decision 15b.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,18 +21,18 @@
 
 namespace hoplite {
 
-struct TlsFiles {  // what is in them: PEM
+struct TlsFiles {  // their contents, as PEM
   std::string certificate, key, authority;
 };
 
-// How far the kernel is read ahead of what is asked for: at most to the end of a record, as far as
-// there is something, or not at all: what is in hand must do.
+// How far a session may read from the kernel beyond the bytes that the caller wants. kNone: at most
+// to the end of a record. kAllowed: all that has arrived. kInHand: reads nothing from the kernel.
 enum class ReadAhead : std::uint8_t { kNone, kAllowed, kInHand };
 
 class TlsSession {
  public:
   enum class Side : std::uint8_t { kDials, kListens };
-  // Which errno ended the connection; 0: the peer closed it.
+  // The errno that ended the connection; 0: the peer closed it.
   struct End {
     int number = 0;
   };
@@ -42,19 +42,21 @@ class TlsSession {
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
-  // The greeting is over, and either end has proven its certificate as far as this one can know.
+  // True if the TLS handshake is complete and, as far as this end can know, both certificates are
+  // proven.
   [[nodiscard]] bool is_open() const { return is_open_; }
   [[nodiscard]] bool has_unsent() const { return unsent_bytes() > 0; }
-  // Of what was read from the kernel there is more: no poller will tell of it.
+  // True if bytes that were read from the kernel are still unread here; no poller reports them.
   [[nodiscard]] bool has_unread() const;
   [[nodiscard]] std::optional<End> end() const { return end_; }
   // The same 32 bytes at both ends of this session, and of no other. REQUIRES: is_open().
   [[nodiscard]] Bytes binding() const;
 
-  // As writev and readv, by `fd`; 0: nothing now. Errors of kPeerLost are the connection's end.
+  // Like writev and readv on `fd`; 0: none at present. An error of kPeerLost is the connection's
+  // end.
   [[nodiscard]] Result<std::size_t> send(int fd, std::span<const iovec> parts);
-  // REQUIRES: if it may read ahead, it is called until has_unread() is false, before any other
-  // session of this thread is.
+  // REQUIRES: after a call that may read ahead, the caller repeats it until has_unread() is false,
+  // before it uses another session in this thread.
   [[nodiscard]] Result<std::size_t> receive(int fd, std::span<const iovec> parts, ReadAhead ahead);
   [[nodiscard]] Result<void> flush(int fd);
 
@@ -68,9 +70,9 @@ class TlsSession {
 
   SSL* ssl_;
   std::uint64_t rekey_bytes_;
-  std::uint64_t written_bytes_ = 0;  // by the present key
+  std::uint64_t written_bytes_ = 0;  // by the current key
   bool is_open_ = false;
-  int fd_ = -1;  // of the call that is under way
+  int fd_ = -1;  // of the call in progress
   ReadAhead ahead_ = ReadAhead::kInHand;
   std::span<const std::byte> unread_;  // of the thread's own buffer
   Bytes out_;
@@ -78,7 +80,7 @@ class TlsSession {
   std::optional<End> end_;
 };
 
-// What all sessions of a node are made with.
+// The certificate, key and settings of all sessions of a node.
 class TlsContext {
  public:
   // A key of AES-GCM is good for 2^24.5 records of 16 KiB (RFC 8446, 5.5); this is a sixth of that.
@@ -100,9 +102,9 @@ class TlsContext {
   std::uint64_t rekey_bytes_;
 };
 
-// Whether these first bytes of a connection are a record of TLS: no frame of ours begins like that.
+// True if these first bytes of a connection are a TLS record: no frame of ours begins like that.
 [[nodiscard]] bool is_tls(std::span<const std::byte> first);
-// What a node without TLS says to who greets it so, in TLS's words: an alert, "protocol version".
+// Returns the answer of a node without TLS to a peer with TLS: the TLS alert "protocol version".
 [[nodiscard]] std::span<const std::byte> no_tls_here();
 
 }  // namespace hoplite
