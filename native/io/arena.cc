@@ -32,7 +32,7 @@ Result<Arena> Arena::open(std::uint64_t size_bytes) {
   if (::ftruncate(writable.value(), static_cast<off_t>(size_bytes)) != 0) {
     return system_error("ftruncate of the arena to " + std::to_string(size_bytes) + " bytes");
   }
-  // From here on nobody who holds a descriptor can make another's mapping fault.
+  // From here on no holder of a descriptor can make another process's mapping fault.
   if (::fcntl(writable.value(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return system_error("sealing the size of the arena");
   }

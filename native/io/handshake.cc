@@ -133,7 +133,8 @@ Result<void> Handshake::handle_hello(const Hello& hello) {
   const Mac ticket = pair_ticket(self_->secret, hello.from, hello.to);
   welcome_.proof = welcome_proof(ticket, hello, welcome_, binding_);
   frame_ = welcome_;
-  // It looks for another life of this node. The answer proves to it that the other life is over.
+  // The dialler looks for another incarnation of this node. The answer proves that the other one is
+  // over.
   state_ = hello.to_incarnation == self_->incarnation ? State::kAwaitProof : State::kOtherLife;
   return {};
 }

@@ -1,5 +1,5 @@
-// The life of a link: from Connect over its deeds to its end. How two nodes meet is in
-// links_meeting.cc. SPDX-License-Identifier: Apache-2.0
+// The life of a link: from Connect over its actions to its end. links_meeting.cc has the
+// handshakes. SPDX-License-Identifier: Apache-2.0
 #include "io/links.h"
 
 #include <algorithm>
@@ -15,11 +15,14 @@ namespace hoplite {
 namespace {
 
 constexpr Instant kNever{std::numeric_limits<std::int64_t>::max()};
-// A peer that has been told of us by a slower control plane than ours dials late.
+// A factor of link_down_max for a link that was never up. A peer dials late when a slower control
+// plane tells it about this node.
 constexpr std::int64_t kFirstLinkPatience = 10;
-constexpr Duration kLivenessRetry = 10_ms;  // of orders that its full socket has not taken
+// for orders that did not fit into the thread's full socket
+constexpr Duration kLivenessRetry = 10_ms;
 
-// Of what the home repeats until it has come: what, and who is to push it to whom.
+// Returns the push in a message that the home repeats until it arrives: the object, and the
+// receiver of an order to push. nullopt for any other message.
 std::optional<QueuedPush> push_of(const Message& message) {
   if (const auto* push = std::get_if<Push>(&message.body)) return QueuedPush{push->object, kNoNode};
   const auto* order = std::get_if<PushTo>(&message.body);
@@ -27,7 +30,7 @@ std::optional<QueuedPush> push_of(const Message& message) {
   return QueuedPush{order->object, order->receivers.front()};
 }
 
-// Round robin: the first one is that of token `next`, or the one behind it.
+// Round robin: sorts by token and starts at token `next`, or at the first one behind it.
 template <typename T, typename Token>
 void order_by_turns(std::vector<T>& connections, std::uint64_t next, Token token) {
   std::ranges::sort(connections, {}, token);
@@ -123,7 +126,7 @@ void Links::disconnect(NodeId node) {
     control->second.wire.queue_frame(std::move(frame));
     Budget last_words{kControlFrameBytesMax};
     std::vector<IoEvent> unheard;
-    // It may not fit into a full socket: the peer then takes our end for a fault and probes.
+    // Goodbye may not fit into a full socket: the peer then takes the end for a fault and probes.
     [[maybe_unused]] const auto sent = control->second.wire.send(node, last_words, unheard);
   }
   link.is_wanted = false;
@@ -138,9 +141,9 @@ void Links::say_goodbye() {
   for (auto& [node, link] : links_) disconnect(node);
 }
 
-// A long queue is given no payload, nor any queue a push twice: then memory is bounded, and a slow
-// link not busy with copies. Nothing is lost by it. A claim or an answer without the bytes says who
-// has them, and a push is repeated until it has come (design decision 18).
+// A long queue gets no payload, and no queue gets a push twice. This bounds memory, and a slow link
+// is not busy with copies. No bytes are lost: a claim or an answer without the bytes names the node
+// that has them, and the home repeats a push until it arrives (design decision 18).
 void Links::send(const SendMessage& action) {
   const auto found = links_.find(action.to);
   if (found == links_.end() || !found->second.is_announced) return;  // LinkUp repeats everything
@@ -191,8 +194,9 @@ void Links::close_receive(const CloseReceive& action) {
 
 // ---- a turn ----
 
-// What is said comes first, and each connection of messages has a budget of its own. Of those of
-// blocks the poller tells in the same order again and again, and the first could use up each turn.
+// Messages come before blocks, and each connection of messages has a budget of its own. Connections
+// of blocks share one budget by turns, because the poller reports them in the same order each time
+// and the first could use up every turn.
 void Links::handle_ready(std::span<const Ready> ready, Budget& blocks, Instant now) {
   std::vector<Ready> bulk;
   for (const Ready& each : ready) {
@@ -235,7 +239,7 @@ void Links::serve(const Ready& ready, Budget& budget, Instant now) {
     case Phase::kOpen:
       break;
   }
-  if (connection.interest == Interest::kNone) {  // nothing was to be read yet, so this is its end
+  if (connection.interest == Interest::kNone) {  // no interest in reading: this event is its end
     lose(ready.token, {Code::kPeerLost, "the peer closed the connection"}, now);
     return;
   }
@@ -244,11 +248,11 @@ void Links::serve(const Ready& ready, Budget& budget, Instant now) {
 }
 
 void Links::receive(std::uint64_t token, Connection& connection, Budget& budget, Instant now) {
-  if (budget.bytes == 0) return;  // the poller tells of it again
+  if (budget.bytes == 0) return;  // the poller reports it again
   if (connection.kind == ConnectionKind::kBulk) {
     auto received = connection.wire.receive_blocks(connection.peer, budget, events_);
     if (received) return;
-    // The poller may tell of this end before it tells of a Goodbye that was said first.
+    // The poller may report this end before it reports an earlier Goodbye of the peer.
     const auto control = connections_.find(links_.at(connection.peer).control);
     if (received.error().code == Code::kPeerLost && control != connections_.end()) {
       Budget last_words{kControlFrameBytesMax};
@@ -282,7 +286,7 @@ Result<void> Links::handle_frame(Connection& connection, FrameIn frame) {
   return Error{Code::kBadFrame, "a frame that does not come now"};
 }
 
-// As in handle_ready.
+// The same order as in handle_ready.
 void Links::flush(Budget& blocks, Instant now) {
   std::vector<std::uint64_t> bulk;
   const auto write = [&](std::uint64_t token, Budget& budget) {
@@ -293,7 +297,8 @@ void Links::flush(Budget& blocks, Instant now) {
     const std::uint64_t queued = connection.wire.queued_bytes();
     auto sent = connection.wire.send(connection.peer, budget, events_);
     const std::uint64_t left = connection.wire.queued_bytes();
-    const bool is_open = connection.phase == Phase::kOpen;  // before, the deadline is the meeting's
+    // earlier, the deadline belongs to the handshake
+    const bool is_open = connection.phase == Phase::kOpen;
     const bool is_stalled = left > limits_.queued_bytes_max && left >= queued;
     if (is_open && !is_stalled) connection.deadline = now + limits_.queue_stalled_max;
     if (sent && is_open && is_stalled && connection.deadline <= now) {
@@ -357,8 +362,8 @@ std::optional<Instant> Links::poll_timeout() const {
   return next_timer_;
 }
 
-// What the engine answers to one life of a link must not go out on the next: a batch ends before
-// the first LinkDown behind a LinkUp, and a link is announced by its last LinkUp only.
+// The engine's answer to one life of a link must not go out on the next life. So a batch of events
+// ends before the first LinkDown behind a LinkUp. Only the last LinkUp announces a link.
 std::vector<IoEvent> Links::take_events() {
   const auto is_up = [](const IoEvent& e) { return std::holds_alternative<LinkUp>(e); };
   const auto is_down = [](const IoEvent& e) { return std::holds_alternative<LinkDown>(e); };
@@ -424,7 +429,7 @@ void Links::end_life(NodeId node, Link& link, Instant now) {
   }
   link.control = 0;
   if (dials(node)) ++link.attempt;
-  set_timer(now);  // to dial again; each rail keeps its own time before
+  set_timer(now);  // to dial again; each rail waits until its own redial_at
   if (!std::exchange(link.is_up, false)) return;
   link.is_announced = false;
   link.down_since = now;
@@ -439,7 +444,7 @@ void Links::end_life(NodeId node, Link& link, Instant now) {
   set_timer(now);
 }
 
-// The one place where a peer dies, whoever has seen it.
+// The one place where this node declares a peer dead, whatever the evidence.
 void Links::bury(NodeId node, Link& link, Verdict verdict, const char* why, Instant now) {
   if (!link.is_wanted) return;
   std::fprintf(stderr, "hoplite_ray: node %llx of incarnation %u is dead: %s\n",
@@ -487,8 +492,8 @@ void Links::close(std::uint64_t token) {
   connections_.erase(found);
 }
 
-// A connection has failed. Before it was open that is a failed attempt of one rail; after, it takes
-// the link's whole life with it, because nobody knows which of its bytes have arrived.
+// A connection has failed. If it was not open yet, that is a failed attempt of one rail. If it was
+// open, the link's whole life ends, because this node can't know which bytes have arrived.
 void Links::lose(std::uint64_t token, const Error& why, Instant now) {
   const auto found = connections_.find(token);
   if (found == connections_.end()) return;
@@ -520,7 +525,8 @@ void Links::mark_dirty(std::uint64_t token, Connection& connection) {
   dirty_.push_back(token);
 }
 
-// Asks for what the connection can use now: nothing of a peer is read before its link is up.
+// Asks the poller for what the connection can use: this node reads from no peer until its link is
+// up.
 void Links::watch(std::uint64_t token, Connection& connection) {
   Interest wanted = connection.wire.has_output() ? Interest::kBoth : Interest::kRead;
   if (connection.phase == Phase::kOpen) {

@@ -1,4 +1,4 @@
-// What Links has to do with the liveness thread: hands its connections over, hears its events.
+// How Links uses the liveness thread: hands connections over to it and handles its events.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <utility>
@@ -29,7 +29,7 @@ void Links::hand_over(std::uint64_t token, Connection& connection, Instant now) 
   poller_->remove(connection.wire.fd());
   liveness_.watch(node, link.incarnation, rail, connection.wire.release());
   close(token);
-  set_timer(now);  // should the thread not have taken it yet
+  set_timer(now);  // to retry if the thread has not taken the order yet
 }
 
 void Links::hear(const LivenessEvent& event, Instant now) {
@@ -43,13 +43,14 @@ void Links::hear(const LivenessEvent& event, Instant now) {
     Rail& rail = link.rails[event.rail.value];
     rail.is_watched = false;
     set_timer(now);
-    // Its other connections would wait for minutes; on another rail the link is up again at once.
+    // The rail's other connections would wait for minutes; over another rail the link is up at
+    // once.
     if (event.verdict == Verdict::kRailCut)
       lose(rail.bulk, {Code::kPeerLost, "a rail is cut"}, now);
     return;
   }
   if (!is_final(event.verdict)) return;
-  for (Rail& rail : link.rails) rail.is_watched = false;  // the thread has let go of it
+  for (Rail& rail : link.rails) rail.is_watched = false;  // the thread has closed its connections
   const bool is_meant = link.is_wanted && link.member.incarnation == event.incarnation;
   if (event.verdict == Verdict::kLeft) {
     link.has_said_goodbye = true;

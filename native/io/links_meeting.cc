@@ -32,7 +32,8 @@ std::string dialler_name(const SocketAddress& from) {
 
 std::uint64_t Links::add(UniqueFd fd, Phase phase, Interest interest, Instant now) {
   const std::uint64_t token = next_token_++;
-  if (!poller_->add(fd.value(), token, interest)) return 0;  // no memory in the kernel: as refused
+  // no memory in the kernel: the same as a refusal
+  if (!poller_->add(fd.value(), token, interest)) return 0;
   const RailPlace place{arena_, receives_.get(), limits_.arriving_bytes_max, counters_.get()};
   Connection connection{.wire = RailConnection(std::move(fd), place),
                         .phase = phase,
@@ -150,7 +151,7 @@ std::uint64_t& Links::Rail::slot(ConnectionKind kind) {
   return kind == ConnectionKind::kControl ? control : bulk;
 }
 
-// Nobody listens there any more. Once that is so on every rail, the process is gone.
+// No process listens at this address any more. If that holds on every rail, the process is gone.
 void Links::dial_refused(NodeId node, std::size_t rail_index, Instant now) {
   Link& link = links_.at(node);
   if (rail_index >= link.rails.size()) return;
@@ -215,9 +216,9 @@ void Links::meet(std::uint64_t token, Connection& connection, Budget& budget, In
         lose(token, received.error(), now);
         return;
       }
-      // One of the two has no TLS, or none of use to the other. Whoever dials without it, or to a
-      // node without it, is told in TLS's words, so that he can tell his people; as far as he
-      // hears.
+      // One end has no TLS, or none that the other accepts. A dialler of this kind gets a TLS
+      // alert, so that its operators can read the reason. It is sent without a wait and may be
+      // lost.
       if (connection.peer == kNoNode) {
         const auto answer = no_tls_here();
         ::send(connection.wire.fd(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -253,11 +254,12 @@ void Links::adopt(std::uint64_t token, Connection& connection, Instant now) {
 }
 
 Result<void> Links::join_life(std::uint64_t token, Connection& connection, Instant now) {
-  if (connection.peer != kNoNode) return {};  // we dialled: it stands in its rail already
+  // this node dialled: the connection is in its rail already
+  if (connection.peer != kNoNode) return {};
   const Hello& hello = connection.meeting.hello();
   const std::string who = "node " + std::to_string(hello.from.value) + " of incarnation " +
                           std::to_string(hello.from_incarnation.value);
-  if (links_.size() >= kViewMembersMax) {  // forget nodes that are long gone
+  if (links_.size() >= kViewMembersMax) {  // forgets nodes that are gone
     std::erase_if(links_, [](const auto& entry) {
       const auto has_none = [](const Rail& rail) {
         return rail.control == 0 && rail.bulk == 0 && rail.liveness == 0 && !rail.is_watched;

@@ -73,8 +73,9 @@ Result<Liveness> Liveness::start(const LivenessLimits& limits) {
 }
 
 Liveness::~Liveness() {
-  if (!thread_.joinable()) return;         // moved from
-  ::shutdown(orders_.value(), SHUT_RDWR);  // and not close alone: a forked child may have a copy
+  if (!thread_.joinable()) return;  // moved from
+  // close() alone would not do, because a forked child may have a copy
+  ::shutdown(orders_.value(), SHUT_RDWR);
   thread_.join();
 }
 

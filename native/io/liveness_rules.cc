@@ -50,7 +50,7 @@ void LivenessRules::handle_end(NodeId node, RailId rail, RailEnd end) {
 }
 
 void LivenessRules::handle_tick(Instant now) {
-  // A longer gap was ours, not theirs.
+  // A longer gap is a stop of this node, not silence of the peers.
   const Duration passed = std::min(ticked_ ? now - *ticked_ : Duration{}, kPulseEvery * 2);
   ticked_ = now;
   for (auto each = peers_.begin(); each != peers_.end();) {

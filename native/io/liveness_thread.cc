@@ -20,7 +20,7 @@
 #include "io/system_error.h"
 
 #ifdef __SANITIZE_THREAD__
-// What this thread is given has come through the kernel, where it sees no hand-over.
+// TSan sees no hand-over here, because the connections reach this thread through the kernel.
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() { return "race:io/liveness_thread.cc\n"; }
 #endif
@@ -30,11 +30,13 @@ namespace {
 
 constexpr std::uint64_t kOrdersToken = 1;
 constexpr int kReadsPerTurn = 16;
-constexpr std::size_t kReadBytes = 4096;  // a hundred frames: ten seconds of a peer's
-// A peer that says nothing reads nothing: more unread Pulses would fill its socket, and then our
-// kernel would take it for unreachable. When it reads again, it speaks, and so do we.
+// 4 KiB: a hundred frames, or ten seconds of one peer's pulses
+constexpr std::size_t kReadBytes = 4096;
+// 10 s without a word from the peer; beyond it this node sends no Pulse. A silent peer reads
+// nothing either. More unread Pulses would fill its socket, and our kernel would then report it as
+// unreachable. When the peer sends again, so does this node.
 constexpr Duration kUnreadMax = 10_s;
-// Of events that are only counted, while the reactor has no time to take them.
+// The limit on waiting events that are only counted, while the reactor has no time to take them.
 constexpr std::size_t kUnsaidMax = 64;
 
 Instant read_clock() {  // the reactor's is too late for us, and starving is what we measure
@@ -46,7 +48,8 @@ Instant read_clock() {  // the reactor's is too late for us, and starving is wha
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 RailEnd end_of(const Stream& stream) {
-  const int number = stream.end().value_or(EBADMSG);  // it is no process's end to talk nonsense
+  // an invalid record does not prove the end of a process
+  const int number = stream.end().value_or(EBADMSG);
   const bool is_closed = number == 0 || number == ECONNRESET || number == EPIPE;
   return is_closed ? RailEnd::kClosed : RailEnd::kCut;
 }
@@ -70,9 +73,9 @@ struct SchedAttributes {
 };
 static_assert(sizeof(SchedAttributes) == 48);
 
-// Of a process that is killed, the last thread to go gives all of its memory back before it closes
-// its descriptors, and a gigabyte takes tens of milliseconds. So this thread is to be among the
-// first: with the shortest turns, which Linux has since 6.12, and before others if it may be.
+// The last thread of a killed process frees all of its memory before it closes its descriptors, and
+// a gigabyte takes tens of milliseconds. So this thread must be among the first to end. It asks for
+// the shortest turns (Linux 6.12) and for a higher priority, if it is allowed.
 void ask_for_early_turns() {
   constexpr std::uint64_t kSliceNs = 100'000;  // the shortest there is
   constexpr std::int32_t kNiceLeast = -20;
@@ -107,7 +110,8 @@ Result<void> LivenessThread::leave_table(int orders) {
   if (orders > STDERR_FILENO + 1) {
     ::close_range(STDERR_FILENO + 1, static_cast<unsigned>(orders) - 1, 0);
   }
-  // A pipe that the process closes must not stay open here, and no connection may become 0 to 2.
+  // A pipe that the process closes must not stay open here, and no connection may get number 0 to
+  // 2.
   const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!nothing.is_open()) return system_error("/dev/null");
   if (::dup2(nothing.value(), STDIN_FILENO) < 0 || ::dup2(nothing.value(), STDOUT_FILENO) < 0) {
@@ -186,7 +190,8 @@ void LivenessThread::take(const LivenessOrder& order, Stream connection) {
            (each.second.rail == order.rail || each.second.incarnation != order.incarnation);
   });
   const std::uint64_t token = next_token_++;
-  // The end of the stream is an event even without interest; what comes before is read at ticks.
+  // The end of the stream is an event even without interest. Ticks read the bytes that arrive
+  // earlier.
   if (connection.fd() < 0 || !poller_.add(connection.fd(), token, Interest::kNone)) {
     unsaid_.push_back({order.node, order.incarnation, order.rail, Verdict::kRailLost});
     return;
@@ -214,7 +219,7 @@ std::optional<RailEnd> LivenessThread::receive(Connection& connection) {
     if (*got == 0) return std::nullopt;
     const auto came = std::span(bytes).first(*got);
     if (!handle_input(connection, came)) {
-      return RailEnd::kCut;  // it is no process's end that it talks nonsense
+      return RailEnd::kCut;  // an invalid frame does not prove the end of a process
     }
     if (came.size() < bytes.size()) return std::nullopt;  // less: there was no more
   }
@@ -276,7 +281,8 @@ void LivenessThread::leave(NodeId node, Incarnation upto) {
   };
   for (auto& [token, connection] : connections_) {
     if (!is_meant(connection)) continue;
-    [[maybe_unused]] const auto ended = receive(connection);  // what is unread makes close a RST
+    // with unread bytes close() would send a RST
+    [[maybe_unused]] const auto ended = receive(connection);
     Bytes last_words;
     if (connection.pulse_sent > 0) {
       last_words.assign(pulse_frame().begin() + static_cast<std::ptrdiff_t>(connection.pulse_sent),
@@ -308,7 +314,8 @@ void LivenessThread::say_events() {
     const ssize_t sent = ::send(orders_.value(), &unsaid_.front(), sizeof(LivenessEvent),
                                 MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && would_block()) return;  // again at the next tick
-    unsaid_.pop_front();                    // or the reactor has gone: its end of orders tells
+    // on another error the reactor is gone, and the end of `orders` shows it
+    unsaid_.pop_front();
   }
 }
 

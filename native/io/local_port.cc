@@ -24,8 +24,8 @@ namespace {
 constexpr int kListenBacklog = 256;  // a job's workers attach at once
 constexpr int kAcceptsPerTurn = 16;
 constexpr std::size_t kReadBytes = 128_KiB;  // one largest command, or some thousand small ones
-// With a turn's worth of them a client is not read until the engine has caught up. What one recv
-// brings comes on top: some 2,400.
+// With a turn's worth of waiting commands a client is not read until the engine has caught up. One
+// recv may bring some 2,400 more.
 constexpr std::size_t kCommandsWaitingMax = kCommandsPerTurnMax;
 constexpr std::size_t kFramesPerSend = 16;
 // A payload of this size is not copied to be sent with others: the copy takes as long as a send.
@@ -77,7 +77,7 @@ std::size_t send_at_once(int fd, std::span<const std::byte> frame,
   message.msg_iov = parts.data();
   message.msg_iovlen = parts.size();
   const ssize_t sent = ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  return sent < 0 ? 0 : static_cast<std::size_t>(sent);  // the next flush meets the error again
+  return sent < 0 ? 0 : static_cast<std::size_t>(sent);  // the next flush() handles the error
 }
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -146,14 +146,14 @@ void LocalPort::handle_ready(const Ready& ready) {
   const auto found = clients_.find(ready.token);
   if (found == clients_.end()) return;
   Attachment& client = found->second;
-  if (client.state == State::kCutOff) {  // of its socket nothing but the end is told
+  if (client.state == State::kCutOff) {  // only the end of its socket matters
     lose(ready.token, client);
     return;
   }
   if (ready.is_writable && !std::exchange(client.is_dirty, true)) dirty_.push_back(ready.token);
   const bool is_listened_to =
       client.interest == Interest::kRead || client.interest == Interest::kBoth;
-  if (!is_listened_to && ready.is_readable) {  // it has closed while it owed us its reading
+  if (!is_listened_to && ready.is_readable) {  // it has closed without reading its replies
     lose(ready.token, client);
   } else if (ready.is_readable && client.commands.size() < kCommandsWaitingMax) {
     receive(ready.token, client);
@@ -270,9 +270,9 @@ std::vector<Command> LocalPort::take_commands(std::size_t count_max) {
   return taken;
 }
 
-// One recv(2) brings gets enough to be answered by 150 MiB; their client gets them at the pace at
-// which it reads. All its commands wait, because their order is its own: also those that free
-// memory, as if they still lay in the socket.
+// One recv(2) may bring gets with 150 MiB of answers; the client gets these at the pace at which it
+// reads. All its commands wait, those that free memory included, because their order must not
+// change.
 bool LocalPort::is_held_back(const Attachment& client) const {
   return client.queued_bytes > limits_.listen_below_bytes;
 }
@@ -285,7 +285,7 @@ void LocalPort::line_up(std::uint64_t token, Attachment& client) {
 void LocalPort::reply(const ReplyToClient& action) {
   const auto found = clients_.find(action.client.value);
   if (found == clients_.end() || found->second.state != State::kOpen) {
-    return;  // it died while this was on its way
+    return;  // the client has gone meanwhile
   }
   const auto* fetched = std::get_if<Fetched>(&action.reply);
   const bool has_payload = fetched != nullptr && !fetched->mapped;
@@ -307,7 +307,7 @@ void LocalPort::queue(std::uint64_t token, Attachment& client, Bytes frame,
   }
   if (sent == whole) return;
   frame.insert(frame.end(), payload.begin(), payload.end());
-  client.output_sent += sent;  // which is 0 while nothing is queued
+  client.output_sent += sent;
   client.queued_bytes += whole - sent;
   client.untaken_bytes = (sent > 0 ? 0 : client.untaken_bytes) + whole - sent;
   client.output.push_back(std::move(frame));
@@ -326,7 +326,7 @@ void LocalPort::flush() {
       cut_off(token, client);
     } else {
       watch(token, client);
-      line_up(token, client);  // if it was held back until now
+      line_up(token, client);  // if it was held back
     }
   }
 }
@@ -379,11 +379,13 @@ void LocalPort::watch(std::uint64_t token, Attachment& client) {
   poller_->change(client.fd.value(), token, wanted);
 }
 
-// Its process may live on: it looks at views, and writes into ranges, which nobody else may get
-// meanwhile. So only our sending ends, which it hears as the node's end, and its claims last until
-// it has closed its side. Its library does so with the last view or range, and the kernel with the
-// last process that has the socket; a pidfd would miss a forked child that looks at views, and take
-// a second descriptor. The one that stays counts in clients_max.
+// Ends the frames to a client and keeps its claims until the client has closed its side.
+// The process may live on with views that it reads and ranges that it writes, so no other client
+// may get these ranges. The client sees the end of the frames as the node's end. Its library closes
+// the socket with the last view or range, and the kernel closes it with the last process that has
+// it.
+// A pidfd would miss a forked child that reads views, and would need a second descriptor. The
+// client that stays counts in clients_max.
 void LocalPort::cut_off(std::uint64_t token, Attachment& client) {
   if (!client.is_attached) return lose(token, client);  // it can hold nothing
   leave(client, State::kCutOff);
@@ -410,7 +412,7 @@ void LocalPort::leave(Attachment& client, State state) {
   }
   client.input = {};
   client.output = {};
-  client.queued_bytes = 0;  // so what it has said is not held back
+  client.queued_bytes = 0;  // so that its earlier commands are not held back
 }
 
 }  // namespace hoplite

@@ -40,7 +40,8 @@ Placement ReceiveTable::place(NodeId from, const BlockHeader& header) const {
   const OpenReceive& receive = found->second;
   if (header.object != receive.object || header.incarnation != receive.incarnation ||
       header.target_epoch != receive.target_epoch) {
-    return {};  // another attempt's bytes under a transfer that outlived it: void, not hostile
+    // bytes of another attempt under a transfer that is still open: discarded, not hostile
+    return {};
   }
   const ObjectMeta& meta = receive.meta;
   const std::uint64_t index = header.offset / meta.block_bytes;

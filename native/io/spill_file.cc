@@ -48,7 +48,7 @@ Result<void> SpillFile::read(std::span<std::byte> bytes, std::uint64_t offset) c
     const ssize_t got =
         ::pread(file_.value(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got == 0) errno = EIO;  // somebody has cut the file
+    if (got == 0) errno = EIO;  // the file was truncated
     if (got <= 0) {
       return system_error("reading " + std::to_string(bytes.size()) + " bytes from " + directory_);
     }

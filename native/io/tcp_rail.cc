@@ -16,17 +16,17 @@
 namespace hoplite {
 namespace {
 
-// Frames that one sendmsg takes; more does not shorten a turn measurably.
+// Frames in one sendmsg. A larger number does not shorten a turn measurably.
 constexpr std::size_t kFramesPerSend = 16;
-// Small blocks leave together, up to what the kernel carries as one packet: one at a time, each
-// block of 8 KiB is a packet of its own through every queue up to the receiver's socket.
+// 64 KiB, the most that the kernel carries as one packet. Small blocks leave together: alone, each
+// block of 8 KiB is a packet of its own in every queue up to the receiver's socket.
 constexpr std::uint64_t kBytesPerSend = 64_KiB;
 constexpr std::size_t kBlocksPerSend = kBytesPerSend / kBlockBytesMin;
 constexpr std::uint64_t kPacketBytes = 16_KiB;  // an average one's of a busy connection
-// Past it, copying what has come while the rest is on its way gains more than a wake-up costs.
+// 64 KiB. With more, a wake-up costs less than it gains by copying while the rest is in flight.
 constexpr std::uint64_t kAwaitedBytesMax = 64_KiB;
-// What control connections read ahead, and blocks that nobody waits for, is read into the same
-// bytes again and again, whichever connection it is for.
+// 64 KiB per thread, shared by all connections. It takes the bytes that control connections read
+// ahead, and blocks that no transfer waits for.
 constexpr std::size_t kScratchBytes = 64_KiB;
 thread_local std::array<std::byte, kScratchBytes> scratch;
 
@@ -56,7 +56,7 @@ void RailConnection::queue_block(const SendBlock& block) {
 Result<void> RailConnection::send(NodeId to, Budget& budget, std::vector<IoEvent>& events) {
   if (auto flushed = stream_.flush(); !flushed) return flushed;
   while (budget.bytes > 0 && stream_.is_ready() && has_output()) {
-    // A block that has begun is finished before any frame, or its bytes would be torn apart.
+    // The rest of a started block goes out before any frame, because a frame would split its bytes.
     const bool in_block = !blocks_.empty() && block_sent_ > 0;
     auto sent =
         !frames_.empty() && !in_block ? send_frames(budget) : send_blocks(to, budget, events);
@@ -133,7 +133,7 @@ Result<bool> RailConnection::send_blocks(NodeId to, Budget& budget, std::vector<
 
 // ---- in ----
 
-// Returns how many bytes came; 0: none now. The peer's end of the stream is an error.
+// Returns how many bytes arrived; 0: none at present. The peer's end of the stream is an error.
 Result<std::size_t> RailConnection::receive(std::span<const std::span<std::byte>> into,
                                             ReadAhead ahead) {
   std::array<iovec, 2> parts{};
@@ -211,8 +211,9 @@ Result<bool> RailConnection::parse_frame(std::vector<FrameIn>& frames) {
   return true;
 }
 
-// A single sender has what the kernel gives it; several share what may be on the wire. Said again
-// after all that was read: the kernel forgets it whenever it enlarges the socket's buffer.
+// A single sender gets the window that the kernel gives it; several senders share
+// arriving_bytes_max. The limit is set again after each read, because the kernel forgets it
+// whenever it enlarges the socket's buffer.
 Result<void> RailConnection::share_window() {
   const std::size_t senders = place_.receives->senders();
   const bool is_limited = senders > 1;
@@ -257,8 +258,8 @@ Result<void> RailConnection::receive_blocks(NodeId from, Budget& budget,
   return await_block();
 }
 
-// A block is of no use before it is whole, so nobody is woken for a part of it, if a packet brings
-// less than what is missing. The kernel wakes us all the same when the window would close, and at
+// A block is useless until it is whole. So no part of it wakes the reactor while a packet brings
+// less than the missing bytes. The kernel wakes it nevertheless when the window would close and at
 // the end of the stream.
 Result<void> RailConnection::await_block() {
   const std::uint64_t missing = in_payload_ ? block_.size_bytes - payload_got_ : 1;

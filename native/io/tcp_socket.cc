@@ -30,12 +30,12 @@ Result<void> set_option(int fd, int level, int option, int value, const char* na
   return {};
 }
 
-// Of options without which a connection is slower, and works.
+// Sets an option without which a connection is slower, but works.
 void prefer(int fd, int level, int option, int value) {
   [[maybe_unused]] const int set = ::setsockopt(fd, level, option, &value, sizeof value);
 }
 
-// Before it listens or dials. An accepted socket has it from the listening one.
+// REQUIRES: the socket neither listens nor dials yet. An accepted socket inherits the option.
 void bound_segments(int fd) { prefer(fd, IPPROTO_TCP, TCP_MAXSEG, kSegmentBytesMax); }
 
 }  // namespace
@@ -83,7 +83,7 @@ std::string address_text(const SocketAddress& address) {
 Result<UniqueFd> listen_on(const SocketAddress& address) {
   UniqueFd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.is_open()) return system_error("socket");
-  // The last life's connections in TIME_WAIT must not keep the next one from its port.
+  // Connections of the previous process in TIME_WAIT must not keep the next one from its port.
   if (auto set = set_option(fd.value(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"); !set) {
     return set.error();
   }
@@ -122,7 +122,7 @@ Dial dial(const SocketAddress& to, const SocketAddress& source) {
     }
     const int late = 1;  // the port is chosen by connect, which knows the whole four-tuple
     ::setsockopt(fd.value(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof late);
-    // Where our own listening address can't be a source (0.0.0.0, NAT) the route decides instead.
+    // If our own listening address can't be a source (0.0.0.0, NAT), the route decides.
     [[maybe_unused]] const int bound = ::bind(fd.value(), raw(from), from.size);
   }
   if (::connect(fd.value(), raw(to), to.size) == 0) {

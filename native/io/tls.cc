@@ -21,13 +21,13 @@ namespace hoplite {
 namespace {
 
 constexpr std::size_t kRecordBytes = 16_KiB;  // of plain bytes: the most that TLS allows
-// One send takes four records: more did not make it faster.
+// 64 KiB: one send takes four records. A larger number is not faster.
 constexpr std::size_t kUnsentBytesMax = 64_KiB;
-// A record's own bytes, and what OpenSSL itself has to say.
+// Adds the overhead of records, and the messages of OpenSSL itself.
 constexpr std::size_t kOutBytesMax = kUnsentBytesMax + 2 * kRecordBytes;
 constexpr std::string_view kBindingLabel = "EXPORTER-hoplite";
 constexpr std::size_t kBindingBytes = 32;
-// AES-128 is the fastest where a core has instructions for AES; whoever wants 256 bits may.
+// AES-128 is the fastest on a core with instructions for AES. A peer may choose 256 bits.
 constexpr const char* kCiphers = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384";
 
 constexpr std::size_t kAheadBytes = 64_KiB;
@@ -97,7 +97,7 @@ bool trust(SSL_CTX* context, const std::string& pem) {
     ::X509_free(each);
   }
   if (count == 0) return false;
-  // As gRPC does with the same file: an intermediate authority in it is enough.
+  // An intermediate authority in the file is enough, as in gRPC.
   ::X509_STORE_set_flags(::SSL_CTX_get_cert_store(context),
                          X509_V_FLAG_PARTIAL_CHAIN | X509_V_FLAG_TRUSTED_FIRST);
   ::ERR_clear_error();
@@ -184,7 +184,7 @@ Bytes TlsSession::binding() const {
 
 Result<std::size_t> TlsSession::send(int fd, std::span<const iovec> parts) {
   HOPLITE_CHECK(is_open_);
-  ahead_ = ReadAhead::kInHand;  // to write is to read nothing, whatever OpenSSL would
+  ahead_ = ReadAhead::kInHand;  // a write must read nothing, whatever OpenSSL tries
   std::size_t taken = 0;
   for (const iovec& part : parts) {
     std::span<const std::byte> left(static_cast<const std::byte*>(part.iov_base), part.iov_len);
@@ -259,8 +259,8 @@ Result<std::size_t> TlsSession::receive(int fd, std::span<const iovec> parts, Re
         if (wanted == SSL_ERROR_ZERO_RETURN) {
           end_ = End{};  // the peer says so, and need not close the socket as well
         } else if (wanted != SSL_ERROR_WANT_READ) {
-          // To want to write is to have no room for one more answer to a KeyUpdate: no peer of
-          // ours.
+          // OpenSSL wants to write only if there is no room for one more answer to a KeyUpdate. No
+          // peer of ours gets that far.
           return failure();
         }
         break;
@@ -360,7 +360,7 @@ std::unique_ptr<TlsSession> TlsContext::begin(TlsSession::Side side) const {
   return std::make_unique<TlsSession>(context_.get(), side, rekey_bytes_);
 }
 
-// ---- who has none ----
+// ---- a node without TLS ----
 
 bool is_tls(std::span<const std::byte> first) {
   constexpr std::byte kAlert{0x15}, kGreeting{0x16}, kMajor{3};
