@@ -1,5 +1,5 @@
-// What a client hands out to Python: requests, and memory as buffers. Used by module.cc only; every
-// function needs the GIL, and lets go of it where it may wait, map or unmap.
+// The handles of a client in Python: requests, and memory as buffers. Used by module.cc only. Every
+// function needs the GIL, and releases it where it may wait, map or unmap.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -55,7 +55,8 @@ struct PyRequest : Handle {
     return waited->wait(timeout);
   }
 
-  // None for what only ends, Fetched for a get, the members' indices for a reduce.
+  // Returns None for a put, a write or a delete, Fetched for a get, the members' indices for a
+  // reduce.
   nb::object result() {
     auto outcome = [&] {
       const RequestHandle taken = handle;

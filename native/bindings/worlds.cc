@@ -41,7 +41,7 @@ int export_received(PyObject* self, Py_buffer* buffer, int flags) {
 PyType_Slot received_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(export_received)},
                                 {0, nullptr}};
 
-// None: it is done already.
+// Returns None if the operation is complete already.
 nb::object begun(const PyWorld& world, Result<OperationHandle> begun,
                  std::optional<LentBytes> lent) {
   OperationHandle operation = unwrap(std::move(begun));
@@ -139,7 +139,7 @@ void add_fake_edge(const PyWorld& self, std::uint32_t rank, const PyFakeWire& wi
       self.world->add_edge(Rank{rank}, std::make_unique<FakePipe>(wire.wire, side_of(is_first))));
 }
 
-// A peer's text may be no UTF-8, or cut amid a character.
+// A peer's text may be invalid UTF-8, or end amid a character.
 nb::str to_text(const std::string& text) {
   return nb::steal<nb::str>(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));

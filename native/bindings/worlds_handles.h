@@ -1,5 +1,5 @@
-// What worlds hand out to Python: a world, and what is under way in it. Used by worlds*.cc only;
-// every function needs the GIL, and lets go of it where it may wait.
+// The handles of worlds in Python: a world, and its operations. Used by worlds*.cc only. Every
+// function needs the GIL, and releases it where it may wait.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -48,7 +48,7 @@ struct PyCompletions : Handle {
   PyCompletions() : completions(std::make_shared<Completions>(unwrap(Doorbell::open()))) {}
 };
 
-// What keeps alive what: an operation its world, a world the port.
+// An operation keeps its world alive, and a world keeps the port alive.
 struct PyWorld : Handle {
   std::shared_ptr<Progress> progress;
   std::shared_ptr<World> world;

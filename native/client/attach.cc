@@ -19,7 +19,7 @@
 namespace hoplite {
 namespace {
 
-// A node answers within a turn; this is for one that is frozen or starved.
+// 10 s. A node answers within a turn; beyond this the node is frozen or starved, and attach fails.
 constexpr std::chrono::seconds kAnswers{10};
 
 Error no_answer(const std::string& path, const std::string& why) {
@@ -64,7 +64,7 @@ Result<UniqueFd> connect_to(const std::string& path) {
   if (::connect(socket.value(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return system_error("attaching to " + path, Code::kNodeLost);
   }
-  // The node refuses other users as well, but a closed connection says nothing of the reason.
+  // The node refuses other users as well, but a closed connection doesn't say why.
   ucred node{};
   socklen_t size = sizeof node;
   if (::getsockopt(socket.value(), SOL_SOCKET, SO_PEERCRED, &node, &size) != 0) {

@@ -11,13 +11,13 @@
 namespace hoplite {
 
 struct OpenedAttachment {
-  UniqueFd socket;  // non-blocking by its calls, closed on exec
+  UniqueFd socket;  // each call is non-blocking; closed on exec
   UniqueFd writable;
   UniqueFd readonly;
   Attached attached;
 };
 
-// kNodeLost when nobody listens at `socket_path`, or nobody answers.
+// kNodeLost if no node listens at `socket_path`, or if it doesn't answer in time.
 [[nodiscard]] Result<OpenedAttachment> attach_to(const std::string& socket_path);
 
 }  // namespace hoplite

@@ -11,8 +11,8 @@
 namespace hoplite {
 namespace {
 
-// What ends or gives back what was begun is never refused. A seal is not: its range is private
-// then.
+// A command that ends or releases something is never refused for want of room. A seal can't be
+// withdrawn, because its range is private by then.
 Outbox::Room room_for(const CommandBody& body) {
   const bool is_due = std::holds_alternative<CancelCommand>(body) ||
                       std::holds_alternative<ReleaseCommand>(body) ||
@@ -20,7 +20,8 @@ Outbox::Room room_for(const CommandBody& body) {
   return is_due ? Outbox::Room::kAlways : Outbox::Room::kBounded;
 }
 
-// Of others the node has to hear: a deletion is wanted though its caller waits no longer.
+// Only a get or a put may be withdrawn: the node must hear of any other command. A deletion, for
+// example, takes place though its caller waits no longer.
 bool is_withdrawable(const CommandBody& body) {
   return std::holds_alternative<GetCommand>(body) || std::holds_alternative<PutCommand>(body);
 }
@@ -144,7 +145,7 @@ void Attachment::note_sent(std::span<const std::shared_ptr<Request>> sent, std::
   }
 }
 
-// The node never hears of them.
+// Ends requests whose commands were never sent.
 void Attachment::refuse(std::span<const std::shared_ptr<Request>> unsent, const Error& why) {
   const std::lock_guard guard(mutex_);
   for (const std::shared_ptr<Request>& request : unsent) {
@@ -201,7 +202,8 @@ void Attachment::close() {
     for (const auto& [id, request] : pending_) {
       if (!outbox_.withdraw(request->unsent_)) pending.emplace_back(id, request->object());
     }
-    die({Code::kNodeLost, "the client was closed"});  // before an answer to a cancel can come in
+    // first, because an answer to a cancel may arrive at once
+    die({Code::kNodeLost, "the client was closed"});
   }
   for (const auto& [id, object] : pending) {
     [[maybe_unused]] const auto sent = send({ClientId{0}, id, CancelCommand{object}});
@@ -262,7 +264,7 @@ void Attachment::take_back(Request& request) {
       tell(request.id_, CancelCommand{request.object_});  // fails if the node died
 }
 
-// ---- for who fills a reserved range ----
+// ---- for the writer of a reserved range ----
 
 Result<Extent> Attachment::take_range(Request& put, std::uint64_t size_bytes) {
   if (auto usable = check(); !usable) return usable.error();
@@ -313,7 +315,7 @@ std::uint64_t Attachment::count_pin() {
 void Attachment::release(ObjectId object, Incarnation incarnation, std::uint64_t fork_count) {
   if (is_forked_) return;
   --pins_;
-  if (fork_count != fork_count_) return;  // a child may still look at it
+  if (fork_count != fork_count_) return;  // a forked child may still read it
   [[maybe_unused]] const auto sent =
       send({ClientId{0}, RequestId{0}, ReleaseCommand{object, incarnation}});  // or the node died
 }
@@ -329,9 +331,9 @@ void Attachment::after_fork_in_child() {
   outbox_.after_fork_in_child();
   writable_.reset();
   readonly_.reset();
-  // Without views in the child the node must notice the parent's death, which needs the last copy
-  // of the socket closed. With views their pins must last as long as the child: its end closes the
-  // socket.
+  // A child without views closes the socket, because the node sees the parent's death only when the
+  // last copy of the socket closes. A child with views keeps it, because its pins must last as long
+  // as the child does.
   if (pins_ == 0) socket_.reset();
 }
 

@@ -1,12 +1,12 @@
-// What all requests, views and the Client of one attachment share: the Unix socket to the node, the
-// arena's two descriptors, and the table of pending requests, which one mutex guards. What is sent
-// goes through an outbox: no call waits for the node. Reading is by leader and followers: of the
-// threads that wait for a request, one sits in poll(2), reads, hands out the answers, and passes
-// the seat on when its own is there. next_finished() waits for many requests; it reads only while
-// no thread waits for a single one and would get its answer by a second wake-up. Lives as long as
-// the last request or view that points to it; the socket closes with it. After a fork the child's
-// copy is dead: it never sends and never locks. Pins that were alive at the fork are released with
-// the last copy of the socket. SPDX-License-Identifier: Apache-2.0
+// The state that all requests, views and the Client of one attachment share: the Unix socket to the
+// node, the arena's two descriptors, and the table of pending requests. One mutex guards the table.
+// An outbox sends, so no call waits for the node. Reading is by leader and followers: one of the
+// waiting threads sits in poll(2), reads, hands out the answers, and passes the seat on when its
+// own answer is there. next_finished() waits for many requests. It reads only while no thread waits
+// for a single one, because that thread would need a second wake-up.
+// Lives as long as the last request or view that points to it; the socket closes with it. After a
+// fork the child's copy is dead: it never sends and never locks. Pins that are alive at the fork
+// are released with the last copy of the socket. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <atomic>
@@ -47,8 +47,8 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   [[nodiscard]] bool is_alive();
   [[nodiscard]] Result<void> check();  // an error when forked, closed, or when the node is gone
 
-  // Registers a request for `object`, then sends its command. Incarnation and size: of a put.
-  // `pin`: of a seal, which is answered with it.
+  // Registers a request for `object`, then sends its command. A put gives incarnation and size, a
+  // seal the `pin` that its answer carries.
   [[nodiscard]] Result<std::shared_ptr<Request>> ask(ObjectId object, CommandBody body,
                                                      Incarnation incarnation = {},
                                                      std::uint64_t size_bytes = 0, Pin pin = {});
@@ -71,12 +71,12 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   void cancel(Request& request);
   void forget(Request& request);  // its last handle is gone
 
-  // ---- for who fills a reserved range ----
-  // Its range, to be given back by give_back() or sealed; once, and only if `size_bytes` is its
-  // own.
+  // ---- for the writer of a reserved range ----
+  // Takes the put's range, once, if `size_bytes` matches. The writer ends it by give_back() or a
+  // seal.
   [[nodiscard]] Result<Extent> take_range(Request& put, std::uint64_t size_bytes);
   [[nodiscard]] bool is_welcome(const Request& put);  // false once it was cancelled
-  void give_back(Request& put);                       // REQUIRES: nobody writes into it any more
+  void give_back(Request& put);                       // REQUIRES: no thread writes into it
   [[nodiscard]] bool has_pin(const Request& seal);
 
   // ---- for Pin ----
@@ -98,19 +98,19 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // REQUIRES: mutex_ is held.
   [[nodiscard]] std::shared_ptr<Request> add(ObjectId object, Incarnation incarnation = {},
                                              std::uint64_t size_bytes = 0, Pin pin = {});
-  // Waits with others until `is_over` (asked under mutex_, after each answer), or for `timeout`.
+  // Waits with others until `is_over` (called under mutex_, after each answer), or for `timeout`.
   template <typename IsOver>
   bool wait_until(const IsOver& is_over, Duration timeout);
   [[nodiscard]] Result<std::uint64_t> send(const Command& command);  // its number in the outbox
   [[nodiscard]] Result<std::uint64_t> send(const Outbox::Frames& frames);
   // Waits on `seat`, then hands out whatever answers have come.
-  // REQUIRES: `guard` holds mutex_, which is let go of meanwhile; the seat is free.
+  // REQUIRES: `guard` holds mutex_, which is unlocked during the wait; the seat is free.
   void lead(std::unique_lock<std::mutex>& guard, Seat& seat, Duration timeout);
   void read_beside();  // by the outbox's thread
   static void wake(const Seat& seat);
   [[nodiscard]] Result<void> read();
   [[nodiscard]] Result<void> parse();
-  // The first is sent as `number`; they may be withdrawn unless it is 0.
+  // The first has outbox number `number`, unless it is 0: then none may be withdrawn.
   void note_sent(std::span<const std::shared_ptr<Request>> sent, std::uint64_t number);
   void refuse(std::span<const std::shared_ptr<Request>> unsent, const Error& why);
   void take_back(Request& request);
@@ -127,9 +127,9 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   Attached attached_;
   std::mutex mutex_;
   std::condition_variable progress_;
-  Seat waiter_;           // of one who waits for a request of its own
-  Seat watcher_;          // of one in next_finished()
-  BriefLook brief_look_;  // of the one in waiter_
+  Seat waiter_;           // the thread that waits for a single request
+  Seat watcher_;          // the thread in next_finished()
+  BriefLook brief_look_;  // of the thread in waiter_
   std::vector<std::byte> input_;
   std::size_t input_bytes_ = 0;
   std::optional<Error> end_;  // why nothing can be asked any more
@@ -138,7 +138,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   std::map<RequestId, ObjectId> cancelled_;  // until their answers come
   std::deque<RequestId> finished_;           // watched, and not yet asked for
   std::uint64_t failures_ = 0;               // of requests, ever
-  // Pinned by answers that came too late to be wanted: there is no view of them.
+  // Pinned by answers of cancelled requests: no view will release them.
   std::vector<std::pair<ObjectId, Incarnation>> orphans_;
 
   std::atomic<bool> is_forked_{false};

@@ -1,4 +1,4 @@
-// How answers come in: who reads the socket, and who is told.
+// How answers arrive: the thread that reads the socket, and the threads that it wakes.
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -125,7 +125,7 @@ Result<std::optional<RequestId>> Attachment::next_finished(Duration timeout) {
 
 void Attachment::lead(std::unique_lock<std::mutex>& guard, Seat& seat, Duration timeout) {
   seat.is_taken = true;
-  outbox_.push();  // its thread may not have started
+  outbox_.push();  // the outbox's thread may not have started
   guard.unlock();
   std::array<pollfd, 2> awaited{pollfd{socket_.value(), POLLIN, 0},
                                 pollfd{seat.wake.value(), POLLIN, 0}};
@@ -139,15 +139,16 @@ void Attachment::lead(std::unique_lock<std::mutex>& guard, Seat& seat, Duration 
   guard.lock();
   seat.is_taken = false;
   const bool is_readable = awaited[0].revents != 0;
-  // Whoever waits for one answer has come meanwhile and reads it without a detour.
+  // A thread that waits for one answer has arrived meanwhile: it reads without a second wake-up.
   if (&seat == &watcher_ && waiter_.is_taken) return;
   if (is_readable && !end_) {
     if (auto taken = read(); !taken) lose(taken.error());
   }
-  progress_.notify_all();  // those who are served, and one who reads next
+  progress_.notify_all();  // the threads whose answers are here, and the next reader
 }
 
-// Both seats may be taken by threads whose answers come in here, or whose turn it is no more.
+// Reads for the outbox's thread. Wakes both seats, because a thread there may have its answer or
+// may have lost its turn.
 void Attachment::read_beside() {
   {
     const std::lock_guard guard(mutex_);
@@ -204,7 +205,8 @@ void Attachment::hand_out(LocalReply arrived, Bytes payload) {
     pending_.erase(found);
     return finish(request, std::move(arrived.reply), std::move(payload));
   }
-  // Cancelled or dropped while the answer was on its way: nobody else will give back what it holds.
+  // The request was cancelled or dropped while its answer was in flight: this code alone releases
+  // what the answer holds.
   const auto cancelled = cancelled_.find(arrived.request);
   if (cancelled == cancelled_.end()) return;
   const auto* fetched = std::get_if<Fetched>(&arrived.reply);

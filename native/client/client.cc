@@ -15,7 +15,7 @@
 namespace hoplite {
 namespace {
 
-// Ctrl-C is answered within twice that.
+// 50 ms between calls of stop_asked: Ctrl-C ends a write within twice that.
 constexpr std::chrono::milliseconds kStopAskedEvery{50};
 
 using SteadyClock = std::chrono::steady_clock;
@@ -91,7 +91,8 @@ Result<void> Client::write_parts(Request& put, Buffers data, Extent extent,
   RangeWriter writer(attachment_->writable_fd(), extent, data);
   const auto progress = [&](std::uint64_t upto_bytes) -> Result<void> {
     if (!attachment_->is_welcome(put)) return cancelled;
-    if (upto_bytes == extent.size_bytes) return {};  // the whole is asked, for it is answered
+    // The seal reports the whole range, because only the seal gets an answer
+    if (upto_bytes == extent.size_bytes) return {};
     return attachment_->tell(RequestId{0},
                              WroteCommand{put.object(), put.incarnation(), upto_bytes, false});
   };
@@ -100,7 +101,7 @@ Result<void> Client::write_parts(Request& put, Buffers data, Extent extent,
     try {
       others.emplace_back([&] { writer.work(progress); });
     } catch (const std::system_error&) {
-      break;  // the process may have no more threads: those that there are do the same work
+      break;  // the process may start no more threads: the existing ones do the same work
     }
   }
   auto asked = SteadyClock::now();

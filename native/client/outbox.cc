@@ -22,7 +22,7 @@ namespace hoplite {
 namespace {
 
 constexpr std::size_t kFramesPerSend = 64;
-// What a waiting frame costs beside its bytes: its place in the table, and two allocations.
+// The cost of a waiting frame beside its bytes: its place in the table, and two allocations.
 constexpr std::uint64_t kFrameCostBytes = 128;
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -150,7 +150,7 @@ bool Outbox::withdraw(std::uint64_t number) {
 
 void Outbox::push() {
   const std::lock_guard guard(mutex_);
-  [[maybe_unused]] const auto pushed = push_waiting();  // whoever reads next meets the end
+  [[maybe_unused]] const auto pushed = push_waiting();  // the next read reports the end
 }
 
 void Outbox::end() {
@@ -161,7 +161,7 @@ void Outbox::end() {
 
 // ---- the thread ----
 
-// A process may have no more threads: then what waits is written by the next send or wait.
+// If the process may start no more threads, the next send or wait writes the waiting frames.
 void Outbox::start() {
   // Signals belong to the process's own threads.
   sigset_t all;

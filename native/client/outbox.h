@@ -1,8 +1,9 @@
-// Frames on their way to the node, in order. The socket gets at once what it takes; the rest waits
-// here, and a thread of the outbox writes it when the socket can take it. So no caller ever waits
-// for a node that does not read: one that is stopped, swapped out or in a long turn. Owns the
-// frames that wait and the thread, which starts with the first of them; not the socket. Any thread.
-// A forked child neither sends nor locks. SPDX-License-Identifier: Apache-2.0
+// Frames to the node, in order. The socket gets at once as much as it takes. The rest waits here,
+// and the outbox's thread writes it when the socket has room. So no caller ever waits for a node
+// that does not read, because it is stopped, swapped out or in a long turn. Owns the waiting frames
+// and the thread, which starts with the first of them, but not the socket. Any thread. A forked
+// child neither sends nor locks.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <atomic>
@@ -22,25 +23,26 @@
 
 namespace hoplite {
 
-// 16,000 small puts begun at once; a node that reads takes them in a second.
+// 1 GiB: 16,000 small puts that start at once. A node that reads takes them in a second. Beyond it
+// a command is refused with kStoreFull.
 inline constexpr std::uint64_t kUnreadCommandsBytesMax = 1_GiB;
 
 class Outbox {
  public:
   enum class Room : std::uint8_t {
     kBounded,  // kStoreFull beyond the bound
-    kAlways,   // ends or gives back what was begun, so there is at most one for each of that
+    kAlways,   // ends or releases something, so the number of such frames is bounded
   };
 
   struct Frames {
-    std::span<const std::byte> head;     // of each, one after the other
-    std::span<const std::size_t> ends;   // each one's in `head`
+    std::span<const std::byte> head;     // the head of each frame, one after the other
+    std::span<const std::size_t> ends;   // the end of each frame's head in `head`
     std::span<const std::byte> payload;  // belongs to the last
     Room room;
   };
 
-  // `read` is called by the thread, without a lock, while frames wait and something has come: a
-  // node does not listen to a client that leaves its answers unread.
+  // The thread calls `read`, without a lock, while frames wait and bytes have arrived, because a
+  // node does not read from a client that leaves its answers unread.
   Outbox(int socket, std::uint64_t waiting_bytes_max, std::function<void()> read);
   ~Outbox();
   Outbox(const Outbox&) = delete;
@@ -52,8 +54,8 @@ class Outbox {
   [[nodiscard]] Result<std::uint64_t> send(const Frames& frames);
   // Returns true if the frame is not sent, and never will be.
   [[nodiscard]] bool withdraw(std::uint64_t number);
-  void push();  // what the socket takes now
-  void end();   // the node is gone: nothing waits any more
+  void push();  // sends as much as the socket takes
+  void end();   // the node is gone: drops all waiting frames
   void after_fork_in_child();
 
  private:
@@ -74,7 +76,7 @@ class Outbox {
   std::uint64_t waiting_bytes_max_;
   std::function<void()> read_;
   UniqueFd wake_;
-  std::mutex mutex_;  // the last to be taken, and held for no wait
+  std::mutex mutex_;  // the innermost lock; no thread waits while it holds it
   std::uint64_t next_number_ = 1;
   std::map<std::uint64_t, Frame> waiting_;  // only the first one may be sent in part
   std::uint64_t waiting_bytes_ = 0;

@@ -1,7 +1,7 @@
 // Copies buffers into a reserved range, a part at a time, by as many threads as call work(). Owns
-// which part is next, and how far the range is whole from its start. pwrite(2) costs the least, but
-// takes the file's lock: one thread at a time writes, and the others map the pages of their parts
-// instead, filled in by one call (docs/gotchas.md).
+// the position of the next part, and how far the range is complete from its start. pwrite(2) is the
+// cheapest way, but takes the file's lock. So one thread at a time writes, and the others map the
+// pages of their parts, filled in by one call (docs/gotchas.md).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,12 +28,12 @@ class RangeWriter {
   // error ends the work of all threads.
   using Progress = std::function<Result<void>(std::uint64_t upto_bytes)>;
 
-  // REQUIRES: `data` has extent.size_bytes; the range and the buffers stay while anybody works.
+  // REQUIRES: `data` has extent.size_bytes; range and buffers outlive every call of work().
   RangeWriter(int fd, Extent extent, Buffers data);
 
-  // How many threads are worth it.
+  // Returns how many threads are worth their start.
   [[nodiscard]] std::size_t thread_count() const { return thread_count_; }
-  // Copies parts until none is left, or until somebody has failed.
+  // Copies parts until none is left, or until a thread has failed.
   void work(const Progress& progress);
   // How it ended. REQUIRES: every thread has come back from work().
   [[nodiscard]] Result<void> result() const;
@@ -61,12 +61,12 @@ class RangeWriter {
   Buffers data_;
   std::uint64_t part_bytes_;
   std::size_t thread_count_;
-  std::mutex writes_;  // of who is in pwrite(2)
+  std::mutex writes_;  // held by the thread in pwrite(2)
   std::mutex mutex_;
   std::uint64_t taken_bytes_ = 0;
   Cursor next_;
   std::uint64_t whole_bytes_ = 0;
-  std::set<std::uint64_t> beyond_;  // offsets of parts that were ready before their turn
+  std::set<std::uint64_t> beyond_;  // offsets of complete parts behind a gap
   std::optional<Error> error_;
 };
 

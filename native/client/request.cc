@@ -35,8 +35,8 @@ Result<Outcome> Request::take() {
   if (std::holds_alternative<Done>(answer->reply)) return Outcome{Done{}};
   auto& fetched = *std::get_if<Fetched>(&answer->reply);
   if (!fetched.mapped) return Outcome{View(std::move(fetched), std::move(answer->payload))};
-  // Private: the first write to a page copies it, so that nobody else sees the change. From the
-  // read-only descriptor, which allows exactly that.
+  // Private: the first write to a page copies it, so no other process sees the change. The
+  // read-only descriptor allows exactly that.
   auto mapping = Mapping::open(attachment_->readonly_fd(), fetched.extent.offset,
                                fetched.meta.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE);
   if (!mapping) return mapping.error();

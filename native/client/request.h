@@ -1,6 +1,6 @@
 // One pending operation of a client. A handle: it may outlive its Client (it then fails with
-// kNodeLost) and may be dropped at any time (an answer that nobody takes gives its pin back).
-// Every method may be called from any thread.
+// kNodeLost) and may be dropped at any time (a dropped answer releases its pin). Every method may
+// be called from any thread.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace hoplite {
 
-// What a request ends with: a small put, a write or a delete (Done), a large put whose range may
-// now be written (Reserved), a get (View), a committed reduce (Reduced).
+// The outcome of a request: Done (small put, write, delete), Reserved (large put whose range may be
+// written), View (get), Reduced (committed reduce).
 using Outcome = std::variant<Done, Reserved, View, Reduced>;
 
 class Request {
@@ -33,9 +33,9 @@ class Request {
   // Maps the object where it is large. kInvalidArgument while it isn't finished.
   [[nodiscard]] Result<Outcome> take();
 
-  // Gives blocks, waits and a large put's unwritten range back; the request is finished with
-  // kCancelled if it wasn't finished yet. Doesn't wait for the node. Who is writing the range stops
-  // first; a seal can't be taken back: no deed then.
+  // Releases blocks, waits and a large put's unwritten range. A request that is not finished ends
+  // with kCancelled. Doesn't wait for the node. A thread that writes the range stops first. Has no
+  // effect on a seal, which can't be withdrawn.
   void cancel();
 
   [[nodiscard]] RequestId id() const { return id_; }
@@ -47,14 +47,14 @@ class Request {
   friend class Attachment;
   enum class Range : std::uint8_t {
     kNone,
-    kReserved,   // a large put has its range, and nobody writes it yet
+    kReserved,   // a large put has its range, and no thread writes it yet
     kTaken,      // write() or an Unsealed fills it
-    kUnwelcome,  // so it does, but the put is cancelled: whoever fills it gives it back
+    kUnwelcome,  // as kTaken, but the put is cancelled: the writer releases the range
   };
   struct Answer {
     Reply reply;
     Bytes payload;
-    Pin pin;  // of a mapped Fetched that nobody has taken yet
+    Pin pin;  // of a mapped Fetched until take()
   };
   std::shared_ptr<Attachment> attachment_;
   RequestId id_;

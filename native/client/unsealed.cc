@@ -32,7 +32,7 @@ Result<std::shared_ptr<Request>> Unsealed::seal() {
     return Error{Code::kCancelled, "the put of object " + short_name(put_->object()) +
                                        " was cancelled; make a new empty one"};
   }
-  // Counted before the mapping is private, so that a child forked in between keeps the pin alive.
+  // Counts the pin first, so that a child forked before the mapping is private keeps the pin alive.
   Pin pin(attachment_, put_->object(), put_->incarnation());
   if (auto mapped = make_private(mapping_, attachment_->readonly_fd(), extent_.offset); !mapped) {
     pin.forget();

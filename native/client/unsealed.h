@@ -27,9 +27,9 @@ class Unsealed {
 
   [[nodiscard]] std::span<std::byte> bytes() { return mapping_.bytes(); }
 
-  // Returns the request that ends with Done when everybody may get the object. What is written into
-  // bytes() from now on is seen by this process only. kInvalidArgument the second time; kCancelled
-  // when the put was cancelled; the request fails with kObjectLost when the object was deleted.
+  // Returns the request that ends with Done when all clients may get the object. After the call
+  // only this process sees new writes to bytes(). kInvalidArgument the second time; kCancelled if
+  // the put was cancelled. The request fails with kObjectLost if the object was deleted.
   [[nodiscard]] Result<std::shared_ptr<Request>> seal();
 
  private:

@@ -16,8 +16,8 @@ namespace hoplite {
 
 class CommandQueue {
  public:
-  // Views come seldom; when they come faster than turns, the oldest goes, for a later one says all.
-  // Everything else has somebody who waits for its answer, which bounds it.
+  // 64. Views are rare. If they arrive faster than turns, the oldest is dropped, because a later
+  // view replaces it. Other commands are bounded by the callers that wait for their answers.
   static constexpr std::size_t kViewsMax = 64;
 
   explicit CommandQueue(const Poller& poller) : poller_(&poller) {}  // outlives this

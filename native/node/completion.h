@@ -36,8 +36,8 @@ struct NodeStats {
 
 class Completion {
  public:
-  // A control plane that takes no events loses the oldest: the peers stay dead, so it will hear
-  // again from the other members.
+  // 1024. If the control plane takes no events, the oldest are lost. The peers stay dead, so the
+  // other members report them again.
   static constexpr std::size_t kEventsWaitingMax = 1024;
 
   // Reactor only.
@@ -46,11 +46,12 @@ class Completion {
   void answer(RequestId list, Listing listing);
 
   // Any thread.
-  void close();  // wakes those who wait for an event
+  void close();  // wakes the threads that wait for an event
   [[nodiscard]] std::optional<NodeEvent> next_event(Duration timeout);
   [[nodiscard]] NodeStats stats() const;
   [[nodiscard]] RequestId new_list();
-  // Waits for the answer to it; nothing after close(). REQUIRES: new_list()'s, taken once.
+  // Waits for the answer to `list`; returns nothing after close(). REQUIRES: `list` comes from
+  // new_list() and is taken once.
   [[nodiscard]] Listing take_list(RequestId list);
 
  private:

@@ -146,7 +146,7 @@ void Node::run() noexcept {
     Budget incoming{config_.turn.bytes_max / 2};
     hear(ready, incoming, now);
     parts_.links->handle_timeout(now);
-    // What was decided for a link's last life is void; it must not go out on the next one.
+    // Decisions for a link's previous life must not go out on the next one, where they are void.
     if (parts_.links->has_lost_link()) perform_all(now);
     decide(now);
     Budget folded{config_.turn.bytes_max / 2};
@@ -207,7 +207,7 @@ void Node::decide(Instant now) {
 
 void Node::perform_some(Budget& budget, Instant now) {
   const TurnLimits& turn = config_.turn;
-  Budget payloads{turn.bytes_max / 2};  // no more is queued than may leave
+  Budget payloads{turn.bytes_max / 2};  // queues no more than may leave
   for (std::size_t i = 0; i < turn.actions_max && budget.bytes > 0 && payloads.bytes > 0; ++i) {
     auto action = engine_.poll_action();
     has_actions_left_ = action.has_value();
@@ -258,7 +258,7 @@ void Node::perform(Action& action, Budget& budget, Instant now) {
                  },
                  [&](const ReplyToClient& a) {
                    parts_.port->reply(a);
-                   waiting_ = Waiting::kAwake;  // who is answered may ask again at once
+                   waiting_ = Waiting::kAwake;  // an answered client may ask again at once
                  },
                  [&](const Connect& a) { links.connect(a.member, now); },
                  [&](const Disconnect& a) { links.disconnect(a.node); },

@@ -47,15 +47,16 @@ class Node {
   [[nodiscard]] std::optional<NodeEvent> next_event(Duration timeout);
   // Counters as the reactor last published them: at most 10 ms ago, or when it went to sleep.
   [[nodiscard]] std::map<std::string, std::uint64_t> stats() const;
-  // Hands over what only this node keeps; the event kDrained follows, and again after later puts.
+  // Hands over the objects that only this node keeps. The event kDrained follows, and again after
+  // later puts.
   void drain();
-  // What is here, the largest first; empty after stop().
+  // Returns the objects on this node, the largest first; empty after stop().
   [[nodiscard]] Listing list(const ListCommand& asked);
   // Says GOODBYE to all peers, joins the thread, closes the clients' socket. Idempotent.
   void stop();
 
  private:
-  // What the kernel had to agree to. Links and LocalPort point to poller and arena.
+  // The parts that open system resources. Links and LocalPort point to poller and arena.
   struct Parts {
     std::unique_ptr<Poller> poller;
     std::unique_ptr<Arena> arena;

@@ -1,4 +1,4 @@
-// What a node tells the control plane. Plain data.
+// An event that a node reports to the control plane. Plain data.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

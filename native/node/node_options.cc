@@ -93,7 +93,8 @@ constexpr Option kOptions[] = {
 
 std::string ms_text(Duration value) { return std::to_string(value.ns / 1'000'000); }
 
-// Whole, it goes to each reader over one link: what is small is so by the time that a copy takes.
+// Returns the default of inline_bytes_max. A small object goes whole to each reader over one link,
+// so the limit is proportional to the link's rate.
 std::uint64_t inline_bytes_for(std::uint64_t link_bytes_per_s) {
   const std::uint64_t alike = kInlineBytesMax * link_bytes_per_s / kLinkBytesPerS;
   return std::clamp(alike, kCarriedBytesMax, kInlineBytesMax);

@@ -1,4 +1,4 @@
-// What a node is started with. Validated once, by Node::start.
+// The options of a node. Node::start validates them once.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,14 +21,14 @@ struct NodeOptions {
   std::string socket_path;          // of the clients' Unix socket, in a directory of mode 0700
   std::vector<std::string> listen;  // one "address:port" per rail; port 0: any
   std::uint64_t arena_bytes = 0;
-  std::string spill_directory;  // where the option when_full says that objects are spilled
+  std::string spill_directory;  // set if the option when_full says that objects are spilled
   std::string secret;           // of the cluster; never leaves the process
   TlsFiles tls;                 // for the option data_tls
   // EngineConfig fields and the node's own limits by name, durations as *_ms; see option_names().
   std::map<std::string, std::int64_t> overrides;
 };
 
-// What the parts of a node are made with.
+// The configuration of the parts of a node.
 struct NodeConfig {
   EngineConfig engine;
   LinkLimits limits;

@@ -66,7 +66,7 @@ Moment moment_of(const ObjectId& object, MomentKind kind, Instant at, NodeId pee
   return moment;
 }
 
-// What a command's answer will be, if it is no error.
+// Returns the moment that a command's answer becomes, if it is no error.
 MomentKind awaited(const CommandBody& command) {
   if (std::holds_alternative<GetCommand>(command)) return MomentKind::kGot;
   if (std::holds_alternative<DeleteCommand>(command)) return MomentKind::kDelete;
@@ -75,7 +75,8 @@ MomentKind awaited(const CommandBody& command) {
   return MomentKind::kSealed;
 }
 
-// What the control messages that need no more than their sender are; nullopt: not told.
+// Returns the moment of a control message that needs only its sender; nullopt: the message is not
+// recorded.
 std::optional<MomentKind> kind_of(const PeerMessage& message) {
   if (const auto* claim = std::get_if<Claim>(&message)) {
     if (claim->wants && claim->stripes.empty()) return MomentKind::kWanted;
@@ -129,7 +130,7 @@ Remembered ObjectTrace::remembered(const ObjectPrefix& prefix) const {
                      [](const Moment& a, const Moment& b) { return b.at < a.at; });
     told.moments.resize(kToldMax);
   }
-  const std::uint64_t forgotten = told.forgotten;  // a death that is forgotten hides no object
+  const std::uint64_t forgotten = told.forgotten;  // a forgotten death hides no object
   peers_.tell([](const Moment&) { return true; }, told);
   told.forgotten = forgotten;
   return told;
@@ -144,7 +145,7 @@ void ObjectTrace::note(const Command& command, std::uint32_t process, Instant no
   const ObjectId* object = object_in(command.body);
   if (object == nullptr) return;
   if (prints_) print(*object, "", kCommands[command.body.index()]);
-  if (std::holds_alternative<ReleaseCommand>(command.body)) return;  // every get has one
+  if (std::holds_alternative<ReleaseCommand>(command.body)) return;  // each get has a release
   Moment moment = moment_of(*object, awaited(command.body), now);
   moment.process = process;
   if (const auto* put = std::get_if<PutCommand>(&command.body)) moment.bytes = put->meta.size_bytes;
@@ -293,7 +294,7 @@ void ObjectTrace::note_reply(const ReplyToClient& reply, Instant now) {
     moment.kind = MomentKind::kFailed;
     moment.code = error->code;
   } else if (moment.kind == MomentKind::kDelete || moment.kind == MomentKind::kOrphaned) {
-    return;  // kept when it was asked
+    return;  // recorded at the request
   }
   keep(moment);
 }

@@ -1,8 +1,9 @@
-// What this node remembers of each object's life, for `hoplite-ray trace`, in fixed memory: every
-// command, event and action that names an object becomes a Moment in a ring. Gets have a ring of
-// their own, so that many of them push out no puts and transfers. Cost: one branch each when off;
-// on, what benchmarks/overhead.py shows. With the option `trace` also lines on standard error,
-// `trace <object in hex> <kind>`, for examples/follow_a_block.py. Reactor thread only.
+// The history of each object on this node, for `hoplite-ray trace`, in fixed memory. Every command,
+// event and action that names an object becomes a Moment in a ring. Gets have a ring of their own,
+// so that many gets push out no puts and transfers. Cost: one branch each when off;
+// benchmarks/overhead.py shows the cost when on. With the option `trace` it prints lines on
+// standard error, `trace <object in hex> <kind>`, for examples/follow_a_block.py. Reactor thread
+// only.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,7 +23,7 @@ class ObjectTrace {
   // Keeps `moments_max` moments of puts and transfers and half as many gets.
   ObjectTrace(std::int64_t moments_max, bool prints);
 
-  // `process` is the client's.
+  // `process` is the client's process id.
   void hear(const Command& command, std::uint32_t process, Instant now) {
     if (is_on_) note(command, process, now);
   }
@@ -66,8 +67,8 @@ class ObjectTrace {
   MomentRing lives_;
   MomentRing gets_;
   MomentRing peers_;  // deaths and lost links
-  // By client and request, and a later request may have its place: who has so many at once is not
-  // told of all of them.
+  // By a hash of client and request. A later request may take the place of an earlier one, whose
+  // answer is then missing: a client with very many pending requests sees only some of them.
   std::vector<Asked> asked_;
   std::map<std::pair<NodeId, TransferId>, Receive> receives_;  // open ones
   std::map<SpillId, Moment> spills_;                           // under way

@@ -54,7 +54,7 @@ enum class FrameType : std::uint8_t {
   kDeleted = 55,
 };
 
-// What stands in front of every frame.
+// The header of every frame.
 struct FrameHeader {
   FrameType type = FrameType::kGoodbye;
   std::uint32_t body_bytes = 0;     // follow the header

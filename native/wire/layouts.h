@@ -1,8 +1,9 @@
-// The long layouts that one end of a connection has told the other one. The sender and the receiver
-// of its frames keep equal tables, for frames are read in the order in which they were written: a
-// layout of some hundred kilobytes travels once, and then as the number that it has there. What is
-// read shares the table's text, so its memory is no more than what came. Bound:
-// kLayoutTableBytesMax, the oldest go first. SPDX-License-Identifier: Apache-2.0
+// The long layouts that one end of a connection has sent to the other. Sender and receiver keep
+// equal tables, because the receiver reads frames in the order in which they were written. So a
+// layout of some hundred kilobytes travels once, and later as its number in the table. A decoded
+// layout shares the table's text, so its memory is bounded by the bytes received. Bound:
+// kLayoutTableBytesMax; the oldest are evicted first.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
@@ -22,14 +23,14 @@ class Layouts {
   // REQUIRES: `bytes_max` is that of the other end, and room for the longest layout.
   explicit Layouts(std::size_t bytes_max = kLayoutTableBytesMax) : bytes_max_(bytes_max) {}
 
-  // Shorter ones always travel whole.
+  // 64 bytes: shorter layouts always travel whole.
   static constexpr std::size_t kBytesMin = 64;
 
   // Cost: some comparisons with layouts that are alike.
   [[nodiscard]] std::optional<std::uint32_t> number_of(const Layout& layout) const;
   // Returns null if there is no such number, or no longer.
   [[nodiscard]] const Layout* find(std::uint32_t number) const;
-  // After it was written, or read, whole. Does nothing for a short one.
+  // Adds a layout that was written or read whole. Does nothing for a short one.
   void add(const Layout& layout);
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 

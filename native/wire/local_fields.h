@@ -91,7 +91,7 @@ constexpr LocalType type_of(const ReduceSourceCommand&) { return LocalType::kRed
 constexpr LocalType type_of(const CancelCommand&) { return LocalType::kCancel; }
 constexpr LocalType type_of(const OrphanCommand&) { return LocalType::kOrphan; }
 
-// What the control plane and the node itself say, but no client.
+// True for a command that the control plane or the node itself gives, but no client.
 template <typename T>
 constexpr bool is_inside =
     std::is_same_v<T, ClientLostCommand> || std::is_same_v<T, SetViewCommand> ||

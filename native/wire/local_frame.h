@@ -72,7 +72,7 @@ void encode(const Attached& attached, std::vector<std::byte>& out);
 void encode(const Command& command, std::vector<std::byte>& out);
 void encode(const LocalReply& reply, std::uint64_t payload_bytes, std::vector<std::byte>& out);
 
-// As wire/frame.h. REQUIRES: bytes.size() >= kLocalHeaderBytes.
+// Like decode_header in wire/frame.h. REQUIRES: bytes.size() >= kLocalHeaderBytes.
 [[nodiscard]] Result<LocalHeader> decode_local_header(std::span<const std::byte> bytes);
 
 // Command: `client` is left empty and so is a put's payload, which the caller fills in from the

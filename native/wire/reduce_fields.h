@@ -1,6 +1,7 @@
-// The fields of what the caller and the owners of a reduce tell its home, and it them and everybody
-// else, in the order of docs/wire.md. Used by frame.cc and sim/liar.cc. SPDX-License-Identifier:
-// Apache-2.0
+// The fields of the frames of a reduce, in the order of docs/wire.md: from the caller and the
+// owners to the home, and from the home to them and to all other nodes. Used by frame.cc and
+// sim/liar.cc.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "wire/directory_fields.h"

@@ -1,5 +1,5 @@
-// What docs/wire.md says, for the tests that hold the code to it. SPDX-License-Identifier:
-// Apache-2.0
+// Reads docs/wire.md, for the tests that hold the code to it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cctype>
