@@ -227,7 +227,8 @@ TEST_F(Cluster, AnObjectThatIsWrittenInPlaceIsGotOnAll) {
   ASSERT_TRUE(sealed) << sealed.error().text;
   expect_bytes(finish(early), data);
   expect_bytes(finish(client.get(object_id(8))), data);
-  // What its writer does from now on is its own affair, and so is what becomes of the range.
+  // After the seal the writer's changes stay private, and its memory keeps the object's bytes even
+  // if the node reuses the range.
   (*unsealed)->bytes()[0] = ~data[0];
   expect_bytes(finish(client.get(object_id(8))), data);
   ASSERT_TRUE(finish(client.remove(object_id(8))));

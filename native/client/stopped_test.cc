@@ -19,7 +19,8 @@
 namespace hoplite {
 namespace {
 
-constexpr std::size_t kMany = 5000;  // commands; the kernel takes some 300 that nobody reads
+// commands; the socket of a stopped node takes some 300 of them
+constexpr std::size_t kMany = 5000;
 
 class StoppedTest : public ::testing::Test {
  protected:
@@ -42,7 +43,7 @@ class StoppedTest : public ::testing::Test {
     for (std::size_t i = 0; i < count; ++i) gets.push_back(must(client_->get(object_id(1))));
     return gets;
   }
-  // What the node has read of the gets, in its order.
+  // Returns the gets that the node has read, in its order.
   std::vector<RequestId> asked() {
     std::vector<RequestId> ids;
     for (const Command& each : node_->heard<GetCommand>()) ids.push_back(each.request);
@@ -76,7 +77,7 @@ TEST_F(StoppedTest, WhatIsGivenUpUnsentIsNeverAsked) {
   node_->resume();
   ASSERT_TRUE(node_->hears<DeleteCommand>(1));
   EXPECT_LT(asked().size(), kMany / 2);
-  // Of those that the node has read, each is taken back.
+  // Each get that the node has read is cancelled.
   EXPECT_EQ(node_->heard<CancelCommand>().size(), asked().size());
 }
 

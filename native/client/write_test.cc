@@ -84,7 +84,7 @@ TEST_F(WriteTest, SeveralThreadsFillALargeRange) {
   EXPECT_GE(node_->heard<WroteCommand>().size(), 16U);
 }
 
-// While it lives no thread can be started: nobody has room for such a stack.
+// While it lives, no thread can start: the default stack does not fit into the address space.
 class NoMoreThreads {
  public:
   NoMoreThreads() {

@@ -1,5 +1,5 @@
-// What strangers may send to an open port: it costs them their connection and nobody else anything.
-// SPDX-License-Identifier: Apache-2.0
+// Strangers send arbitrary bytes to an open port: they lose their connection, and no other peer is
+// affected. SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>

@@ -44,7 +44,8 @@ struct Side {
     if (authority == nullptr) return std::nullopt;
     return must(TlsContext::open(authority->certify()));
   }
-  // Of those who speak TLS from now on; and of all from now on.
+  // Settings of every Side that a test makes later: the authority of those with TLS, and the
+  // limits.
   static inline const Authority* authority = nullptr;
   static inline LinkLimits limits;
 
@@ -86,7 +87,7 @@ class LinksTest : public ::testing::TestWithParam<DataTls> {
     Side::authority = GetParam() == DataTls::kOn ? &ours_ : nullptr;
     Side::limits = {};
   }
-  // Turns everybody until `done`; false after a number of turns that no healthy run comes near.
+  // Turns all sides until `done`; false after a number of turns that no healthy run comes near.
   bool run(const std::vector<Side*>& sides, const std::function<bool()>& done) {
     for (int i = 0; i < 5000 && !done(); ++i) {
       for (Side* side : sides) side->turn(now_);
@@ -193,7 +194,7 @@ TEST_P(LinksTest, APushThatHasNotLeftYetIsNotQueuedAgain) {
   EXPECT_EQ(a.last<MessageIn>().payload.size(), kPayload.size_bytes);
 }
 
-// Whoever needs the bytes asks for them again.
+// No bytes are lost: a node that needs them asks for them again.
 TEST_P(LinksTest, ALongQueueIsGivenNoPayload) {
   Side a(1), b(2);
   ASSERT_TRUE(meet(a, b));
@@ -229,7 +230,7 @@ TEST_P(LinksTest, OnlyALongQueueOfWhichNothingIsTakenEndsTheLink) {
   ASSERT_TRUE(run({&a, &b}, [&] { return b.links.counters().bytes_sent > taken; }));
   pass(half);
   ASSERT_TRUE(stays_up_while_it_says_more());
-  // What the other kernel acknowledges late makes room for a little more, a few times at most.
+  // A late acknowledgement of the other kernel makes room for a little more, a few times at most.
   EXPECT_TRUE(run({&b}, [&] {
     pass(Side::limits.queue_stalled_max);
     b.links.send(claim_to(a));
@@ -260,8 +261,8 @@ TEST_P(LinksTest, ATurnMovesNoMoreThanItsBudget) {
     const std::uint64_t before = b.links.counters().bytes_received;
     a.turn(now_);
     b.turn(now_, 10'000);
-    // One call to the kernel may pass the limit by what it was asked for: a block. What TLS has
-    // read ahead is used up as well.
+    // One call to the kernel may pass the limit by its own size: a block. Bytes that TLS has read
+    // ahead are used up as well.
     const std::uint64_t in_hand = GetParam() == DataTls::kOn ? 64_KiB : 0;
     EXPECT_LE(b.links.counters().bytes_received - before,
               10'000U + kBlock + kBlockFrameBytes + in_hand);

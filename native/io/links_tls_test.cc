@@ -130,8 +130,8 @@ TEST_F(LinksTls, AGreetingThatNeverEndsIsCutOff) {
   expect(b, "no handshake within the limit");
 }
 
-// Somebody in between with a good certificate, but not the secret, passes all on: he has a session
-// with each of the two, and what they prove is bound to one.
+// A relay with a good certificate, but not the secret, passes all frames on. It has a session with
+// each node, and a proof is bound to one session.
 TEST_F(LinksTls, AProofPassedOnIntoAnotherSessionDoesNotFit) {
   const Identity first{NodeId{1}, Incarnation{1}, "secret"};
   const Identity second{NodeId{2}, Incarnation{1}, "secret"};

@@ -1,5 +1,5 @@
-// The thread with real TCP connections on loopback; who dies in earnest is in tests/process.
-// SPDX-License-Identifier: Apache-2.0
+// The thread with real TCP connections on loopback. tests/process has the tests that kill
+// processes. SPDX-License-Identifier: Apache-2.0
 #include "io/liveness.h"
 
 #include <dirent.h>
@@ -74,7 +74,7 @@ std::set<std::string> threads_named(const std::string& name) {
   return found;
 }
 
-// What the descriptors of one thread of this process are.
+// Returns the targets of one thread's descriptors, for a thread of this process.
 std::multiset<std::string> descriptors_of(const std::string& thread) {
   std::multiset<std::string> found;
   const std::string folder = "/proc/self/task/" + thread + "/fd";

@@ -217,7 +217,7 @@ TEST_F(LocalPortTest, AClientsEndIsACommand) {
   ASSERT_EQ(taken.size(), 2U);
   EXPECT_TRUE(std::holds_alternative<ClientLostCommand>(taken[1].body));
   EXPECT_EQ(taken[1].client, taken[0].client);
-  port_->reply({taken[0].client, RequestId{1}, Done{}});  // to nobody
+  port_->reply({taken[0].client, RequestId{1}, Done{}});  // the client has gone
   EXPECT_EQ(port_->counters().clients, 0U);
 }
 

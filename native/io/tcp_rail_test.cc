@@ -53,7 +53,7 @@ OpenReceive receive_of(NodeId from, std::uint32_t transfer) {
   return receive;
 }
 
-// What comes in from the first sender, while others may be allowed to send as well.
+// Blocks from the first sender, while others may be allowed to send as well.
 class TcpRail : public ::testing::Test {
  protected:
   void pass_blocks(int count) {

@@ -1,5 +1,5 @@
-// libFuzzer: somebody between two ends of TLS cuts, delays, changes and repeats what they say, and
-// each reads as it likes. Neither ever hears a byte that the other has not said, in that order.
+// libFuzzer: a relay between two ends of TLS cuts, delays, changes and repeats their bytes, and
+// each end reads as it likes. An end receives only bytes that the other has sent, in that order.
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/socket.h>
 
@@ -37,7 +37,7 @@ std::array<UniqueFd, 2> connect() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-// One end, and the descriptor by which whoever is in between speaks with it.
+// One end, and the descriptor by which the relay speaks with it.
 class End {
  public:
   explicit End(TlsSession::Side side) : End(connect(), side) {}

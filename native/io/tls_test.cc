@@ -48,7 +48,7 @@ struct Pair {
     dialler = Stream(std::move(ends[0]), dials.begin(Side::kDials));
     listener = Stream(std::move(ends[1]), listens.begin(Side::kListens));
   }
-  // What either end says of the other once it has heard all that there is to hear.
+  // Runs the TLS handshake, and records the first refusal that each end reports.
   void greet() {
     for (int i = 0; i < 10; ++i) {
       for (Stream* each : {&dialler, &listener}) {
@@ -174,7 +174,7 @@ TEST_F(TlsTest, WhatIsSaidStaysOffTheWireAndWaitsInBoundedMemory) {
   Bytes bytes(4'000'000, std::byte{'x'});
   iovec part{bytes.data(), bytes.size()};
   const std::size_t taken = must(pair.dialler.send({&part, 1}));
-  EXPECT_LT(taken, bytes.size());  // the socket is full, and nobody reads
+  EXPECT_LT(taken, bytes.size());  // the socket is full, and the other end does not read
   EXPECT_TRUE(pair.dialler.has_unsent());
   EXPECT_FALSE(pair.dialler.is_ready());
   Bytes wire(bytes.size());

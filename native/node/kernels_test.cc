@@ -19,8 +19,8 @@ namespace {
 
 using Values = std::vector<long double>;
 
-// What a 16-bit float with this many bits of mantissa and this largest exponent is closest to
-// `value`; ties go to the even one.
+// Returns `value` rounded to the nearest 16-bit float with this many bits of mantissa and this
+// largest exponent; ties go to the even one.
 long double rounded(long double value, int mantissa_bits, int exponent_max) {
   if (value == 0 || !std::isfinite(value)) return value;
   int exponent = 0;

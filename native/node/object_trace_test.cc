@@ -39,7 +39,8 @@ void one_life(ObjectTrace& trace) {
   open.meta = {100, 64, {}, {}};
   trace.perform(Action{open}, at(3));
   trace.hear(IoEvent{BlockLanded{NodeId{2}, TransferId{7}, BlockIndex{0}}}, at(4));
-  trace.hear(IoEvent{BlockLanded{NodeId{3}, TransferId{7}, BlockIndex{0}}}, at(4));  // nobody's
+  // no open receive
+  trace.hear(IoEvent{BlockLanded{NodeId{3}, TransferId{7}, BlockIndex{0}}}, at(4));
   trace.hear(IoEvent{BlockLanded{NodeId{2}, TransferId{7}, BlockIndex{1}}}, at(5));
   trace.perform(Action{CloseReceive{TransferId{7}, NodeId{2}}}, at(6));
   Fetched fetched;

@@ -159,7 +159,7 @@ std::vector<ByteVector> all_encoded() {
   return all;
 }
 
-// What decodes must encode to the same bytes: nothing is believed that was not said.
+// A frame that decodes must encode to the same bytes: the decoder invents no field.
 void expect_canonical(const ByteVector& bytes) {
   auto frame = decode(bytes);
   if (!frame) return;

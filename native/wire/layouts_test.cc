@@ -19,7 +19,7 @@ Message claim_with(const std::string& layout) {
   return {{}, {}, {}, claim};
 }
 
-// What the reader makes of the message, or nothing if it closes the connection.
+// Returns the message as the reader decodes it, or nothing if it closes the connection.
 std::optional<Message> through(const Message& message, Layouts& said, Layouts& heard,
                                std::size_t* bytes = nullptr) {
   std::vector<std::byte> frame;

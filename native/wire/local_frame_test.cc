@@ -72,7 +72,7 @@ ByteVector encode_again(const LocalFrame& frame, std::uint32_t payload_bytes) {
   return out;
 }
 
-// What decodes must encode to the same bytes.
+// A frame that decodes must encode to the same bytes.
 void expect_canonical(const ByteVector& bytes) {
   auto frame = decode(bytes);
   if (!frame) return;
