@@ -1,6 +1,7 @@
-// How long what Python has lives: handles, calls without the GIL, memory as buffers, and what all
-// of them do at the process's end. Used by all of bindings; every function needs the GIL, which
-// guards what is static here too. SPDX-License-Identifier: Apache-2.0
+// Lifetime of the objects that Python holds: handles, calls without the GIL, memory as buffers, and
+// their behaviour at the end of the process. Used by all of bindings. Every function needs the GIL,
+// which also guards the static variables here.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,8 +16,8 @@ namespace hoplite {
 
 namespace nb = nanobind;
 
-// The base of what Python has objects of. It counts them: nanobind lists as leaked those that are
-// left when the interpreter has ended.
+// The base of every C++ object that Python holds. It counts them, because nanobind reports the ones
+// that are left after the interpreter's end as leaked.
 struct Handle {
   static inline std::size_t alive = 0;
   Handle() { ++alive; }
@@ -27,18 +28,18 @@ struct Handle {
   ~Handle() { --alive; }
 };
 
-// Lets go of the GIL while it lives. It counts as a handle, because the end of the process waits
-// for calls: a thread that takes the GIL after the interpreter's end is unwound, which ends the
+// Releases the GIL during its lifetime. It counts as a handle, because the end of the process waits
+// for calls: a thread that takes the GIL after the interpreter's end is unwound, which kills the
 // process.
 struct WithoutGil : Handle {
   nb::gil_scoped_release released;
 };
 
-// True from the end of the process on: nothing new begins, and daemon threads may still run.
+// True once the process ends: no new call begins, and daemon threads may still run.
 inline bool is_ending = false;
 
-// Memory that a handle and the buffers of it share. To unmap takes 0.2 s per GiB: without the GIL,
-// but not at the end, when nothing waits for a daemon thread that is without it.
+// Memory that a handle and its buffers share. Unmapping takes 0.2 s per GiB, so it releases the
+// GIL, except at the end of the process, which doesn't wait for a daemon thread without the GIL.
 template <typename Memory>
 std::shared_ptr<Memory> shared(std::unique_ptr<Memory> memory, bool is_mapped) {
   return {memory.release(), [is_mapped](Memory* last) {

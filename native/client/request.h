@@ -62,7 +62,7 @@ class Request {
   Incarnation incarnation_;  // of a put, like size_bytes_; written once
   std::uint64_t size_bytes_ = 0;
   bool is_finished_ = false;  // guarded by the attachment, like all below
-  bool is_watched_ = false;   // next_finished() tells of it
+  bool is_watched_ = false;   // next_finished() returns its id
   bool is_taken_ = false;
   std::uint64_t unsent_ = 0;  // its number in the outbox, if it may be withdrawn from there
   bool is_seal_ = false;      // of a mapped range: its pin is here from the beginning

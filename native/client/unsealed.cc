@@ -18,7 +18,7 @@ Unsealed::Unsealed(std::shared_ptr<Attachment> attachment, std::shared_ptr<Reque
 Unsealed::~Unsealed() {
   unmap_shared(mapping_);
   const bool is_kept = sealing_ != nullptr && attachment_->has_pin(*sealing_);
-  sealing_.reset();  // releases the pin, where it has one
+  sealing_.reset();  // releases the pin, if it has one
   if (!is_kept) attachment_->give_back(*put_);
 }
 

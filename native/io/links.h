@@ -1,13 +1,13 @@
-// All rails to all peers: listens, dials, meets (handshake.h), makes IoEvents of what arrives. Owns
-// every TCP descriptor of the node but those of the liveness thread. Reactor thread only.
-//  - The member with the smaller node id dials; it dials again until the peer is known to be dead.
+// All rails to all peers: listens, dials, shakes hands (handshake.h), makes IoEvents of arrivals.
+// Owns all TCP descriptors of the node except the liveness thread's. Reactor thread only.
+//  - The member with the smaller node id dials, and redials until it knows that the peer is dead.
 //  - A life of a link (`attempt`, counted by the dialler) is up when control and bulk of one rail
-//    are open; losing an open one ends the life: LinkDown, then LinkUp after a reconnect. All its
-//    messages use one control connection, so they stay in order. A rail's third connection, of
-//    liveness, belongs to no life: proven here, it is handed over to the liveness thread.
+//    are open. The loss of an open one ends it: LinkDown, then LinkUp after a reconnect. One
+//    control connection carries all its messages, in order. A rail's third connection (liveness)
+//    belongs to no life: Links proves it and hands it over to the liveness thread.
 //  - Without GOODBYE a peer is dead (bury) when that thread says so, every rail refuses the dial
-//    (the other side's probes only connect), another incarnation proves itself, or it stays down.
-//  - Nothing of a node reaches the engine before Connect: its open connections wait unread.
+//    (the other side only probes), another incarnation proves itself, or the link stays down.
+//  - No event of a node reaches the engine before Connect: its open connections wait unread.
 // Design decisions 7 and 19. SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -80,7 +80,7 @@ struct Side {
 
 enum class DataTls : std::uint8_t { kOff, kOn };
 
-// Each test is run without TLS and with it, and but for the bytes on the wire nothing differs.
+// Each test runs without TLS and with it. Only the bytes on the wire differ.
 class LinksTest : public ::testing::TestWithParam<DataTls> {
  protected:
   LinksTest() {
@@ -124,7 +124,7 @@ class LinksTest : public ::testing::TestWithParam<DataTls> {
     header.size_bytes = kBlock;
     return {to.member.node, RailId{0}, header, extent};
   }
-  // A push of all of 64 KiB, and what else is said of the object.
+  // A push with a payload of 64 KiB, and the other messages about the object.
   static SendMessage push_to(const Side& to, std::uint8_t object, std::vector<NodeId> forward) {
     Push push;
     push.object.bytes.fill(object);
@@ -270,7 +270,7 @@ TEST_P(LinksTest, ATurnMovesNoMoreThanItsBudget) {
   EXPECT_EQ(b.count<BlockLanded>(), 4U);
 }
 
-// The poller tells of the connection that has always more first, in each turn again.
+// In each turn the poller reports the connection that always has more first.
 TEST_P(LinksTest, APeerThatSendsMoreThanATurnReadsHoldsBackNoOther) {
   constexpr std::uint32_t kMany = 24;
   Side a(1), b(2), c(3);

@@ -36,7 +36,8 @@ OpenReceive allowed() {
   return receive;
 }
 
-// Right but for what the input says, which no stranger's bytes would often be.
+// Correct except for the fields that the input sets, because a stranger's bytes would rarely be
+// correct.
 void append_block(FuzzInput& input, Bytes& out) {
   BlockHeader header;
   header.transfer = TransferId{input.number() % 4U};

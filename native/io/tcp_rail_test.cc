@@ -133,7 +133,7 @@ TEST_F(TcpRail, NoSendersShareIsSmallerThanAStreamNeeds) {
   EXPECT_EQ(window(), kWindowBytesMin);
 }
 
-// Bytes as they stand on the wire, said to the receiving end in whatever pieces.
+// Bytes as they are on the wire, sent to the receiving end in arbitrary pieces.
 class TcpRailPieces : public TcpRail {
  protected:
   static Bytes block_of(std::uint32_t size_bytes, std::uint64_t offset) {
@@ -160,7 +160,7 @@ class TcpRailPieces : public TcpRail {
     pollfd asked{in_.fd(), POLLIN, 0};
     return ::poll(&asked, 1, timeout_ms) == 1;
   }
-  // Hears once more, when the socket says so.
+  // Receives once more, when the socket is readable.
   [[nodiscard]] Result<void> hear() {
     EXPECT_TRUE(is_readable(5000));
     Budget budget{kBlock};

@@ -21,7 +21,7 @@ constexpr std::size_t kSaidMax = 40'000;  // at a time: some records
 
 const TlsContext& context() {
   static const TlsContext made = [] {
-    auto opened = TlsContext::open(Authority().certify(), 100'000);  // keys change now and then
+    auto opened = TlsContext::open(Authority().certify(), 100'000);  // keys change often
     HOPLITE_CHECK(opened.has_value());
     return std::move(*opened);
   }();

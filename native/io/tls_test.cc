@@ -67,7 +67,7 @@ struct Pair {
   std::string dialler_says, listener_says;
 };
 
-// A peer that says what no session of ours does; it takes any certificate.
+// A peer that sends messages that no session of ours sends; it accepts any certificate.
 class Stranger {
  public:
   Stranger(const TlsFiles& files, UniqueFd fd)
@@ -114,7 +114,7 @@ class TlsTest : public ::testing::Test {
   [[nodiscard]] TlsContext node(std::uint64_t rekey = TlsContext::kRekeyBytes) const {
     return must(TlsContext::open(ours_.certify(), rekey));
   }
-  // Says all of it through sockets that fill up, and hears it `ask` bytes at a time.
+  // Sends all of it through sockets that fill up, and receives it `ask` bytes at a time.
   static Bytes pass(Stream& from, Stream& to, Bytes bytes, std::size_t ask, ReadAhead ahead) {
     Bytes heard;
     Bytes room(ask);

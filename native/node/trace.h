@@ -1,5 +1,5 @@
-// The last things a reactor did, for the moment a check fails: a ring of fixed size, written by its
-// thread, printed by check_failed of that thread. Costs one store per turn and per action.
+// The last actions of a reactor, for a failed check: a ring of fixed size. The reactor's thread
+// writes it, and check_failed of that thread prints it. Costs one store per turn and per action.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -70,8 +70,8 @@ inline constexpr std::size_t kBlockFrameBytes = kFrameHeaderBytes + kBlockBodyBy
 
 // Appends header and body. `payload_bytes` bytes must be sent behind them.
 // REQUIRES: the vectors and strings of the message keep to base/limits.h (error texts are cut short
-// to kErrorTextBytesMax here); payload_bytes <= kInlineBytesMax, and 0 but for Claim, Push and
-// Located.
+// to kErrorTextBytesMax here); payload_bytes <= kInlineBytesMax, and 0 except for Claim, Push
+// and Located.
 // `layouts`: those that the reader of this connection knows; each frame must then be sent, in this
 // order.
 void encode(const Message& message, std::uint64_t payload_bytes, std::vector<std::byte>& out,
@@ -92,7 +92,7 @@ using Frame = std::variant<Message, BlockHeader, LinkFrame>;
 // header.body_bytes. `layouts`: those that the frames before it have brought on this connection.
 [[nodiscard]] Result<Frame> decode_body(const FrameHeader& header, std::span<const std::byte> body,
                                         wire::Layouts* layouts = nullptr);
-// The same for kBlock alone, without the variant and without allocation (but for an error's text).
+// Like decode_body for kBlock alone, without the variant. Allocates nothing except an error's text.
 [[nodiscard]] Result<BlockHeader> decode_block(const FrameHeader& header,
                                                std::span<const std::byte> body);
 

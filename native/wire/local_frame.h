@@ -68,7 +68,7 @@ void encode(const Attached& attached, std::vector<std::byte>& out);
 // Appends header and body. A put's payload is not copied: command's payload.size() bytes (or, for a
 // reply, `payload_bytes`) must be sent behind them.
 // REQUIRES: no command that clients may not say (wire/local_fields.h); strings and
-// vectors keep to base/limits.h; payload_bytes <= kInlineBytesMax, and 0 but for Fetched.
+// vectors keep to base/limits.h; payload_bytes <= kInlineBytesMax, and 0 except for Fetched.
 void encode(const Command& command, std::vector<std::byte>& out);
 void encode(const LocalReply& reply, std::uint64_t payload_bytes, std::vector<std::byte>& out);
 
