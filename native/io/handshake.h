@@ -49,7 +49,7 @@ class Handshake {
   explicit Handshake(const Identity& self);
 
   // Returns the frame to send now: first the dialler's Hello, then the answer to each handle_frame.
-  // REQUIRES: the caller asks after kOtherLife, too.
+  // Ask after kOtherLife as well: the listener then has a last answer.
   [[nodiscard]] std::optional<LinkFrame> poll_frame();
   // Binds the proofs to a TLS session. REQUIRES: no frame was handled yet.
   void bind(Bytes binding) { binding_ = std::move(binding); }

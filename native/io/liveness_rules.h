@@ -26,8 +26,8 @@
 
 namespace hoplite {
 
-// Part of the protocol: both ends rely on it. It is a fifth of the shortest timeout, which is 0.35
-// s with the kernel's retransmissions.
+// Part of the protocol: both ends rely on it. It is a fifth of the shortest default timeout, 500
+// ms, of which the kernel's retransmissions make 0.35 s.
 inline constexpr Duration kPulseEvery = 100_ms;
 
 enum class Verdict : std::uint8_t {
