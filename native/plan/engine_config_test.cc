@@ -1,4 +1,4 @@
-// What an engine can be made with. SPDX-License-Identifier: Apache-2.0
+// Engine configurations that are accepted and refused. SPDX-License-Identifier: Apache-2.0
 #include "plan/engine_config.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A node that is asked for bytes that it had once: who waits for them must hear so.
+// A node that is asked for bytes that it no longer has must tell the waiting nodes so.
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/one_engine_test.h"
 
@@ -21,7 +21,7 @@ class Gone : public OneEngine {
   }
 };
 
-// The home waits for that receiver to say how far it is, before it says that the object is lost.
+// The home must wait until that receiver says how far it is, and only then declare the object lost.
 TEST_F(Gone, RefusesWhoWasLeasedTheBytesThatALaterAttemptReplacedAndGaveUp) {
   EXPECT_FALSE(is_refused(Incarnation{1}));
   cancel(put(Incarnation{2}));
@@ -85,7 +85,8 @@ TEST_F(Gone, EndsAReduceThatWaitsForASourceThatItsHomeSaysIsDeleted) {
   EXPECT_TRUE(wants[0].confirmed.at(0).failed);
 }
 
-// Lost with its link it was said again of the first attempt alone, and a later one stayed.
+// A Delete that is lost with its link must be repeated for the newest attempt. Otherwise only the
+// first attempt is deleted, and a later one stays.
 TEST_F(Gone, DeletesWhateverThereIsUntilItsHomeSaysThatNothingIsLeft) {
   const NodeId home{2};
   const auto link_breaks = [&] {

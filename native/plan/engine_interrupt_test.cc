@@ -1,6 +1,6 @@
 // Operations interrupted in every state they pass through: after each number of delivered events a
-// request is cancelled, its client dies, its object is deleted, a link breaks or a node dies.
-// Whatever the moment: one answer per request, no byte of the arena left behind.
+// request is cancelled, its client dies, its object is deleted, a link breaks or a node dies. At
+// every moment each request gets one answer, and no byte of the arena is left behind.
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/engine_test.h"
 
@@ -44,7 +44,7 @@ class Interrupted : public ::testing::TestWithParam<Case> {
     EXPECT_EQ(scene.nodes.fetched(get), GetParam().content);
     EXPECT_EQ(scene.nodes.replies(get).size(), 1U);
   }
-  // Everything that is still held is deleted and released: then nothing may be left.
+  // Deletes and releases everything that is still held. Nothing may be left then.
   void expect_nothing_left(Scene& scene, std::size_t node_count) {
     scene.nodes.erase(node_count - 1, scene.id);
     scene.nodes.elapse(3_s);
@@ -165,7 +165,8 @@ TEST_P(Interrupted, TheOriginDiesAndEveryReceiverGetsTheBytesOrTheReason) {
   });
 }
 
-// Claims that came before the view are heard after our own: else what only we hold would be lost.
+// The node must process its own claims before it replays peers' claims that came ahead of the view.
+// Otherwise objects that only this node holds are lost.
 TEST(NewHome, HasItsOwnCopyBeforeItSaysThatSomethingIsLost) {
   Nodes names(2);
   const ObjectId id = names.object_at(0);  // its home among two nodes

@@ -1,4 +1,4 @@
-// Orphans and adoptions inside one engine, where a peer may say what it likes.
+// Orphans and adoptions inside one engine whose peers may send untrue messages.
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/one_engine_test.h"
 
@@ -12,8 +12,8 @@ class Keeping : public OneEngine {
   Keeping() : OneEngine(2, NodeId{1}) {}
 };
 
-// The home knows of another attempt than the one that a peer tells us to keep, and answers each of
-// our claims by a grant of its own.
+// A peer tells this node to keep an attempt that the home does not know. The home answers each of
+// this node's claims by a grant of another attempt.
 TEST_F(Keeping, IsAskedByTheHomeAlone) {
   hear(kPeer, Adopt{id_, Incarnation{0xff000001}, TargetEpoch{0}, meta(), kPeer});
   EXPECT_TRUE(said<PullStart>().empty());
@@ -35,7 +35,8 @@ TEST_F(Keeping, AsksAnotherNodeToKeepWhatOnlyADrainingOneHas) {
   EXPECT_EQ(said<Adopt>().size(), 1U) << "it may have room by now";
 }
 
-// Each waited for room with its bytes on the heap, as many as the peers put meanwhile.
+// Without a limit each adopted object waits for room with its bytes on the heap, as many as the
+// peers put meanwhile.
 TEST_F(Keeping, MakesNoCopyOfASmallPutWhereThereIsNoRoom) {
   ask(PutCommand{Nodes(2).object_at(1, 3), Incarnation{1}, floats_meta(800'000), {}});
   const std::uint64_t objects = engine_.stats().objects;
@@ -56,8 +57,8 @@ TEST_F(Keeping, MakesNoCopyOfASmallPutWhereThereIsNoRoom) {
 class KeepingElsewhere : public OneEngine {
  protected:
   KeepingElsewhere() : OneEngine(2, kPeer) {}
-  // A small object has come, to be kept here, and its range has to wait: there is no room for a
-  // slab of such objects.
+  // A small object has come, to be kept here. Its range has to wait, because there is no room for a
+  // slab of small objects.
   void adopt_without_room() {
     ask(PutCommand{Nodes(2).object_at(0, 3), Incarnation{1}, floats_meta(600'000), {}});
     ask(PutCommand{Nodes(2).object_at(0, 4), Incarnation{1}, floats_meta(250'000), {}});
@@ -74,8 +75,9 @@ class KeepingElsewhere : public OneEngine {
   }();
 };
 
-// A home that takes it for declined forgets this node. A deletion then does not come here, and the
-// copy stays for good once it has its range. Seed 101 of `hoplite_sim --limits small`.
+// A home that takes the adoption for declined forgets this node. A later deletion then does not
+// reach this node, and its copy stays for ever once it has a range. Seed 101 of `hoplite_sim
+// --limits small`.
 TEST_F(KeepingElsewhere, ACopyThatWaitsForItsRangeIsStillWanted) {
   adopt_without_room();
   hear(kPeer, Adopt{id_, Incarnation{1}, TargetEpoch{0}, small_, kPeer});
@@ -87,7 +89,8 @@ TEST_F(KeepingElsewhere, ACopyThatWaitsForItsRangeIsStillWanted) {
   EXPECT_EQ(engine_.stats().objects, 2U);
 }
 
-// The answer would be a claim that wants it, and the home's answer to that the same again.
+// An answer to Standing would be a claim that wants the object, and the home would answer that
+// claim in the same way, without end.
 TEST_F(KeepingElsewhere, ACopyThatWaitsForItsRangeOutlivesTheOthers) {
   adopt_without_room();
   hear(kPeer, Lost{id_, Code::kObjectLost, "no other node has it"});

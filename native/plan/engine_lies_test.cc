@@ -54,7 +54,7 @@ class Lies : public OneEngine {
   const ObjectId source_ = Nodes(3).object_at(2, 9);
 };
 
-// Blocks of the larger one landed behind the range of the smaller one.
+// Blocks of the larger object must not land behind the range of the smaller one.
 TEST_F(Lies, AGrantChangesNoShapeOfWhatIsHere) {
   ask(GetCommand{id_, true});
   hear(kHome, grant(1, meta()));
@@ -91,7 +91,8 @@ TEST_F(Lies, AGrantCutsNothingThatIsFoldedHere) {
   EXPECT_EQ(deeds<Fold>().size(), meta().block_count() / 2);
 }
 
-// Blocks of the result were folded behind the range of the put, and into stripes that it has not.
+// Blocks of the result must not be folded behind the put's range, or into stripes that the put does
+// not have.
 TEST_F(Lies, APutUnderTheNameOfAResultEndsItsFold) {
   ReduceOwn own = plan();
   own.sealed = true;
@@ -109,7 +110,7 @@ TEST_F(Lies, APutUnderTheNameOfAResultEndsItsFold) {
   EXPECT_TRUE(deeds<Fold>().empty());
 }
 
-// The node ended itself: no branch has that name.
+// The node must not stop when a peer names a branch that does not exist.
 TEST_F(Lies, ASourceIsNoBranchBecauseAClientSaysSo) {
   plan_here(true);
   const auto owns = said<ReduceOwn>();
@@ -128,7 +129,7 @@ TEST_F(Lies, OnlyAnOwnerLosesAMember) {
   EXPECT_TRUE(deeds<ReplyToClient>().empty());
 }
 
-// All objects were said again for each of so many small messages, in one turn.
+// The node must not repeat all of its objects for each of many small messages in one turn.
 TEST_F(Lies, EverythingIsSaidAgainAFewTimesHoweverOftenAMemberAsks) {
   const ObjectId id = Nodes(3).object_at(2);
   ask(PutCommand{id, Incarnation{1}, floats_meta(100'000), {}});
@@ -138,7 +139,7 @@ TEST_F(Lies, EverythingIsSaidAgainAFewTimesHoweverOftenAMemberAsks) {
   EXPECT_EQ(said<Claim>().size(), kResyncsMax);
 }
 
-// All objects of the shard were looked at for each of them.
+// The home must not look at all objects of the shard for each message.
 TEST_F(Lies, AMemberThatHasBegunToDrainDoesNotTakeItBack) {
   const ObjectId id = Nodes(3).object_at(0);
   hear(kLiar, ResyncDone{true});
@@ -153,7 +154,7 @@ TEST_F(Lies, AMemberThatHasBegunToDrainDoesNotTakeItBack) {
   EXPECT_EQ(said<PullStart>().size() + said<Adopt>().size(), 1U) << "another one is to keep it";
 }
 
-// The node ended itself: no frame of a message carries a large object.
+// The node must not stop: no frame of a message carries a large object.
 TEST_F(Lies, APushOfOtherBytesIsNotPassedOn) {
   ask(PutCommand{id_, Incarnation{1}, floats_meta(100'000), {}});
   ask(WroteCommand{id_, Incarnation{1}, 100'000, false});

@@ -1,4 +1,4 @@
-// What a node tells of that which comes in: bytes of each stripe, until its sender is gone.
+// The listing of incoming objects: the bytes of each stripe, until its sender is gone.
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/one_engine_test.h"
 

@@ -1,5 +1,5 @@
-// An owner of a reduce that also gets the result: it has its own stripes, and the others' in part.
-// SPDX-License-Identifier: Apache-2.0
+// An owner of a reduce that also reads the result: it has its own stripes whole, and other owners'
+// stripes in part. SPDX-License-Identifier: Apache-2.0
 #include "plan/one_engine_test.h"
 
 namespace hoplite {
@@ -41,18 +41,21 @@ class Owner : public OneEngine {
   RequestId asked_;
 };
 
-// Of the new range it would say that blocks are folded which nobody has written.
+// home: Grant(epoch 2) -> owner │ home: ReduceOwn(epoch 2) -> owner. The grant voids the folded
+// blocks. Otherwise the owner reports blocks of the new range as folded although they have no
+// bytes.
 TEST_F(Owner, FoldsAgainWhatAGrantOfANewerTargetEpochHasVoided) {
   ask(PutCommand{source_, Incarnation{1}, floats_meta(meta().size_bytes), {}});
   ask(WroteCommand{source_, Incarnation{1}, meta().size_bytes, false});
   const std::size_t blocks = deeds<Fold>().size();
   EXPECT_EQ(blocks, 7U);
-  is_granted(TargetEpoch{2}, LeaseId{2});  // it overtakes what says which blocks are void
+  is_granted(TargetEpoch{2}, LeaseId{2});  // overtakes the message that says which blocks are void
   owns(TargetEpoch{2});
   EXPECT_EQ(deeds<Fold>().size(), blocks);
 }
 
-// A liar said so, and named no member: the one that was in was not looked at again.
+// An untrue ReduceOwn cuts the stripe otherwise in the same epoch, and names no member. The owner
+// must look again at the member that is already folded.
 TEST_F(Owner, FoldsTheRestOfAStripeThatIsCutOtherwiseInTheSameEpoch) {
   ask(PutCommand{source_, Incarnation{1}, floats_meta(meta().size_bytes), {}});
   ask(WroteCommand{source_, Incarnation{1}, meta().size_bytes, false});
@@ -64,7 +67,7 @@ TEST_F(Owner, FoldsTheRestOfAStripeThatIsCutOtherwiseInTheSameEpoch) {
   EXPECT_EQ(half + deeds<Fold>().size(), meta().block_count());
 }
 
-// A get on the other node waited for ever.
+// Without the refusal a get on the other node never ends.
 TEST_F(Owner, RefusesWhoWaitsForStripesThatItStopsAskingFor) {
   other_starts();
   EXPECT_TRUE(said<PullRefused>().empty()) << "it receives that stripe and passes it on";
@@ -72,7 +75,8 @@ TEST_F(Owner, RefusesWhoWaitsForStripesThatItStopsAskingFor) {
   EXPECT_EQ(said<PullRefused>().size(), 1U);
 }
 
-// Its next get waited for ever: the home took its claims for older than the grant.
+// The claim must name the declined grant's lease. Otherwise the home takes later claims for older
+// than the grant, and the node's next get never ends.
 TEST_F(Owner, SaysThatItHasHeardOfAGrantThatItNoLongerWants) {
   cancel(asked_);
   is_granted(TargetEpoch{1}, LeaseId{5});
@@ -81,7 +85,7 @@ TEST_F(Owner, SaysThatItHasHeardOfAGrantThatItNoLongerWants) {
   EXPECT_EQ(claims.back().stripes[1].lease, LeaseId{5});
 }
 
-// It waited for ever for the rest of the attempt that it had begun with.
+// Without the report the owner waits for ever for the rest of the source's first attempt.
 TEST_F(Owner, SaysThatASourceIsLostWhichIsPutAgainWhileItIsFetchedWhole) {
   hear(kOther, Located{source_, Incarnation{1}, meta(), kNoNode});
   said<PullStart>();
@@ -98,7 +102,7 @@ TEST_F(Owner, SaysThatASourceIsLostWhichIsPutAgainWhileItIsFetchedWhole) {
   EXPECT_EQ(reports[0].lost, std::vector<std::uint32_t>{0});
 }
 
-// Walking them all at every answer and every block takes the square of their number: 4,300 looks.
+// Looking at every member at every answer and every block costs the square of their number.
 TEST_F(Owner, LooksAtAMemberWhenThereIsNewsOfIt) {
   constexpr std::uint32_t kMany = 64;
   ReduceOwn own;
@@ -148,7 +152,7 @@ TEST_F(Owner, LooksAtNoMemberWhenAnotherObjectIsWritten) {
   EXPECT_GT(engine_.stats().members_looked_at, before);
 }
 
-// A local source of 1 GiB was queued by some hundred events, in front of every reply.
+// A turn must not queue all folds of a large local source, because client replies wait behind them.
 TEST_F(Owner, QueuesNoMoreFoldsThanATurnOrTwoWorkOff) {
   constexpr std::uint64_t kBytes = 96'000;
   const ObjectId local = Nodes(3).object_at(2, 11);
@@ -186,7 +190,7 @@ TEST_F(Owner, DropsItOnlyWhenItsHomeSaysSo) {
 TEST_F(Owner, RefusesWhoAsksForStripesThatItHasGivenUp) {
   ASSERT_EQ(said<PullStart>().size(), 1U);
   cancel(asked_);
-  hear(kHome, PullRefused{}, transfer_);  // which it does not ask anybody else for any more
+  hear(kHome, PullRefused{}, transfer_);  // the stripe, which this node no longer wants
   EXPECT_TRUE(said<PullRefused>().empty());
   other_starts();
   EXPECT_EQ(said<PullRefused>().size(), 1U);

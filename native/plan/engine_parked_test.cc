@@ -1,4 +1,4 @@
-// A member whose view comes late: what its peers say meanwhile does not fit into its memory.
+// A member whose view comes late. Its peers' messages of the newer view do not fit into its memory.
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/one_engine_test.h"
 
@@ -16,7 +16,7 @@ class ParkedEngine : public OneEngine {
 
   static ObjectId object(std::uint8_t which) { return Nodes(2).object_at(0, which); }
 
-  // What the peer says in a view: that it has each object, and that this is all.
+  // The peer sends, in a view, a claim for each object and then ResyncDone.
   void hear_all(Epoch epoch, const ResyncDone& end = {}) {
     for (std::uint8_t i = 0; i < kObjects; ++i) hear_in(epoch, claim_of(object(i)));
     hear_in(epoch, end);
@@ -86,7 +86,7 @@ TEST_F(ParkedEngine, TakesWhatAPeerSaysOverANewLinkForAllThatItHas) {
   EXPECT_EQ(said<Located>().size(), 1u) << "nothing is there, and the shard knows it";
 }
 
-// The home went on to grant what a dead node had said that it has.
+// The home must not grant copies that a dead node has claimed.
 TEST_F(ParkedEngine, ForgetsWhatAPeerSaidBeforeItDied) {
   hear_in(Epoch{2}, claim_of(object(0)));
   engine_.handle_io(PeerDead{kPeer, Incarnation{1}, true}, now_);

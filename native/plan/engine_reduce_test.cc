@@ -148,7 +148,7 @@ TEST_P(Reduces, ReplaceASourceThatDiesByASpareAtAnyMoment) {
     scene.nodes.elapse(2_s);
     const auto sealed = members(scene);
     ASSERT_EQ(sealed.size(), 2U) << scene.nodes.text(scene.reduce);
-    // Committed before the death, node 0's stripes may be gone with it.
+    // If the commit comes first, node 0's death may take its stripes.
     if (scene.nodes.is<Fetched>(early) || sealed[0] != 0) {
       EXPECT_EQ(scene.nodes.fetched(early), value_of(sealed)) << scene.nodes.text(early);
     } else {

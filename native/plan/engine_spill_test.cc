@@ -1,4 +1,4 @@
-// What one engine asks of its file of spilled objects, and what it makes of the answers.
+// The jobs that one engine gives its spill file, and its handling of the answers.
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/one_engine_test.h"
 
@@ -24,7 +24,7 @@ class Spilling : public OneEngine {
     engine_.handle_io(SpillDone{job.spill, error}, now_);
     engine_.check_invariants();
   }
-  // The one job that was asked for since the last look.
+  // Returns the one job that the engine has asked for.
   SpillJob job(SpillWay way, std::uint8_t n) {
     const auto jobs = deeds<SpillJob>();
     EXPECT_EQ(jobs.size(), 1U);
@@ -144,7 +144,7 @@ TEST_F(Spilling, LosesWhatItCanNotReadBackAndSaysWhy) {
   EXPECT_NE(errors[0].text.find("it was here, but: reading from /disk"), std::string::npos);
 }
 
-// Alone on its node, an owner of a reduce folds a source from the file; nobody else has it.
+// An owner of a reduce folds a source from the file when no other node has it.
 class FoldingFromTheFile : public Spilling {
  protected:
   SpillJob begin() {
@@ -156,7 +156,7 @@ class FoldingFromTheFile : public Spilling {
     ask(ReduceSourceCommand{name(9), ReduceSource{0, name(1), {}}});
     return job(SpillWay::kRead, 1);
   }
-  // What the reduce is told.
+  // Returns what the reduce's home is told.
   Code failure() {
     engine_.handle_timeout(now_ + kLostGrace * 2);
     const auto errors = replies<Error>();

@@ -18,7 +18,7 @@ TEST(Engine, AnswersAGetOnTheNodeOfThePut) {
   EXPECT_EQ(nodes.fetched(got), kLarge);
 }
 
-// Which node has the object's directory entry must not matter.
+// Every operation must work whichever node is the object's home.
 class EngineHomes : public ::testing::TestWithParam<std::size_t> {};
 
 TEST_P(EngineHomes, MoveALargeObjectBlockByBlock) {
@@ -321,7 +321,7 @@ TEST(Engine, GrantsAgainWhatItGrantedWhileTheLinkWasDown) {
   nodes.cut(1, 2);  // its sender fails it
   nodes.run();
   nodes.cut(0, 2);
-  nodes.get(3, id);  // and somebody else could send
+  nodes.get(3, id);  // and another node can send
   nodes.run();
   EXPECT_TRUE(nodes.replies(got).empty());
   nodes.heal(0, 2);

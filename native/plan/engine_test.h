@@ -1,7 +1,6 @@
-// A few engines wired to each other in memory, without wire/ and without time but what a test lets
-// pass: real arenas, one queue of events, and verbs. What is under way can be delivered one event
-// at a time, so that a test can interrupt an operation in every state it passes through.
-// SPDX-License-Identifier: Apache-2.0
+// A few engines wired to each other in memory, without wire/: real arenas, one queue of events, and
+// verbs. Time passes only when a test says so. A test can deliver events one at a time, and so
+// interrupt an operation in every state it passes through. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <gtest/gtest.h>

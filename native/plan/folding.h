@@ -1,5 +1,5 @@
-// What an owner of a reduce knows of the stripes that it folds. Plain data, changed by
-// Engine::State. SPDX-License-Identifier: Apache-2.0
+// An owner's state of the stripes that it folds in a reduce. Plain data, changed by Engine::State.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

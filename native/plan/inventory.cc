@@ -28,7 +28,7 @@ std::uint64_t slot_bytes_for(std::uint64_t bytes) {
 std::uint64_t rounded(std::uint64_t bytes) {
   return is_small(bytes) ? slot_bytes_for(bytes) : pages(bytes);
 }
-// Of pages: a small object may need a slab of its own.
+// How many bytes of pages it takes: a small object may need a slab of its own.
 std::uint64_t pages_for(std::uint64_t bytes) { return is_small(bytes) ? kSlabBytes : pages(bytes); }
 
 }  // namespace
@@ -80,7 +80,7 @@ void Inventory::leave(Line line, std::uint64_t ticket, Instant now) {
   if (was_head && !waiting.empty()) waiting.begin()->second.head_since = now;
 }
 
-// Who comes first is tried first; who is passed may hold the others back.
+// Serves folds, then copies, then puts. A line that is passed may hold the others back.
 std::optional<Admission> Inventory::poll_admission(Instant now) {
   lets_pass_at_.reset();
   if (lines_of_.empty()) return std::nullopt;
@@ -194,7 +194,8 @@ std::optional<Instant> Inventory::poll_timeout() const {
 
 // ---- eviction ----
 
-// A file that takes no more is asked again, but not before who waits for it has been told.
+// After a failed write, waits two graces before the next one. Waiting requests are refused by then,
+// so their callers hear of it.
 void Inventory::handle_spilled(bool done, Instant now) {
   is_spilling_ = false;
   if (done) last_progress_ = last_freed_ = last_gained_ = now;
@@ -228,7 +229,7 @@ void Inventory::mark_needed(const ObjectId& object) {
 
 // ---- ranges ----
 
-// Folds use the headroom first, and then what the others leave.
+// Folds use the headroom first, and then the space that copies and puts leave.
 std::optional<Extent> Inventory::allocate(std::uint64_t size_bytes, bool all_zones) {
   const std::uint64_t bytes = rounded(size_bytes);
   for (std::size_t i = all_zones ? zones_.size() : 1; i-- > 0;) {

@@ -1,18 +1,16 @@
-// The arena as numbers: which ranges are free, who waits for one, which unpinned copy goes first.
-// Admission is all or nothing, in order of asking within a line (design decision 6):
-//
-//   folds   a reduce's result and workspace: what they are made of goes when they are done, so they
-//           may use everything and pass the other two
-//   copies  of gets: 7/8; they pass a put that waits, for a copy may be what lets a consumer finish
-//           and delete; and it can be evicted afterwards
-//   puts    7/8; they pass nobody
-//
-// What is passed does not starve: a head that has waited for a grace and sees memory freed holds
-// back those that would take it. The oldest head fails after a grace in which nothing happened that
-// could free memory, and after ten in which none was freed but what was given after it had asked.
-// With WhenFull::kFail no put waits; with kSpill pinned objects are spilled, one by one, if no copy
-// is left. Small objects share 256 KiB slabs of powers of two; larger ones own pages. Invariants:
-// extents never overlap; the last 1/8 has only folds. SPDX-License-Identifier: Apache-2.0
+// Space in the arena, as numbers: free ranges, requests that wait, and the order of eviction.
+// Admission is all or nothing, and in order of asking within a line (design decision 6):
+//   folds   a reduce's result and workspace. Ending folds free memory, so they may use
+//           everything and pass the other two lines
+//   copies  of gets: 7/8. They pass waiting puts, because a copy may let a consumer
+//           finish and delete; a copy can be evicted afterwards
+//   puts    7/8. They pass no line
+// A passed line does not starve: a head that has waited for a grace and sees memory freed holds the
+// passing lines back. The oldest head fails after one grace in which nothing happened that could
+// free memory, or after ten in which nothing was freed that had been given before it asked. With
+// WhenFull::kFail no put waits; with kSpill pinned objects are spilled one by one if no copy is
+// left. Small objects share 256 KiB slabs, larger ones own pages. Invariants: extents never
+// overlap; the last 1/8 has only folds. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>
@@ -42,13 +40,13 @@ struct Admitted {
   Extent extent;
   std::optional<Extent> workspace;
 };
-struct Evict {  // free this copy, then ask again
+struct Evict {  // the caller frees this copy, then polls again
   ObjectId object;
 };
-struct Spill {  // write this one to the file, and mark it evictable then
+struct Spill {  // the caller writes it to the file, and marks it evictable then
   ObjectId object;
 };
-struct Refused {  // nothing that runs can free what it asks for
+struct Refused {  // no running operation can free what it asks for
   ObjectId object;
   std::uint64_t size_bytes = 0;
 };
@@ -58,14 +56,14 @@ class Inventory {
  public:
   Inventory(std::uint64_t arena_bytes, Duration grace, WhenFull when_full = WhenFull::kWait);
 
-  // Could an empty arena hold it?
+  // True if an empty arena could hold it.
   [[nodiscard]] bool can_hold(Need need, Line line) const;
   // REQUIRES: can_hold() and `object` has no reservation waiting.
   void request(const ObjectId& object, Need need, Line line, Instant now);
   void cancel(const ObjectId& object, Instant now);
   void release(Extent extent, Instant now);
-  // A range for a moment, with a fold's rights: at once or not at all, and not before a fold that
-  // waits. It counts as nothing that happened.
+  // Borrows a range briefly, with a fold's rights. Returns nothing if there is no room now or a
+  // fold waits. Does not count as progress.
   [[nodiscard]] std::optional<Extent> borrow(std::uint64_t size_bytes) {
     if (!queue(Line::kFolds).empty()) return std::nullopt;
     return allocate(size_bytes, true);
@@ -73,11 +71,12 @@ class Inventory {
   void give_back(Extent extent) { free(extent); }
   void note_progress(Instant now) { last_progress_ = now; }  // what runs may free memory soon
   void handle_spilled(bool done, Instant now);               // the one that was asked for
-  // A copy that nobody needs: orphans first, then the longest idle one; or what may be spilled.
+  // An idle object: it is evicted in order of rank, then longest idle first; kPinned may be
+  // spilled.
   void mark_evictable(const ObjectId& object, Extent extent, Rank rank);
   void mark_needed(const ObjectId& object);
 
-  // What to do next, until nothing. Cost: O(log of everything held).
+  // Returns what to do next; call until it returns nothing. Cost: O(log of everything held).
   [[nodiscard]] std::optional<Admission> poll_admission(Instant now);
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
 
@@ -143,7 +142,7 @@ class Inventory {
   Instant last_progress_, spills_again_at_;  // freed, given or landed; a file that failed
   Instant last_freed_, last_gained_;  // but by an eviction; and given before the oldest head asked
   bool is_evicting_ = false, is_spilling_ = false;
-  std::optional<Instant> lets_pass_at_;  // when somebody who is held back now no longer is
+  std::optional<Instant> lets_pass_at_;  // when a line that is held back may pass again
   std::map<ObjectId, Idle> idle_;
 };
 

@@ -1,5 +1,5 @@
-// The arena as numbers: the three lines and who passes whom, the headroom, eviction, refusal after
-// the grace, and that no two ranges ever overlap. SPDX-License-Identifier: Apache-2.0
+// Space in the arena: the three lines and which one passes which, the headroom, eviction, refusal
+// after the grace, and that no two ranges ever overlap. SPDX-License-Identifier: Apache-2.0
 #include "plan/inventory.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ class InventoryTest : public ::testing::Test {
     if (!next || !std::holds_alternative<T>(*next)) return std::nullopt;
     return std::get<T>(*next);
   }
-  // Who is admitted next; name(0) when it is nobody.
+  // Returns the object that is admitted next, or name(0) if there is none.
   ObjectId admitted() {
     const auto next = poll<Admitted>();
     return next ? next->object : name(0);
@@ -171,7 +171,7 @@ TEST(Inventory, LetsNoPutWaitWhereThatIsNotWantedButCopiesAndFoldsDo) {
   EXPECT_TRUE(inventory.is_waiting(name(2)));
 }
 
-// ---- who passes whom ----
+// ---- which line passes which ----
 
 TEST_F(InventoryTest, LetsACopyPassAPutThatWaitsForItsConsumerMayBeWhoFrees) {
   const Extent most = admit(1, 768_KiB);
@@ -290,7 +290,7 @@ TEST_F(InventoryTest, WaitsLongerWhileBlocksLandButNotForEver) {
   request(2, 512_KiB);
   for (int i = 0; i < 19; ++i) {
     pass({kGrace.ns / 2});
-    inventory_.note_progress(now_);  // a copy grows: who waits for it may delete something
+    inventory_.note_progress(now_);  // a copy grows: its waiting client may delete something later
     EXPECT_FALSE(inventory_.poll_admission(now_));
   }
   pass({kGrace.ns / 2});
@@ -298,7 +298,7 @@ TEST_F(InventoryTest, WaitsLongerWhileBlocksLandButNotForEver) {
   EXPECT_TRUE(poll<Refused>()) << "ten graces without a deletion";
 }
 
-// A home asks for a copy again and again, and its sender lacks a part.
+// A home asks for a copy again and again, while the copy's sender lacks a part.
 TEST_F(InventoryTest, WaitsNoLongerForWhatWasGivenSinceAndIsFreed) {
   admit(1, 600_KiB);
   const Extent before = admit(2, 100_KiB, Line::kCopies);

@@ -1,6 +1,6 @@
-// What nodes say to each other about who keeps an object (its owner has died, the node that has it
-// drains, or it was deleted) and how far its receivers are. Plain data. Reached through messages.h;
-// bytes in docs/wire.md. SPDX-License-Identifier: Apache-2.0
+// Messages about which node keeps an object (its owner has died, its holder drains, or it was
+// deleted), and about the progress of receivers. Plain data. Reached through messages.h; bytes in
+// docs/wire.md. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <vector>
@@ -38,7 +38,7 @@ struct Adopt {  // fetch it and keep it: only a draining node does
   Incarnation incarnation;
   TargetEpoch target_epoch;
   ObjectMeta meta;
-  NodeId owner = kNoNode;  // who tells of its last reference
+  NodeId owner = kNoNode;  // the node that reports its last reference
   bool operator==(const Adopt&) const = default;
 };
 struct Deleted {  // answers Delete: no member keeps any of it

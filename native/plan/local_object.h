@@ -1,6 +1,6 @@
-// What this node has and wants of one object. Plain state with questions that follow from it; the
-// engine changes it. Invariant: `extent` is set before the first byte is, and blocks below a
-// stripe's `ready` are in the arena. SPDX-License-Identifier: Apache-2.0
+// This node's state of one object: the bytes that it has and wants. Plain state with questions that
+// follow from it; the engine changes it. Invariant: `extent` is set before the first byte, and
+// blocks below a stripe's `ready` are in the arena. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ namespace hoplite {
 struct LocalStripe {
   StripeState state = StripeState::kIdle;
   LeaseId lease;
-  NodeId sender;  // receiving: from whom; idle: who failed us last
+  NodeId sender;  // receiving: the sender; idle: the last one that failed us
   TransferId transfer;
   std::uint32_t ready = 0;         // leading blocks of the stripe that are here
   std::set<std::uint32_t> beyond;  // and those that came over another rail before their turn
@@ -39,7 +39,7 @@ struct LocalObject {
   bool exists = false;        // some waiter knows that it was put
   bool adopting = false;      // fetched to be pinned here, for a node that drains
   bool adopted = false;       // and is: not made here
-  NodeId owner;               // of what is adopted: who tells of the last reference
+  NodeId owner;               // of an adopted object: the node that reports its last reference
   bool elsewhere = false;     // this node drains, and another one keeps it
   bool whole_wanted = false;  // without a waiter: by a fold that pulls no blocks of it, or by an
                               // owner of what all nodes will read
@@ -74,7 +74,7 @@ struct LocalObject {
   }
   // Is it a range of the object, and all of it here? Cost: O(blocks of it).
   [[nodiscard]] bool has_range(Extent range) const;
-  [[nodiscard]] bool is_idle() const;  // nobody reads or writes it
+  [[nodiscard]] bool is_idle() const;  // True if it is neither read nor written
   // Evictable: it may also be had from the file, or need not be here.
   [[nodiscard]] bool is_idle_copy() const { return is_idle() && (!pinned || spilled); }
   // Where a range of it lies in the arena. REQUIRES: extent.

@@ -11,8 +11,8 @@
 
 namespace hoplite {
 
-// What happened, and what a moment's `peer`, `other`, `bytes` and `since` then are. Of a moment
-// that has no peer, it is kNoNode.
+// The kind of event, and the meaning of a moment's `peer`, `other`, `bytes` and `since`. `peer` is
+// kNoNode in a moment that has none.
 enum class MomentKind : std::uint8_t {
   kReserved,    // a large put has its range: `bytes` of it, `since` it was asked for
   kSealed,      // put: readable from now on
@@ -28,7 +28,7 @@ enum class MomentKind : std::uint8_t {
   kRefused,     // `peer` can't serve it
   kPushing,     // a small object's bytes go to `peer`
   kPushed,      // a small object's bytes came from `peer`
-  kLost,        // `peer`, its home, says that nobody has it
+  kLost,        // `peer`, its home, says that no node has it
   kDelete,      // a client, or `peer`, wants it deleted
   kDropped,     // its home, `peer`, says that its bytes go
   kOrphaned,    // its owner has died, or so `peer` says

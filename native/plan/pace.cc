@@ -47,7 +47,7 @@ std::optional<std::pair<TransferId, std::uint32_t>> FoldPace::poll_credit() {
 }
 
 bool FoldPace::is_in_step(std::uint32_t ready) const {
-  std::size_t behind = count_ / 4;  // whom nobody waits for
+  std::size_t behind = count_ / 4;  // the slow quarter, which holds no other transfer up
   for (const auto& [pace, transfers] : at_) {
     if (transfers > behind) return ready < pace + lead_;
     behind -= transfers;

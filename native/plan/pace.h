@@ -1,8 +1,8 @@
-// How the transfers of one stripe's fold keep step. A block is worth nothing to its reader before
-// all members are in it; each transfer by itself may be many blocks ahead of the slowest, for links
-// and connections share by chance. So credit is given once three quarters of them are almost as
-// far: a quarter may be slow or late and holds nobody up, nor does who stands still. Policy only.
-// Invariant: whoever is not ahead has all its credit. SPDX-License-Identifier: Apache-2.0
+// Keeps the transfers of one stripe's fold in step (decision 5j). A reader can use a block only
+// when all members are in it, but links share bandwidth unevenly, and a transfer alone may run many
+// blocks ahead. So a transfer gets credit once three quarters of the transfers are almost as far.
+// The last quarter, and transfers that stand still, hold no other transfer up. Policy only.
+// Invariant: a transfer that is not ahead has all its credit. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
@@ -21,17 +21,17 @@ class FoldPace {
 
   // `ready`: leading blocks of the stripe that it has delivered. Cost: O(log transfers).
   void begin(TransferId transfer, std::uint32_t ready);
-  // Its leading blocks are so many now, and it is to have so much more credit.
+  // Sets its count of leading blocks to `ready`, and adds `credits` to the credit it is to get.
   void advance(TransferId transfer, std::uint32_t ready, std::uint32_t credits);
   void end(TransferId transfer);
 
-  // To be called once a window while it is holding: who has delivered nothing since the last one,
-  // and could, waits for something else, perhaps for who is held. It counts again when it moves.
+  // Call once a window while is_holding(). A transfer that had credit and delivered nothing in the
+  // window stops counting, because it may wait for a held one. It counts again when it delivers.
   void handle_window();
   [[nodiscard]] bool is_holding() const { return !held_.empty(); }
 
-  // Credit that is to be given now, with what was held of it; call until there is none.
-  // Cost: O(distinct `ready`), which the lead and a window bound, but for those that came late.
+  // Returns credit to give now, held credit included; call until it returns nothing. Cost:
+  // O(distinct `ready`), which the lead and a window bound, except for late transfers.
   std::optional<std::pair<TransferId, std::uint32_t>> poll_credit();
 
  private:
@@ -40,7 +40,7 @@ class FoldPace {
     bool counts = true;
     bool has_moved = true;  // in this window
   };
-  // Whether three quarters of those that count are so far that `ready` is not ahead.
+  // True if `ready` is not ahead of three quarters of the transfers that count.
   [[nodiscard]] bool is_in_step(std::uint32_t ready) const;
   void uncount(Transfer& transfer);
 

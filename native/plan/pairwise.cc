@@ -65,7 +65,7 @@ void PairwiseFold::keep(const Tree& tree, const SourceSet& members, SourceSet& t
   }
 }
 
-// As far up as nobody is missing on the other side.
+// Combines upwards until a member on the other side is missing.
 void PairwiseFold::climb(Partials::iterator at, const Tree& tree, std::vector<FoldStep>& steps) {
   const auto levels = static_cast<std::uint32_t>(std::bit_width(tree.source_count - 1));
   while (at->second.level < levels) {

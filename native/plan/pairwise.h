@@ -1,8 +1,8 @@
-// One block of a deterministic reduce: its members are combined along a fixed binary tree over the
-// source index (0 with 1, 2 with 3, then these two pairs, and so on; who is no member is left out),
-// in whatever order they come: for equal members the bits are equal. What can't be combined yet
-// waits in cells, of which a block has a fixed number (design decision 5). Invariant: partials are
-// disjoint aligned ranges of indices, and each holds every member of its range.
+// One block of a deterministic reduce (decisions 5, 5i). Its members are combined along a fixed
+// binary tree over the source index: 0 with 1, 2 with 3, then these pairs, and so on; a source that
+// is no member is left out. The order of arrival does not matter: equal members give equal bits.
+// Partials that can't be combined yet wait in cells, a fixed number for each block. Invariant:
+// partials are disjoint aligned ranges of indices, and each holds every member of its range.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,8 +23,8 @@ struct FoldStep {
   bool operator==(const FoldStep&) const = default;
 };
 
-// How many cells suffice, in whatever order `count` of `source_count` sources come: of each pair
-// one may wait for the other, while another source is brought in.
+// Cells that suffice for any order of arrival of `count` of `source_count` sources: one of each
+// pair may wait for the other, while another source is brought in.
 constexpr std::uint32_t pairwise_cells(std::uint32_t source_count, std::uint32_t count) {
   const std::uint32_t pairs = (source_count + 1) / 2;
   return (count < pairs ? count : pairs) + 1;
@@ -43,8 +43,8 @@ class PairwiseFold {
   std::optional<std::vector<FoldStep>> take(std::uint32_t index, const Tree& tree);
   // Every member is in: the steps that are left until their fold lies in cell 0.
   std::vector<FoldStep> close(const Tree& tree);
-  // Others may be members now: forgets the partials that are no part of the new tree, and takes
-  // who was in them out of `taken`. `members`: those known so far.
+  // Call when the members change. Forgets the partials that are no part of the new tree, and erases
+  // their sources from `taken`. `members`: those known so far.
   void keep(const Tree& tree, const SourceSet& members, SourceSet& taken);
 
  private:

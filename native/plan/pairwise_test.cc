@@ -34,7 +34,7 @@ class Cells {
     perform(fold_.close(tree_), "nothing");
     return cells_[0];
   }
-  // Others may be members: who has to come again.
+  // Changes the members. Returns the sources that have to come again.
   std::vector<std::uint32_t> keep(const std::vector<std::uint32_t>& members, bool sealed) {
     members_ = {};
     for (const std::uint32_t index : members) members_.insert(index);
@@ -62,7 +62,7 @@ class Cells {
   std::vector<std::string> cells_;
 };
 
-// What the tree is by its definition.
+// Spells the tree by its definition.
 std::string tree(const std::vector<std::uint32_t>& members, std::uint64_t first,
                  std::uint64_t span) {
   if (span == 1) {

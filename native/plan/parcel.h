@@ -1,4 +1,4 @@
-// What a directory shard or the plan of a reduce wants sent. Plain data.
+// A message that a directory shard or a reduce's plan wants sent. Plain data.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -16,7 +16,7 @@ std::uint64_t held(const Fields&... fields) {
   return (std::uint64_t{0} + ... + (fields.size() * sizeof *fields.data()));
 }
 
-// What a message holds beside itself. A layout counts whole, although others may share it.
+// Heap bytes that a message holds. A layout counts whole, although others may share it.
 struct HeldBytes {
   static std::uint64_t of(const ObjectMeta& meta) { return meta.layout.size() + held(meta.parts); }
 

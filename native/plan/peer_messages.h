@@ -1,7 +1,7 @@
-// What nodes say to each other. Most of it is declarative: a Claim is everything one node has and
-// wants of one object, so that losing, repeating or reordering claims across a reconnect or a new
-// view does no harm (design decision 2). Plain data. Reached through messages.h; bytes in
-// docs/wire.md. SPDX-License-Identifier: Apache-2.0
+// Messages between nodes. Most are declarative: a Claim is everything one node has and wants of one
+// object, so that losing, repeating or reordering claims across a reconnect or a new view does no
+// harm (design decision 2). Plain data. Reached through messages.h; bytes in docs/wire.md.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <variant>
@@ -12,7 +12,7 @@
 namespace hoplite {
 
 enum class StripeState : std::uint8_t {
-  kIdle = 0,       // nothing comes in; `sender` is who failed us last, or none
+  kIdle = 0,       // nothing comes in; `sender` is the last one that failed, or none
   kReceiving = 1,  // from `sender`, under `lease`
   kRoot = 2,       // produced here: a put that is being written, a reduce that is being folded
   kComplete = 3,
@@ -35,12 +35,12 @@ struct Claim {  // all that the sender of this message has and wants of `object`
   TargetEpoch target_epoch;  // of a reduce's result; 0 otherwise
   ObjectMeta meta;           // block_bytes 0: not known
   bool wants = false;
-  bool exists = false;  // with wants: somebody knows that it was put, so "nobody has it" is a loss
-  bool pinned = false;  // the copy that put() made, or that is adopted
+  bool exists = false;     // with wants: it was put, so an object without holders is a loss
+  bool pinned = false;     // the copy that put() made, or that is adopted
   bool orphaned = false;   // its owner has died: it is evicted before every other copy
   bool elsewhere = false;  // of a draining node: another one keeps it, as far as this one knows
   bool committed = true;   // false: result of a reduce that is still tentative
-  NodeId owner = kNoNode;  // of what is adopted: who tells of the last reference
+  NodeId owner = kNoNode;  // of an adopted object: the node that reports its last reference
   std::vector<StripeClaim> stripes;  // as many as the object's broadcast has; empty: has nothing
   // A small object's bytes follow as the message's payload when its put announces it.
   bool operator==(const Claim&) const = default;
@@ -63,11 +63,11 @@ struct ReduceSource {
   ObjectId object;
   Incarnation incarnation;  // 0: any
   bool failed = false;      // it will never come; `object` means nothing
-  NodeId holder = kNoNode;  // who has all of it, as far as is known
-  bool is_branch = false;   // of the reduce: made by `holder`, which nobody else has
+  NodeId holder = kNoNode;  // has all of it, as far as is known
+  bool is_branch = false;   // of the reduce: made by `holder`, the only node that has it
   bool operator==(const ReduceSource&) const = default;
 };
-struct ReduceWant {  // the caller of a reduce, to who plans it; repeated whole to a new home
+struct ReduceWant {  // from the caller to the planner; repeated whole to a new home
   ObjectId target;
   ReduceOp op = ReduceOp::kSum;
   std::uint32_t source_count = 0;
@@ -87,7 +87,7 @@ struct ReduceReport {  // an owner or the caller, to the target's home
   TargetEpoch target_epoch;
   ObjectMeta meta;                       // of the result; block_bytes 0: not known yet
   std::vector<StripeIndex> folded;       // owned stripes that hold every sealed member
-  std::vector<std::uint32_t> lost;       // members (by index) that nobody holds any more
+  std::vector<std::uint32_t> lost;       // members (by index) that no node holds any more
   std::vector<std::uint32_t> committed;  // members of a committed result, told to a new home
   NodeId caller;                         // ... and whose result it is
   Code code = Code::kOk;                 // not kOk: this owner can't go on, or for its caller ended

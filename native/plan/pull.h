@@ -31,16 +31,16 @@ struct FoldGoal {  // the members of a reduce that this pull is for; several: co
   std::vector<std::uint32_t> members;
 };
 
-// Blocks under way of one stripe of several: each sender feeds many receivers in turn, and with two
-// blocks a late one idles it. 64 receivers of 1 GiB: 1.15 copies' time with 2, 1.06 with 8
-// (sim/broadcast_scenarios_test.cc).
+// Blocks in flight of one of several stripes: 8. Each sender feeds many receivers in turn, and with
+// two blocks a late receiver leaves it idle. More blocks wait for credit (decision 4a;
+// sim/broadcast_scenarios_test.cc).
 inline constexpr std::uint32_t kCreditBlocksStriped = 8;
 
 class Pull {
  public:
   Pull(PullGoal goal, std::uint32_t window_max);
 
-  // What a block that landed means: whether it is news, and how much credit to give now.
+  // The effect of a landed block: whether it is new, and how much credit to give now.
   struct Landed {
     bool is_new = false;
     std::uint32_t n = 0;  // its position in the stripe

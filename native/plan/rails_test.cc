@@ -81,7 +81,7 @@ TEST_F(RailsTest, OneRailTakesNoMoreThanKeepsItBusy) {
   EXPECT_EQ(taken, 2) << "of larger ones two";
 }
 
-// The actions for blocks of a byte would all stand before the next reply to anybody.
+// Otherwise the actions for blocks of one byte would all stand in front of the next reply.
 TEST_F(RailsTest, SmallBlocksAreQueuedByTheirNumber) {
   connect({1000});
   std::size_t count = 0;

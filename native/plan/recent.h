@@ -1,7 +1,7 @@
-// Of which objects something was said or done lately, and up to which attempt: deletions,
-// evictions, orphans. Each is remembered for one length of time, longer than any message that
-// crosses the news can be under way; what was noted last is forgotten last. Beyond `notes_max` the
-// oldest is forgotten early. Memory: 150 bytes a note. SPDX-License-Identifier: Apache-2.0
+// Remembers which objects were recently deleted, evicted or orphaned, and up to which attempt. A
+// note lives longer than any message that crosses the news can be in flight; the newest note is
+// forgotten last. Beyond `notes_max` the oldest is forgotten early. Memory: 150 bytes a note.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

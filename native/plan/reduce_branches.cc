@@ -1,9 +1,9 @@
-// Depth: of sources that are there at the same time, one node's are combined there with what comes
-// up from other nodes, if the model says that the reduce ends sooner. All branches of a tree are
-// told at once, and each is pulled block by block as it is folded, before it has all. Whatever a
-// limb (a branch of the root, with all below it) loses, it is undone, and what is left of its
-// sources is placed anew under the next target epoch of the root; so a branch has one epoch only.
-// SPDX-License-Identifier: Apache-2.0
+// Branches of a reduce. A branch node combines its own sources with the results of other nodes, if
+// the model says that the reduce then ends sooner. The planner announces all branches of a tree at
+// once, and each is pulled block by block while it is still being folded.
+// A limb is a branch of the root with all branches below it. When a limb loses anything, the
+// planner undoes it and places its remaining sources anew under the root's next target epoch. So a
+// branch has one epoch only. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
 
@@ -13,7 +13,8 @@
 namespace hoplite {
 namespace {
 
-// 16-bit floats are rounded once, and a fixed order knows of no branches. A share is small already.
+// A branch may not have 16-bit floats, because they must be rounded once only; nor a fixed order,
+// which knows no branches; nor a share, which is small already.
 bool may_branch(bool deterministic, const Share& share, const ObjectMeta& meta) {
   return !deterministic && !share.is_share() &&
          std::none_of(meta.parts.begin(), meta.parts.end(),
@@ -22,11 +23,13 @@ bool may_branch(bool deterministic, const Share& share, const ObjectMeta& meta) 
 
 }  // namespace
 
-// A tree is made of all that are being located, once they are at least as many as are still to
-// come: of those that come one after the other there is a tree of one half, one of a quarter, and
-// so on, and the last one waits for nobody. In one level, whenever as many are new as are still
-// being located: not one pull for each of many that come together from one node, and nobody waits
-// long for one that is slow to be found. What came with its location is folded at once.
+// Places the sources that are located and not placed yet, when they are enough:
+// - Tree: every source asked for is located, and the new ones are at least as many as those still
+// to come. Sources that come one by one give trees of one half, one quarter and so on, so the last
+// source waits for no other.
+// - Single level: the new ones are at least as many as those still being located. This groups
+// sources of one node into one pull, and no source waits long for a slow answer.
+// - Sources whose bytes come with their location: at once.
 void ReduceTree::place_located(const ObjectId& target, Plan& plan, const Membership& view) {
   if (plan.placed.count() == plan.located.size()) return;
   std::vector<ReduceSource> news;
@@ -41,7 +44,7 @@ void ReduceTree::place_located(const ObjectId& target, Plan& plan, const Members
   std::vector<Site> sites;
   std::map<NodeId, std::size_t> at;
   for (const ReduceSource& source : news) {
-    // What is at the root already, or is spread over nodes, is no branch's.
+    // Sources at the root, or spread over several nodes, are in no branch.
     const bool is_at_root = plan.owners.size() == 1 && source.holder == plan.owners.front();
     if (!grows || is_at_root || source.holder == kNoNode) {
       plan.inputs.push_back(source);
@@ -54,7 +57,8 @@ void ReduceTree::place_located(const ObjectId& target, Plan& plan, const Members
   const auto callers = std::find_if(sites.begin(), sites.end(), [&](const Site& site) {
     return site.front().holder == plan.caller;
   });
-  // Who will receive the result only sends: the last one of a chain.
+  // The caller's node is the last of a chain, where it only sends, because it will receive the
+  // result.
   if (plan.is_unary && callers != sites.end()) std::rotate(callers, callers + 1, sites.end());
   if (sites.empty()) return;
   const std::uint32_t degree = degree_for(plan, static_cast<std::uint32_t>(sites.size()));
@@ -62,12 +66,13 @@ void ReduceTree::place_located(const ObjectId& target, Plan& plan, const Members
   plan.inputs.insert(plan.inputs.end(), inputs.begin(), inputs.end());
 }
 
-// From how many of so many nodes one pulls.
+// Returns from how many of `nodes` nodes one node pulls.
 std::uint32_t ReduceTree::degree_for(const Plan& plan, std::uint32_t nodes) const {
   if (!may_branch(plan.deterministic, plan.share, *plan.meta)) return std::max(nodes, 1U);
   if (plan.is_unary) return 1;
   if (config_.reduce_degree > 0) return config_.reduce_degree;
-  // Whose links would have to take a copy of a large object from each of several?
+  // A tree is only for a reduce that its caller's node plans, except when the sources' bytes come
+  // with the answers to Locate.
   const std::uint64_t size = plan.meta->size_bytes;
   const bool comes = size <= carried_bytes_max(plan.count, config_);
   if (!plan.is_callers || comes) return std::max(nodes, 1U);
@@ -78,10 +83,11 @@ std::uint32_t ReduceTree::degree_for(const Plan& plan, std::uint32_t nodes) cons
                   1U);
 }
 
-// A large object whose sources are all there goes along a chain of their nodes, where that is
-// shorter than stripes: each node then receives and sends one copy, over two connections instead of
-// all. What comes later would be a chain more at the root, so stripes are for all else. Returns its
-// root, as far from the caller's node as any other owner is; none: stripes.
+// Returns the root of a chain for a large object, or kNoNode if stripes are better (decision 5b). A
+// chain goes along the sources' nodes when all sources exist and the chain takes less time than
+// stripes. Each node then receives and sends one copy, over two connections. A later source would
+// add a chain at the root, so all other cases use stripes. The root is as far from the caller's
+// node as any other owner.
 NodeId ReduceTree::unary_root(const Plan& plan, const Membership& view) const {
   const bool may_be =
       !plan.everywhere && !plan.is_callers && !plan.is_cut_off && config_.reduce_degree <= 1 &&
@@ -104,7 +110,7 @@ NodeId ReduceTree::unary_root(const Plan& plan, const Membership& view) const {
   return is_shorter ? root : kNoNode;
 }
 
-// Two of its nodes can't reach each other: stripes, then.
+// Falls back to stripes, because two nodes of the chain can't reach each other.
 void ReduceTree::give_up_unary(const ObjectId& target, Plan& plan) {
   for (const NodeId owner : plan.owners) {
     parcels_.push_back({owner, Drop{target, Incarnation{1}, false}});
@@ -117,7 +123,7 @@ void ReduceTree::give_up_unary(const ObjectId& target, Plan& plan) {
   plan.placed = SourceSet{};
 }
 
-// What the root, or a branch, pulls from to have all that is at these sites.
+// Returns the inputs that the root, or a branch, pulls to have everything at these sites.
 std::vector<ReduceSource> ReduceTree::pull_from(const ObjectId& target, Plan& plan,
                                                 std::span<Site> sites, std::uint32_t degree,
                                                 const ObjectId* limb, const Membership& view) {
@@ -138,7 +144,8 @@ std::vector<ReduceSource> ReduceTree::pull_from(const ObjectId& target, Plan& pl
   return inputs;
 }
 
-// It is made on the first of the nodes that can; a single one needs none.
+// Plans a branch on the first of the nodes that is able. Returns nothing for a single node, which
+// needs no branch.
 std::optional<ReduceSource> ReduceTree::add_branch(const ObjectId& target, Plan& plan,
                                                    std::span<Site> sites, std::uint32_t degree,
                                                    const ObjectId* limb, const Membership& view) {
@@ -187,18 +194,18 @@ std::optional<ReduceSource> ReduceTree::add_branch(const ObjectId& target, Plan&
   return result;
 }
 
-// Is it one, if all its sources are on other nodes?
+// True if the reduce is a tree when all its sources are on different nodes.
 bool ReduceTree::is_tree(const Plan& plan) const {
   return degree_for(plan, plan.count) < plan.count;
 }
 
-// Do its sources come with the answers to where they are?
+// True if the sources' bytes come with the answers to Locate.
 bool ReduceTree::is_carried(const Plan& plan) const {
   return plan.is_callers && !is_tree(plan) &&
          plan.meta->size_bytes <= carried_bytes_max(plan.count, config_);
 }
 
-// A small object is one block; up a tree it goes in several, which are ranges of it.
+// A small object is one block. In a tree it goes up in several blocks, which are ranges of it.
 Share ReduceTree::share_of(const Plan& plan) const {
   if (!plan.is_callers || !is_tree(plan)) return plan.share;
   return {.source_bytes = plan.meta->size_bytes, .offset = 0, .reader = 0};
@@ -212,8 +219,8 @@ ObjectMeta ReduceTree::cut_of(const Plan& plan) const {
   return meta;
 }
 
-// A name of its own for ever, with the same first bytes, which are the messages' trace id, and this
-// node as its home. Cost: O(members of the view x their logarithm).
+// Returns an id that is never used again and whose home is this node. It begins with the target's
+// first bytes, which are the messages' trace id. Cost: O(members of the view x their logarithm).
 ObjectId ReduceTree::name_branch(const ObjectId& target, const Membership& view) {
   static_assert(kObjectIdBytes == 28);
   ObjectId id = target;
@@ -289,7 +296,8 @@ void ReduceTree::cancel_branches(Plan& plan) {
   plan.limbs.clear();
 }
 
-// Owners of branches forget them under a new view as well, for who planned them may have died.
+// Undoes all limbs under a new view. Owners of branches forget them as well, because the node that
+// planned them may have died.
 void ReduceTree::end_branches(const ObjectId& target, Plan& plan) {
   if (plan.limbs.empty()) return;
   cancel_branches(plan);

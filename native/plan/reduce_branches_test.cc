@@ -93,7 +93,8 @@ TEST_F(ReduceBranchesTest, WhatIsCutOffInItIsStriped) {
   EXPECT_EQ(own_[kX].target_epoch, TargetEpoch{2});
 }
 
-// They kept the result's range and pulled its members until the commit.
+// Owners must forget branches under another home. Otherwise they keep the result's range and pull
+// its members until the commit.
 TEST_F(ReduceBranchesTest, OwnersOfOlderStripesHearThatTheyOwnNothingNow) {
   tree_ = ReduceTree(config_);  // another home
   tree_.handle_view(view_);

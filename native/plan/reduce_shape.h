@@ -25,7 +25,7 @@ struct ReduceCase {
 // fold at once and send there?
 [[nodiscard]] bool is_unary_shorter(const ReduceCase& reduce);
 
-// Of how many bytes at most each of so many sources comes with the answer to where it is.
+// The most bytes that each of `sources` sources may send with the answer to Locate.
 [[nodiscard]] std::uint32_t carried_bytes_max(std::uint32_t sources, const EngineConfig& config);
 
 // Edges between the root and the farthest of so many nodes below it, of which each pulls from at

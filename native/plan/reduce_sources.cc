@@ -1,5 +1,5 @@
-// Which sources a reduce goes by, and where they are: what its home asks for, and what it is told.
-// SPDX-License-Identifier: Apache-2.0
+// Sources of a reduce: which are members, and where they are. Holds the home's questions and the
+// answers to them. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <utility>
 

@@ -1,9 +1,9 @@
-// The home's part of a reduce: who is a member (the first `count` confirmed sources, in order of
-// arrival), who owns which stripe, which target epoch it is, when it is committed. A member that
-// nobody holds any more is replaced by the next confirmed source under a new epoch; an owner that
-// dies costs only its stripes (design decision 5; Hoplite, section 4.3). What an owner pulls are
-// sources or branches: some of the sources, combined on one node (reduce_branches.cc), in one view.
-// A small reduce is planned by its caller's node instead. SPDX-License-Identifier: Apache-2.0
+// The home's part of a reduce: its members (the first `count` confirmed sources, in order of
+// arrival), the owner of each stripe, the target epoch, the commit. If no node holds a member any
+// more, the next confirmed source replaces it under a new epoch. A dead owner costs only its
+// stripes (design decision 5; Hoplite, section 4.3). Owners pull sources or branches: sources
+// combined on one node, in one view (reduce_branches.cc). A small reduce is planned by its caller's
+// node instead. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <deque>
@@ -44,7 +44,7 @@ class ReduceTree {
   void handle_recovered(const Membership& view);  // the shard has heard from all: plans again
 
   [[nodiscard]] std::optional<Parcel> poll_parcel();
-  [[nodiscard]] std::optional<Locate> poll_locate();       // a member: what it is, who has it
+  [[nodiscard]] std::optional<Locate> poll_locate();       // members to locate
   [[nodiscard]] std::optional<ReduceState> poll_state();   // for the directory and all it tells
   [[nodiscard]] std::optional<ObjectId> poll_cancelled();  // to be deleted
   [[nodiscard]] std::size_t plan_count() const { return plans_.size(); }
@@ -60,7 +60,7 @@ class ReduceTree {
     ReduceOwn own;  // what its owner was told
   };
   struct Plan {
-    bool wanted = false;  // a caller stands behind it; else somebody spoke of it to a new home
+    bool wanted = false;  // a caller stands behind it; else only known by reports to a new home
     NodeId caller;
     ReduceOp op = ReduceOp::kSum;
     std::uint32_t source_count = 0, count = 0;

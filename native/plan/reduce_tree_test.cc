@@ -91,7 +91,7 @@ class ReduceTreeTest : public ::testing::Test {
     look();
   }
 
-  // Keeps the newest of what everybody was told.
+  // Keeps the newest message that each node was sent.
   void look() {
     tree_.check_invariants();
     while (auto parcel = tree_.poll_parcel()) {
@@ -541,7 +541,7 @@ TEST_F(ReduceTreeTest, AsANewHomeKeepsACommittedResult) {
   EXPECT_EQ(answer().target_epoch, TargetEpoch{7});
 }
 
-// Receivers of the result waited for a commit that nobody remembered.
+// Receivers of the result must not wait for a commit that no node remembers.
 TEST_F(ReduceTreeTest, AsANewHomeKeepsACommitThatItHearsOfAfterAllOthersHaveReported) {
   report(kX, {.target_epoch = TargetEpoch{7}, .committed = {1, 0}});
   EXPECT_EQ(published_.phase, ReducePhase::kCommitted);
@@ -564,7 +564,7 @@ TEST_F(ReduceTreeTest, AsANewHomeKeepsACommitWhateverItHadBegunToLocate) {
   EXPECT_EQ(answer().lost, Indices{});
 }
 
-// The caller gave up while the home was dead: nobody else would ever free the accumulators.
+// The caller gave up while the home was dead, so only the new home can free the accumulators.
 TEST_F(ReduceTreeTest, AsANewHomeFreesOwnersThatNobodyWaitsFor) {
   change_view({{kHome, 1}, {kCaller, 1}, {kX, 1}, {kY, 1}});
   report(kX, {.target_epoch = TargetEpoch{7}});

@@ -6,7 +6,7 @@
 namespace hoplite {
 namespace {
 
-// Does what the receiver asks for name the bytes we have?
+// True if the receiver asks for the attempt and target epoch that this node has.
 bool matches(const PullStart& want, const LocalObject& object) {
   // Asked for by a fold. A branch is never committed.
   const bool settled = want.target_epoch.value == 0 && (object.committed || object.is_branch);
@@ -14,7 +14,7 @@ bool matches(const PullStart& want, const LocalObject& object) {
          (settled || object.target_epoch == want.target_epoch);
 }
 
-// How the receiver has what it wants cut into blocks: in our own, unless it wants a range.
+// The cut of an object into blocks: this node's own, except when the receiver wants a range.
 struct Cut {
   Extent range;
   std::uint64_t block_bytes = 0;
@@ -29,7 +29,7 @@ struct Cut {
     const auto blocks = (range.size_bytes + block_bytes - 1) / block_bytes;
     return stripe_blocks(static_cast<std::uint32_t>(blocks), want.stripe_count, want.stripe);
   }
-  // Of the object, the n-th block of the stripe.
+  // The n-th block of the stripe, as a range of the object.
   [[nodiscard]] Extent block(const PullStart& want, std::uint32_t n) const {
     const std::uint64_t at =
         stripe_block(want.stripe_count, want.stripe, n).value * std::uint64_t{block_bytes};
@@ -37,7 +37,8 @@ struct Cut {
   }
 };
 
-// An owner of a reduce whose own get was taken back has other owners' stripes in part, for ever.
+// True if this node no longer fetches the stripe. An owner of a reduce whose own get was cancelled
+// keeps a part of other owners' stripes, which never grows.
 bool gave_up(const PullStart& want, const LocalObject& object) {
   if (object.is_wanted() || object.writing) return false;
   const LocalStripe& stripe = object.stripes[want.stripe.value % object.stripes.size()];
@@ -50,7 +51,7 @@ bool is_of(const PullStart& want, const ObjectId& object) {
                      [&](const Beside& other) { return other.object == object; });
 }
 
-// Can blocks of the range, so cut, be combined? No block may end inside an element.
+// True if blocks of the range, cut so, can be combined. No block may end inside an element.
 bool can_combine_blocks(const PullStart& want, const Cut& cut, const ObjectMeta& meta) {
   ObjectMeta result{cut.range.size_bytes, static_cast<std::uint32_t>(cut.block_bytes), {}, ""};
   for (const Run& run : runs_of(meta, cut.range)) {
@@ -62,7 +63,7 @@ bool can_combine_blocks(const PullStart& want, const Cut& cut, const ObjectMeta&
 
 }  // namespace
 
-// Is all that it wants combined here, of the same parts, to be had and not about to be void?
+// True if all objects of the pull are here, have the same parts, and stay valid.
 bool Sender::can_combine(const PullStart& want, const LocalObjects& objects) const {
   const auto found = objects.find(want.object);
   if (found == objects.end()) return false;
@@ -92,10 +93,10 @@ bool Sender::handle_start(NodeId to, TransferId transfer, const PullStart& start
       start.stripe.value >= start.stripe_count) {
     return false;
   }
-  // A branch's reader may have heard of it before its owner, and waits.
+  // A branch's reader may hear of it earlier than its owner does, so its pull waits.
   if (found == objects.end()) return start.of_branch && add({to, transfer}, start, true);
   const LocalObject& object = found->second;
-  // Our own grant may still be on its way, on another link: then the receiver waits with us.
+  // This node's own grant may be in flight on another link. The receiver then waits with this node.
   const bool ahead_of_us = object.target_epoch < start.target_epoch ||
                            (object.incarnation.value == 0 && object.is_wanted());
   if (!ahead_of_us && (!matches(start, object) || object.stripes.empty())) return false;
@@ -187,7 +188,7 @@ Sender::Edges::iterator Sender::choose(const LocalObjects& objects, const Rails&
                                        Folds folds) {
   struct Best {
     std::uint64_t bytes_left = 0;
-    Edges::iterator turn;  // whose it is; end(): nobody can be sent anything
+    Edges::iterator turn;  // the receiver whose turn it is; end(): none can be sent anything
   };
   std::map<ObjectId, Best> best;
   NodeId roomless = kNoNode;  // edges are ordered by receiver: one question per receiver

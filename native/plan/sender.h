@@ -1,11 +1,11 @@
-// The other end of pulls: which receivers this node serves, how far each is, and which block goes
-// out next. First the object of which least is left to send (design decision 19), and of one object
-// a block to each receiver in turn, so that the stripes of a reduce get along evenly, and their
-// owners can pass on what they have folded. Each node begins with the receiver that comes after it,
-// so that not all of them send to the same one at once.
+// The sending end of pulls: which receivers this node serves, how far each is, and which block goes
+// out next. The order of blocks:
+// - The object with the fewest bytes left to send goes first (design decision 19).
+// - Its receivers take turns, a block each, so that the stripes of a reduce get along evenly.
+// - Each node begins with the receiver after itself, so that not all send to the same one.
 // Blocks of several objects that one receiver folds together are combined here, and sent as one.
-// Invariant: no block is sent without a credit, nor before it is here.
-// SPDX-License-Identifier: Apache-2.0
+// Invariant: a block is sent only with a credit and when it is here. SPDX-License-Identifier:
+// Apache-2.0
 #pragma once
 
 #include <deque>
@@ -28,25 +28,25 @@ class Sender {
   Sender(NodeId node, std::uint64_t combined_bytes_max)
       : node_(node), combined_bytes_max_(combined_bytes_max) {}
 
-  // Returns false if what is here can't serve this, or if the peer pulls too much at once: the
-  // caller answers PullRefused.
+  // Returns false if this node can't serve the pull, or if the peer pulls too much at once. The
+  // caller then answers PullRefused.
   bool handle_start(NodeId to, TransferId transfer, const PullStart& start,
                     const LocalObjects& objects);
   void handle_credit(NodeId to, TransferId transfer, std::uint32_t blocks);
-  // What it was served, if anything.
+  // Returns the objects that the pull was served from.
   std::vector<ObjectId> handle_stop(NodeId to, TransferId transfer);
   std::vector<ObjectId> handle_link_down(NodeId to);
-  // Whom this node can't or can no longer serve, and what it would have been served.
+  // A pull that this node can't serve, or can't serve any longer, and its objects.
   struct Unserved {
     NodeId to;
     TransferId transfer;
     std::vector<ObjectId> objects;
   };
-  // The object is gone or void: returns the transfers to refuse.
+  // Call when the object is gone or void. Returns the transfers to refuse.
   std::vector<Unserved> drop(const ObjectId& object);
 
-  // The next block to send, booked on its rail; nothing when all wait for blocks, credit or room.
-  // One that several objects are combined for is to be folded into its extent first.
+  // Returns the next block to send, booked on its rail; nothing while all wait for blocks, credit
+  // or room. If `combined` is not empty, the caller folds these objects into the extent first.
   struct Next {
     SendBlock block;
     Extent range;                    // of the object, and of those beside it
@@ -55,19 +55,19 @@ class Sender {
   };
   std::optional<Next> poll_block(const LocalObjects& objects, Rails& rails, Inventory& inventory,
                                  Folds folds, Instant now);
-  // There was no memory for what was to be combined for it.
+  // Returns a pull that found no memory to combine its objects in.
   std::optional<Unserved> poll_refused();
-  // What a block that is on its way keeps: its object's bytes, or a range borrowed for it alone.
+  // A block in flight pins its object's bytes, or owns a range borrowed for it alone.
   struct Sent {
     ObjectId object;
     Incarnation incarnation;
     std::optional<Extent> borrowed;
   };
-  // What the block with this ticket kept; nothing if the link broke since. Blocks may leave in
-  // another order than they were booked in, even those of one rail: a rail that isn't open yet has
-  // its blocks sent over another one.
+  // Returns what the block with this ticket holds; nothing if the link broke meanwhile. Blocks may
+  // leave in another order than they were booked in, even on one rail, because blocks of a rail
+  // that isn't open yet go over another rail.
   std::optional<Sent> handle_sent(NodeId to, BlockTicket ticket);
-  // Blocks that were queued on a link that broke: whose they were.
+  // Returns the blocks that were queued on a link that broke.
   std::vector<Sent> take_unsent(NodeId to);
 
   [[nodiscard]] bool serves(const ObjectId& object) const;  // cost: O(edges)
@@ -81,7 +81,7 @@ class Sender {
     std::uint64_t turn = 0;  // when it was served last
     bool is_early = false;   // it is of a branch that was not here yet
   };
-  // What a peer pulls at once, each of which is looked at for every block that is sent.
+  // The load of one peer's pulls, bounded because the sender looks at each pull for every block.
   struct Load {
     std::size_t objects = 0;  // that its pulls name
     std::size_t early = 0;
@@ -91,12 +91,12 @@ class Sender {
   static std::vector<ObjectId> objects_of(const Edge& edge);
   bool add(const Key& key, const PullStart& start, bool is_early);
   Edges::iterator remove(Edges::iterator at);
-  // Is the block to be had, of all that it is combined from?
+  // True if the block is here, of every object that it is combined from.
   static bool has(const LocalObjects& objects, const Edge& edge, Extent range);
-  // Whose turn it is; end() when all wait.
+  // Returns the pull whose turn it is, or end() if all wait.
   Edges::iterator choose(const LocalObjects& objects, const Rails& rails, Folds folds);
 
-  // By which the receivers of an object take turns: the smallest is served.
+  // Order in which the receivers of an object take turns; the smallest goes first.
   [[nodiscard]] auto rank(const Key& key, const Edge& edge) const {
     return std::pair(edge.turn, key.first.value - node_.value);
   }

@@ -1,4 +1,4 @@
-// The sending end: credit, order, and whom it refuses. SPDX-License-Identifier: Apache-2.0
+// The sending end: credit, order, and refused receivers. SPDX-License-Identifier: Apache-2.0
 #include "plan/sender.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ TEST_F(SenderTest, SendsNoMoreThanItHasCreditFor) {
   ASSERT_TRUE(start(kB, 1, kLong, {.credits = 2}));
   EXPECT_EQ(send(), (Sent{{1, 0}, {1, 1}}));
   sender_.handle_credit(kB, TransferId{1}, 1);
-  sender_.handle_credit(kC, TransferId{1}, 5);  // somebody else's
+  sender_.handle_credit(kC, TransferId{1}, 5);  // another receiver's
   EXPECT_EQ(send(), (Sent{{1, 2}}));
 }
 
@@ -104,7 +104,7 @@ TEST_F(SenderTest, SendsARangeInBlocksOfItsOwn) {
   EXPECT_EQ(sender_.edge_count(), 0U) << "it is done";
 }
 
-// Each pull is looked at for every block that is sent to anybody.
+// The sender looks at each pull for every block, whichever receiver the block is for.
 TEST_F(SenderTest, ServesNoMorePullsOfOnePeerThanItCanLookAt) {
   PullStart early;
   early.object.bytes[0] = 99;

@@ -1,5 +1,5 @@
-// What of its sources a reduce combines, and which of them on the way. Plain data. Reached through
-// messages.h. SPDX-License-Identifier: Apache-2.0
+// The range of its sources that a reduce combines, and the sources combined on the way. Plain data.
+// Reached through messages.h. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <vector>

@@ -30,7 +30,7 @@ class SourceSet {
     for (const std::uint64_t word : words_) count += std::popcount(word);
     return static_cast<std::uint32_t>(count);
   }
-  // Of the `span` indices from `first` on.
+  // Returns how many of the `span` indices from `first` on are in.
   [[nodiscard]] std::uint32_t count(std::uint64_t first, std::uint64_t span) const {
     int count = 0;
     const std::uint64_t end = first + span;

@@ -1,7 +1,6 @@
-// What the engine wants moved between the arena and the file of spilled objects, and what came of
-// it. Jobs are done in this order by one thread, so that a range may be given back, and taken anew,
-// while older jobs name it. Plain data; reached through messages.h. SPDX-License-Identifier:
-// Apache-2.0
+// Jobs that move bytes between the arena and the file of spilled objects, and their results. One
+// thread does the jobs in order, so a range may be given back, and taken anew, while older jobs
+// name it. Plain data; reached through messages.h. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What an engine knows of its file of spilled objects. Plain data; engine_spill.cc changes it.
+// An engine's state of its file of spilled objects. Plain data; engine_spill.cc changes it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

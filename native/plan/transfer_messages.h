@@ -1,5 +1,5 @@
-// What nodes say to each other about reduces and about transfers under way, and the frames by which
-// two nodes meet. Plain data. Reached through messages.h; bytes in docs/wire.md.
+// Messages between nodes about reduces and about transfers in flight, and the frames by which two
+// nodes meet. Plain data. Reached through messages.h; bytes in docs/wire.md.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -126,7 +126,7 @@ struct Hello {
 struct Welcome {
   std::uint16_t wire_version = kWireVersion;
   std::uint64_t features = kFeatureNone;
-  Incarnation incarnation;  // who answers: tells a restarted node from the one that was dialled
+  Incarnation incarnation;  // of the answering node: tells a restart from the node that was dialled
   Nonce nonce{};
   Mac proof{};
   bool operator==(const Welcome&) const = default;

@@ -33,9 +33,9 @@ struct Part {
   bool operator==(const Part&) const = default;
 };
 
-// What an object is: consecutive parts, empty if it has no bytes. `layout` belongs to the caller
-// (shape and offsets of the leaves): it travels and is compared, never read. All nodes cut an
-// object by the `block_bytes` of its first put.
+// An object's description: consecutive parts, none if it has no bytes. `layout` belongs to the
+// caller (shape and offsets of the leaves): it travels and is compared, never read. All nodes cut
+// an object by the `block_bytes` of its first put.
 struct ObjectMeta {
   std::uint64_t size_bytes = 0;
   std::uint32_t block_bytes = 0;  // 0: not known yet
@@ -50,8 +50,8 @@ struct ObjectMeta {
   }
 };
 
-// What is wrong with it, for an error's text; nullptr when a node can take it. Asked of every meta
-// that a client or a peer sends. No element straddles two parts or two blocks.
+// Returns the fault of a description for an error's text, or nullptr if a node can take it. Call
+// for every meta that a client or a peer sends. No element straddles two parts or two blocks.
 inline const char* fault_of(const ObjectMeta& meta) {
   if (meta.size_bytes > kObjectBytesMax) return "it is larger than any object may be";
   if (meta.layout.size() > kLayoutBytesMax) return "its layout is too long";

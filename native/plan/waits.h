@@ -1,6 +1,6 @@
-// What of one node is unfinished and which block must come first: its share of the cluster's
-// wait-for graph. The simulator joins the shares of all nodes and proves that nothing waits for
-// itself (design decision 13). Plain data. SPDX-License-Identifier: Apache-2.0
+// One node's share of the cluster's wait-for graph: its unfinished stripes, and the block that each
+// waits for. The simulator joins the shares of all nodes and proves that no wait depends on itself
+// (design decision 13). Plain data. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

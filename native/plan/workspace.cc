@@ -13,7 +13,7 @@ std::uint64_t aligned(std::uint64_t bytes) {
   return (bytes + kPartAlignBytes - 1) / kPartAlignBytes * kPartAlignBytes;
 }
 
-// Of cell 0, which has accumulators of the 16-bit elements only.
+// Bytes of cell 0, which has accumulators of the 16-bit elements only.
 std::uint64_t halves_bytes(const ObjectMeta& meta, BlockIndex block) {
   std::uint64_t bytes = 0;
   for (const Run& run : runs_of(meta, block_extent(meta, block))) {
@@ -21,7 +21,7 @@ std::uint64_t halves_bytes(const ObjectMeta& meta, BlockIndex block) {
   }
   return aligned(bytes);
 }
-// Of each other cell.
+// Bytes of each other cell.
 std::uint64_t cell_bytes(const ObjectMeta& meta, BlockIndex block) {
   std::uint64_t bytes = 0;
   for (const Run& run : runs_of(meta, block_extent(meta, block))) {
@@ -30,34 +30,30 @@ std::uint64_t cell_bytes(const ObjectMeta& meta, BlockIndex block) {
   return aligned(bytes);
 }
 
-// Members' blocks under way to an owner, in windows of one transfer. One, so that all members get
-// along evenly and the first blocks go to a waiting reader soon. When all nodes will read, so many
-// that no uplink runs dry while its blocks queue at others, and that the folds are done well before
-// the end: with one, an allreduce of 32 MiB over 16 nodes takes 2.11 x size / rate in the
-// simulator, with four 2.02, with eight 1.96, as with sixteen, and 1.88 is the bound.
+// Members' blocks in flight to an owner, in windows of one transfer (decision 19b). With one
+// reader: 1, so that all members get along evenly and the first blocks reach the reader soon. When
+// all nodes read: 8, so that no uplink runs dry while its blocks queue at others. Beyond 8 an
+// allreduce takes no less time.
 constexpr std::uint64_t kFoldWindowsEverywhere = 8;
-// Where one block of each member is so many windows, a second one would only queue in front of the
-// owner, and with it what it is told and asked: a reduce of 32 MiB over 64 nodes took 1.69 x size /
-// rate, with one 1.31. (An allreduce of 1 GiB over 16 nodes, whose readers wait for all owners,
-// took 1.96 and 2.01.)
+// From this many windows on, in one block of each member, a member has one block in flight only. A
+// second block would queue in front of the owner, and delay its messages
+// (docs/internals/performance/collectives.md).
 constexpr std::uint64_t kFoldWindowsOfOneEach = 1;
-// Without a limit the slowest of 63 members was 5 blocks behind at 12 of 17, and a reduce of 32 MiB
-// took 1.31; with a lead of 1, 2 and 3 blocks 1.15, 1.16 and 1.27, one of 1 GiB over 16 nodes 1.07,
-// 1.01 and (4) 1.01 instead of 1.02. An allreduce of 1 MiB over 16 nodes, whose members' uplinks
-// have results to send as well, takes 2.41 with 1, 2.36 with 2, and 2.29 with 4, as without.
+// Blocks that a pull may be ahead of the others (decision 5j): 2 for one reader, and 4 when all
+// nodes read, because the members' uplinks then have results to send as well. A pull that is
+// further ahead gets no credit.
 constexpr std::uint32_t kFoldLead = 2, kFoldLeadEverywhere = 4;
-// Of a stripe, a member is asked for so many parts at a time where other owners pull others of it.
-// All at once, it leaves for whoever asked first, and finished blocks, messages and what the others
-// asked for queue behind it (in front of 8 links of 500 Mbit/s a reduce of 1 MiB took 1.82 x
-// size / rate, in halves 1.75, in thirds 1.63, in quarters 1.57 with a fifth more of the cores).
+// Parts of a stripe that a member is asked for one after the other, where other owners pull from it
+// too. With 1 the first owner's stripe leaves whole, and other owners' blocks and messages queue
+// behind it. More parts take more CPU time for each byte.
 constexpr std::uint32_t kFoldParts = 3;
-// What the root of a chain pulls: its end, and perhaps a spare that came later.
+// Inputs of a chain's root: the chain's end, and perhaps a spare that comes later.
 constexpr std::uint32_t kUnaryMembers = 2;
 
 }  // namespace
 
-// From how many members at once: all of them, so that a block has them all, and can be passed on,
-// while the next ones are on their way; fewer where even two blocks of each would be too much.
+// Pulls from all members at once, so that a block is whole, and can be passed on, while the next
+// ones are in flight. Pulls from fewer where even two blocks of each member are too much.
 FoldPulls fold_pulls(const ReduceOwn& own, const EngineConfig& config, std::uint64_t bytes_max) {
   const std::uint64_t block_bytes = own.meta.block_bytes;
   const auto affordable = config.fold_slots_bytes_max / (config.credit_blocks_min * block_bytes);
