@@ -21,7 +21,8 @@ class Gone : public OneEngine {
   }
 };
 
-// The home must wait until that receiver says how far it is, and only then declare the object lost.
+// The refusal must be sent: the home declares the object lost only when that receiver has said how
+// far it is.
 TEST_F(Gone, RefusesWhoWasLeasedTheBytesThatALaterAttemptReplacedAndGaveUp) {
   EXPECT_FALSE(is_refused(Incarnation{1}));
   cancel(put(Incarnation{2}));

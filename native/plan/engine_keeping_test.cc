@@ -89,8 +89,8 @@ TEST_F(KeepingElsewhere, ACopyThatWaitsForItsRangeIsStillWanted) {
   EXPECT_EQ(engine_.stats().objects, 2U);
 }
 
-// An answer to Standing would be a claim that wants the object, and the home would answer that
-// claim in the same way, without end.
+// The node must not answer Lost here: its claim would want the object, and the home would answer
+// Lost again, without end.
 TEST_F(KeepingElsewhere, ACopyThatWaitsForItsRangeOutlivesTheOthers) {
   adopt_without_room();
   hear(kPeer, Lost{id_, Code::kObjectLost, "no other node has it"});
@@ -104,7 +104,8 @@ TEST_F(KeepingElsewhere, ACopyThatWaitsForItsRangeOutlivesTheOthers) {
   EXPECT_EQ(claims.back().stripes[0].state, StripeState::kComplete);
 }
 
-// It ended itself: what nothing waits for is forgotten, and was looked up again.
+// The node must not stop: an object that nothing waits for is forgotten, and must not be looked up
+// again.
 TEST(KeepingWithoutGrace, DeclinesWhatItHasNoRoomFor) {
   EngineConfig config;
   config.node = NodeId{1};

@@ -65,7 +65,7 @@ TEST_F(Lies, AGrantChangesNoShapeOfWhatIsHere) {
   EXPECT_TRUE(deeds<OpenReceive>().empty());
 }
 
-// Its range was of the shape that a message without an attempt had named.
+// Otherwise the range gets the shape that a message without an attempt has named.
 TEST_F(Lies, BytesWithoutAnAttemptAreNotAdopted) {
   hear(kHome, Adopt{id_, Incarnation{0}, TargetEpoch{1}, meta(), kLiar});
   EXPECT_EQ(engine_.stats().objects, 0U);
@@ -77,7 +77,7 @@ TEST_F(Lies, AGrantIsTheHomesAlone) {
   EXPECT_TRUE(deeds<OpenReceive>().empty());
 }
 
-// The stripe that is folded here was then outside of the stripes.
+// Otherwise the stripe that is folded here lies outside of the stripes.
 TEST_F(Lies, AGrantCutsNothingThatIsFoldedHere) {
   ask(PutCommand{source_, Incarnation{1}, floats_meta(meta().size_bytes), {}});
   ask(GetCommand{id_, true});
@@ -166,7 +166,7 @@ TEST_F(Lies, APushOfOtherBytesIsNotPassedOn) {
   for (const SendMessage& sent : deeds<SendMessage>()) EXPECT_FALSE(sent.payload);
 }
 
-// Its range was void, but the put went on, and was answered once more.
+// The put must end when its range becomes void, and get one answer only.
 TEST_F(Lies, AReduceThatHasTheNameOfAPutEndsIt) {
   ask(PutCommand{id_, Incarnation{1}, floats_meta(100'000), {}});
   EXPECT_EQ(deeds<ReplyToClient>().size(), 1U) << "it has a range";
@@ -196,7 +196,8 @@ class LiesToASpillingNode : public OneEngine {
   LiesToASpillingNode() : OneEngine(3, kHome, WhenFull::kSpill) {}
 };
 
-// The first one's object was never spilled any more, for it was taken for one that is being sent.
+// A replaced pull must release its object. Otherwise the object counts as one that is being sent,
+// and is never spilled.
 TEST_F(LiesToASpillingNode, APullMayTakeThePlaceOfAnother) {
   for (const ObjectId& id : {id_, Nodes(3).object_at(2, 9)}) {
     ask(PutCommand{id, Incarnation{1}, floats_meta(100'000), {}});

@@ -156,7 +156,7 @@ class FoldingFromTheFile : public Spilling {
     ask(ReduceSourceCommand{name(9), ReduceSource{0, name(1), {}}});
     return job(SpillWay::kRead, 1);
   }
-  // Returns what the reduce's home is told.
+  // Returns the code of the error that the reduce's client gets.
   Code failure() {
     engine_.handle_timeout(now_ + kLostGrace * 2);
     const auto errors = replies<Error>();

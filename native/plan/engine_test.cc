@@ -193,7 +193,7 @@ TEST(Engine, LetsAPutWaitForMemoryUntilTheGraceIsOver) {
   EXPECT_EQ(nodes.code(full), Code::kStoreFull);
 }
 
-// Its home had been given the older attempt's bytes, and had no room for them yet.
+// The home has been given the older attempt's bytes, and has no room for them yet.
 TEST(Engine, WritesNothingOfAnOlderAttemptIntoTheRangeOfALaterOne) {
   Nodes nodes(2);
   const ObjectId filler = nodes.object_at(0, 1);
@@ -310,7 +310,7 @@ TEST(Engine, SaysEverythingAgainAfterALinkBroke) {
   EXPECT_EQ(nodes.fetched(got), kLarge);
 }
 
-// The receiver's claim passed for older than that grant, and its get was never answered.
+// Otherwise the receiver's claim counts as older than that grant, and its get is never answered.
 TEST(Engine, GrantsAgainWhatItGrantedWhileTheLinkWasDown) {
   Nodes nodes(4);
   const ObjectId id = nodes.object_at(0);

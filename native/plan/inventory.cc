@@ -16,7 +16,7 @@ constexpr std::uint64_t kSlotBytesMin = 64;  // a cache line; also serves empty 
 static_assert(kSlabBytes % kInlineBytesMax == 0);
 constexpr std::uint64_t kHeadroomShare = 8;  // design decision 6
 constexpr std::int64_t kGracesMax =
-    10;  // without a deletion, however much comes and goes meanwhile
+    10;  // graces without a deletion until the oldest head is refused
 
 std::uint64_t pages(std::uint64_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;

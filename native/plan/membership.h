@@ -17,23 +17,23 @@ class Membership {
 
   // Returns false for a view that is not newer than ours, or that we are not a member of.
   bool handle_view(Epoch epoch, const std::vector<Member>& members);
-  // This life of the node is over: it is no longer live, though the view still lists it. Where that
-  // isn't certain, others may still reach it, and only a view without it ends it.
+  // This incarnation of the node is over: is_live() is false although the view still lists it. If
+  // that isn't certain, other nodes may still reach it, until a view leaves it out.
   void handle_dead(NodeId node, Incarnation incarnation, bool is_certain);
 
-  // It leaves on purpose: it is given nothing more to own.
+  // The node leaves on purpose: it is given no more objects and stripes to own.
   void handle_draining(NodeId node, bool draining);
 
   [[nodiscard]] Epoch epoch() const { return epoch_; }
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
   [[nodiscard]] const Member* find(NodeId node) const;
   [[nodiscard]] bool is_live(NodeId node) const;
-  // May others reach it, whether we do or not?
+  // True if other nodes may reach it, even if this node can't.
   [[nodiscard]] bool may_live(NodeId node) const;
   [[nodiscard]] bool is_draining(NodeId node) const { return draining_.contains(node); }
-  // Cost: O(members). Without a view we are our own home.
+  // Cost: O(members). Without a view this node is every object's home.
   [[nodiscard]] NodeId home_of(const ObjectId& object) const;
-  // Are we the home? Cost: O(members) if so, and a few of them if not.
+  // True if this node is the home. Cost: O(members) if so, a few of them if not.
   [[nodiscard]] bool is_home_of(const ObjectId& object) const;
 
  private:

@@ -11,10 +11,11 @@ namespace {
 // Until a rail has sent something it counts as this fast (10 Gbit/s), so that each is tried once.
 constexpr std::uint64_t kRateGuess = 1250ULL * 1000 * 1000;
 
-// Small blocks are queued up to this: what 10 Gbit/s carry in 0.2 ms, a busy turn of the reactor.
+// Bytes of small blocks that a single rail may queue: what 10 Gbit/s carry in 0.2 ms, a busy turn
+// of the reactor. Further blocks wait.
 constexpr std::uint64_t kQueueBytesMin = 256_KiB;
 
-// Blocks cost something each, however small: fewer bytes of these are queued.
+// Every block has a fixed cost, so a small one is booked as a block of kBlockBytesMin.
 std::uint64_t booked(std::uint64_t size_bytes) { return std::max(size_bytes, kBlockBytesMin); }
 
 std::uint64_t finish_ns(std::uint64_t queued, std::uint64_t size, std::uint64_t rate) {
@@ -32,7 +33,7 @@ void Rails::handle_link_down(NodeId peer) { links_.erase(peer); }
 
 void Rails::handle_sent(const BlockSent& event, Instant now) {
   const auto it = links_.find(event.to);
-  // The link may have gone down and come back since: what was queued then is not counted now.
+  // The link may have been down meanwhile. Blocks queued on the old link are not counted.
   if (it == links_.end() || event.rail.value >= it->second.size()) return;
   Rail& rail = it->second[event.rail.value];
   if (rail.queued_bytes < booked(event.size_bytes)) return;

@@ -64,7 +64,7 @@ TEST_F(RailsTest, TakeNothingWhileTheLinkIsDown) {
   EXPECT_TRUE(offer());
   rails_.handle_link_down(kPeer);
   EXPECT_FALSE(rails_.take(kPeer, kBlock, now_));
-  rails_.handle_sent({kPeer, RailId{0}, kBlock}, now_);  // of the life before: no deed
+  rails_.handle_sent({kPeer, RailId{0}, kBlock}, now_);  // of the link's earlier life: no effect
   connect({100});
   EXPECT_TRUE(offer());
 }

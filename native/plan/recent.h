@@ -27,7 +27,7 @@ class RecentObjects {
   [[nodiscard]] bool covers(const ObjectId& object, Incarnation incarnation) const;
   [[nodiscard]] std::optional<Incarnation> find(const ObjectId& object) const;
   [[nodiscard]] std::size_t size() const { return noted_.size(); }
-  // Whether a note that was forgotten early would still live: "not noted" then means "not known".
+  // True if a note that was forgotten early would still live. "Not noted" then means "not known".
   [[nodiscard]] bool is_short(Instant now) const { return now < short_until_; }
   [[nodiscard]] std::optional<Instant> poll_timeout() const;
 

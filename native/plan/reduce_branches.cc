@@ -25,10 +25,10 @@ bool may_branch(bool deterministic, const Share& share, const ObjectMeta& meta) 
 
 // Places the sources that are located and not placed yet, when they are enough:
 // - Tree: every source asked for is located, and the new ones are at least as many as those still
-// to come. Sources that come one by one give trees of one half, one quarter and so on, so the last
-// source waits for no other.
+//   to come. Sources that come one by one give trees of one half, one quarter and so on, so the
+//   last source waits for no other.
 // - Single level: the new ones are at least as many as those still being located. This groups
-// sources of one node into one pull, and no source waits long for a slow answer.
+//   sources of one node into one pull, and no source waits long for a slow answer.
 // - Sources whose bytes come with their location: at once.
 void ReduceTree::place_located(const ObjectId& target, Plan& plan, const Membership& view) {
   if (plan.placed.count() == plan.located.size()) return;
@@ -233,7 +233,7 @@ ObjectId ReduceTree::name_branch(const ObjectId& target, const Membership& view)
   return id;
 }
 
-// Its sources are placed anew.
+// Undoes the limb, and has its sources placed anew.
 void ReduceTree::undo_limb(const ObjectId& target, Plan& plan, const ObjectId& limb) {
   const auto known = plan.limbs.find(limb);
   if (known == plan.limbs.end()) return;
@@ -249,7 +249,7 @@ void ReduceTree::undo_limb(const ObjectId& target, Plan& plan, const ObjectId& l
   raise_epoch(target, plan);
 }
 
-// All that had a branch of it, or were to have one.
+// Undoes the limbs that have a branch on `node`.
 void ReduceTree::undo_limbs_at(const ObjectId& target, Plan& plan, NodeId node) {
   std::set<ObjectId> gone;
   for (const auto& [id, branch] : plan.branches) {
@@ -258,7 +258,7 @@ void ReduceTree::undo_limbs_at(const ObjectId& target, Plan& plan, NodeId node) 
   for (const ObjectId& limb : gone) undo_limb(target, plan, limb);
 }
 
-// An owner can't have this one of its inputs.
+// Handles an owner's report that it can't get this one of its inputs.
 void ReduceTree::lose_input(const ObjectId& target, Plan& plan, std::uint32_t index) {
   const auto input = std::find_if(plan.inputs.begin(), plan.inputs.end(),
                                   [&](const ReduceSource& each) { return each.index == index; });
@@ -267,8 +267,8 @@ void ReduceTree::lose_input(const ObjectId& target, Plan& plan, std::uint32_t in
   lose(target, plan, index, "all its holders are gone");
 }
 
-// Its reader can't have it, or it something that it pulls. The two nodes may be cut off from each
-// other for long, and planned again it would be the same again: the owners pull all of it.
+// Handles a branch that its reader can't get, or that can't get one of its own inputs. The owners
+// then pull all sources themselves, because the two nodes may be cut off from each other for long.
 void ReduceTree::lose_branch(const ObjectId& target, Plan& plan, const ObjectId& branch) {
   const auto known = plan.branches.find(branch);
   if (known == plan.branches.end()) return;

@@ -107,13 +107,13 @@ TEST_F(ReduceBranchesTest, OwnersOfOlderStripesHearThatTheyOwnNothingNow) {
   EXPECT_EQ(dropped_, (std::set{kHome, kX}));
 }
 
-// The Drop that it had been sent was lost with the link.
+// The Drop that the home has sent is lost with the link.
 TEST_F(ReduceBranchesTest, AReporterThatOwnsNothingHearsSo) {
   report_from(kX, {});
   EXPECT_EQ(dropped_, std::set{kX});
 }
 
-// Each holder and the caller were told of each, with the list of all before.
+// Otherwise each holder and the caller hear of every loss, each time with the list of all.
 TEST_F(ReduceBranchesTest, OneEpochFollowsHoweverManyMembersAreLostAtOnce) {
   config_.reduce_degree = kReduceSourcesMax;  // no branches
   tree_ = ReduceTree(config_);

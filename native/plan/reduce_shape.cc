@@ -9,21 +9,21 @@
 namespace hoplite {
 namespace {
 
-// In the model a message takes a core 5 us at each end.
+// The model's costs: 30 us for a hop, and 5 us of a core at each end of a message.
 constexpr std::int64_t kHopNs = 30'000;
 constexpr std::int64_t kMessageNs = 5'000;
 std::int64_t copy_ns(const ReduceCase& reduce, std::uint64_t bytes) {
   return static_cast<std::int64_t>(static_cast<double>(bytes) * 1e9 /
                                    static_cast<double>(reduce.link_bytes_per_s));
 }
-// Locate, Located, ReduceOwn, PullStart: one after the other before the first block leaves, and the
-// first two of them at the root for each source, however deep the tree is.
+// Locate, Located, ReduceOwn and PullStart go one after the other before the first block leaves.
+// The root handles the first two for each source, at any depth of the tree.
 constexpr std::int64_t kHopsBefore = 4;
 constexpr std::int64_t kMessagesOfASource = 2;
 
-// From the first block that leaves to the last one that is folded at the root. A block goes up as
-// soon as it has come from all below; so a level costs a hop and a block of each, and the copies
-// come through each node's link once, however many levels there are.
+// Returns the time from the first block sent to the last one folded at the root. A block goes up
+// when it has come from all nodes below. So a level costs a hop and a block of each node, and the
+// copies cross each node's link once, at any depth.
 std::int64_t tree_ns(const ReduceCase& reduce, std::uint32_t degree) {
   const std::uint64_t block =
       std::max<std::uint64_t>(degree >= reduce.nodes ? reduce.size_bytes : reduce.block_bytes, 1);
@@ -38,8 +38,8 @@ std::int64_t tree_ns(const ReduceCase& reduce, std::uint32_t degree) {
 }  // namespace
 
 // Both need a copy's time. A chain needs a hop and a block's time for each node beside it. Stripes
-// need two hops, and a block's time for each node twice: a row of blocks, one of each member, is
-// whole when its last one has come, at its owner and at the reader.
+// need two hops, and a block's time for each node twice, because a row of blocks, one of each
+// member, is whole when its last block has come, at its owner and at the reader.
 bool is_unary_shorter(const ReduceCase& reduce) {
   const std::int64_t nodes = reduce.nodes;
   const std::int64_t block = copy_ns(reduce, reduce.block_bytes);
@@ -58,13 +58,13 @@ std::uint32_t tree_depth(std::uint32_t nodes, std::uint32_t degree) {
   return depth;
 }
 
-// Depth is worth it from an eighth on: what is lost in one level costs less to make again.
+// A tree must save an eighth of the time, because a loss in a single level costs less to repair.
 std::uint32_t choose_degree(const ReduceCase& reduce) {
   const std::int64_t common = kHopsBefore * kHopNs + kMessagesOfASource * kMessageNs * reduce.nodes;
   const std::int64_t flat = common + tree_ns(reduce, reduce.nodes);
   std::int64_t least = flat - flat / 8;
   std::uint32_t best = reduce.nodes;
-  // Beyond, there is more to pull, and no level is saved.
+  // A larger degree pulls more, and saves no level.
   for (std::uint64_t d = 1; d < reduce.nodes && (d - 1) * (d - 1) < reduce.nodes; ++d) {
     const auto degree = static_cast<std::uint32_t>(d);
     const std::int64_t took = common + tree_ns(reduce, degree);

@@ -21,8 +21,8 @@ struct ReduceCase {
 // Cost: O(sqrt(nodes) x log(nodes)).
 [[nodiscard]] std::uint32_t choose_degree(const ReduceCase& reduce);
 
-// Does a chain of all of them, that ends at the root, take less time than stripes that all of them
-// fold at once and send there?
+// True if a chain of all nodes that ends at the root takes less time than stripes, which all nodes
+// fold at once and send to the root.
 [[nodiscard]] bool is_unary_shorter(const ReduceCase& reduce);
 
 // The most bytes that each of `sources` sources may send with the answer to Locate.

@@ -31,7 +31,7 @@ std::string mismatch(const ReduceSource& source, const ObjectMeta& is, const std
 
 }  // namespace
 
-// The next arrivals, in the place of those that are missing or were lost.
+// Takes the next arrivals as members, in place of missing and lost ones.
 void ReduceTree::choose_members(Plan& plan) {
   for (; plan.members.size() < plan.count && plan.considered < plan.arrivals.size();
        ++plan.considered) {
@@ -51,8 +51,9 @@ void ReduceTree::locate_members(const ObjectId& target, Plan& plan) {
   }
 }
 
-// When the last one is here: those that their caller has found need not be asked for. Before, the
-// answers take no time that a caller waits for, and come together. Returns whether it goes on.
+// When the last member has arrived, takes in the sources whose holders the caller knows, without
+// asking for them. Until then the questions cost the caller no time, because it waits anyway.
+// Returns whether the reduce goes on.
 bool ReduceTree::take_in_found(const ObjectId& target, Plan& plan, const Membership& view) {
   const auto is_found = [&](const auto& asked) {
     return plan.source_meta && view.is_live(asked.second.front().holder);
@@ -68,7 +69,7 @@ bool ReduceTree::take_in_found(const ObjectId& target, Plan& plan, const Members
   return true;
 }
 
-// Not of those that have been told meanwhile.
+// Skips sources that have been located meanwhile.
 std::optional<Locate> ReduceTree::poll_locate() {
   while (!locates_.empty()) {
     const auto [target, source] = std::move(locates_.front());
@@ -104,8 +105,8 @@ void ReduceTree::handle_located(const Located& located, const Membership& view) 
   }
 }
 
-// Returns whether the reduce goes on with it. The first one located says what the result looks
-// like.
+// Takes in an answer to Locate. The first source located fixes the result's description. Returns
+// whether the reduce goes on.
 bool ReduceTree::take_in(const ObjectId& target, Plan& plan, const Located& located,
                          const Site& members) {
   const auto refused =

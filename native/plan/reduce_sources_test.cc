@@ -9,7 +9,7 @@ namespace {
 constexpr NodeId kHome{1}, kCaller{2};
 constexpr Incarnation kFirst{1};
 
-// Each answer about any source would walk them all, for as long as their targets are not deleted.
+// Otherwise each answer about any source walks all plans, until their targets are deleted.
 TEST(ReduceSources, LooksAtNoPlanThatHasEndedWhenASourceIsLocated) {
   EngineConfig config;
   config.node = kHome;

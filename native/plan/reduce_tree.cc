@@ -39,7 +39,7 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
   // The count never shrinks: a want that names fewer sources is untrue, because known members may
   // lie beyond it.
   plan.source_count = std::max(plan.source_count, want.source_count);
-  if (std::exchange(plan.count, want.count) != want.count) {  // it chooses anew
+  if (std::exchange(plan.count, want.count) != want.count) {  // members are chosen anew
     plan.members.clear();
     plan.locating.clear();
     plan.considered = plan.sought = 0;
@@ -70,7 +70,7 @@ void ReduceTree::handle_want(NodeId from, const ReduceWant& want, const Membersh
     }
   }
   if (plan.has_ended()) {
-    parcels_.push_back({from, plan.state});  // its answer was lost on the way
+    parcels_.push_back({from, plan.state});  // repeats an answer that was lost
     return;
   }
   advance(want.target, plan, view);
@@ -92,24 +92,25 @@ void ReduceTree::handle_report(NodeId from, const ReduceReport& report, const Me
     plan.state.members = report.committed;
     return publish(report.target, plan);
   }
-  if (is_callers) {  // it has heard so from an earlier home, or has planned it
+  if (is_callers) {  // it heard of a failure from an earlier home, or planned the reduce
     const bool is_committed = plan.state.phase == ReducePhase::kCommitted;
     if (is_committed || (plan.wanted && plan.caller != from)) return;
     plan.caller = from;
     plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
     return end(report.target, plan, report.code, report.text);
   }
-  if (plan.state.phase == ReducePhase::kFailed) return drop();  // it has not heard of it
+  if (plan.state.phase == ReducePhase::kFailed) return drop();  // it missed the failure
   if (plan.wanted && !is_ours(plan)) return;
-  if (!plan.wanted || plan.owners.empty()) {  // an owner under an earlier home: we begin after it
+  if (!plan.wanted || plan.owners.empty()) {  // an owner of an earlier home: a later epoch follows
     plan.target_epoch = std::max(plan.target_epoch, report.target_epoch);
     plan.told.emplace(from, 0);
     return;
   }
   if (plan.has_ended() || plan.owners.empty()) return;
-  if (std::ranges::find(plan.owners, from) == plan.owners.end()) return drop();  // it missed that
+  if (std::ranges::find(plan.owners, from) == plan.owners.end())
+    return drop();  // it missed its Drop
   if (report.code != Code::kOk) return fail(report.target, plan, report.code, report.text);
-  if (report.target_epoch == plan.target_epoch) {  // else it is said again of this one
+  if (report.target_epoch == plan.target_epoch) {  // else its next report is of this epoch
     for (const std::uint32_t index : report.lost) lose_input(report.target, plan, index);
   }
   if (report.target_epoch == plan.target_epoch) {

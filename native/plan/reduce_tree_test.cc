@@ -178,7 +178,7 @@ TEST_F(ReduceTreeTest, TellsOwnersOnlyWhatIsNew) {
   EXPECT_EQ(told(kX), (Indices{0, 1}));
 }
 
-// A liar said so: no owner could read what it was told.
+// A want that names fewer sources is untrue, and no owner could read the ReduceOwn that follows.
 TEST_F(ReduceTreeTest, HasNoFewerSourcesThanItsMembersCountTo) {
   want(3, 1);
   confirm(2);

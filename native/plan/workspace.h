@@ -16,8 +16,8 @@ namespace hoplite {
 
 class Workspace {
  public:
-  // How many bytes to reserve for all that `own` needs and isn't here; nothing when all of it is,
-  // or was asked for and comes. A new answer replaces the one that was not placed yet.
+  // Returns how many bytes to reserve for what `own` needs and lacks; nothing if it lacks nothing,
+  // or has asked for the same. A new answer replaces one that is not placed yet.
   // REQUIRES: the same op, meta, deterministic and counts each time. Cost: O(blocks of the
   // stripes), where they have cells.
   std::optional<std::uint64_t> ask(const ReduceOwn& own, std::uint64_t slots_bytes);
@@ -46,15 +46,15 @@ class Workspace {
 // How an owner fetches its members' blocks.
 struct FoldPulls {
   std::size_t at_once = 1;
-  std::uint32_t window = 1;  // blocks each may have under way
-  std::uint32_t lead = 1;    // blocks that it may be ahead of the others and go on
+  std::uint32_t window = 1;  // blocks each may have in flight
+  std::uint32_t lead = 1;    // blocks that a pull may be ahead of the others
   std::uint64_t slot_bytes = 0;
 };
-// `bytes_max`: what there is for slots. It was asked for when stripes were perhaps shorter, under
-// an earlier home. REQUIRES: room for a block each.
+// `bytes_max`: the bytes reserved for slots, perhaps for the shorter stripes of an earlier home.
+// REQUIRES: room for a block.
 FoldPulls fold_pulls(const ReduceOwn& own, const EngineConfig& config, std::uint64_t bytes_max);
 
-// A workspace that comes after its result waits in the inventory under a name of its own.
+// Name under which a workspace that is asked for after its result waits in the inventory.
 ObjectId workspace_key(const ObjectId& target);
 
 }  // namespace hoplite

@@ -130,7 +130,8 @@ TEST(FoldPulls, HaveTheWindowThatIsConfiguredHoweverWide) {
   EXPECT_EQ(fold_pulls(plan, config, 1_GiB).window, kFoldWindowMax);
 }
 
-// A reduce waited for ever: its owner had been the root of a chain, with slots for two members.
+// An owner that was the root of a chain has slots for two members only. Its reduce must not wait
+// for ever.
 TEST(FoldPulls, PullFromFewerMembersWhereThereIsNotASlotForEach) {
   ReduceOwn plan = own({kEven});
   plan.meta.size_bytes = 256_MiB;
