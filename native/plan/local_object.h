@@ -19,7 +19,7 @@ struct LocalStripe {
   NodeId sender;  // receiving: the sender; idle: the last one that failed us
   TransferId transfer;
   std::uint32_t ready = 0;         // leading blocks of the stripe that are here
-  std::set<std::uint32_t> beyond;  // and those that came over another rail before their turn
+  std::set<std::uint32_t> beyond;  // blocks that came over another rail before their turn
 };
 
 struct Waiter {
@@ -38,18 +38,18 @@ struct LocalObject {
   bool is_branch = false;     // made here for the reduce that it is a branch of, in this view
   bool exists = false;        // some waiter knows that it was put
   bool adopting = false;      // fetched to be pinned here, for a node that drains
-  bool adopted = false;       // and is: not made here
+  bool adopted = false;       // pinned here, but not made here
   NodeId owner;               // of an adopted object: the node that reports its last reference
   bool elsewhere = false;     // this node drains, and another one keeps it
-  bool whole_wanted = false;  // without a waiter: by a fold that pulls no blocks of it, or by an
-                              // owner of what all nodes will read
+  bool whole_wanted = false;  // wanted without a waiter: by a fold that pulls no blocks of it, or
+                              // by an owner of a result that all nodes will read
   bool writing = false;       // a client is still filling it
   ClientId writer;
-  std::uint64_t written_bytes = 0;    // while it is written, or read back: how far
+  std::uint64_t written_bytes = 0;    // how far it is written, or read back
   std::optional<Waiter> put_request;  // answered when the range is reserved or the bytes are stored
   std::optional<Bytes> inbound;       // a small object's bytes that wait for their range
   std::optional<Extent> extent;
-  std::optional<Extent> spilled;     // all of it is in the file, whatever the arena has
+  std::optional<Extent> spilled;     // its place in the file, which has all of it
   std::optional<SpillId> spilling;   // being written there, or read back
   std::string fault;                 // why it could not be read back
   std::vector<LocalStripe> stripes;  // empty: nothing is known of it
@@ -72,19 +72,19 @@ struct LocalObject {
   [[nodiscard]] bool spans(Extent range) const {
     return range.offset <= meta.size_bytes && range.size_bytes <= meta.size_bytes - range.offset;
   }
-  // Is it a range of the object, and all of it here? Cost: O(blocks of it).
+  // True if it is a range of the object, and all of it is here. Cost: O(blocks of it).
   [[nodiscard]] bool has_range(Extent range) const;
-  [[nodiscard]] bool is_idle() const;  // True if it is neither read nor written
-  // Evictable: it may also be had from the file, or need not be here.
+  [[nodiscard]] bool is_idle() const;  // neither read nor written
+  // True if it is evictable: the file has it as well, or it need not be here.
   [[nodiscard]] bool is_idle_copy() const { return is_idle() && (!pinned || spilled); }
-  // Where a range of it lies in the arena. REQUIRES: extent.
+  // Returns where a range of it lies in the arena. REQUIRES: extent.
   [[nodiscard]] Extent in_arena(Extent range) const {
     return {extent->offset + range.offset, range.size_bytes};
   }
 };
 
-// Everything a home needs to know. `wants` is false while the range of what has not come is not
-// reserved: a node without a reservation sends to no node (design decision 6).
+// Returns everything a home needs to know. `wants` is false while the object's range is not
+// reserved, because a node without a reservation can't pass bytes on (design decision 6).
 Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range);
 
 }  // namespace hoplite

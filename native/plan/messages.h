@@ -36,13 +36,13 @@ struct LinkUp {  // control and bulk of at least one rail are open; also after a
   NodeId node;
   Incarnation incarnation;
 };
-struct LinkDown {  // all under way on it is void; io/ dials again
+struct LinkDown {  // all in flight on it is void; io/ dials again
   NodeId node;
 };
-struct PeerDead {  // we have parted from this life of the node for ever
+struct PeerDead {  // this node has parted from this incarnation of it for ever
   NodeId node;
   Incarnation incarnation;
-  bool is_certain = true;  // its machine says that it's over; otherwise the view decides
+  bool is_certain = true;  // its machine says that it has ended; otherwise the view decides
 };
 using IoEvent =
     std::variant<MessageIn, BlockLanded, BlockSent, LinkUp, LinkDown, PeerDead, SpillDone>;
@@ -112,12 +112,12 @@ struct ReportDeath {  // to the control plane, which proposes a view without it
   NodeId node;
   Incarnation incarnation;
 };
-struct TellListing {  // answers ListCommand; what is remembered of `traced` is yet to be filled in
+struct TellListing {  // answers ListCommand; node/ fills in the moments of `traced`
   RequestId request;
   Listing listing;
   ObjectPrefix traced;
 };
-struct ReportDrained {};  // nothing is kept only here any more; again after later puts
+struct ReportDrained {};  // no object is kept only here any more; sent again after later puts
 using Action = std::variant<SendMessage, SendBlock, OpenReceive, CloseReceive, Fold, Finish,
                             WriteInline, ReplyToClient, Connect, Disconnect, ReportDeath,
                             TellListing, ReportDrained, SpillJob>;

@@ -20,13 +20,13 @@ class Parked {
 
   // Keeps a message, or drops all of its sender's. Cost: O(peers) when a bound is reached.
   void park(const MessageIn& event);
-  // All that is kept, in order of arrival; nothing is kept any more.
+  // Returns and forgets all that is kept, in order of arrival.
   [[nodiscard]] std::deque<MessageIn> take();
   // True if messages of `peer` were dropped that this node must hear in view `epoch`.
-  // Afterwards it is as if nothing had been dropped: the caller asks the peer.
+  // Forgets the drop: the caller asks the peer to repeat everything.
   [[nodiscard]] bool take_dropped(NodeId peer, Epoch epoch);
-  // The link to `peer` is lost, and all that it said with it: it says everything again when there
-  // is another one.
+  // Forgets the messages of `peer`, whose link is lost. The peer repeats everything over its next
+  // link.
   void forget(NodeId peer);
 
   [[nodiscard]] std::size_t size() const { return kept_.size(); }

@@ -38,24 +38,24 @@ struct Claim {  // all that the sender of this message has and wants of `object`
   bool exists = false;     // with wants: it was put, so an object without holders is a loss
   bool pinned = false;     // the copy that put() made, or that is adopted
   bool orphaned = false;   // its owner has died: it is evicted before every other copy
-  bool elsewhere = false;  // of a draining node: another one keeps it, as far as this one knows
+  bool elsewhere = false;  // of a draining node: another node keeps it, as far as is known
   bool committed = true;   // false: result of a reduce that is still tentative
   NodeId owner = kNoNode;  // of an adopted object: the node that reports its last reference
   std::vector<StripeClaim> stripes;  // as many as the object's broadcast has; empty: has nothing
   // A small object's bytes follow as the message's payload when its put announces it.
   bool operator==(const Claim&) const = default;
 };
-struct Delete {  // everywhere, and refuse what comes late; said again until Deleted answers it
+struct Delete {  // everywhere, and refuse late bytes; repeated until Deleted answers it
   ObjectId object;
   Incarnation upto;  // this attempt's bytes and older ones; 0: all there is
   bool operator==(const Delete&) const = default;
 };
 struct Locate {  // asynchronous: answered by Located or Lost, once there is an answer
   ObjectId object;
-  Incarnation incarnation;  // 0: any
-  NodeId failed;            // this holder could not serve; none: kNoNode
-  bool exists = true;       // it was put: "nobody has it" is a loss, not a wait, of which one hears
-  std::uint32_t bytes_max = 0;  // answer with its bytes, if the home has so many of them
+  Incarnation incarnation;      // 0: any
+  NodeId failed;                // this holder could not serve; none: kNoNode
+  bool exists = true;           // it was put: without holders it is lost; else not there yet
+  std::uint32_t bytes_max = 0;  // answer with its bytes, if the home has it and it is no larger
   bool operator==(const Locate&) const = default;
 };
 struct ReduceSource {
@@ -96,7 +96,7 @@ struct ReduceReport {  // an owner or the caller, to the target's home
 };
 // ---- from the home ----
 
-// Bytes that exist have an attempt and a shape: of those of a Grant, a Push or an Adopt.
+// True if a Grant, a Push or an Adopt names an attempt and a shape, as all bytes that exist have.
 template <typename M>
 [[nodiscard]] constexpr bool names_bytes(const M& message) {
   return message.incarnation.value > 0 && message.meta.block_bytes > 0;

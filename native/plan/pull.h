@@ -19,7 +19,7 @@ struct PullGoal {
   std::uint16_t stripe_count = 1;
   StripeIndex stripe;
   NodeId sender;
-  std::uint32_t from = 0;           // blocks of the stripe that are here already
+  std::uint32_t from = 0;           // leading blocks of the stripe that are here already
   Share share = {};                 // `meta` is of this range of the object
   std::vector<Beside> beside = {};  // combined with it by the sender
   ReduceOp op = ReduceOp::kSum;
@@ -70,7 +70,7 @@ class Pull {
   std::set<std::uint32_t> beyond_;
 };
 
-// Blocks a transfer may have under way: two, or as many as hide a round trip.
+// Returns how many blocks a transfer may have in flight: two, or as many as hide a round trip.
 std::uint32_t window_blocks(const ObjectMeta& meta, const EngineConfig& config);
 
 }  // namespace hoplite

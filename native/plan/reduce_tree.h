@@ -21,8 +21,8 @@ namespace hoplite {
 
 struct ReduceStats {
   std::uint64_t committed = 0;
-  std::uint64_t branched = 0;  // of them, those that had branches
-  std::uint64_t branches = 0;  // that were planned
+  std::uint64_t branched = 0;  // of the committed ones, those that had branches
+  std::uint64_t branches = 0;  // planned ones
   std::uint64_t degree = 0;    // of the last reduce that has or had branches
 };
 
@@ -33,19 +33,19 @@ class ReduceTree {
   void handle_want(NodeId from, const ReduceWant& want, const Membership& view);
   void handle_report(NodeId from, const ReduceReport& report, const Membership& view);
   void handle_located(const Located& located, const Membership& view);
-  // A sixteenth of all located members is folded: a few owners without a source give up stripes.
+  // A sixteenth of the located members is folded. A few owners without a source give up stripes.
   void handle_begun(const ObjectId& target, const Membership& view);
   void handle_source_lost(const ObjectId& source, const Membership& view);
   void handle_node_dead(NodeId node, bool is_certain, const Membership& view);
   void handle_link_up(NodeId node, const Membership& view);
   void handle_view(const Membership& view);
   void handle_delete(const ObjectId& target);
-  void forget(const ObjectId& target);            // its caller, which planned it, has its answer
-  void handle_recovered(const Membership& view);  // the shard has heard from all: plans again
+  void forget(const ObjectId& target);            // the caller, which planned it, has its answer
+  void handle_recovered(const Membership& view);  // the shard has heard from all nodes
 
   [[nodiscard]] std::optional<Parcel> poll_parcel();
   [[nodiscard]] std::optional<Locate> poll_locate();       // members to locate
-  [[nodiscard]] std::optional<ReduceState> poll_state();   // for the directory and all it tells
+  [[nodiscard]] std::optional<ReduceState> poll_state();   // for the directory, holders, waiters
   [[nodiscard]] std::optional<ObjectId> poll_cancelled();  // to be deleted
   [[nodiscard]] std::size_t plan_count() const { return plans_.size(); }
   [[nodiscard]] std::size_t seeking_count() const { return seeking_.size(); }
@@ -53,11 +53,11 @@ class ReduceTree {
   void check_invariants() const;
 
  private:
-  using Site = std::vector<ReduceSource>;  // what one node has of the sources
+  using Site = std::vector<ReduceSource>;  // the sources that one node has
   struct Branch {
     NodeId owner;
-    ObjectId limb;  // it is of: a branch of the root, perhaps itself
-    ReduceOwn own;  // what its owner was told
+    ObjectId limb;  // the branch of the root above it, or itself
+    ReduceOwn own;  // as sent to its owner
   };
   struct Plan {
     bool wanted = false;  // a caller stands behind it; else only known by reports to a new home
@@ -67,27 +67,27 @@ class ReduceTree {
     bool everywhere = false, deterministic = false;
     std::vector<ReduceSource> arrivals;
     std::vector<ReduceSource> members;  // the first `count` of them that are not lost
-    std::size_t considered = 0;         // arrivals that are members, or were, or are lost
+    std::size_t considered = 0;         // leading arrivals that choose_members has seen
     std::size_t sought = 0;             // members that are located, or being located
     std::set<std::uint32_t> arrived;
     std::map<std::uint32_t, std::string> lost;  // index -> why
     TargetEpoch target_epoch;
     Share share;
-    std::optional<ObjectMeta> source_meta;  // of the first one found: all others have it, too
+    std::optional<ObjectMeta> source_meta;  // of the first source located, and so of all
     std::optional<ObjectMeta> meta;         // of the result
-    std::map<ObjectId, std::vector<ReduceSource>> locating;  // asked for, and not answered yet
+    std::map<ObjectId, std::vector<ReduceSource>> locating;  // Locate is in flight
     std::vector<ReduceSource> located;  // members with their holders, in the order of the answers
     SourceSet indices;                  // of `located`, of which there may be thousands
-    SourceSet placed;                   // of them, those that are inputs or in a branch
+    SourceSet placed;                   // of the located, those in an input or a branch
     std::vector<ReduceSource> inputs;   // what owners pull: sources, results of branches
     std::map<ObjectId, Branch> branches;
     std::map<ObjectId, std::vector<std::uint32_t>> limbs;  // -> the sources in them
     bool is_callers = false;             // planned by its caller's node, and small
     bool is_unary = false;               // large, and in one branch below its only owner
-    bool is_cut_off = false;             // one was lost on its way: no more branches
+    bool is_cut_off = false;             // a branch was lost on its way: no more branches
     bool is_raised = false;              // its epoch is new, and is not published yet
     std::vector<NodeId> owners;          // by stripe; empty: not planned
-    std::map<NodeId, std::size_t> told;  // how many of `inputs` each owner knows, in this epoch
+    std::map<NodeId, std::size_t> told;  // how many of `inputs` each owner knows in this epoch
     std::set<StripeIndex> folded;
     ReduceState state;
 
@@ -131,7 +131,7 @@ class ReduceTree {
   [[nodiscard]] bool is_carried(const Plan& plan) const;
   [[nodiscard]] Share share_of(const Plan& plan) const;
   [[nodiscard]] ObjectMeta cut_of(const Plan& plan) const;
-  [[nodiscard]] bool is_ours(const Plan& plan) const;  // or does its caller's node plan it?
+  [[nodiscard]] bool is_ours(const Plan& plan) const;  // planned here, not by another caller's node
   [[nodiscard]] std::vector<NodeId> able_nodes(const Plan& plan, const Membership& view) const;
 
   EngineConfig config_;
@@ -142,7 +142,7 @@ class ReduceTree {
   std::deque<std::pair<ObjectId, ReduceSource>> locates_;  // by target
   std::deque<ReduceState> states_;
   std::deque<ObjectId> cancelled_;
-  std::map<ObjectId, ObjectId> roots_;  // of all branches
+  std::map<ObjectId, ObjectId> roots_;  // branch -> target
   std::uint64_t last_branch_ = 0;
   ReduceStats stats_;
 };

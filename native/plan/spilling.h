@@ -23,7 +23,7 @@ struct Spilling {  // an object on its way into the file, or back
 struct Spills {
   FreeRanges ranges{0, kSpillFileBytesMax};
   std::map<SpillId, Spilling> under_way;
-  // Read back and still pinned: folds have their turn before others take the range.
+  // Read back and still pinned, so that folds have their turn before the range is given away.
   std::vector<Spilling> ended;
   std::set<ObjectId> orphans;  // orphaned while only the file had them
   std::string error;           // of the last write; empty: it went well

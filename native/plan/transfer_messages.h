@@ -23,9 +23,9 @@ struct ReduceOwn {  // to an owner: fold these members into these stripes
   std::uint32_t source_count = 0;
   std::uint32_t count = 0;
   bool deterministic = false;
-  bool everywhere = false;  // all nodes will read it: owners have more to do than one reader takes
-  std::vector<ReduceSource> members;         // more of them; in a new epoch all that are known
-  bool sealed = false;                       // no further member will come in this epoch
+  bool everywhere = false;            // all nodes will read the result, so owners have more to send
+  std::vector<ReduceSource> members;  // more of them; in a new epoch all that are known
+  bool sealed = false;                // no further member will come in this epoch
   bool is_branch = false, is_unary = false;  // of another reduce, in one view; the root of a chain
   bool operator==(const ReduceOwn&) const = default;
 };
@@ -36,7 +36,7 @@ struct ReduceState {  // to the caller, the owners, and every holder or waiter o
   ReducePhase phase = ReducePhase::kRunning;
   std::vector<std::uint32_t> members;  // indices, when committed
   std::vector<std::uint32_t> lost;     // indices, so far
-  NodeId caller;                       // when that node has gone for good, the result is an orphan
+  NodeId caller;                       // the result is an orphan when this node is dead
   Code code = Code::kOk;
   std::string text;
   bool operator==(const ReduceState&) const = default;
@@ -51,13 +51,13 @@ struct PullStart {  // send me blocks = stripe (mod stripe_count) from the n-th 
   std::uint16_t stripe_count = 1;
   StripeIndex stripe;
   std::uint32_t from = 0;
-  std::uint32_t credits = 0;  // blocks you may send before I say more
-  bool is_range = false;      // not of the object, but of this range of it, as if it were one
+  std::uint32_t credits = 0;  // blocks you may send until more Credit comes
+  bool is_range = false;      // of this range of the object, as if it were an object
   Extent range = {};
   std::uint32_t block_bytes = 0;    // of the range; at least 1
-  std::vector<Beside> beside = {};  // not of the object alone, but combined with those of all these
+  std::vector<Beside> beside = {};  // combined with the blocks of all these
   ReduceOp op = ReduceOp::kSum;     // ... by this
-  bool of_branch = false;           // of a reduce: you hear of it soon, if you have not yet
+  bool of_branch = false;           // of a reduce: its ReduceOwn may still be in flight to you
   bool operator==(const PullStart&) const = default;
 };
 struct Credit {

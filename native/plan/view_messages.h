@@ -6,11 +6,11 @@
 namespace hoplite {
 
 struct ResyncDone {       // "my claims for you under this epoch are complete"
-  bool draining = false;  // give me nothing more to keep, and take what only I have
+  bool draining = false;  // give me no more objects to keep, and adopt those that only I have
   bool is_asked = false;  // it ends the answer to a ResyncWanted
   bool operator==(const ResyncDone&) const = default;
 };
-struct ResyncWanted {  // "I dropped what you said in this view: say it all again"
+struct ResyncWanted {  // "I dropped your messages of this view: repeat them all"
   bool operator==(const ResyncWanted&) const = default;
 };
 
