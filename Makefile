@@ -25,7 +25,7 @@ export RAY_AUTH_MODE ?= disabled
 demo: $(ready)/package $(if $(findstring --torch,$(ARGS)),$(venv)/.torch)
 	python examples/async_sgd.py $(ARGS)
 
-# The gate: what a change can break and only this level shows. docs/testing.md says more.
+# The gate: what a change can break and only this level shows. docs/internals/testing.md says more.
 test: tests-built
 	python .ci/gate test
 

@@ -147,7 +147,8 @@ class Network:
         for device in (node, port):
             _run(*device, *("root", "handle", "1:", "tbf", *rate, "limit", str(_PORT_BYTES_MAX)))
         # tbf's own queue would be of a few ms, and TCP takes 200 ms and more to send again what its
-        # own host has dropped of an idle connection (docs/gotchas.md): no host queues so little.
+        # own host has dropped of an idle connection (docs/internals/gotchas.md): no host queues so
+        # little.
         _run(*node, *("parent", "1:1", "handle", "2:", "pfifo_fast"))
 
     @contextmanager

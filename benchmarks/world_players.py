@@ -32,7 +32,7 @@ WARM_UP = 5  # messages, of each sender
 JOIN_S = 60.0  # for processes that all start at once on few cores
 BLOCK_BYTES, BLOCKS = 256 << 10, 16  # of shared memory; copies of more at once were slower
 # Of the first block. Large arrays of numpy begin 16 bytes into a page, and glibc's memcpy to there
-# from the beginning of a page was 9 times slower on AMD EPYC (docs/gotchas.md).
+# from the beginning of a page was 9 times slower on AMD EPYC (docs/internals/gotchas.md).
 BEGIN_BYTES = 2048
 MEMORY_BYTES = BEGIN_BYTES + BLOCK_BYTES * BLOCKS
 

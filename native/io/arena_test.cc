@@ -1,4 +1,4 @@
-// The rules of design decision 6, one test each; docs/gotchas.md has their lines.
+// The rules of design decision 6, one test each; docs/internals/gotchas.md has their lines.
 // SPDX-License-Identifier: Apache-2.0
 #include "io/arena.h"
 

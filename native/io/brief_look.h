@@ -1,5 +1,5 @@
 // Polls an event source for a moment before its caller goes to sleep. Waking an idle core takes
-// longer than a small get (docs/gotchas.md), and a peer process on the same machine answers at
+// longer than a small get (docs/internals/gotchas.md), and a peer process on the same machine answers at
 // once.
 // Two rules bound the cost:
 //  - A caller looks only when its last wait began at most kAMoment ago, so both ends are still

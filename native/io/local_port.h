@@ -1,7 +1,7 @@
 // The Unix socket that clients attach to: a stream socket in a directory of mode 0700. It checks
 // that a client has the same user (SO_PEERCRED) and hands it the arena's two descriptors
 // (SCM_RIGHTS). It turns frames into Commands, and Replies into frames. Clients are taken in turn.
-// Reactor thread only. docs/wire.md, "The local socket".
+// Reactor thread only. docs/internals/wire.md, "The local socket".
 //  - The end of a client is a ClientLostCommand: the engine releases all that the client held.
 //  - Back-pressure: while a client does not read its replies, the port neither reads from it nor
 //    takes its commands. It cuts the client off at untaken_bytes_max.

@@ -1,5 +1,5 @@
 // Commands of clients and the control plane to their own node, and the answers. Plain data. Reached
-// through messages.h; bytes on the local socket in docs/wire.md.
+// through messages.h; bytes on the local socket in docs/internals/wire.md.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

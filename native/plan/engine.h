@@ -28,7 +28,7 @@ struct EngineStats {
   // Reduces whose tree has more than one level; their branches; members per node of the last tree.
   std::uint64_t reduces_branched = 0, reduce_branches = 0, reduce_degree = 0;
   std::uint64_t messages_parked = 0, messages_stale = 0;
-  // Sizes of the tables that peers and clients make grow (docs/growth.md).
+  // Sizes of the tables that peers and clients make grow (docs/internals/growth.md).
   std::uint64_t parked_messages = 0, parked_bytes = 0;
   std::uint64_t deletions_open = 0;        // asked for here, or under way in this shard
   std::uint64_t deletions_remembered = 0;  // by this node and by its shard

@@ -1,5 +1,5 @@
 // Messages between nodes about reduces and about transfers in flight, and the frames by which two
-// nodes meet. Plain data. Reached through messages.h; bytes in docs/wire.md.
+// nodes meet. Plain data. Reached through messages.h; bytes in docs/internals/wire.md.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -107,7 +107,7 @@ struct BlockHeader {
 enum class ConnectionKind : std::uint8_t { kControl = 0, kBulk = 1, kLiveness = 2 };
 inline constexpr std::uint64_t kFeatureNone = 0;
 using Nonce = std::array<std::uint8_t, 16>;
-using Mac = std::array<std::uint8_t, 32>;  // HMAC-SHA256, see docs/wire.md for what it covers
+using Mac = std::array<std::uint8_t, 32>;  // HMAC-SHA256; docs/internals/wire.md: what it covers
 
 struct Hello {
   std::uint16_t wire_version = kWireVersion;

@@ -1,5 +1,5 @@
 // Messages by which members resynchronize after a change of view, or when their link is up again.
-// Plain data; reached through messages.h; bytes in docs/wire.md. SPDX-License-Identifier:
+// Plain data; reached through messages.h; bytes in docs/internals/wire.md. SPDX-License-Identifier:
 // Apache-2.0
 #pragma once
 

@@ -1,6 +1,6 @@
-// The fields of every frame between a client and its node, in the order of docs/wire.md, and the
-// number of its type. A new field or message is one line here and one in docs/wire.md. For
-// local_frame.cc. SPDX-License-Identifier: Apache-2.0
+// The fields of every frame between a client and its node, in the order of docs/internals/wire.md,
+// and the number of its type. A new field or message is one line here and one in
+// docs/internals/wire.md. For local_frame.cc. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <type_traits>

@@ -3,7 +3,7 @@
 // than a peer), payloads travel beside. A client's id is not on the wire: the connection is the
 // client. The first frame is Attach; the answer Attached carries two descriptors as SCM_RIGHTS: the
 // arena to write (pwrite) and the arena read-only (private mappings), in this order. Grammar and
-// worked examples: docs/wire.md. SPDX-License-Identifier: Apache-2.0
+// worked examples: docs/internals/wire.md. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

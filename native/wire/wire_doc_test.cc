@@ -1,5 +1,5 @@
-// Holds the code to docs/wire.md: its worked examples are encoded and decoded, its numbers looked
-// up. SPDX-License-Identifier: Apache-2.0
+// Holds the code to docs/internals/wire.md: its worked examples are encoded and decoded, its
+// numbers looked up. SPDX-License-Identifier: Apache-2.0
 #include "wire/wire_doc_test.h"
 
 #include <gtest/gtest.h>

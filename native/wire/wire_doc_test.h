@@ -1,4 +1,4 @@
-// Reads docs/wire.md, for the tests that hold the code to it.
+// Reads docs/internals/wire.md, for the tests that hold the code to it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,9 +11,9 @@
 
 namespace hoplite {
 
-// Returns the text of docs/wire.md, or "" when it can't be read.
+// Returns the text of docs/internals/wire.md, or "" when it can't be read.
 inline std::string wire_doc() {
-  std::ifstream file(HOPLITE_ROOT "/docs/wire.md");
+  std::ifstream file(HOPLITE_ROOT "/docs/internals/wire.md");
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();

@@ -1,5 +1,5 @@
 // What goes ahead of every frame between two members of a world: 32 bytes, then the content's dtype
-// and shape, if it has one. Total on hostile input. docs/wire.md, "Worlds".
+// and shape, if it has one. Total on hostile input. docs/internals/wire.md, "Worlds".
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

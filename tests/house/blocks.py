@@ -48,7 +48,7 @@ CLAIMS = {
     ("docs/operate/size.md", "console"): OPERATE,
     ("docs/operate/upgrade.md", "console"): OPERATE,
     ("docs/reference/cli.md", ""): "tests/process/test_operations.py",
-    ("docs/wire.md", "hex"): "native/wire/wire_doc_test.cc",
+    ("docs/internals/wire.md", "hex"): "native/wire/wire_doc_test.cc",
 }
 _FENCE = re.compile(r"^ *```(\w*)", re.M)
 

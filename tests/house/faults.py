@@ -1,4 +1,4 @@
-"""docs/faults.md and the tests that it names belong together."""
+"""docs/internals/faults.md and the tests that it names belong together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from tests.house.tree import Tree
 
-PAGE = "docs/faults.md"
+PAGE = "docs/internals/faults.md"
 SCENARIOS = r"native/sim/(.*_)?fault_scenarios_test\.cc"
 GTEST = re.compile(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", re.M)
 PYTEST = re.compile(r"^(?:async )?def (test_\w+)\(", re.M)

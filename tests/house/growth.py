@@ -1,4 +1,4 @@
-"""docs/growth.md names every container of native/, with its bound or why it needs none."""
+"""docs/internals/growth.md names every container of native/, with its bound or its reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from tests.house.faults import names_of_tests
 from tests.house.tree import Tree, without_comments
 
-PAGE = "docs/growth.md"
+PAGE = "docs/internals/growth.md"
 BOUNDED = "| container | grows by | bound | shown by |"
 _HEADERS = r"native/(plan|io|node|world)/(?!.*_test\.h)\w+\.h"
 _KINDS = r"std::(?:multimap|map|multiset|set|vector|deque|list)"

@@ -42,7 +42,8 @@ FAULTS_HEAD = "| fault | simulated | on real processes |\n|---|---|---|\n"
 FAULTS = {
     "native/sim/fault_scenarios_test.cc": "TEST_P(Faults, IsSurvived) {\n",
     "tests/process/test_failures.py": "def test_is_survived(cluster: MakeNodes) -> None: ...\n",
-    "docs/faults.md": f"{FAULTS_HEAD}| a death ★ | `Faults.IsSurvived` | `test_is_survived` |\n",
+    "docs/internals/faults.md": f"{FAULTS_HEAD}"
+    "| a death ★ | `Faults.IsSurvived` | `test_is_survived` |\n",
 }
 
 TLS_PAGE = "docs/operate/certificates.md"
@@ -56,7 +57,7 @@ GROWN = "class Parked {\n  std::deque<Message> kept_;\n};\n"
 GROWTH = {
     "native/plan/parked.h": GROWN,
     "native/plan/parked_test.cc": "TEST(Parked, DropsTheOldest) {\n",
-    "docs/growth.md": f"{growth.BOUNDED}\n|---|---|---|---|\n"
+    "docs/internals/growth.md": f"{growth.BOUNDED}\n|---|---|---|---|\n"
     "| `plan/parked.h` `kept_` | messages | 64 | `Parked.DropsTheOldest` |\n",
 }
 
@@ -250,7 +251,7 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (
         faults.table,
-        {**FAULTS, "docs/faults.md": f"{FAULTS_HEAD}| a death | `Faults.IsFeared` | |\n"},
+        {**FAULTS, "docs/internals/faults.md": f"{FAULTS_HEAD}| a death | `Faults.IsFeared` | |\n"},
         FAULTS,
     ),
     (
@@ -300,8 +301,14 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (
         faults.table,
-        {**FAULTS, "docs/faults.md": f"{FAULTS_HEAD}| a death ★ | `Faults.IsSurvived` | |\n"},
-        {**FAULTS, "docs/faults.md": f"{FAULTS_HEAD}| a death | `Faults.IsSurvived` | |\n"},
+        {
+            **FAULTS,
+            "docs/internals/faults.md": f"{FAULTS_HEAD}| a death ★ | `Faults.IsSurvived` | |\n",
+        },
+        {
+            **FAULTS,
+            "docs/internals/faults.md": f"{FAULTS_HEAD}| a death | `Faults.IsSurvived` | |\n",
+        },
     ),
     (
         faults.table,
@@ -358,8 +365,8 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (
         dead_files.pages,
-        {"README.md": "", "docs/wire.md": ""},
-        {"README.md": "[wire](docs/wire.md)", "docs/wire.md": ""},
+        {"README.md": "", "docs/internals/wire.md": ""},
+        {"README.md": "[wire](docs/internals/wire.md)", "docs/internals/wire.md": ""},
     ),
     (
         readme.set_up,
@@ -460,7 +467,9 @@ CASES: list[tuple[Checker, Files, Files]] = [
         growth.table,
         {
             **GROWTH,
-            "docs/growth.md": GROWTH["docs/growth.md"].replace("`Parked.DropsTheOldest`", "?"),
+            "docs/internals/growth.md": GROWTH["docs/internals/growth.md"].replace(
+                "`Parked.DropsTheOldest`", "?"
+            ),
         },
         GROWTH,
     ),

@@ -1,4 +1,4 @@
-"""A few lines of the wire (docs/wire.md): peers and clients that say what a test likes."""
+"""A few lines of docs/internals/wire.md: peers and clients that say what a test likes."""
 
 from __future__ import annotations
 
