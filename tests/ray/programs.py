@@ -578,7 +578,7 @@ def ray_serve_answers_with_arrays(lib: Any, folder: Path) -> Any:
     class Scale:
         def __init__(self, by: Any) -> None:
             self._by = np.asarray(lib.get(by[0]))
-            self._answers: list[Any] = []  # Ray alone may lose them: docs/internals/gotchas.md
+            self._answers: list[Any] = []  # Ray alone may lose them: docs/explain/known-issues.md
 
         async def __call__(self, refs: list[Any]) -> Any:
             self._answers.append(lib.put(self._by * await lib.get_async(refs[0])))
