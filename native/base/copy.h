@@ -8,8 +8,8 @@
 namespace hoplite {
 
 // `rep movsb`, with which glibc copies large blocks, is nine times slower where the destination is
-// 1 to 31 bytes ahead of the source modulo a page (docs/internals/gotchas.md). Large numpy arrays begin 16
-// bytes into one. glibc copies steps of this size without it.
+// 1 to 31 bytes ahead of the source modulo a page (docs/internals/gotchas.md). Large numpy arrays
+// begin 16 bytes into one. glibc copies steps of this size without it.
 inline constexpr std::size_t kCopyStepBytes = 1024;
 
 // REQUIRES: the two do not overlap.

@@ -1,7 +1,6 @@
 // Polls an event source for a moment before its caller goes to sleep. Waking an idle core takes
-// longer than a small get (docs/internals/gotchas.md), and a peer process on the same machine answers at
-// once.
-// Two rules bound the cost:
+// longer than a small get (docs/internals/gotchas.md), and a peer process on the same machine
+// answers at once. Two rules bound the cost:
 //  - A caller looks only when its last wait began at most kAMoment ago, so both ends are still
 //    awake.
 //  - After a look in vain the caller rests, and each rest is twice as long as the last one. A
