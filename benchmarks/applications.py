@@ -1,4 +1,4 @@
-"""Three applications over a Ray cluster, timed round by round: what training.py runs at node 0.
+"""Three applications over a Ray cluster, timed by round; training.py runs this at node 0.
 
 A turn plays some rounds of one application over one store: hoplite, plain Ray, or Gloo between the
 same actors. All train the perceptron of examples/support on handwritten digits, with batches so
@@ -30,7 +30,7 @@ from examples.support.perceptron import Perceptron
 BATCH = 4
 RATE = 0.05
 DIGITS = 10
-TIMEOUT_S = 120.0  # of whatever is waited for; far longer than a round
+TIMEOUT_S = 120.0  # of each wait; far longer than a round
 GLOO_PORT = 29400
 
 Array = npt.NDArray[np.float32]
@@ -38,15 +38,15 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Rounds of one application over one store, and what they have used of the cores."""
+    """Rounds of one application over one store, and the core time that they used."""
 
     application: str
     parameters: int
     peer: str
     seconds: list[float]  # of each round but the first
-    busy_s: float  # of the cores, by everybody, the first round and the drain included
-    cores_s: float  # that there were
-    compute_s: float  # of the cores, by gradients and updates
+    busy_s: float  # core seconds of all processes, with the first round and the drain
+    cores_s: float  # core seconds that the machine had
+    compute_s: float  # core seconds of gradients and updates
     failure: str | None = None
 
 
@@ -141,7 +141,7 @@ class Worker:
         torch.distributed.init_process_group("gloo", where, rank=rank, world_size=count)
 
     def gloo_steps(self, rounds: int, share: float) -> None:
-        """What `step` does, with the sum made by Gloo in the gradient's own memory."""
+        """Like `step`, but Gloo makes the sum in the gradient's own memory."""
         import torch
 
         gradient = np.empty(self._network.size, np.float32)

@@ -5,7 +5,7 @@ Every result is in seconds, for objects of `size_bytes` over links of `rate_mbit
 
 from __future__ import annotations
 
-# What of a link's nominal rate reaches the application: Ethernet, IP and TCP headers take the rest.
+# The application's share of a link's nominal rate; Ethernet, IP and TCP headers take the rest.
 PAYLOAD_SHARE = 0.955
 
 

@@ -19,7 +19,7 @@ from network import Network
 
 SHARE_MIN = 0.9  # of all links' rates; below it the cores are the limit
 _SECONDS = 0.6  # of which the first third is not counted: TCP has to find the rate first
-_LEAD_S = 0.05  # for everybody to have read when it begins
+_LEAD_S = 0.05  # from telling the nodes to the start, so that all have read it
 _PORT = 7000
 _WRITE_BYTES = 256 << 10
 
@@ -44,7 +44,7 @@ def check_carried(network: Network) -> float:
 
 
 def carried_share(network: Network) -> float:
-    """Of all links' rates, what arrives when every node sends to the next one over every rail."""
+    """Return the arriving share of all links' rates when every node sends to the next one."""
     with ExitStack() as stack:
         processes = []
         for rank in range(network.count):

@@ -1,4 +1,4 @@
-"""Which scenes are played: those that a design goal is about, or a sweep over sizes.
+"""The scenes to play: those of the design goals, or a sweep over sizes.
 
 A limit is a multiple of the bound that a goal gives; it holds for the sizes that it was given for.
 """
@@ -54,12 +54,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What the line says first."""
+        """The first words of the line."""
         return _WORDS[self.scene.collective, self.scene.variant]
 
     @property
     def limit(self) -> float | None:
-        """What the median may be at most, as a multiple of the bound; None without a goal."""
+        """The limit of the median, as a multiple of the bound; None without a goal."""
         scene = self.scene
         large, medium = _LIMITS.get((scene.collective, scene.variant), (None, None))
         if scene.size_bytes >= 32 * MIB:
@@ -71,7 +71,7 @@ class Case:
         return medium
 
     def is_wanted(self, only: Sequence[str]) -> bool:
-        """Whether its number, collective or variant is among those asked for; else all are."""
+        """True if `only` is empty or has the case's number, collective or variant."""
         names = {str(self.number), self.scene.collective, self.scene.variant.value}
         return not only or not names.isdisjoint(only)
 

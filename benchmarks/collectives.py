@@ -40,7 +40,7 @@ def main() -> int:
     if impossible:
         print(f"{impossible}; nothing was measured")
         return 0 if options.toy else 1
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the namespaces would stay
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else namespaces remain
     where = machine()
     cases = chosen(options)
     arena_bytes = max(ARENA_BYTES_MIN, *(case.scene.node_bytes + 64 * MIB for case in cases))
@@ -138,7 +138,7 @@ def chosen(options: argparse.Namespace) -> list[Case]:
 
 
 def measure(rows: Sequence[Row], contenders: Sequence[Contender], rounds: int) -> None:
-    """Have everybody play every case once a round."""
+    """Have each contender play every case once a round."""
     for turn in range(rounds + 1):
         for row in rows:
             for contender, result in zip(contenders, row.results, strict=True):

@@ -8,7 +8,7 @@ program would see: Linux frees the memory first. Its pages are of 4 KiB and all 
 of the cable between two nodes in network namespaces, and needs root.
 
 `--hold-s 600` instead lets three nodes exchange objects for so long while all cores are busy, and
-counts whom they suspect or bury; `--burners 0` where others keep the cores busy.
+counts their suspicions and false deaths; `--burners 0` if other programs keep the cores busy.
 """
 
 from __future__ import annotations
@@ -305,8 +305,8 @@ def hold(seconds: float, burners: int) -> dict[str, int]:
 def still(seconds: float) -> Iterator[str]:
     """Let a peer read nothing for so long while both fetch from each other; yields what came of it.
 
-    As long as its liveness thread runs, it is busy and never dead. If all of it is stopped, it
-    would be frozen after `liveness_dead_ms`, which is raised: it stays so while counters are asked.
+    A peer whose liveness thread runs is busy, never dead. A peer that is stopped as a whole counts
+    as frozen after `liveness_dead_ms`; this option is raised, so that the peer stays a member.
     """
     patient = {"liveness_dead_ms": round(1000 * (3 * seconds + LIMIT_S))}
     cases = [

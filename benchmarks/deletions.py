@@ -1,4 +1,4 @@
-"""What a node keeps of objects that were put and deleted, and how long a newcomer stops it.
+"""Memory that a node keeps after puts and deletes, and how long a newcomer stops the node.
 
     python benchmarks/deletions.py
 

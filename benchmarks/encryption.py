@@ -1,4 +1,4 @@
-"""What the option data_tls costs: what a node's core moves to another one with it and without.
+"""The cost of the option data_tls: bytes per core second between two nodes, with and without it.
 
     python benchmarks/encryption.py
 

@@ -1,4 +1,4 @@
-"""What the description of a large dict costs beside its bytes, while it is broadcast.
+"""The cost of a large dict's layout, as a share of its bytes, in a broadcast.
 
     python benchmarks/layouts.py
 

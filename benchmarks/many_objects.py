@@ -1,10 +1,10 @@
-"""How long a small get takes beside large broadcasts over the same links, and what it costs them.
+"""How long a small get takes beside large broadcasts over the same links, and its cost to them.
 
     sudo .venv/bin/python benchmarks/many_objects.py
 
 Ten objects of 32 MiB go from one node to two others; meanwhile one of these gets 1 KiB after the
-other from the first. What a small one waits for is mostly the switch's queue, a MiB of other
-packets, which no sender can pass. Needs root, for network namespaces.
+other from the first. A small get waits mostly for the switch's queue, a MiB of other packets, which
+no sender can pass. Needs root, for network namespaces.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PAUSE_S = 0.02  # between two small gets
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one run has measured."""
+    """The figures of one run."""
 
     objects: int
     size_bytes: int

@@ -1,4 +1,4 @@
-"""What a run has cost and where it ran: cores, retransmissions, bytes, machine, commit, load."""
+"""Cost and place of a run: cores, retransmissions, bytes, machine, commit, load."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import IO
 
 from network import Network, rail_device
 
-SATURATED_SHARE = 0.9  # of all cores' time: from here on it is the machine that is measured
-_TOLD_S = 0.2  # of the cores' time, in ticks of 10 ms: what less was used for, nobody can tell
+SATURATED_SHARE = 0.9  # of all cores' time; above it a figure speaks of the machine
+_TOLD_S = 0.2  # of the cores' time; less is too few ticks of 10 ms for a share
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was used between two readings."""
+    """Resources used between two readings."""
 
-    busy_s: float  # of the cores, by everybody on the machine
-    cores_s: float  # that there were
-    own_s: float  # of the cores, by the contender's own processes
-    retransmitted: int  # TCP packets, of all nodes' namespaces
+    busy_s: float  # core seconds of all processes on the machine
+    cores_s: float  # core seconds that the machine had
+    own_s: float  # core seconds of the contender's own processes
+    retransmitted: int  # TCP packets sent again, over all nodes' namespaces
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -36,28 +36,28 @@ class Usage:
 
     @property
     def busy_share(self) -> float:
-        """Of the machine's cores; 0 where it took too few ticks of the clock to tell."""
+        """The busy share of the machine's cores; 0 if the run took too few ticks to tell."""
         return self.busy_s / self.cores_s if self.cores_s >= _TOLD_S else 0.0
 
     @property
     def is_saturated(self) -> bool:
-        """The cores were the limit, or too close to it for the figure to speak of the network."""
+        """True if the cores, not the network, may have limited the run."""
         return self.busy_share >= SATURATED_SHARE
 
 
 class Links:
-    """The kernel's counters of a network's links, of whom or whatever uses them."""
+    """The kernel's counters of a network's links, for all traffic on them."""
 
     def __init__(self, network: Network) -> None:
         self._snmp = [network.counters(rank, "snmp") for rank in range(network.count)]
         self._devices = [network.counters(rank, "dev") for rank in range(network.count)]
 
     def retransmitted(self) -> int:
-        """TCP packets that were sent again, by all nodes together."""
+        """Count the TCP packets that all nodes together have sent again."""
         return sum(_retransmitted(snmp) for snmp in self._snmp)
 
     def sent_bytes(self, rank: int, rail: int = 0) -> int:
-        """What a node has sent over its link, headers included."""
+        """Count the bytes that a node has sent over its link, headers included."""
         self._devices[rank].seek(0)
         for line in self._devices[rank].read().splitlines():
             device, _, counters = line.partition(":")
@@ -66,7 +66,7 @@ class Links:
         raise OSError(f"node {rank} has no device {rail_device(rail)}")
 
     def close(self) -> None:
-        """Let go of the namespaces."""
+        """Close the handles of the namespaces."""
         for file in (*self._snmp, *self._devices):
             file.close()
 
@@ -75,17 +75,17 @@ class Meters:
     """The counters of the kernel; reading them sends nothing over the links."""
 
     def __init__(self, links: Links, own: Callable[[], Iterable[int]]) -> None:
-        """`own` are the ids of the processes whose cores are counted by themselves."""
+        """`own` returns the ids of the processes whose core time is counted apart."""
         self._links = links
         self._own = own
         self._last = self._read()
 
     def restart(self) -> None:
-        """Begin to measure."""
+        """Take the first reading."""
         self._last = self._read()
 
     def usage(self) -> Usage:
-        """Return what was used since then; who died or was born meanwhile is left out."""
+        """Return the use since `restart`, without processes that started or ended meanwhile."""
         then, now = self._last, self._read()
         both = then.own_s.keys() & now.own_s.keys()
         return Usage(
@@ -114,7 +114,7 @@ class Cores:
 
 
 def cores_s() -> Cores:
-    """What they have spent, in seconds of one core; of all processes."""
+    """Return the core seconds that all processes have used."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     idle = ticks[3] + ticks[4]  # idle, and waiting for a disk
     return Cores((sum(ticks) - idle) / _TICKS_PER_S, sum(ticks) / _TICKS_PER_S)
@@ -133,7 +133,7 @@ _CPUCLOCK_SCHED = 2  # user and system time, to the nanosecond
 
 
 def cpu_s(pid: int) -> float | None:
-    """What all threads have run, those that ended too; ticks would hide a collective of 1 MiB."""
+    """Return the CPU time of all threads, ended ones included, to the nanosecond."""
     clock = ~pid << 3 | _CPUCLOCK_SCHED  # of that process, as clock_getcpuclockid(3) makes it
     try:
         return time.clock_gettime(clock)
@@ -149,7 +149,7 @@ def _retransmitted(snmp: IO[str]) -> int:
 
 
 def machine() -> dict[str, object]:
-    """Where and of what something is measured, and how busy it is there already."""
+    """Return the machine, the commit and the load of a run."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=40"],
         cwd=Path(__file__).parent,

@@ -229,7 +229,7 @@ class Network:
         _run("ip", "-n", name, "link", "set", "lo", "up")
 
     def _end_processes(self) -> None:
-        """Kill what runs in the namespaces, which is ours: nobody else knows their names."""
+        """Kill all processes in the namespaces. They are ours: no other program knows the names."""
         limit_s = time.monotonic() + _END_S
         while time.monotonic() < limit_s:
             found = [_run("ip", "netns", "pids", name).split() for name in self._namespaces]

@@ -1,13 +1,14 @@
-"""What seeing inside costs: throughput with moments and metrics, as a share of that without.
+"""The cost of observability: throughput with moments and metrics, as a share of that without.
 
     python benchmarks/overhead.py
 
 Two pairs of nodes of this machine, each pair joined over loopback, and one process attached to all.
 The nodes of one pair remember the moments of objects, as they do by default, and are asked for
 their counters while they work, every --ask-s, as a steward asks every 5 s; those of the other pair
-do neither. Pairs take turns, a batch each, and who begins changes; a ratio is that of all their
-batches in a round. Nodes are started anew now and then, for where two processes lie in memory is
-worth as much as what is measured. The interval is that of the ratios' median, by order, at 95 %.
+do neither. Pairs take turns, a batch each, and the first pair alternates; a ratio is that of all
+batches in a round. Nodes are restarted now and then, because the placement of a process in memory
+changes its speed as much as the effect under test. The interval is the 95 % interval of the ratios'
+median, by order.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Pair:
 
     near: Store
     far: Store
-    is_watched: Event  # set while somebody asks the nodes for their counters
+    is_watched: Event  # set while `watch` asks the nodes for their counters
     known: list[bytes] = field(default_factory=list)
 
 
@@ -56,7 +57,7 @@ class Kind:
 
     name: str
     unit: str
-    batch: Callable[[Pair], float]  # what was done, in units
+    batch: Callable[[Pair], float]  # plays a batch; returns the work done, in units
     with_all: list[float] = field(default_factory=list)  # units per second
     without: list[float] = field(default_factory=list)
 
@@ -77,7 +78,7 @@ class Kind:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """What holds the median with 95 %, whatever the values are spread like."""
+    """Return the 95 % interval of the median, without an assumption about the distribution."""
     ordered, n = sorted(values), len(values)
     below, outside = 0.0, 0
     for k in range(n // 2):
@@ -89,7 +90,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def kinds(objects: int, transfers: int, transfer_bytes: int) -> list[Kind]:
-    """What is measured, in batches of so many."""
+    """Return the kinds of work to measure, with batches of these sizes."""
     small = np.arange(SMALL_BYTES, dtype=np.uint8)
     large = np.zeros(transfer_bytes, np.uint8)
 
@@ -121,7 +122,7 @@ def kinds(objects: int, transfers: int, transfer_bytes: int) -> list[Kind]:
 
 
 def play(kind: Kind, seen: Pair, unseen: Pair) -> None:
-    """One round: what slows this machine down for a while slows both pairs down."""
+    """Play one round in short turns, so that other load slows both pairs alike."""
     took_s = {True: 0.0, False: 0.0}
     done = dict(took_s)
     seen.is_watched.set()
@@ -142,7 +143,7 @@ def play(kind: Kind, seen: Pair, unseen: Pair) -> None:
 
 @contextmanager
 def made(moments_max: int | None, ask_s: float) -> Iterator[Pair]:
-    """A pair of nodes that remember so much; None: as nodes do by default."""
+    """Start a pair of nodes with `moments_max`; None means the default."""
     context = multiprocessing.get_context("spawn")
     options = {} if moments_max is None else {"moments_max": moments_max}
     with ExitStack() as stack:
@@ -165,7 +166,7 @@ def made(moments_max: int | None, ask_s: float) -> Iterator[Pair]:
 def watch(
     controls: list[str], secret: bytes, ask_s: float, is_watched: Event, is_over: Event
 ) -> None:
-    """Ask the nodes for their counters, again and again while that is wanted."""
+    """Ask the nodes for their counters every `ask_s` while `is_watched` is set."""
 
     async def ask() -> None:
         calls = ControlClient(secret)

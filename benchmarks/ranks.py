@@ -1,8 +1,7 @@
-"""Processes inside the namespaces, which do at a given time what they are told.
+"""Processes inside the namespaces, which run commands of the benchmark at given times.
 
-What one is told, and when it was done, goes over pipes or a Unix socket: nothing of it is on the
-shaped links. All processes of a machine share the monotonic clock, so that a time is the same
-moment for all.
+Commands and answers go over pipes or a Unix socket, never over the shaped links. All processes of a
+machine share the monotonic clock, so that a time is the same moment for all.
 
 Values are chosen so that a sum of any of them is exact, and a block in a wrong place is seen:
 element i of the object with `addend` a is i mod 1021 + a, as float32.
@@ -35,7 +34,7 @@ _CHECKED_AT_ONCE = 4 << 20  # elements
 
 
 class RankError(Exception):
-    """What a rank was told to do failed there."""
+    """A command failed in the process of a rank."""
 
 
 class Rank:
@@ -71,7 +70,7 @@ class Rank:
         return started
 
     def tell(self, verb: str, **arguments: Any) -> None:
-        """Have it do something; `answer` has to be asked for, in the same order."""
+        """Send a command; its result has to be fetched by `answer`, in the same order."""
         try:
             self._to.write(json.dumps([verb, arguments]) + "\n")
             self._to.flush()
@@ -79,7 +78,7 @@ class Rank:
             pass  # its answer will be that it has ended
 
     def answer(self) -> Any:
-        """Wait for what the oldest deed without an answer has returned.
+        """Wait for the result of the oldest command without an answer.
 
         Raises:  RankError if it failed there, or takes ANSWER_S.
         """
@@ -131,7 +130,7 @@ def command(play: str, *arguments: str) -> list[str]:
 def serve(player: object) -> None:
     """Do what standard input says until it ends; one line in, one line out.
 
-    What libraries print on standard output goes to the benchmark's errors.
+    Text that libraries print on standard output goes to the benchmark's standard error.
     """
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
@@ -163,7 +162,7 @@ def _say(answers: IO[str], kind: str, value: Any) -> None:
 
 
 def values(size_bytes: int, addend: int) -> npt.NDArray[np.float32]:
-    """The object with that addend; nobody may write into it."""
+    """Return the object with that addend, read-only."""
     if size_bytes > _KEPT_BYTES_MAX:
         return _made(size_bytes, addend)
     return _kept(size_bytes, addend)

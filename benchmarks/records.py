@@ -125,7 +125,7 @@ class _Fields:
         return None if self._record.get("failure") is None else self.text("failure")
 
     def seconds(self) -> tuple[float, ...]:
-        """Of all samples; there are none only where a failure says why."""
+        """Return the seconds of all samples; none are allowed only beside a failure."""
         samples = self._of("samples", list, "a list")
         if not samples and self.failure() is None:
             raise RecordError("it has neither samples nor a failure")

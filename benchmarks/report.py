@@ -6,8 +6,8 @@
 Reads the lines of collectives.py, training.py and canonical.py; the tables between them are no JSON
 and are skipped. Without files it draws those of docs/measured/ into docs/pictures/, so that every
 picture there can be drawn again. Equal lines give equal files, byte by byte, with one version of
-matplotlib. Of two lines for one bar or point the later one counts. A peer that failed, or is not
-installed, is named below the picture.
+matplotlib. If two lines are for one bar or point, the later one counts. A peer that failed, or is
+not installed, is named below the picture.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def _figure(titles: Sequence[str], inches: tuple[float, float] = PANEL_INCHES) -
 
 
 def _finish(figure: Any, panels: Sequence[Any], records: Sequence[Line]) -> None:
-    """Add what all panels share: the network, who is who, where it was measured, who failed."""
+    """Add what all panels share: the network, the legend, the machine, and the failures."""
     handles: dict[str, Any] = {}
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):

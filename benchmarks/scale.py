@@ -1,4 +1,4 @@
-"""What 64, 256 and 1,024 nodes cost: engines of so many nodes in the simulator, on virtual time.
+"""The cost of 64, 256 and 1,024 nodes: their engines in the simulator, on virtual time.
 
     python benchmarks/scale.py [--nodes 64,256,1024] [--sizes 1024,1048576,33554432] [--json]
 

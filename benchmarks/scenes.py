@@ -1,4 +1,4 @@
-"""What is played: a collective, of how much, and how the nodes come to it.
+"""Scenes: a collective, its size, and how the nodes come to it.
 
 The bounds are those of bounds.py; seconds count from the moment when the last node comes.
 """
@@ -19,20 +19,20 @@ from ranks import OBJECTS, Rank, RankError
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 COLLECTIVES = ("round_trip", "broadcast", "gather", "reduce", "allreduce", "allgather", "objects")
-LEAD_S = 0.05  # for everybody to have read what to do
-SLOW_SHARE = 0.25  # of its rate that a slow link has
-_MEMORY_SHARE_MAX = 0.7  # of what is free, for one collective
+LEAD_S = 0.05  # from telling the ranks to the start, so that all have read their part
+SLOW_SHARE = 0.25  # of the normal rate: the rate of a slow link
+_MEMORY_SHARE_MAX = 0.7  # of the free memory; a scene that needs more is not played
 
 
 class Variant(StrEnum):
     """How the nodes come to a collective, and what happens to them meanwhile."""
 
     PLAIN = "plain"  # all at once
-    WAITS = "waits"  # the receivers before the object is there
+    WAITS = "waits"  # the receivers ask before the object exists
     STAGGERED = "staggered"  # one after the other, the last one S/B after the first
     LATE = "late"  # the last one S/B after all others
     SLOW_LINK = "slow link"  # all at once, the middle node's link at a quarter of its rate
-    DEATH = "death"  # all at once, and half-way a node is killed that passes the object on
+    DEATH = "death"  # all at once; half-way a node that relays the object is killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Scene:
 
     @property
     def bound_s(self) -> float:
-        """The least time, from when the last node has come."""
+        """The least possible time, from the arrival of the last node."""
         if self.variant in (Variant.STAGGERED, Variant.LATE):
             return self.hop_s  # whatever came before, the last one's object has to be carried
         match self.collective:
@@ -74,7 +74,7 @@ class Scene:
 
     @property
     def moved_bytes(self) -> int:
-        """Of objects, over all links together: no algorithm moves less."""
+        """The least bytes of objects that cross all links together, by any algorithm."""
         others = self.nodes - 1
         match self.collective:
             case "round_trip":
@@ -91,7 +91,7 @@ class Scene:
 
     @property
     def arrivals_s(self) -> list[float]:
-        """When each rank comes, after the first; a broadcast's origin is there from the start."""
+        """Each rank's arrival, after the first; a broadcast's origin is there from the start."""
         if self.variant == Variant.LATE:
             return [0.0] * (self.nodes - 1) + [self.hop_s]
         if self.variant != Variant.STAGGERED:
@@ -102,7 +102,7 @@ class Scene:
 
     @property
     def node_bytes(self) -> int:
-        """What a store has to have room for at one node, and no less than is comfortable."""
+        """The bytes that a node's store needs for the scene, with a margin."""
         if self.collective in ("gather", "allgather"):
             return (self.nodes + 2) * self.size_bytes
         if self.collective == "objects":
@@ -111,7 +111,7 @@ class Scene:
 
     @property
     def why_not(self) -> str | None:
-        """Say why nobody can play it here: all nodes share one machine's memory; else None."""
+        """Say why this machine's memory is too small for all nodes; None if it suffices."""
         factor = {"broadcast": 2, "round_trip": 2, "gather": 4, "allgather": 2 * self.nodes}
         needed = factor.get(self.collective, 3) * self.nodes * self.size_bytes
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -126,7 +126,7 @@ class Scene:
 
     @property
     def receivers(self) -> list[int]:
-        """The ranks whose finish counts: those who get something, but for the slow one."""
+        """The ranks whose finish counts: those that receive, except the one on a slow link."""
         match self.collective:
             case "broadcast":
                 ranks = range(1, self.nodes)
@@ -137,14 +137,14 @@ class Scene:
         return [rank for rank in ranks if rank != self.slow_rank]
 
     def sample(self, ended_s: dict[int, float], usage: Usage) -> Sample:
-        """What was measured if each rank had ended then, in seconds after the first one came."""
+        """Make a sample from each rank's end, in seconds after the arrival of the first rank."""
         last_s = max(ended_s[rank] for rank in self.receivers if rank in ended_s)
         return Sample(last_s - max(self.arrivals_s), ended_s, usage)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One collective: how long it took by its own measure, each rank's end, and what it used."""
+    """One play of a collective: its time, each rank's end, and the resources used."""
 
     seconds: float
     ended_s: dict[int, float]  # by rank, after the start
@@ -152,7 +152,7 @@ class Sample:
 
 
 class Contender(ABC):
-    """Somebody who plays scenes on the emulated network."""
+    """A store or library that plays scenes on the emulated network."""
 
     peer: str  # its name in the table
     level: str  # "store": processes on the network; "ray": tasks of Ray
@@ -170,7 +170,7 @@ class Contender(ABC):
 
 
 class Play:
-    """Deeds that are told beforehand and done in their time."""
+    """Calls that ranks are told beforehand and make at a given time."""
 
     def __init__(self, ranks: Sequence[Rank], meters: Meters) -> None:
         self._ranks = ranks
@@ -180,16 +180,16 @@ class Play:
         self._faults: list[tuple[float, Callable[[], int]]] = []
 
     def tell(self, rank: int, verb: str, *, after_s: float = 0.0, **arguments: Any) -> None:
-        """Have `rank` do it that long after the start."""
+        """Have `rank` call `verb` `after_s` after the start."""
         self._ranks[rank].tell(verb, at_s=self._start_s + after_s, **arguments)
         self._told.append(rank)
 
     def fault(self, after_s: float, deed: Callable[[], int]) -> None:
-        """Do it in its time; what the rank that it returns was told may fail from then on."""
+        """Call `deed` `after_s` after the start; the rank that it returns may fail from then on."""
         self._faults.append((after_s, deed))
 
     def finish(self) -> tuple[dict[int, float], Usage]:
-        """Return when each rank had done all, in seconds after the start, and what was used.
+        """Return each rank's end, in seconds after the start, and the resources used.
 
         Raises:  RankError naming the rank that failed, once all have answered.
         """

@@ -1,4 +1,4 @@
-"""What serving costs beside plain Ray Serve, and what a death costs: five cases.
+"""The cost of serving beside plain Ray Serve, and the cost of a death: five cases.
 
     sudo .venv/bin/python benchmarks/serving.py
     python benchmarks/serving.py --only handoff,batching
@@ -168,7 +168,7 @@ def deployed(driver: Rank, application: str, edges: str) -> Iterator[str]:
 
 
 def handoff(sizes: Sizes) -> Iterator[Record | str]:
-    """A Serve in one mode, then in the other, in turns: of each the application in both ways."""
+    """Start a Serve in one mode, then in the other, and play both ways in each."""
     turns: dict[tuple[int, bool, str, str], list[Record]] = {}
     for _ in range(sizes.rounds):
         for mode, environment in MODES.items():
@@ -184,7 +184,7 @@ def handoff(sizes: Sizes) -> Iterator[Record | str]:
 
 
 def _handoffs(driver: Rank, sizes: Sizes) -> Iterator[tuple[tuple[int, bool, str], Record]]:
-    """What is played in one Serve: both ways take turns."""
+    """Play both ways in one Serve, in turns."""
     names = {edges: driver.do("deploy", application="handoff", edges=edges) for edges in EDGES}
     for size_bytes, queries in sizes.handoffs.items():
         for whole in (False, True)[: 1 + (size_bytes >= MB)]:
@@ -238,7 +238,7 @@ def _handoff_lines(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _best(found: Mapping[tuple[str, str], Record], edges: str, figure: str) -> float:
-    """In whichever mode it is better."""
+    """Return the figure of the better mode."""
     return float(min(each[figure] for (over, _), each in found.items() if over == edges))
 
 

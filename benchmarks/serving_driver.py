@@ -1,4 +1,4 @@
-"""What serving.py tells a process that owns a Ray with Serve, or drives one: applications, queries.
+"""The driver process of serving.py: it owns or drives a Ray with Serve, and sends the queries.
 
 Whether Serve runs in its fast mode is a matter of this process's environment, before Ray starts.
 Answers go back as JSON, so times are numbers: `*_ns` of the machine's monotonic clock.
@@ -34,7 +34,7 @@ from ray.serve.config import HTTPOptions, ProxyLocation
 
 ANSWER_S = 90.0  # longer than a query's deadline
 AIM_S = 10.0  # for a replica of the victim's stage to have a query
-AIMED_MS = (10.0, 35.0)  # of the service's 50: how long a query has run on whom it is killed
+AIMED_MS = (10.0, 35.0)  # into the service's 50 ms: when the replica of a query is killed
 MADE_S = 60.0  # for a replacement to be made; Serve takes a few seconds
 BEGUN_S = 5.0  # for it to begin its first query; where others are free it may have none
 TICK_S = 0.001
@@ -61,7 +61,7 @@ def play(address: str = "", arena_bytes: str = "0", link_mbit: str = "0") -> Non
 
 
 class Driver:
-    """What the process can be told."""
+    """The commands of the process."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="hoplite-")
@@ -107,7 +107,7 @@ class Driver:
         serve.delete(name)
 
     def handoff(self, name: str, size_bytes: int, queries: int, whole: bool) -> dict[str, Any]:
-        """Ask one query after the other; returns their times, and the CPU of who answered them."""
+        """Ask one query after the other; return their times, and the CPU time of the replicas."""
         return self._run(self._handoff(name, size_bytes, queries, whole))
 
     async def _handoff(
@@ -145,8 +145,8 @@ class Driver:
         """Ask at a constant rate, and kill a replica of a stage that has a query.
 
         Returns: for each query when it was due, from the kill on; its latency; how it has failed,
-                 or None; whether it had begun on who was killed. And when a replacement had been
-                 made, and had begun its first query; None if it took too long.
+                 or None; whether it had begun on the killed replica. And when a replacement was
+                 made, and when it began its first query; None if that took too long.
         """
         return self._run(self._timeline(name, stage, rate, before_s, after_s))
 

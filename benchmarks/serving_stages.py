@@ -73,7 +73,7 @@ def handoff(edges: str) -> Application:
 
 
 class Diary:
-    """Which queries a replica has begun, in a file that is its own."""
+    """A replica's own file, which lists the queries that it has begun."""
 
     def __init__(self, stage_name: str, folder: str) -> None:
         self._file = open(Path(folder) / f"{stage_name}-{os.getpid()}", "ab", buffering=0)
@@ -172,7 +172,7 @@ def search(edges: str, folder: str) -> Application:
 
 
 def model_s(size: int) -> float:
-    """What a batch of that size takes."""
+    """Return the seconds that the model takes for a batch of `size` queries."""
     return MODEL_S + ITEM_S * size
 
 

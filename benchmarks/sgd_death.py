@@ -35,7 +35,7 @@ WORKERS = 6
 GRADIENT_S = 0.05
 KILLED_AFTER_S = 0.02  # into a gradient
 USUAL_S = 0.1  # before a kill: steps that end earlier know nothing of it
-SOON_S = 1.0  # after it: by then whoever waits for the dead one would be seen
+SOON_S = 1.0  # after a kill: a step that waits for the dead worker shows within this time
 
 
 @ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
@@ -62,7 +62,7 @@ class Trial:
 
     store: str
     steps: list[tuple[float, float]] = field(default_factory=list)
-    back_s: float | None = None  # when a gradient of who was killed had been added up
+    back_s: float | None = None  # when a gradient of the killed worker was added up
 
     @property
     def usual_ms(self) -> float:
@@ -70,7 +70,7 @@ class Trial:
 
     @property
     def longest_ms(self) -> float:
-        """Of the steps that the death could have held up."""
+        """The longest of the steps that the death can delay."""
         return max(took for ended, took in self.steps if 0 <= ended <= SOON_S + took / 1e3)
 
 

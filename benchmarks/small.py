@@ -59,7 +59,7 @@ class Kind:
 
 
 def kinds(near: Store, far: Store, count: int) -> list[Kind]:
-    """What is measured, with `count` objects in a batch."""
+    """Return the kinds of work to measure, with `count` objects in a batch."""
     array = np.arange(SMALL_BYTES, dtype=np.uint8)
 
     def new_ids() -> list[bytes]:
@@ -92,7 +92,7 @@ def groups(ids: Sequence[bytes]) -> list[Sequence[bytes]]:
 
 
 def idle_lines(stores: Sequence[Store], idle_s: float) -> list[str]:
-    """What nodes use that have objects and members, and nothing to do."""
+    """Return lines on the use of nodes that have objects and members, and nothing to do."""
     pids = [store.node.process.pid for store in stores]
     before_s = [cpu_s(pid) for pid in pids]
     time.sleep(idle_s)
@@ -108,7 +108,7 @@ def idle_lines(stores: Sequence[Store], idle_s: float) -> list[str]:
 
 
 def cpu_s(pid: int) -> float:
-    """What all threads have run, to the nanosecond; ticks would hide a thread that wakes often."""
+    """Return the CPU time of all threads, to the nanosecond: ticks hide short wake-ups."""
     spent_ns = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended

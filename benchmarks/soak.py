@@ -251,9 +251,9 @@ class Soak:
     def end(self, arena_bytes: int) -> dict[str, int]:
         """Drop everything; returns how many bytes stay in the arenas.
 
-        What a dead steward had anchored is left as copies that nobody pins and anybody evicts:
-        they have to make room for one object on each node of all that puts may fill: an eighth of
-        an arena is for reduces alone (design decision 6).
+        Objects that a dead steward had anchored remain as copies without a pin, which any node may
+        evict. They have to make room for one object on each node, as large as all that puts may
+        fill: an eighth of an arena is for reduces alone (design decision 6).
         """
         pages = -(-arena_bytes // mmap.PAGESIZE)
         floats = (pages - pages // 8) * mmap.PAGESIZE // 4
@@ -269,7 +269,7 @@ class Soak:
         }
 
     def _left(self, counter: str) -> int:
-        """Of all nodes; -1 if one has not answered, as when it is just being restarted."""
+        """Return a counter's sum over all nodes; -1 if one does not answer, as in a restart."""
         try:
             return sum(getattr(each, counter) for each in told())
         except hop.HopliteError:
@@ -313,7 +313,7 @@ def rank_of(directory: Path) -> int:
 
 
 def told() -> list[NodeStats]:
-    """What every node says of itself."""
+    """Return the counters of every node."""
     return [
         NodeStats.read(record["control"], (directory / "secret").read_bytes().strip())
         for directory, record in running()

@@ -1,4 +1,4 @@
-"""What a reduce of thousands of small objects costs its nodes: four of one machine, on loopback.
+"""The cost of a reduce of thousands of small objects for four nodes on loopback.
 
     python benchmarks/sources.py [--sources 4000] [--size-bytes 4096] [--each]
 

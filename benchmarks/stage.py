@@ -56,7 +56,7 @@ class Stage(Contender):
         self._stack.__exit__(kind, error, trace)
 
     def play(self, scene: Scene) -> Sample:
-        """Have it played by the ranks."""
+        """Have the ranks play the scene."""
         slow = scene.slow_rank
         network = self.cluster.network
         with nullcontext() if slow is None else network.slowed(slow, SLOW_SHARE):
@@ -91,7 +91,7 @@ class Stage(Contender):
         return sample
 
     def _broadcast_past_a_death(self, scene: Scene) -> Sample:
-        """The receiver that has passed on the most is killed: how long for the rest."""
+        """Kill the receiver that has relayed the most; time the other receivers."""
         object_id = new_id().hex()
         others = range(1, self.count)
         self._put(0, object_id, scene.size_bytes)
@@ -156,7 +156,7 @@ class Stage(Contender):
         return sample
 
     def _reduce(self, scene: Scene) -> Sample:
-        """Whoever gets the result asks at once; who is late has not put its source yet."""
+        """Receivers ask for the result at once; a late rank has not put its source yet."""
         sources = [new_id().hex() for _ in range(self.count)]
         target = new_id().hex()
         after_s, readers = scene.arrivals_s, scene.receivers

@@ -18,9 +18,9 @@ def play() -> None:
 
 
 class _Player:
-    """What a rank can be told. Object ids are in hex.
+    """The commands of a rank. Object ids are in hex.
 
-    What has to begin at `at_s` returns when it had ended.
+    A command with `at_s` begins then, and returns when it ended.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class _Player:
         return ended_s
 
     def check(self, *, object_id: str, count: int, addend: int) -> None:
-        """Let go of a received object, once it proves to be the sum of `count` objects."""
+        """Check that a received object is the sum of `count` objects, and release it."""
         check(self._received.pop(object_id), count=count, addend=addend)
 
     def check_and_delete_many(self, *, object_ids: Sequence[str]) -> None:

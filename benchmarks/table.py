@@ -1,4 +1,4 @@
-"""What was measured, as a table for people and as records for programs."""
+"""Results as a table for people and as records for programs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _RATIO_BYTES_MIN = 64 * KIB  # below, latency is all there is, and the bound say
 
 @dataclass(slots=True)
 class Result:
-    """One case as one contender has played it."""
+    """All plays of one case by one contender."""
 
     case: Case
     peer: str
     level: str
-    why_not: str | None = None  # it is not played
-    failure: str | None = None  # it was, and failed
+    why_not: str | None = None  # the reason if the case is not played
+    failure: str | None = None  # the error if a play failed
     samples: list[Sample] = field(default_factory=list)
 
     @property
     def median_s(self) -> float | None:
-        """Of all rounds; None without any."""
+        """The median of all rounds; None without any."""
         return statistics.median(each.seconds for each in self.samples) if self.samples else None
 
     @property
     def cpu_s_per_gb(self) -> float | None:
-        """Of its own processes, for what has to be moved: median of all rounds."""
+        """Core seconds of the contender's processes per GB to move: median of all rounds."""
         moved_gb = self.case.scene.moved_bytes / 1e9
         if not self.samples or self.case.scene.size_bytes < _RATIO_BYTES_MIN:
             return None
@@ -42,7 +42,7 @@ class Result:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the cores were the limit in all rounds together."""
+        """True if the cores were the limit over all rounds together."""
         return bool(self.samples) and self._usage.is_saturated
 
     @property
@@ -50,13 +50,13 @@ class Result:
         return sum((each.usage for each in self.samples[1:]), self.samples[0].usage)
 
     def holds(self) -> bool | None:
-        """Whether the case's limit does; None without one."""
+        """True if the median keeps the case's limit; None without a limit."""
         if self.case.limit is None or self.median_s is None:
             return None
         return self.median_s <= self.case.limit * self.case.scene.bound_s
 
     def words(self) -> list[str]:
-        """What speaks against the figure, or for it."""
+        """Return remarks on the figure: failure, use of the cores, packets sent again."""
         if self.failure:
             return [f"FAILED: {self.failure}"]
         if not self.samples:
@@ -72,13 +72,13 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One case: ours, and then all others."""
+    """One case: the result of hoplite_ray, then those of all others."""
 
     results: list[Result]
 
     @classmethod
     def of(cls, case: Case, contenders: Sequence[Contender]) -> Row:
-        """Nothing played yet."""
+        """Make a row without any plays."""
         return cls(
             [
                 Result(case, each.peer, each.level, case.scene.why_not or each.why_not(case.scene))
@@ -87,7 +87,7 @@ class Row:
         )
 
     def costs(self) -> str:
-        """Time of the cores for each GB that has to be moved: ours, and a multiple of each other's.
+        """Core time per GB to move: ours, and ours as a multiple of each other contender's.
 
         Only at the level of the store, where all of a contender's processes are known.
         """
@@ -99,7 +99,7 @@ class Row:
         return ", ".join([f"{ours:.2f} core s/GB", *others])
 
     def rivals(self) -> str:
-        """Who is the fastest of the others of either level, as a multiple of ours."""
+        """Name the fastest other contender of each level, as a multiple of our time."""
         words = []
         for level in ("store", "ray"):
             ours, others = None, []
@@ -117,7 +117,7 @@ class Row:
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
-    """The table, and below it who has not played what, and why."""
+    """Return the table, and below it the cases that were not played, with reasons."""
     width = max(len(row.results[0].case.name) for row in rows)
     head = f"{'':{width}} {'size':>7} {'bound':>9} {'median':>9} {'least':>9} {'most':>9}"
     heads = [f"{head} {'x bound':>7} {'limit':>5}"]
@@ -139,7 +139,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
 
 
 def records(rows: Sequence[Row], nodes: int, rate_mbit: float) -> list[dict[str, object]]:
-    """One for each case and contender, in the order of the table."""
+    """Return a record for each case and contender, in the order of the table."""
     return [
         {
             "benchmark": "collectives",
@@ -166,7 +166,7 @@ def records(rows: Sequence[Row], nodes: int, rate_mbit: float) -> list[dict[str,
 
 
 def _rounded(value: Any) -> Any:
-    """To microseconds, which are less than what two runs differ by."""
+    """Round to microseconds, which is less than the difference of two runs."""
     if isinstance(value, dict):
         return {key: _rounded(each) for key, each in value.items()}
     return round(value, 6) if isinstance(value, float) else value

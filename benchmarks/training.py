@@ -61,13 +61,13 @@ class Line:
 
     @property
     def communication_share(self) -> float:
-        """Of the CPU time that was used, what neither gradients nor updates took."""
+        """The share of the used CPU time that neither gradients nor updates took."""
         busy_s = self._sum("busy_s")  # in ticks of 10 ms: none of a turn that is very short
         return 1 - self._sum("compute_s") / busy_s if busy_s else 0.0
 
     @property
     def busy_share(self) -> float:
-        """Of the CPU time that there was."""
+        """The used share of the machine's CPU time."""
         cores_s = self._sum("cores_s")
         return self._sum("busy_s") / cores_s if cores_s else 0.0
 

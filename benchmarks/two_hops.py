@@ -29,7 +29,7 @@ BLOCKS = 512  # of a large object (native/base/limits.h)
 
 @dataclass(frozen=True, slots=True)
 class TwoHops:
-    """What one run has measured."""
+    """The figures of one run."""
 
     size_bytes: int
     rate_mbit: int

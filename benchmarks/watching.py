@@ -53,7 +53,7 @@ def page(cluster: Cluster) -> Iterator[str]:
 
 
 def top(cluster: Cluster, *arguments: str, ranks: tuple[int, ...] = (0,)) -> str:
-    """What `hoplite-ray top` prints beside the first node, two looks 2 s apart."""
+    """Return the output of `hoplite-ray top` beside the first node, two looks 2 s apart."""
     where = [word for rank in ranks for word in ("--directory", cluster.nodes[rank].directory)]
     with _command(cluster, "top", *_PATIENT, "2", *arguments, *map(str, where)) as running:
         return running.communicate()[0]
@@ -74,7 +74,7 @@ def until(shown: Browser, script: str) -> None:
 
 
 def relay_of(told: dict[str, Any], origin: str) -> str:
-    """The node that feeds the most others, but for the origin."""
+    """Return the node that feeds the most others, except the origin."""
     senders = [row["sender"] for row in told["transfers"] if row["sender"] != origin]
     return max(sorted(set(senders)), key=senders.count)
 

@@ -1,4 +1,4 @@
-"""How soon a member of a world knows that the other one is gone, and who is never taken for it.
+"""How soon a member of a world learns of its peer's death, and that slow peers never count as dead.
 
     python benchmarks/world_death.py
 

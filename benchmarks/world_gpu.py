@@ -1,13 +1,13 @@
-"""What worlds by NCCL do when a member dies, on one GPU that two processes share.
+"""Worlds by NCCL when a member dies, on one GPU that two processes share.
 
     python benchmarks/world_gpu.py
 
 A peer is killed with SIGKILL while nothing waits for it, while a `recv` does, and amid transfers;
 or stopped. Two moments are told: when the survivor knew, and when its operation had raised, which
 is when its kernels have ended and its arrays may be used again. Then joins, twelve worlds that sum
-at once, and what stays of many. NCCL refuses two ranks on one GPU of one host, so each process
-says that it is a host of its own and all goes over sockets: no bandwidth is told, for it would be
-nobody's. Without a GPU `--toy` takes the library that stands in for NCCL in the tests.
+at once, and the leftovers of many. NCCL refuses two ranks on one GPU of one host, so each process
+poses as a host of its own, and all bytes go over sockets. No bandwidth is reported, because no real
+deployment has that path. Without a GPU, `--toy` takes the tests' stand-in for NCCL.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def joins(here: GpuMember, there: Rank, count: int) -> Iterator[str]:
 
 
 def settled(here: GpuMember) -> dict[str, int]:
-    """What this process has, when nothing is being given back any more."""
+    """Return the resources of this process once their number no longer falls."""
     nccl.settle()
     time.sleep(SETTLE_S)
     return here.has()

@@ -96,7 +96,7 @@ def equip(host: str) -> None:
 
 
 def free_bytes() -> int:
-    """Of the GPU; 0 where there is none."""
+    """Return the free memory of the GPU; 0 without a GPU."""
     if _cuda is None:
         return 0
     free, total = ctypes.c_size_t(), ctypes.c_size_t()

@@ -23,7 +23,7 @@ _LAST = np.float32(-1)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all three are told."""
+    """The plan that all three processes are told."""
 
     begin_s: float  # of the machine's monotonic clock
     window_s: float
@@ -42,7 +42,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What the receiver saw of it, by window: those with a join, and those without, in turns."""
+    """The receiver's counts, by window: those with a join, and those without, in turns."""
 
     bytes_per_s: list[float]
     longest_gap_s: list[float]
@@ -56,7 +56,7 @@ async def receive(manager: worlds.WorldManager, edge: worlds.World, plan: Plan) 
     while plan.streams and into[0] != _LAST:
         await edge.recv(into, src=1)
         arrivals.append(time.monotonic())
-        await asyncio.sleep(0)  # a recv of what is there already lets nobody else run
+        await asyncio.sleep(0)  # a recv of an arrived message does not yield to other tasks
     await joins
     edges = plan.begin_s + plan.window_s * np.arange(2 * plan.joins + 1)
     counts, _ = np.histogram(arrivals, edges)

@@ -27,7 +27,7 @@ _NO_HUGE_PAGES, _TOUCH_ALL = 15, 23  # MADV_NOHUGEPAGE, MADV_POPULATE_WRITE
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a member was told of the other one's end, and when."""
+    """The cause of the other member's end, and the time when this member was told."""
 
     at_s: float
     cause: str

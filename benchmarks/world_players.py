@@ -30,15 +30,15 @@ Array = npt.NDArray[np.float32]
 TRANSPORTS = ("tcp", "shared_memory", "auto")
 WARM_UP = 5  # messages, of each sender
 JOIN_S = 60.0  # for processes that all start at once on few cores
-BLOCK_BYTES, BLOCKS = 256 << 10, 16  # of shared memory; copies of more at once were slower
-# Of the first block. Large arrays of numpy begin 16 bytes into a page, and glibc's memcpy to there
-# from the beginning of a page was 9 times slower on AMD EPYC (docs/internals/gotchas.md).
+BLOCK_BYTES, BLOCKS = 256 << 10, 16  # of shared memory; larger blocks are copied more slowly
+# Offset of the first block. Large numpy arrays begin 16 bytes into a page; glibc's memcpy from the
+# beginning of a page to such an address is very slow on AMD EPYC (docs/internals/gotchas.md).
 BEGIN_BYTES = 2048
 MEMORY_BYTES = BEGIN_BYTES + BLOCK_BYTES * BLOCKS
 
 
 class Player(ABC):
-    """One process. What it is told to do has a method here (ranks.py)."""
+    """One process. Each command of the benchmark is a method (ranks.py)."""
 
     def __init__(self, rank: int, senders: int) -> None:
         self.rank = rank
@@ -95,7 +95,7 @@ class WorldsPlayer(Player):
         self._edges: dict[tuple[str, int], worlds.World] = {}
 
     def ready(self, *, meet_at: str) -> list[str]:
-        """Join an edge of each transport with everybody; returns what carries them, in order."""
+        """Join an edge of each transport with all others; return their transports, in order."""
         self._meet_at = meet_at
         peers = range(1, self.senders + 1) if self.rank == 0 else [self.rank]
         wanted = [(transport, peer) for peer in peers for transport in TRANSPORTS]
@@ -129,7 +129,7 @@ class WorldsPlayer(Player):
         return self._runner.run(_send(self._edges[way, self.rank], array, count, give))
 
     def wait(self, *, way: str, wait_s: float) -> float:
-        """What it costs to wait, as a share of a core; the message comes after so many seconds."""
+        """Return the cost of waiting `wait_s` for a message, as a share of a core."""
         if self.rank == 1:
             time.sleep(wait_s)
             self._edges["auto", 1].blocking.send(np.zeros(1, np.float32), dst=0)

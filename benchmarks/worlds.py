@@ -1,16 +1,16 @@
-"""What a message over a world costs, beside Gloo and beside what is hard to beat.
+"""The cost of a message over a world, beside Gloo and beside bounds of the machine.
 
     python benchmarks/worlds.py
 
 Messages of float32 from one, two or three processes to one, each sender over an edge of its own,
 on this machine: `tcp` (over loopback) and `shared_memory` are forced, `auto` is what is chosen, and
 by `alloc` each message is an array that is given away: written once, and read where it lies.
-Everybody plays each case in turns, and ratios are of plays of the same round. Bounds are processes
-with blocking sockets, and such as copy into and out of shared memory. CPU is of all threads of the
-receiver and of the first sender, for each message.
+All contenders play each case in turns, and ratios are of plays of the same round. The bounds are
+processes with blocking sockets, and processes that copy into and out of shared memory. CPU is of
+all threads of the receiver and of the first sender, for each message.
 
-Then what it costs to wait for a message; and how long a process takes to join while another one
-streams to the same receiver, and what that stream loses by it. Needs torch for Gloo.
+Then the cost of waiting for a message; and how long a process takes to join while another one
+streams to the same receiver, and how much that stream loses. Needs torch for Gloo.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Eight kinds of classifiers vote on handwritten digits, while more and more of them are killed.
 
-Those that live answer, exactly as they would without any of this; that is checked. In the end Serve
-has started all of them again, and they vote.
+The program checks that the living members vote exactly as they do without Serve. Serve restarts the
+killed members, and in the last round all of them vote again.
 """
 
 import argparse
@@ -29,7 +29,7 @@ class Member:
 
 
 def answered(handle, images: np.ndarray, dead: set[str]) -> np.ndarray:
-    """What all but the dead vote for; who of them has been started again is killed again."""
+    """Return the votes without the `dead` members; kills these again when Serve restarts them."""
     end_s = time.monotonic() + LIMIT_S
     while time.monotonic() < end_s:
         for name in dead:

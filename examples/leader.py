@@ -1,7 +1,7 @@
 """A leader receives from workers, each in a world of its own: one is killed, the other goes on.
 
 Then a new worker joins while the leader receives. With --one-world all are members of a single
-world, as in an ordinary process group: then the kill ends it for everybody.
+world, as in an ordinary process group: then the kill ends the world for all members.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def worker(meet_at: str, name: str, rank: int, size: int) -> None:
 
 
 async def receive(world: worlds.World, rank: int, source: str, timeline: Timeline) -> None:
-    """Take what one worker sends, and see that no message is missing."""
+    """Receive what one worker sends, and check that no message is missing."""
     tensor, expected = np.empty(SIZE, np.float32), 0
     try:
         while True:

@@ -1,7 +1,7 @@
 """P1 feeds P4 by way of P2 and of P3. P3 is killed and replaced; P1 and P4 go on with P2.
 
-Each arrow is a world. P4, which is this process, answers each message back along its way. What was
-not answered when a way breaks P1 gives to the other, so that no message is lost.
+Each arrow is a world. P4, which is this process, answers each message back along its way. When a
+way breaks, P1 sends the messages without an answer along the other way: no message is lost.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ async def feed(source: str) -> None:
 
     async def along(way: str) -> None:
         answer = np.zeros(1, np.float32)
-        while True:  # whoever replaces a dead member joins the next epoch
+        while True:  # the replacement of a dead member joins the next epoch
             world = await worlds.manager().join(f"P1-{way}", rank=0, rendezvous=source, **JOIN)
             try:
                 while answer[0] != STOP:

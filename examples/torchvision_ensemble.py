@@ -1,7 +1,7 @@
 """The eight image classifiers of Hoplite's serving experiment vote, and one of them is killed.
 
-All get every query. Their weights are random, so the votes mean nothing; the work, and with --full
-what travels, are those of the experiment. Source: Hoplite 5.4 and 5.5.
+All members get every query. Their weights are random, so the votes mean nothing. The work is that
+of the experiment; with --full, so are the bytes that travel. Source: Hoplite 5.4 and 5.5.
 """
 
 import argparse
@@ -27,7 +27,7 @@ class Classifier:
         from torchvision.models import get_model
 
         torch.set_num_threads(1)  # the models share the cores
-        torch.manual_seed(0)  # who is started again has the same weights
+        torch.manual_seed(0)  # a restarted replica has the same weights
         self.torch, self.model = torch, get_model(name, weights=None).eval()
 
     def __call__(self, queries: list[np.ndarray]) -> list[np.ndarray]:

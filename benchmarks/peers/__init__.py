@@ -1,7 +1,7 @@
-"""Those whom hoplite_ray is measured against, each on the same emulated network.
+"""The peers of hoplite_ray in the benchmarks, each on the same emulated network.
 
 A module has `why_absent`, and a `start` that returns contenders (scenes.py), whose processes end
-with a stack. Who can't be started is a contender all the same, and says why it plays nothing.
+with a stack. A peer that can't be started becomes an `Absent` contender, which says why.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Absent(Contender):
         self._why = why
 
     def why_not(self, scene: Scene) -> str | None:
-        """Say why it is not."""
+        """Say why the peer is absent."""
         return self._why
 
     def play(self, scene: Scene) -> Sample:

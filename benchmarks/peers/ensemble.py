@@ -18,7 +18,7 @@ Array = npt.NDArray[np.float32]
 
 
 class Ensemble(Contender):
-    """Such a peer. Buffers are there, and filled, before the clock starts."""
+    """A peer of one process per node. Buffers are filled before the clock starts."""
 
     level = "store"
 
@@ -30,7 +30,7 @@ class Ensemble(Contender):
         self._meters = Meters(links, lambda: [rank.pid for rank in ranks])
 
     def why_not(self, scene: Scene) -> str | None:
-        """A collective of processes has no objects, and ends with each of its processes."""
+        """Refuse scenes with a wait for a put, many objects or a death; else return None."""
         if self._failure is not None:
             return self._failure
         match scene.variant:
@@ -43,10 +43,10 @@ class Ensemble(Contender):
         return None
 
     def play(self, scene: Scene) -> Sample:
-        """Have all ranks call the collective, each when it comes.
+        """Have each rank call the collective at its arrival time.
 
-        Raises:  RankError; the ranks that are left may wait for each other ever after, so that
-                 nothing more can be played.
+        Raises:  RankError. The other ranks may then wait for each other without end, so
+                 that this peer plays nothing more.
         """
         try:
             return self._play(scene)
@@ -106,14 +106,14 @@ class Member(ABC):
         self._deed = self.deed(collective, own, self._result)
 
     def take_part(self, *, at_s: float) -> float:
-        """Call the collective then; returns when it had returned."""
+        """Call the collective at `at_s`; return when it ended."""
         assert self._deed is not None
         sleep_until(at_s)
         self._deed()
         return time.monotonic()
 
     def check(self) -> None:
-        """Prove that the result is right, and let go of the buffers."""
+        """Check the result, and free the buffers."""
         if self._result is not None:
             assert self._check is not None
             self._check(self._result)

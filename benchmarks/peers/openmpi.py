@@ -33,8 +33,8 @@ exec {ip} netns exec {prefix}$rank unshare --uts sh -c 'hostname node$0; eval "$
 """
 _ALLREDUCE, _BCAST, _REDUCE = 2, 7, 11  # coll/tuned's numbers of collectives
 _PIPELINE, _RING, _DEFAULT = 3, 4, 0
-# By collective: from which size on which algorithm with how large segments. A pipeline with
-# segments above 64 KiB, which is how much goes out unasked, took 2.5 x as long.
+# By collective: (least size, algorithm, segment size). A segment is at most 64 KiB, OpenMPI's eager
+# limit; pipelines with larger segments are slower.
 _TUNED = {
     _ALLREDUCE: [(0, _DEFAULT, 0), (8 << 20, _RING, 0)],
     _BCAST: [(0, _DEFAULT, 0), (512 << 10, _PIPELINE, 32 << 10)],
@@ -113,7 +113,7 @@ def _mpirun(network: Network, folder: Path, parameters: dict[str, str]) -> list[
         "plm_rsh_no_tree_spawn": "1",
         "pml": "ob1",
         "btl": "tcp,self",
-        # As OpenMPI does by itself where it sees that ranks share cores; it sees one per host.
+        # OpenMPI sets this itself if ranks share cores. Here it sees one rank per host.
         "mpi_yield_when_idle": "1",
         "btl_tcp_if_include": rail_device(0),
         "oob_tcp_if_include": rail_device(0),
@@ -138,7 +138,7 @@ def _rank_command(address: str) -> list[str]:
 
 
 def _end(mpirun: subprocess.Popen[bytes]) -> None:
-    """Its ranks have been told to end, and then it does; if not, its signal ends them."""
+    """Wait for mpirun, whose ranks have been told to end; on timeout, end it by a signal."""
     for end in (lambda: None, mpirun.terminate, mpirun.kill):
         end()
         try:

@@ -4,8 +4,8 @@
         nodes = RayCluster.start(network, store_bytes=1 << 30)
         subprocess.run([*network.within(0), sys.executable, "driver.py"], env=nodes.environment)
 
-where the driver calls `ray.init(nodes.address)`. Whatever Ray starts ends with the network, which
-ends it by its process ids; `ray stop` would end every Ray process of the machine.
+where the driver calls `ray.init(nodes.address)`. The network ends all processes of Ray by their
+process ids, because `ray stop` would end every Ray process of the machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What runs under Ray: a driver on node 0 and an actor on each node.
+"""The processes under Ray: a driver on node 0 and an actor on each node.
 
 The same scenes three ways: with Ray's own store, where one task gets everything and adds it up;
 with a binary tree of such tasks, as people write it; and with hoplite_ray.
@@ -28,7 +28,7 @@ def play(address: str, nodes: str, arena_bytes: str, link_mbit: str) -> None:
 
 @ray.remote(num_cpus=0, max_concurrency=4)
 class _Worker:
-    """A node's part. What begins at `at_s` returns when it had ended."""
+    """The actor of one node. A method with `at_s` begins then, and returns when it ended."""
 
     def __init__(self) -> None:
         self._received: Any = None
@@ -84,7 +84,7 @@ class _Worker:
         return hop.array(np.asarray(value)) if store == HOPLITE else value
 
     def check(self, count: int, addends: Sequence[int]) -> None:
-        """Let go of what came, once it proves right."""
+        """Check the received values, and free them."""
         received, self._received = self._received, None
         each_received = received if isinstance(received, list) else [received]
         for each, addend in zip(each_received, addends, strict=True):
@@ -92,7 +92,7 @@ class _Worker:
 
 
 class _Driver:
-    """What the driver can be told; `store` is one of the three ways."""
+    """The driver's commands; `store` is one of the three ways."""
 
     def __init__(self, nodes: int) -> None:
         self._workers = [

@@ -1,8 +1,8 @@
 """Ray's own object store, and hoplite_ray under Ray: actors on real Ray nodes in the namespaces.
 
-Sources are put by actors on their nodes; who is late returns its own, as a task does. A collective
-begins at the receivers' call of get or reduce, in the actors, and ends when the value is in their
-hands. Both stores have the same Ray nodes, actors and driver, in turns.
+Actors put the sources on their nodes; a late rank returns its source, as a task does. A collective
+begins when the actors of the receivers call get or reduce, and ends when they hold the value. Both
+stores use the same Ray nodes, actors and driver, in turns.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class UnderRay(Contender):
         what["size_bytes"] = scene.size_bytes
         late = [rank for rank, after_s in enumerate(scene.arrivals_s) if after_s > 0]
         if scene.collective == "broadcast":
-            late = []  # the receivers are, not the source
+            late = []  # only receivers come late in a broadcast
         self._driver.do("prepare", **what, late=late)
         slow = scene.slow_rank
         with nullcontext() if slow is None else self._network.slowed(slow, SLOW_SHARE):

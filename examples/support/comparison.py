@@ -1,4 +1,4 @@
-"""What `async_sgd.py` shows: a bar for each run while they take turns, then a table."""
+"""The display of `async_sgd.py`: a bar for each run while they take turns, then a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 ACCURACY_MIN = 0.95  # on images that no worker sees
-TURNS = 10  # for each run, so that whatever else the machine does meets them all
+TURNS = 10  # for each run, so that other load on the machine meets all runs alike
 
 
 class Run:

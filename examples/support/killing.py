@@ -1,7 +1,7 @@
 """Kills a worker every few seconds, as `kill -9` does, for `async_sgd.py --kill`.
 
-In turns one that is fetching the parameters and one that is putting its gradient, in which moment
-the server's reduce waits for that gradient. Where none turns up, whoever it hits.
+Victims alternate: a worker that fetches the parameters, then a worker that puts its gradient while
+the server's reduce waits for it. If no worker is in that state in time, a random worker is killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _doing = ""  # the same, for this process
 
 
 def noted(doing: str, call: Callable, *args: Any) -> Any:
-    """Return what the call does; until it has, whoever asks is told that we are doing that."""
+    """Return the call's result; until it returns, other processes read `doing` in our note."""
     _note(doing)
     try:
         return call(*args)
@@ -47,7 +47,7 @@ def _note(doing: str) -> None:
 
 @ray.remote(num_cpus=0)
 class Roll:
-    """Which process is which worker's, and where it notes what it is doing, as they say."""
+    """Each worker's process id and the descriptor of its note, as the workers report them."""
 
     def __init__(self) -> None:
         self.workers: dict[int, tuple[int, int]] = {}

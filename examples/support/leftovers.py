@@ -1,4 +1,4 @@
-"""What a run has left behind: bytes in the nodes' arenas, threads and open descriptors."""
+"""Leftovers of a run: bytes in the nodes' arenas, threads and open descriptors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT_S = 60.0  # the last gradients come and go by themselves, also those of a w
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Of all node processes together."""
+    """Counts over all node processes together."""
 
     nodes: int
     arena_bytes_used: int
@@ -46,7 +46,7 @@ class Leftovers:
         )
 
     def is_clean(self, before: Leftovers) -> bool:
-        """Whether all is as `before`, but for a connection of each node that gRPC dials late."""
+        """Whether all is as `before`, except one connection of each node that gRPC dials late."""
         more = self.descriptors.total() - before.descriptors.total()
         same = self.arena_bytes_used == before.arena_bytes_used and self.threads == before.threads
         return same and more <= self.nodes

@@ -15,7 +15,7 @@ LIMIT_S = 180.0  # for an answer; a query that has none by then is lost
 
 @dataclass(frozen=True)
 class Load:
-    """What came of each query, in their order, an answer or an exception; and how long it took."""
+    """The outcome of each query, an answer or an exception, in order, and the time it took."""
 
     answers: list[Any]
     seconds: list[float]

@@ -19,7 +19,7 @@ class Perceptron:
         self.size = sum(rows * columns for rows, columns in self.shapes)
 
     def read(self, shared: Any) -> np.ndarray:
-        """What a worker is given: an array, or a handle of one."""
+        """Return the array that a worker is given, or the array of a handle."""
         return np.asarray(shared)
 
     def layers(self, flat: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:

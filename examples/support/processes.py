@@ -20,7 +20,7 @@ def start(play: Callable[..., Any], *arguments: Any) -> SpawnProcess:
 
 
 def free_address() -> str:
-    """An address where nobody listens yet."""
+    """Return an address on which no process listens yet."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
 

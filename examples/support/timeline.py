@@ -1,4 +1,4 @@
-"""What arrived when, by source: in lines of text, and drawn where matplotlib is installed."""
+"""Arrivals over time, by source: as lines of text, and as an SVG if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Timeline:
         self._numbers: list[int] = []
 
     def arrived(self, source: str, number: int | None = None) -> None:
-        """A message from there, and its number if all sources together count from 0."""
+        """Count a message from `source`; `number` counts from 0 over all sources together."""
         self._arrivals.setdefault(source, []).append(self._now_s)
         if number is not None:
             self._numbers.append(number)
 
     def mark(self, text: str) -> None:
-        """Something that everybody should know."""
+        """Print an event at once, and remember it for the picture."""
         self._marks.append((self._now_s, text))
         print(f"{self._now_s:6.2f} s  {text}", flush=True)
 
     async def arrivals(self, source: str, count: int) -> None:
-        """Wait until so many more have come from there."""
+        """Wait until `count` more messages have come from `source`."""
         arrivals = self._arrivals.setdefault(source, [])
         wanted = len(arrivals) + count
         end_s = time.monotonic() + LIMIT_S
@@ -43,7 +43,7 @@ class Timeline:
             await asyncio.sleep(LOOK_S)
 
     def show(self, title: str, name: str) -> int:
-        """Print a bar for each step of time, and draw it; returns how many numbers are missing."""
+        """Print a bar for each step of time, and draw it; return how many numbers are missing."""
         end_s = self._now_s
         step_s = end_s / STEPS
         print(f"\n{title}, {end_s:.1f} s")

@@ -13,7 +13,7 @@ import hoplite_ray as hop
 
 
 class TorchPerceptron:
-    """As `Perceptron`: all parameters, and so a gradient, are one flat tensor."""
+    """Like `Perceptron`: all parameters are one flat tensor, and so is a gradient."""
 
     def __init__(self, *widths: int) -> None:
         self.numpy = Perceptron(*widths)
@@ -22,7 +22,7 @@ class TorchPerceptron:
         return torch.from_numpy(self.numpy.initial(seed=seed))
 
     def read(self, shared: Any) -> torch.Tensor:
-        """What a worker is given: a tensor, or a handle of one."""
+        """Return the tensor that a worker is given, or the tensor of a handle."""
         return shared.torch() if isinstance(shared, hop.Array) else shared
 
     def scores(self, params: torch.Tensor, images: np.ndarray) -> torch.Tensor:
