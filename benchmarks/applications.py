@@ -104,7 +104,7 @@ class Worker:
         self._ended_s: list[float] = []
 
     def warm_up(self) -> None:
-        """Attach to the node, and make what is made once."""
+        """Attach to the node, and do the work that is done once."""
         hop.array(self._gradient(self._params, hop.empty(self._network.size)))
         self._compute_s = 0.0
 
@@ -116,13 +116,13 @@ class Worker:
         return self._gradient(np.asarray(params), empty(self._network.size))
 
     def step(self, total: Any, share: float, empty: Callable[[int], Any]) -> Any:
-        """Apply what all have found in the last round, if there was one; the next gradient."""
+        """Apply the sum of the last round, if there was one; return the next gradient."""
         if total is not None:
             self._apply(np.asarray(total), share)
         return self._gradient(self._params, empty(self._network.size))
 
     def finish(self, total: Any, share: float) -> tuple[list[float], float]:
-        """Apply the last round's; when each round ended here, and a number for the parameters."""
+        """Apply the last sum; return when each round ended, and a checksum of the parameters."""
         if total is not None:
             self._apply(np.asarray(total), share)
         ended_s, self._ended_s = self._ended_s, []
@@ -133,7 +133,7 @@ class Worker:
         return taken
 
     def join_gloo(self, address: str, rank: int, count: int) -> None:
-        """Have a process group between the actors, over the network's links."""
+        """Join a process group of the actors, over the network's links."""
         os.environ["GLOO_SOCKET_IFNAME"] = rail_device(0)
         import torch.distributed
 
@@ -179,7 +179,7 @@ class Applications:
             )
             for node in range(nodes)
         ]
-        for worker in self._workers:  # one after the other: together they would fight for cores
+        for worker in self._workers:  # one after the other, so that they don't compete for cores
             ray.get(worker.warm_up.remote(), timeout=TIMEOUT_S)
         self._has_gloo = False
         self._compute_s = 0.0  # of this process
@@ -194,7 +194,7 @@ class Applications:
         before = cores_s()
         try:
             seconds, failure = play[application](peer, rounds), None
-        except Exception as error:  # the table has to name it, and the others go on
+        except Exception as error:  # the table names the error, and the other turns go on
             cause = getattr(error, "cause", error)  # Ray's wrapping begins with a traceback
             seconds, failure = [], f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"
         after = cores_s()
@@ -225,7 +225,7 @@ class Applications:
     def _async(self, peer: str, rounds: int) -> list[float]:
         """A parameter server: adds the first half of the gradients, and hands out new parameters.
 
-        The server's node has no worker. Whose gradient was not among the first is in a later round.
+        The server's node has no worker. A gradient that comes later counts in a later round.
         Source: Zhuang et al., "Hoplite", SIGCOMM 2021, and its released benchmark.
         """
         store, workers = STORES[peer], self._workers[1:]

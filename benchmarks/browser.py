@@ -1,6 +1,7 @@
 """A real browser without a screen: Chromium, where it is installed, driven by its DevTools.
 
-They speak over a pair of pipes, so that no port is opened, and it may be in a namespace.
+Browser and program speak over a pair of pipes: no port is open, and the browser may run in a
+network namespace.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Self
 
 _OPTIONS = (
     "--headless=new",
-    "--no-sandbox",  # root has none, and the only page it sees is ours
+    "--no-sandbox",  # root has no sandbox, and the browser opens our page only
     "--no-zygote",
     "--no-first-run",
     "--disable-gpu",
@@ -63,7 +64,7 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(prefix="hoplite-", ignore_cleanup_errors=True)
         asks, self._to = os.pipe()
         self._from, answers = os.pipe()
-        # Its ends of the pipes have to be 3 and 4.
+        # Chromium expects its ends of the pipes at descriptors 3 and 4.
         pipes = f'exec "$@" 3<&{asks} 4>&{answers}'
         options = (*_OPTIONS, f"--user-data-dir={self._profile.name}")
         command = [*self._before, "bash", "-c", pipes, "bash", "chromium", *options, "about:blank"]
@@ -108,18 +109,18 @@ class Browser:
         self._profile.cleanup()
 
     def open(self, url: str) -> None:
-        """Go to a page; what it shows comes when it comes."""
+        """Go to a page; return before the page is complete."""
         self._call("Page.navigate", url=url)
 
     def run(self, script: str) -> Any:
-        """Return what a line of JavaScript is worth in the page."""
+        """Return the value of a JavaScript expression in the page."""
         done = self._call("Runtime.evaluate", expression=script, returnByValue=True)
         if "exceptionDetails" in done:
             raise RuntimeError(done["exceptionDetails"]["exception"]["description"])
         return done["result"].get("value")
 
     def text(self) -> str:
-        """All that the page says."""
+        """Return the text of the page."""
         return str(self.run("document.body ? document.body.innerText : ''"))
 
     def picture(self, file: Path) -> None:

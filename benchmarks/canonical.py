@@ -104,7 +104,7 @@ def small_get_s(stores: list[Store]) -> float:
 
 
 def tcp_bytes_per_s(size_bytes: int) -> float:
-    """One plain stream between two threads: what the broadcast is measured against."""
+    """Return the rate of one plain stream between two threads: the broadcast's bound."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sender = threading.Thread(target=_send, args=(listener.getsockname(), size_bytes))
         sender.start()

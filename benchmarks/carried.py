@@ -18,7 +18,7 @@ import bounds
 from network import Network
 
 SHARE_MIN = 0.9  # of all links' rates; below it the cores are the limit
-_SECONDS = 0.6  # of which the first third is not counted: TCP has to find the rate first
+_SECONDS = 0.6  # the first third is not counted, because TCP has to find the rate
 _LEAD_S = 0.05  # from telling the nodes to the start, so that all have read it
 _PORT = 7000
 _WRITE_BYTES = 256 << 10
@@ -77,7 +77,7 @@ def carried_share(network: Network) -> float:
 
 
 def play() -> None:
-    """One node's part: listen, say so, and when told to begin send and count."""
+    """Play one node's part: listen, report it, and from the given time on send and count."""
     here, there = json.loads(sys.stdin.readline())
     counted: list[int] = []
     with ExitStack() as stack:

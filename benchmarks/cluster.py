@@ -55,7 +55,7 @@ class Cluster:
         self.nodes[rank].kill()
 
     def revive(self, rank: int) -> None:
-        """Start a killed node's next life, beside those that are there."""
+        """Start a killed node's next incarnation, beside the running nodes."""
         self.nodes[rank] = self._start(rank)
 
     def _start(self, rank: int) -> NodeProcess:

@@ -6,9 +6,9 @@
 Eight nodes, each in a network namespace with a full-duplex link of 500 Mbit/s, TCP cubic; a process
 per node, attached before the clock starts. A bound is what the links allow without any latency
 (bounds.py); a limit is a multiple of it that a design goal gives. Cases take turns, a round each,
-and all contenders take turns in each case; the first round is not counted. A figure of saturated
-cores speaks of the machine, and says so; so does a rate that the machine can't carry, before
-anything is measured.
+and all contenders take turns in each case; the first round is not counted. A figure from saturated
+cores is marked, because it speaks of the machine. A network that the machine can't carry is refused
+at the start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scenes import MIB, Contender
 from stage import Stage
 from table import Result, Row, lines, records
 
-SMALL_REPEATS = 5  # of a case below a MiB or so, in each round
+SMALL_REPEATS = 5  # plays of a small case in each round
 ARENA_BYTES_MIN = 320 * MIB
 
 
@@ -148,13 +148,13 @@ def measure(rows: Sequence[Row], contenders: Sequence[Contender], rounds: int) -
 
 
 def repeats(row: Row) -> int:
-    """How often a case is played in each round that counts."""
+    """Return how often a case is played in each counted round."""
     scene = row.results[0].case.scene
     return SMALL_REPEATS if scene.size_bytes <= MIB and scene.collective != "objects" else 1
 
 
 def play(contender: Contender, result: Result, times: int, turn: int) -> None:
-    """Add to the result; a case that has failed is not played again."""
+    """Play a case and add the samples; a case that has failed is not played again."""
     for _ in range(times):
         scene = result.case.scene
         result.why_not = scene.why_not or contender.why_not(scene)

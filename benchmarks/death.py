@@ -77,7 +77,7 @@ sys.stdin.read()
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How long one kind of death took to be known."""
+    """Detection times of one kind of death."""
 
     case: str
     n: int
@@ -101,7 +101,7 @@ class Row:
 
 
 def p95(values: Sequence[float]) -> float:
-    """The value that 95 % are not above."""
+    """Return the 95th percentile."""
     return sorted(values)[-(-len(values) * 95 // 100) - 1]
 
 
@@ -230,7 +230,7 @@ DEAD = re.compile(r"hoplite_ray: node \w+ of incarnation \d+ is dead: (.*)")
 
 
 def cuts(count: int) -> Row:
-    """Pull the cable of one of two nodes, `count` times; both must know."""
+    """Pull the cable of one of two nodes, `count` times; both must notice."""
     taken_s = []
     for _ in range(count):
         with Cluster(2, rate_mbit=500, arena_bytes=64 * MIB) as cluster:
@@ -253,7 +253,7 @@ def cuts(count: int) -> Row:
 
 @contextlib.contextmanager
 def busy_cores(count: int) -> Iterator[None]:
-    """Let as many processes do nothing but compute."""
+    """Keep `count` cores busy with processes that only compute."""
     burners = [
         multiprocessing.get_context("spawn").Process(target=_burn, daemon=True)
         for _ in range(count)

@@ -79,7 +79,7 @@ def beside_s(
 
 
 def reduces(size_bytes: int, rounds: int) -> tuple[list[float], list[float], float]:
-    """At a node that folds its own source: small gets alone, and beside it; and GB/s reduced."""
+    """Time small gets at a node that folds its own source: alone, beside the fold; and GB/s."""
     with ExitStack() as stack:
         arena_bytes = 3 * size_bytes + 64 * MIB
         here = stack.enter_context(Store.start(arena_bytes=arena_bytes))
@@ -110,7 +110,7 @@ def reduces(size_bytes: int, rounds: int) -> tuple[list[float], list[float], flo
 
 
 def stores(stack: ExitStack, arena_bytes: int, *, shaped: bool) -> list[Store]:
-    """The receiver, the small objects' node, and the senders: behind links, or over loopback."""
+    """Attach to the receiver, the small objects' node and the senders, on links or loopback."""
     if shaped:
         rates_mbit = [RECEIVER_MBIT, RECEIVER_MBIT] + [SENDER_MBIT] * SENDERS
         cluster = stack.enter_context(
@@ -127,7 +127,7 @@ def stores(stack: ExitStack, arena_bytes: int, *, shaped: bool) -> list[Store]:
 def senders(
     size_bytes: int, objects: int, *, shaped: bool
 ) -> tuple[list[float], list[float], float]:
-    """At a node that eight others send to: small gets alone, and beside them; and GB/s sent."""
+    """Time small gets at a node with eight senders: alone, beside them; and GB/s sent."""
     arena_bytes = SENDERS * objects * size_bytes * 5 // 4 + 64 * MIB  # an eighth is for reduces
     with ExitStack() as stack:
         here, third, *sending = stores(stack, arena_bytes, shaped=shaped)

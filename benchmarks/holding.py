@@ -51,5 +51,5 @@ def threads_of(pid: int) -> dict[str, int]:
 
 
 def reactor_of(pid: int) -> int:
-    """The thread of a node process that does all but see others die."""
+    """Return the reactor thread of a node process, which does all work except liveness."""
     return threads_of(pid)["hoplite-node"]

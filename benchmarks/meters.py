@@ -85,7 +85,7 @@ class Meters:
         self._last = self._read()
 
     def usage(self) -> Usage:
-        """Return the use since `restart`, without processes that started or ended meanwhile."""
+        """Return the use since `restart`; `own_s` omits processes that began or ended meanwhile."""
         then, now = self._last, self._read()
         both = then.own_s.keys() & now.own_s.keys()
         return Usage(

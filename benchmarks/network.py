@@ -120,7 +120,7 @@ class Network:
         return f"10.{77 + rail}.0.{rank + 1}"
 
     def within(self, rank: int) -> list[str]:
-        """The words before a command that has to run at the node."""
+        """Return the command prefix that runs a command at the node."""
         return [tool("ip"), "netns", "exec", self._namespace(rank)]
 
     def processes(self, rank: int) -> list[int]:
@@ -170,11 +170,11 @@ class Network:
         _run("ip", "-n", self._switch, "link", "set", _port(rank, rail), "up")
 
     def silence(self, source: int, target: int) -> None:
-        """Lose what `source` sends to `target`, without a word; the other way stays whole."""
+        """Drop all packets from `source` to `target`; the other direction stays whole."""
         self._rule("add", source, target)
 
     def unsilence(self, source: int, target: int) -> None:
-        """Let it through again."""
+        """Stop dropping these packets."""
         self._rule("del", source, target)
 
     def _rule(self, verb: str, source: int, target: int) -> None:
@@ -269,7 +269,7 @@ def _port(rank: int, rail: int) -> str:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Whether it has ended, and only its parent has not heard of it."""
+    """True if the process has ended and its parent has not reaped it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

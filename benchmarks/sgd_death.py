@@ -3,10 +3,9 @@
     python benchmarks/sgd_death.py
 
 Six workers and a parameter server on this machine. In a step the server adds up the first half of
-the gradients and hands new parameters to those whose they were. A gradient takes 50 ms and hardly
-any CPU time, and in the middle of one a worker is killed; Ray starts it again, and does what it was
-doing anew. hoplite and plain Ray take turns, with the same workers. After Figure 12 of the Hoplite
-paper.
+the gradients and hands new parameters to their workers. A gradient takes 50 ms and hardly any CPU
+time. A worker is killed in the middle of one; Ray restarts the worker and repeats its task. hoplite
+and plain Ray take turns, with the same workers. Source: Figure 12 of the Hoplite paper.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class Server:
         return given
 
     def finish(self) -> None:
-        """Wait for all that workers do for it."""
+        """Wait for all outstanding gradients."""
         rest = list(self._asked)
         done, _ = ray.wait(rest, num_returns=len(rest), timeout=TIMEOUT_S, fetch_local=False)
         assert len(done) == len(rest) and np.isfinite(self._params).all()

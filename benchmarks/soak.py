@@ -51,7 +51,7 @@ READ_AT_ONCE = 20
 
 
 def numbers(seed: int, floats: int) -> np.ndarray[Any, Any]:
-    """Whole numbers, whose sums are exact in any order."""
+    """Return whole numbers, whose sums are exact in any order."""
     return np.random.default_rng(seed).integers(0, 1000, floats).astype(np.float32)
 
 
@@ -153,7 +153,7 @@ class Soak:
         self.kept = [kept for kept in self.kept if id(kept) not in lost]
 
     def _hear_of_deaths(self, lost: list[Kept]) -> None:
-        """Note deaths until they explain what was lost, for the others know of one first."""
+        """Note deaths until they explain the losses, because other nodes learn of a death first."""
         deadline_s = time.monotonic() + HEARD_S
         self.note_deaths()
         while not all(map(self._may_be_lost, lost)) and time.monotonic() < deadline_s:
@@ -172,8 +172,9 @@ class Soak:
         return kind == "lost"
 
     def note_deaths(self) -> None:
-        """Find nodes that have a new life, also without us: one that gets no processor for 3 s
-        on a machine that is too small is held for dead by the others, as a frozen one is.
+        """Find nodes with a new incarnation, also those that this program has not killed.
+
+        A node that gets no processor for 3 s counts as dead for the others, as a frozen one does.
         """
         for directory, record in running():
             life = (record["pid"], record["incarnation"])

@@ -53,7 +53,7 @@ class OnGpu:
         return {"shape": (self.elements,), "typestr": "<f4", "data": where, "version": 3}
 
     def fill(self, value: float) -> None:
-        """Every element becomes this."""
+        """Set every element to `value`."""
         if self._host is not None:
             self._host[:] = value
             return
@@ -145,11 +145,11 @@ class GpuMember:
         self.runner.run(self._worlds.pop(name).leave())
 
     def forget(self, *, name: str) -> None:
-        """It has broken."""
+        """Drop a world that has broken."""
         self._worlds.pop(name)
 
     def end(self, *, name: str, what: str) -> dict[str, Any]:
-        """Do one thing over and over until the world has ended."""
+        """Repeat one operation until the world has ended."""
         return asdict(self.runner.run(self.until_ended(name, what)))
 
     async def until_ended(self, name: str, what: str) -> Ended:

@@ -70,13 +70,13 @@ class Member:
         return 1 - self.world.rank
 
     def close(self) -> None:
-        """End with all worlds; another one can be joined then."""
+        """Close all worlds; another one can be joined afterwards."""
         if self._manager is not None:
             self._manager.close()
         self._manager = self._world = None
 
     def grow(self, *, size_bytes: int) -> None:
-        """Have so much memory, in pages of 4 KiB that are all touched."""
+        """Allocate `size_bytes` of memory, in pages of 4 KiB that are all touched."""
         self._memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._memory.madvise(_NO_HUGE_PAGES)
         self._memory.madvise(_TOUCH_ALL)
@@ -107,7 +107,7 @@ class Member:
         raise RuntimeError("the world's events ended without its end")
 
     def hear(self, *, pending: bool) -> dict[str, Any]:
-        """The same, for another process."""
+        """Like `end`, for a call from another process."""
         return asdict(self.runner.run(self.end(pending=pending)))
 
     def kinds_within(self, *, seconds: float) -> list[tuple[str, float]]:
@@ -126,13 +126,13 @@ class Member:
         return kinds
 
     def give(self, *, count: int, size_bytes: int) -> None:
-        """Send so many messages, each of its number alone."""
+        """Send `count` messages, each filled with its number."""
         for number in range(count):
             array = np.full(size_bytes, number % 251, np.uint8)
             self.world.blocking.send(array, dst=self.other)
 
     def take(self, *, count: int, size_bytes: int, after_s: float = 0.0) -> None:
-        """Do nothing for so long, and then receive them and look at every byte."""
+        """Wait `after_s`, then receive all messages and check every byte."""
         time.sleep(after_s)
         into = np.empty(size_bytes, np.uint8)
         for number in range(count):
@@ -141,7 +141,7 @@ class Member:
                 raise RuntimeError(f"message {number} of {count} is not what was sent")
 
     def hold_gil(self, *, seconds: float) -> None:
-        """Let no Python run in this process for so long."""
+        """Hold the GIL, so that no Python runs in this process for `seconds`."""
         ctypes.PyDLL(None).usleep(ctypes.c_uint(round(seconds * 1e6)))
 
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 from network import Network
 
 _PORT = 6379
-_STARTS = 3  # Ray gives a raylet 30 s, and a busy machine needs more now and then
+_STARTS = 3  # attempts; Ray gives a raylet 30 s, too little on a busy machine
 _START_S = 90.0
 _PATHS = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
 
