@@ -1,7 +1,7 @@
 """Every code block of a page is executed by a test, or says by its language that it is to be read.
 
-Which file holds each page's blocks of a language to what they do. Blocks of `text` are pictures,
-grammars and words of a terminal, and claim nothing.
+A table says which file tests each page's blocks of a language. Blocks of `text` are pictures,
+grammars and output of a terminal; they need no test.
 """
 
 from __future__ import annotations

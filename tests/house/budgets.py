@@ -1,4 +1,4 @@
-"""What each folder of tests may cost: its recorded seconds in `make test`, on two quiet cores."""
+"""The budget of each folder of tests: its recorded seconds in `make test`, on two quiet cores."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def headers(tree: Tree) -> list[str]:
 
 
 def python_modules(tree: Tree) -> list[str]:
-    """Modules of the package that nobody imports and nobody can run."""
+    """Modules of the package that no module imports and that are no program."""
     used = {name for path in tree.python for name in imported(tree, path)}
     settings = tree.read("pyproject.toml") if tree.exists("pyproject.toml") else ""
     found = []

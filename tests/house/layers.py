@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tests.house.tree import Tree, without_comments
 
 # Folder of native/ -> folders it may include besides itself.
-# Of plan, wire and io may include messages.h only.
+# wire and io may include only messages.h of plan.
 MAY_INCLUDE = {
     "base": set(),
     "plan": {"base"},
@@ -24,7 +24,7 @@ MAY_INCLUDE = {
 BORDER = "plan/messages.h"
 SEES_THE_BORDER = {"wire", "io"}
 
-# What a pure folder may not even include; the linker proves the rest (purity.py).
+# Headers that a pure folder may not include; the linker proves the rest (purity.py).
 PURE = {"plan", "wire"}
 IMPURE_HEADER = re.compile(
     r"(sys|netinet|arpa|linux)/.*|(unistd|fcntl|pthread|poll|signal|time|stdlib)\.h"

@@ -23,7 +23,7 @@ ARCHIVES = ("libhoplite_plan.a", "libhoplite_wire.a")
 
 
 def undefined_symbols(archive: Path) -> set[str]:
-    """What the archive wants from elsewhere; members may answer each other."""
+    """Symbols that the archive imports; its members may define them for each other."""
     listing = subprocess.run(
         ["nm", str(archive)], check=True, capture_output=True, text=True
     ).stdout

@@ -1,4 +1,4 @@
-"""What the pages say is there: two set-up commands, code that parses, paths, decisions."""
+"""The pages keep their promises: two set-up commands, code that parses, paths, decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no file may say: unfinished work, and places that exist on one machine only."""
+"""No file has unfinished work, or paths that exist on one machine only."""
 
 from __future__ import annotations
 

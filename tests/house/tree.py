@@ -48,7 +48,7 @@ class Tree:
 
 @cache
 def repository() -> Tree:
-    """What git tracks, and what it would track; a deleted file is gone at once."""
+    """Files that git tracks or would track, without deleted ones."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return Tree(ROOT, tuple(f for f in sorted(set(listed.split("\n"))) if (ROOT / f).is_file()))

@@ -30,7 +30,7 @@ class Ran:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What --json printed."""
+        """The object that --json printed."""
         return dict(json.loads(self.out))
 
     @property

@@ -70,5 +70,5 @@ def equipped() -> Iterator[list[Member]]:
 
 @pytest.fixture
 def gpus(equipped: list[Member]) -> Iterator[Crew]:
-    """As `crew`, of those."""
+    """Like `crew`, of the `equipped` processes."""
     yield from mustered(equipped)

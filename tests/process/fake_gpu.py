@@ -43,7 +43,7 @@ class OnFake:
 
 
 class _Cupy(types.ModuleType):
-    """As much of cupy as its arrays in a value need, on memory of the host."""
+    """The part of cupy that arrays in a value need, on memory of the host."""
 
     class ndarray(OnFake):
         __module__ = "cupy"

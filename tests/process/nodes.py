@@ -53,7 +53,7 @@ class Nodes:
         return store
 
     def key(self, rank: int) -> tuple[int, int]:
-        """Which life of which node."""
+        """The node's id and its incarnation."""
         return (self.processes[rank].node_id, self.processes[rank].incarnation)
 
     def put(self, rank: int, array: npt.NDArray[Any]) -> bytes:
@@ -82,7 +82,7 @@ class Nodes:
     def counters(
         self, rank: int, condition: Callable[[dict[str, int]], bool] = lambda _: True
     ) -> dict[str, int]:
-        """As `wait_for`, of all counters that a node publishes."""
+        """Like `wait_for`, over all counters that a node publishes."""
         node = self.processes[rank]
 
         async def poll(calls: ControlClient) -> dict[str, int]:
@@ -120,11 +120,11 @@ class Nodes:
         return self.call(rank, watch)
 
     def ranks(self) -> list[int]:
-        """Who lives, the oldest first."""
+        """The ranks of the living nodes, the oldest first."""
         return [rank for rank, node in enumerate(self.processes) if node.process.poll() is None]
 
     def meet(self) -> None:
-        """Return once all who live have each other in their views: others lag behind the newest."""
+        """Return once the views of all living nodes agree: views may lag behind the newest."""
         ranks = self.ranks()
         living = {self.key(rank) for rank in ranks}
         for rank in ranks:

@@ -28,7 +28,7 @@ Play = Callable[..., Awaitable[Any]]
 
 
 class Here:
-    """What one process has: a manager, and the worlds that its plays keep."""
+    """The state of one process: a manager, and the worlds that its plays keep."""
 
     def __init__(self) -> None:
         self.manager = WorldManager()
@@ -164,7 +164,7 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 def free_address() -> str:
-    """Where nobody listens: a loopback address of this process's, and a port of its own."""
+    """An address without a listener: a loopback address and a port of this process alone."""
     pid = os.getpid()
     name = ".".join(["127", *(str(1 + (pid >> bits) % 128) for bits in (14, 7, 0))])
     return f"tcp://{name}:{20_000 + next(_numbers) % 10_000}"

@@ -32,7 +32,7 @@ _NONE = (  # of what machines need that are not processes of this one
 
 
 def settings(gcs: str) -> dict[str, object]:
-    """What `ray up` is given for a cluster whose machines are processes of this one."""
+    """The configuration for `ray up`: a cluster whose machines are processes of this machine."""
     folder = "ray.autoscaler._private.fake_multi_node.node_provider"
     worker = {"CPU": 1, "object_store_memory": 100 << 20}
     return {

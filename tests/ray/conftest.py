@@ -33,7 +33,7 @@ def cluster() -> Iterator[RayCluster]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_actor_stays() -> Iterator[None]:
-    """What a module leaves alive, all modules after it would share the machine with."""
+    """Kill the actors that a module leaves alive, because they would load later modules."""
     yield
     if not ray.is_initialized():
         return

@@ -1,4 +1,4 @@
-"""What the tests of Ray Direct Transport are made of: values, producers and readers."""
+"""The parts of the tests of Ray Direct Transport: values, producers and readers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def object_of(ref: Any) -> bytes:
 
 
 def told(value: Any) -> tuple[str, float, list[int], str]:
-    """What arrived, in few words; writing into it must change nothing elsewhere."""
+    """Describe what arrived; writing into it must change nothing elsewhere."""
     summed = float(value["w"].sum())
     value["w"][:] = 0
     return type(value["w"]).__name__, summed, value["small"].tolist(), value["name"]

@@ -80,7 +80,7 @@ class Process:
         self.kept: dict[str, list[hop.Array]] = {}
 
     def attach(self) -> None:
-        """As the first use does; so that no start of a process is waited for later."""
+        """Attach as the first use does, so that no later step waits for the start of a process."""
         hop.delete(hop.array(np.zeros(3)))
 
     def make(self, verb: str) -> list[hop.Array]:
@@ -129,7 +129,7 @@ class Process:
         return int(ray.get(attachment().steward.__ray_call__.remote(lambda self: os.getpid())))
 
     def fork(self) -> list[str]:
-        """What a child is told that tries everything; it lives until this process is dead."""
+        """Start a child that tries every call; it lives until this process is dead."""
         ref = ray.put(1)
         said, say = os.pipe()
         dead, _held = os.pipe()
@@ -160,7 +160,7 @@ class Process:
 
 @dataclass
 class Crew:
-    """Processes that outlive each row: one to fill each arena, and who borrows."""
+    """Processes that outlive each row: one to fill each arena, and the borrower."""
 
     cluster: RayCluster
     name: str = field(default_factory=lambda: f"borrower-{new_id().hex()}")
@@ -198,7 +198,7 @@ class Bench:
     made: dict[str, int] = field(default_factory=dict)  # bytes that came with each verb
     left: dict[str, int] = field(default_factory=dict)  # ... of those, what can't be evicted
     orphaned: int = 0  # bytes of orphans, before they were evicted
-    before: int = 0  # ... of earlier rows, whose memory nobody has needed
+    before: int = 0  # ... of earlier rows, whose memory no put has needed
 
     def __post_init__(self) -> None:
         self.cluster, self.borrower = self.crew.cluster, self.crew.borrower
@@ -255,7 +255,7 @@ class Bench:
 
 
 def directories() -> list[Path]:
-    """Of the nodes that run."""
+    """The directories of the running nodes."""
     return [each.parent for each in Path(seams.ray_directory()).glob("hoplite-*/node.json")]
 
 
@@ -274,7 +274,7 @@ def held(directory: Path) -> Held:
 
 
 def total() -> Held:
-    """Of all arenas; less than nothing while a node is not to be asked."""
+    """The sums over all arenas; -1 while a node does not answer."""
     try:
         each = [held(directory) for directory in directories()]
     except (ControlError, FileNotFoundError):

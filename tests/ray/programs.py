@@ -262,7 +262,7 @@ def a_task_that_raises(lib: Any, folder: Path) -> Any:
 
 
 def _error(act: Callable[[], Any]) -> list[bool]:
-    """Which of some errors `act` raises."""
+    """For each of three kinds of errors: True if `act` raises one."""
     try:
         act()
     except Exception as error:

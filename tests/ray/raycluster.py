@@ -29,7 +29,7 @@ _NODE_OPTIONS: dict[str, Any] = {
     "object_store_memory": 100 << 20,
     "setup_worker_path": str(Path(__file__).with_name("worker_start.py")),
 }
-# Nobody reads what the dashboard, the log monitor and the autoscaler's monitor would say.
+# No test reads the output of the dashboard, the log monitor and the autoscaler's monitor.
 _UNSEEN: dict[str, Any] = {
     "include_dashboard": False,
     "dashboard_port": None,  # with a port Ray leaves its socket open where another Ray has it
@@ -82,7 +82,7 @@ class RayCluster:
 
 
 def leaks_told(logs: Path) -> list[str]:
-    """What nanobind has said of leaked instances as workers ended, with file and line."""
+    """Messages of nanobind about leaked instances at the end of workers, with file and line."""
     return [
         f"{file}:{number}: {line}"
         for file in sorted([*logs.glob("worker-*.err"), *logs.glob("worker-*.out")])
@@ -99,12 +99,12 @@ def _retried(start: Callable[[], Any]) -> Any:
         except Exception:
             for process in set(psutil.Process().children()) - set(before):
                 with suppress(psutil.NoSuchProcess):
-                    process.kill()  # of a node half started, which nobody knows any more
+                    process.kill()  # left over from a node whose start failed
     return start()
 
 
 def free_port() -> int:
-    """A port that nobody has, and that no connection and no worker of Ray is given by itself."""
+    """A free port, outside of the ranges for connections and for workers of Ray."""
     while True:
         port = random.randint(20_000, 32_000)
         with socket.socket() as free, suppress(OSError):
@@ -148,7 +148,7 @@ def cancel(ref: ray.ObjectRef[Any]) -> None:
 
 
 def is_gone(object_id: bytes) -> bool:
-    """Whether nobody in the cluster has the object any more."""
+    """True if no node of the cluster has the object any more."""
     from hoplite_ray.plugin.process.attachment import attachment
 
     try:

@@ -20,7 +20,7 @@ from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.plugin.node.start import NodePlace
 from tests.ray.raycluster import LARGE
 
-_PAUSE_S = 0.1  # between rounds that nobody waits for
+_PAUSE_S = 0.1  # between rounds that no test waits for
 
 
 @ray.remote(num_cpus=0)

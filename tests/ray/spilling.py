@@ -25,7 +25,7 @@ def make(value: int) -> Any:
 
 
 def told() -> NodeStats:
-    """What the node says of itself."""
+    """Return the node's own counters."""
     place = attachment().place.directory
     record = json.loads((place / "node.json").read_text())
     return NodeStats.read(record["control"], (place / "secret").read_bytes().strip())

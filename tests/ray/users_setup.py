@@ -6,5 +6,5 @@ import os
 
 
 def set_up_worker() -> None:
-    """What the flag must not displace."""
+    """The user's own set-up, which the flag must keep."""
     os.environ["SET_BY_THE_USERS_SETUP"] = "1"

@@ -1,4 +1,4 @@
-"""What a raylet of these tests runs in place of Ray's own `setup_worker.py`.
+"""The script that a raylet of these tests runs in place of Ray's own `setup_worker.py`.
 
 Ray's imports all of Ray, 0.35 s of a core, and then becomes a process that imports it again. This
 one sets the same variables and becomes the same worker. The clusters of test_launchers.py and
