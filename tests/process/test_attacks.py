@@ -1,4 +1,4 @@
-"""What strangers and other users may do to a node: docs/internals/attacks.md."""
+"""Attacks on a node by strangers and by other users of the machine: docs/internals/attacks.md."""
 
 from __future__ import annotations
 

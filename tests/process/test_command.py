@@ -40,7 +40,7 @@ def lasting() -> Iterator[Nodes]:
 
 
 def states(ran: Ran) -> dict[int, str]:
-    """What status --json says of each node."""
+    """Each node's state, as status --json prints it."""
     return {int(node["node_id"], 16): node["state"] for node in ran.told["nodes"]}
 
 

@@ -1,4 +1,4 @@
-"""What an operator asks of real nodes: their objects, and to drain one before it is ended."""
+"""An operator lists the objects of real nodes, and drains a node before its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.process.nodes import MIB, MakeNodes, Nodes, numbers
 
 
 def objects(nodes: Nodes, rank: int, limit: int = 1000) -> dict[bytes, pb.Object]:
-    """What a node says that it has."""
+    """The objects that a node lists."""
     control = nodes.processes[rank].control
     told = nodes.call(rank, lambda calls: calls.objects(control, limit=limit))
     assert [each.size_bytes for each in told] == sorted((e.size_bytes for e in told), reverse=True)

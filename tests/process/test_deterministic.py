@@ -31,7 +31,7 @@ def source(index: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 def along_the_tree(
     arrays: dict[int, npt.NDArray[Any]], op: ReduceOp, first: int = 0, span: int = 8
 ) -> npt.NDArray[Any] | None:
-    """What the sources of [first, first + span) make, 16-bit floats as float32."""
+    """The sum of the sources of [first, first + span), 16-bit floats as float32."""
     if span == 1:
         leaf = arrays.get(first)
         return None if leaf is None else leaf.astype(np.float32) if leaf.dtype in HALVES else leaf

@@ -1,4 +1,4 @@
-"""Arrays that are filled in place: nobody sees them before the seal, or a change after it."""
+"""Arrays that are filled in place: no reader sees them before the seal, or a change after it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_range_that_is_not_sealed_goes_back(cluster: MakeNodes) -> None:
         array = unsealed.value
         with pytest.raises((StoreFullError, GetTimeoutError)):
             nodes[0].put(new_id(), numbers(20 * MIB), timeout_s=0.1)
-        assert (array == 1).all()  # as long as somebody has it
+        assert (array == 1).all()  # as long as a reference to it lives
         del unsealed, array
         gc.collect()
     nodes.put(0, numbers(20 * MIB))

@@ -131,7 +131,7 @@ def test_the_home_of_objects_dies_while_gets_wait_for_them(cluster: MakeNodes) -
         nodes[0].put(object_id, array, timeout_s=WAIT_S)
     for (_, object_id), get in pending.items():
         np.testing.assert_array_equal(get.result(WAIT_S).value, awaited[object_id])
-    for object_id, array in kept.items():  # from who holds them
+    for object_id, array in kept.items():  # from the nodes that hold them
         got = nodes[2].begin_get(object_id, exists=True).result(WAIT_S).value
         np.testing.assert_array_equal(got, array)
 

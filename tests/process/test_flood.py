@@ -1,4 +1,4 @@
-"""Ten thousand strangers at a port, who say nothing: docs/internals/attacks.md."""
+"""Ten thousand silent connections of strangers at a port: docs/internals/attacks.md."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_ten_thousand_silent_connections_leave_room_for_work(
 
 
 class Flood:
-    """Strangers at one address who say nothing, and come again as soon as they are sent away."""
+    """Silent connections from one address, which reconnect as soon as the node closes them."""
 
     def __init__(self, port: str, count: int) -> None:
         host, number = port.rsplit(":", 1)

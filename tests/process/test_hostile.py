@@ -1,4 +1,4 @@
-"""What strangers, broken peers and broken clients may send to a live node: it costs them their
+"""Bytes of strangers, broken peers and broken clients at a live node: each costs its sender the
 connection, a counter says so, and the node serves on with the descriptors and threads it had."""
 
 from __future__ import annotations
@@ -370,7 +370,7 @@ def test_node_without_descriptors_sends_newcomers_away(pair: Nodes) -> None:
                 is_sent_away = is_closed(client)
             with dial(pair, 0) as stranger:
                 assert is_closed(stranger)
-            array = numbers(MIB)  # whoever is attached and linked already is served
+            array = numbers(MIB)  # attached clients and linked peers are still served
             np.testing.assert_array_equal(pair.get(1, pair.put(0, array)), array)
     finally:
         resource.prlimit(node, resource.RLIMIT_NOFILE, before)

@@ -34,7 +34,7 @@ def reader(directory: Path, is_live: Callable[[bytes], bool] = none_live) -> Jou
 
 
 def orphans(journals: Journals) -> dict[bytes, int]:
-    """What the dead have left, from now on orphaned."""
+    """Release what dead processes have left; from now on it is orphaned."""
     left = journals.of_the_dead()
     journals.release(left)
     return left.orphans | left.unheard

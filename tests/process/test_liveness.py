@@ -75,7 +75,7 @@ def test_a_node_that_is_stopped_for_long_is_dead_and_joins_again(cluster: MakeNo
     view = nodes.view(0, size=3)
     lives = {member.node_id: member.incarnation for member in view.members}
     assert lives[nodes[2].node_id] == 2
-    assert lives[nodes[0].node_id] == lives[nodes[1].node_id] == 1  # it accused nobody
+    assert lives[nodes[0].node_id] == lives[nodes[1].node_id] == 1  # it accused no peer
     with type(nodes[2]).attach(nodes.processes[2].socket) as again:
         np.testing.assert_array_equal(again.get(object_id, timeout_s=WAIT_S), kept)
 

@@ -1,4 +1,4 @@
-"""Arenas that are too small, on real nodes: who waits, who is refused, who goes first.
+"""Arenas that are too small, on real nodes: which operations wait, fail or go first.
 
 `HOPLITE_RAY_OVERCOMMIT=10000 python -m pytest tests/process/test_memory.py -k overcommit` for
 minutes of over-commitment: so many objects of each client.
@@ -163,7 +163,7 @@ def test_what_is_read_or_sent_is_not_evicted(cluster: MakeNodes) -> None:
     nodes.get(1, sent)
     gc.collect()
     nodes.wait_for(1, lambda stats: stats.arena_bytes_pinned == 8 * MIB)
-    nodes.kill(0)  # node 1 has the last copies, and may evict what nobody uses
+    nodes.kill(0)  # node 1 has the last copies, and may evict unused ones
     nodes.view(2, size=2)
     pending = nodes[2].begin_get(sent, exists=True)
     nodes.wait_for(2, lambda stats: stats.blocks_received > 10)

@@ -1,4 +1,4 @@
-"""The node process and its control service: how it starts, says who it is, and ends."""
+"""The node process and its control service: start, identity and end."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_node_is_as_nice_as_the_process_that_it_watches(tmp_path: Path) -> Non
     node.stop()
     if os.geteuid() == 0:
         assert found == {"others": {ours}, "hoplite-live": {-20}}
-    else:  # who may only get nicer
+    else:  # without the right to raise a priority
         assert found == {"others": {ours + 3}, "hoplite-live": {ours + 3}}
 
 
@@ -116,7 +116,7 @@ def test_it_ends_so_also_while_it_waits_for_rays_own_table(tmp_path: Path) -> No
             while not (tmp_path / "node/node.sock").exists():  # then it enters
                 time.sleep(0.01)
             watched.kill()
-            assert node.wait() in (0, -signal.SIGALRM)  # within its limit; it took 40 s
+            assert node.wait() in (0, -signal.SIGALRM)  # within its limit
 
 
 def test_it_does_not_start_for_a_process_that_is_gone(tmp_path: Path) -> None:

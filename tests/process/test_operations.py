@@ -32,7 +32,7 @@ _TOPIC = re.compile(r"^(?:ok|warn|fail) +([a-z][a-zA-Z -]*?)(?: [0-9a-f]{8,}/\d+
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[Nodes]:
-    """Three nodes that take nobody for dead while a test has stopped one."""
+    """Three nodes that declare no peer dead while a test has stopped one."""
     patient = {"liveness_dead_ms": 60_000, "liveness_cut_ms": 60_000}
     nodes = Nodes(3, arena_bytes=32 * MIB, options=patient)
     nodes.view(0, size=3)
@@ -84,7 +84,7 @@ def test_a_table_has_the_columns_of_the_page(three: Nodes, verb: str) -> None:
 def test_top_has_the_tables_of_the_page(three: Nodes) -> None:
     line, told = command("top")
     first, second, _ = three.processes
-    # Those whose home is frozen as well are fed by nobody that is known; of twelve not all are.
+    # An object whose home is frozen too has no known sender; not all of twelve are such objects.
     object_ids = [three.put(0, numbers(MIB, seed)) for seed in range(12)]
     with stopped(first):
         gets = [three[1].begin_get(object_id) for object_id in object_ids]

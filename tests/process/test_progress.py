@@ -1,4 +1,4 @@
-"""The line of a long get: seen by who looks at a terminal or a notebook, and gone at its end.
+"""The line of a long get: visible in a terminal or a notebook, and gone at its end.
 
 The sender is stopped, so that a get takes as long as the test wants.
 """
@@ -36,7 +36,7 @@ print("threads", [t.name for t in threading.enumerate() if "progress" in t.name]
 
 @pytest.fixture
 def nodes(cluster: MakeNodes) -> Nodes:
-    """Two nodes that take nobody for dead while a test has stopped one."""
+    """Two nodes that declare no peer dead while a test has stopped one."""
     options = {"liveness_dead_ms": 60_000, "liveness_cut_ms": 60_000}
     made = cluster(2, arena_bytes=64 * MIB, options=options)
     made.view(0, size=2)
@@ -148,7 +148,7 @@ get.wait()
 
 
 def watched(nodes: Nodes, act: str, **words: str) -> str:
-    """Until the line is shown, for what nobody ever puts."""
+    """A get of an object that is never put, until the line is shown."""
     act = act.format(object_id=new_id().hex(), **words)
     return WATCHED.format(socket=nodes.processes[1].socket, act=act)
 

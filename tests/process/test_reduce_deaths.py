@@ -38,7 +38,7 @@ class Crew(Nodes):
         return self.ranks()
 
     def kill_at_once(self, *ranks: int) -> None:
-        """End several nodes before anybody can have noticed the first one's end."""
+        """End several nodes before any peer can notice the first one's end."""
         for rank in ranks:
             os.kill(self.processes[rank].process.pid, signal.SIGKILL)
         for rank in ranks:
@@ -97,7 +97,7 @@ class Round:
         return self.arrays[2] + self.arrays[3] + self.arrays[4]
 
     def expect_nothing_left(self) -> None:
-        """Delete everything, and see that all memory comes back and nobody waits."""
+        """Delete everything, and check that all memory comes back and no operation waits."""
         for each in (*self.ids, self.target):
             self.crew[self.caller].delete(each, timeout_s=WAIT_S)
         for rank in (self.caller, *self.others[2:]):

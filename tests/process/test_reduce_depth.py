@@ -71,7 +71,7 @@ def test_a_tree_of_two_over_four_nodes(trees: Nodes, op: ReduceOp, elements: int
     for rank in range(4):
         np.testing.assert_array_equal(nodes.get(rank, target), expected.astype(np.float32))
     while committed() == 0:
-        pass  # who planned it publishes its counters in a moment
+        pass  # the planner publishes its counters a moment later
     assert committed() == 1
     assert branched() <= 1  # by which of them came together
     leave_nothing(nodes, [*ids, target])

@@ -53,7 +53,7 @@ def source(index: int, dtype: np.dtype[Any], size: int) -> npt.NDArray[Any]:
 
 
 def combined(op: ReduceOp, arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """What numpy makes of them, in the order of the list."""
+    """numpy's result, in the order of the list."""
     ufunc = {
         "sum": np.add,
         "mean": np.add,

@@ -1,4 +1,4 @@
-"""What was said once, said again: to a live node, over new connections and over its own links, and
+"""Messages that are replayed to a live node, over new connections and over its own links, and
 with tickets of lives, links, views and minutes that are over. docs/internals/attacks.md."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.process.wire import (
 from tests.signed import clock_of, signed_at
 
 AGAIN = 5  # times
-# Nobody is taken for dead while a test has stopped him.
+# No node is declared dead while a test has stopped it.
 PATIENT = {"liveness_dead_ms": 60_000, "liveness_cut_ms": 60_000}
 
 
@@ -69,7 +69,7 @@ def impostor(nodes: Nodes, small: int, large: int) -> Iterator[tuple[Peer, Peer,
 
 
 def by_id(nodes: Nodes) -> tuple[int, int]:
-    """Who dials, and who is dialled."""
+    """The node that dials, and the node that is dialled."""
     small, large = sorted((0, 1), key=lambda rank: nodes.processes[rank].node_id)
     return small, large
 
@@ -112,7 +112,7 @@ def test_what_a_member_says_again_and_again_changes_nothing(cluster: MakeNodes) 
         control.socket.sendall(frame(PULL_START, start, transfer=1 << 40, epoch=epoch) * AGAIN)
         control.socket.sendall(frame(CREDIT, struct.pack("<I", 1), transfer=1 << 40) * AGAIN)
         control.socket.sendall(frame(CREDIT, struct.pack("<I", 1 << 31), transfer=3) * AGAIN)
-        # Nobody here has asked for them.
+        # This node has not asked for them.
         bulk.socket.sendall(frame(BLOCK, block, payload=bytes(100), transfer=1) * AGAIN)
         counted(nodes, large, "messages_stale", stale + AGAIN)
         counted(nodes, large, "link_blocks_discarded", discarded + AGAIN)

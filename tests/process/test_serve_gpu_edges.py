@@ -27,7 +27,7 @@ def ready_to_serve(gpus: Crew) -> list[Member]:
 
 
 class Ours:
-    """Of a class that the other process can import."""
+    """A class that the other process can import."""
 
     def __init__(self, inside: Any) -> None:
         self.inside = inside

@@ -1,4 +1,4 @@
-"""What a replica that calls a stage makes of replicas that come and go, without Serve."""
+"""A replica that calls a stage while the stage's replicas come and go, without Serve."""
 
 from __future__ import annotations
 

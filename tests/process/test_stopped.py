@@ -22,7 +22,7 @@ SHORT_S = 0.001
 
 
 def states(pid: int) -> set[str]:
-    """What the kernel says of each thread of a process."""
+    """The kernel's state letters of all threads of a process."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return {(each / "stat").read_text().rpartition(")")[2].split()[0] for each in tasks}
 

@@ -38,7 +38,7 @@ def source(index: int, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
 
 
 def combined(op: str, arrays: list[npt.NDArray[Any]], name: str) -> npt.NDArray[Any]:
-    """What numpy says, in a wider type where the result is rounded once at the end."""
+    """numpy's result, in a wider type where the result is rounded once at the end."""
     wide = [each.astype(np.float64) if name in FLOATS else each for each in arrays]
     total = wide[0]
     for each in wide[1:]:
@@ -93,7 +93,7 @@ def test_opaque_bytes_are_not_reduced(three: Nodes) -> None:
 
 
 def state(index: int, size: int) -> dict[Any, Any]:
-    """As a model's state and its optimizer's: of several dtypes, shapes and containers."""
+    """A state like that of a model and its optimizer: several dtypes, shapes and containers."""
     return {
         "weights": OrderedDict(
             w=source(index, (size, 3), "float32"), b=source(index, (7,), "bfloat16")

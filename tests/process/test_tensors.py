@@ -27,7 +27,7 @@ def test_tensors_are_reduced_into_a_tensor(three: Nodes, dtype: str, size: int) 
         assert result.dtype is kind
         assert torch.equal(result, tensors[2])
         result[0] = 77
-    assert torch.equal(three.get(1, target), tensors[2])  # nobody else sees the 77
+    assert torch.equal(three.get(1, target), tensors[2])  # no other reader sees the 77
 
 
 def test_sums_of_bfloat16_are_rounded_once(three: Nodes) -> None:

@@ -1,4 +1,4 @@
-"""Ray's TLS settings: nodes and callers that have them speak, and nobody else is spoken to."""
+"""Ray's TLS settings: nodes and callers with them connect, and all others are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def nodes(authority: Authority, cluster: MakeNodes, monkeypatch: pytest.MonkeyPatch) -> Nodes:
-    """Two nodes with TLS; who calls from here has a certificate as well."""
+    """Two nodes with TLS; callers of this process have a certificate as well."""
     use(monkeypatch, authority.certify("node", HERE))
     return cluster(2)
 

@@ -33,7 +33,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def certified(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever starts from here on has a certificate."""
+    """Processes that start from here on have a certificate."""
     for name, value in authority.certify("node", HERE).items():
         monkeypatch.setenv(name, value)
 

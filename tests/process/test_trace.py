@@ -33,7 +33,7 @@ def trace(nodes: Nodes, digits: str, *more: str) -> Ran:
 
 
 def traced(nodes: Nodes, digits: str) -> dict[str, Any]:
-    """What trace --json says."""
+    """The object that trace --json prints."""
     ran = trace(nodes, digits, "--json")
     assert ran.status == 0, ran.err
     return ran.told
@@ -152,7 +152,7 @@ def test_a_reduce_from_its_asking_to_its_commit(nodes: Nodes, size_bytes: int) -
     said = trace(nodes, target.hex()).out
     assert f"process {os.getpid()} wants it made out of others" in said
     assert f"its sources are final, process {os.getpid()} is told" in said
-    if size_bytes > MIB:  # a small one is folded by who asks
+    if size_bytes > MIB:  # the caller's node folds a small one
         assert {each["node_id"] for each in folding} - {name(nodes, 2)}
         assert re.search(r"folds stripes of it, planned by [0-9a-f]+\n", said)
 
@@ -162,7 +162,7 @@ def test_whose_owner_died_and_who_keeps_it_then(nodes: Nodes) -> None:
     nodes[1].orphan(orphan, timeout_s=WAIT_S)
     nodes.wait_for(0, lambda stats: stats.arena_bytes_orphaned >= MIB)
     told = traced(nodes, orphan.hex())
-    # Who of the nodes hears it first is within the error of their clocks.
+    # The order in which the nodes hear it is within the error of their clocks.
     [said] = [each for each in told["moments"] if each["kind"] == "orphaned" and each["process"]]
     assert (said["node_id"], said["process"]) == (name(nodes, 1), os.getpid())
     page = trace(nodes, orphan.hex()).out
@@ -182,7 +182,7 @@ def test_whose_owner_died_and_who_keeps_it_then(nodes: Nodes) -> None:
 
 
 def adoptions(nodes: Nodes, object_id: bytes) -> list[dict[str, Any]]:
-    """Who was asked to keep it, and has it."""
+    """The nodes that were asked to keep it, and have it."""
     told = traced(nodes, object_id.hex())
     asked = [each for each in told["moments"] if each["kind"] == "adopted"]
     for each in asked:

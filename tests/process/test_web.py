@@ -76,7 +76,7 @@ def broadcast(nodes: Nodes) -> Iterator[list[Any]]:
 
 
 def relay(url: str, url_rank: int, nodes: Nodes) -> int:
-    """Who feeds others, and is neither the origin nor the node that the page asks.
+    """Return a relay that is neither the origin nor the node that the page asks.
 
     Waits for one, and for a tree that all nodes are in.
     """

@@ -1,4 +1,4 @@
-"""Members that die, freeze or are busy: who hears of it, and that no value is ever wrong."""
+"""Members that die, freeze or are busy: which members learn of it, and no value is ever wrong."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_program_of_a_page_prints_what_it_says(program: str, tmp_path: Path) -> 
 
 
 def with_another_address(program: str, address: str) -> str:
-    """Where nobody listens: the page's port may be taken."""
+    """Use an address without a listener, because the page's port may be taken."""
     host, port = address.split(":")
     return program.replace(ADDRESS, address).replace(
         f'"{host}", port={ADDRESS.split(":")[1]}', f'"{host}", port={port}'

@@ -290,7 +290,7 @@ def auto_in_turn(gpus: Crew) -> None:
 
 
 async def give_up(here: Here, rank: int, size: int) -> str:
-    """A play: a send that nobody takes can't be taken back."""
+    """A play: a send without a receiver can't be cancelled."""
     world = here.worlds["w"]
     if rank == 0:
         with pytest.raises(worlds.WorldTimeoutError, match="so the world was aborted"):

@@ -17,7 +17,7 @@ from tests.process.world_crew import Crew, Here, free_address, join
 
 TRANSPORTS = ("tcp", "shared_memory")
 SOON_S = 0.05
-BIG = 3_000_000  # float64: more than is under way before somebody receives
+BIG = 3_000_000  # float64: more than is in flight before the peer receives
 
 
 async def expect_timeout(awaited: Any, words: str) -> None:

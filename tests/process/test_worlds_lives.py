@@ -1,4 +1,4 @@
-"""What worlds leave behind in a process: nothing; and what a forked child has of them."""
+"""Worlds leave nothing behind in a process; and a forked child's view of them."""
 
 from __future__ import annotations
 

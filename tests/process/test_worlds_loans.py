@@ -1,4 +1,4 @@
-"""Arrays of `alloc`: sent without a copy, whole for who has them, and used anew after that."""
+"""Arrays of `alloc`: sent without a copy, whole for their holders, and reused afterwards."""
 
 from __future__ import annotations
 

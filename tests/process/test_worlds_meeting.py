@@ -1,4 +1,4 @@
-"""How worlds are joined: who is let in, who is refused and why, and what replaces what."""
+"""Joins of worlds: which members are accepted, refused (and why), and replaced."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_a_member_may_come_late_or_first() -> None:
 @in_a_loop
 async def test_who_has_not_come_is_named_at_the_limit() -> None:
     async with managers(2) as (first, third):
-        # Rank 0 looks every half second who is there.
+        # Rank 0 checks every half second which ranks are there.
         how = {"size": 4, "rendezvous": free_address(), "timeout_s": 2.5}
         both = await asyncio.gather(
             first.join("w", rank=0, **how), third.join("w", rank=2, **how), return_exceptions=True
@@ -207,7 +207,7 @@ async def test_events_of_a_world_begin_with_who_has_left() -> None:
 
 @in_a_loop
 async def test_another_rank_0_takes_the_place_of_one_that_is_frozen() -> None:
-    with contextlib.ExitStack() as silent:  # its kernel answers, and nobody else
+    with contextlib.ExitStack() as silent:  # only the kernel answers
         frozen = [silent.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(8)]
         addresses = tuple(each.getsockname() for each in frozen)
         leader = Member(0, "frozen", addresses, "another machine", NO_GPU)

@@ -36,7 +36,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def certify(monkeypatch: pytest.MonkeyPatch, authority: Authority) -> None:
-    """Whoever joins from here on has data_tls on, and a certificate of this authority."""
+    """Members that join from here on have data_tls on, and a certificate of this authority."""
     for name, value in {**authority.certify("member"), VARIABLE: "on"}.items():
         monkeypatch.setenv(name, value)
 

@@ -126,7 +126,7 @@ def kept() -> list[int]:
 
 
 def settled() -> list[int]:
-    """As `kept`, once that stays the same: what is deleted goes from other nodes a little later."""
+    """Like `kept`, once it is stable: other nodes drop deleted objects a little later."""
     seen = [kept()]
 
     def stays() -> bool:

@@ -53,7 +53,7 @@ except ValueError as error:
 
 
 def run(**options: object) -> Any:
-    """What the program prints there."""
+    """The output of the program in the container."""
     with tempfile.TemporaryDirectory(prefix="ray-") as directory:  # short, for Ray's sockets
         arguments = [sys.executable, "-c", PROGRAM, json.dumps(options), directory]
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Ray Direct Transport over the store: whoever has a ref can read it, and nothing is left."""
+"""Ray Direct Transport over the store: each holder of a ref can read it, and nothing is left."""
 
 from __future__ import annotations
 

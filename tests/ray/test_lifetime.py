@@ -1,4 +1,4 @@
-"""Objects live as long as somebody refers to them, whoever made them, and no longer."""
+"""Objects live as long as a reference to them, whichever process made them, and no longer."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def kill_beside_its_child(bench: Bench, maker: Any) -> None:
 
 def kill_node(bench: Bench, maker: Any) -> None:
     kill(maker.node_pid.remote())
-    ray.get(maker.attach.remote())  # whoever is first begins the node's next life
+    ray.get(maker.attach.remote())  # the first caller begins the node's next incarnation
 
 
 def kill_steward(bench: Bench, maker: Any) -> None:

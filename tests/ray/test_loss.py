@@ -1,4 +1,4 @@
-"""What becomes of a get when the bytes are gone: from elsewhere, or an error that says why."""
+"""A get whose bytes are gone: they come from elsewhere, or an error says why."""
 
 from __future__ import annotations
 

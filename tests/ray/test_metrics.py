@@ -1,4 +1,4 @@
-"""What Prometheus reads from Ray's metrics agent, and the dashboard that asks for it."""
+"""The metrics that Prometheus reads from Ray's metrics agent, and their dashboard."""
 
 from __future__ import annotations
 

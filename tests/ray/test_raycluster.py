@@ -1,4 +1,4 @@
-"""What the fixtures of this folder see when a cluster of theirs ends."""
+"""The checks of this folder's fixtures at the end of a cluster."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_the_first_failure_lets_the_other_refs_go(cluster: RayCluster) -> None:
         pending = hop.reduce([Gate.remote().array.remote()])
         with pytest.raises(KeyError, match="lost key"):
             await hop.get_async([pending, fails.remote()])
-        assert len(asyncio.all_tasks()) == 2  # this one, and who waits for it
+        assert len(asyncio.all_tasks()) == 2  # this one, and the one that waits for it
         return pending.binary()
 
     async def limited() -> bytes:

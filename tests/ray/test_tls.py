@@ -1,4 +1,4 @@
-"""Ray's TLS settings reach our nodes by themselves: whoever joins such a cluster has them."""
+"""Ray's TLS settings reach our nodes by themselves: each node of such a cluster has them."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ print(json.dumps(answers))
 
 @dataclass(frozen=True, slots=True)
 class OtherUser:
-    """A user without rights of root's: his directory, in which his Ray node works as well."""
+    """A user without root's rights, and the user's directory, where the Ray node works as well."""
 
     home: Path
 
@@ -149,7 +149,7 @@ def other(cluster: RayCluster) -> Iterator[OtherUser]:
 
 
 def _of_other() -> list[tuple[int, str]]:
-    """What runs as the other user."""
+    """The processes that run as the other user."""
     found = []
     for pid, command in processes_of_run():
         with suppress(FileNotFoundError, ProcessLookupError):

@@ -31,7 +31,7 @@ def application(node: Node) -> Iterator[Application]:
 
 
 def offline(members: list[int]) -> np.ndarray:
-    """What these members vote for, without any of this."""
+    """The vote of these members, without Serve."""
     images, labels, tried, _ = digits()
     return majority([MODELS[number].fit(images, labels).predict(tried) for number in members])
 

@@ -81,7 +81,7 @@ def counting(node: Node) -> Iterator[Application]:
 
 
 def told(application: Application, queries: list[Any]) -> list[Any]:
-    """What comes of each query, asked at once: its answer, or the error's own words."""
+    """The outcome of each query, asked at once: its answer, or the error's own words."""
     told = []
     for asked in [application.ask(query) for query in queries]:
         try:
@@ -110,7 +110,7 @@ def test_arrays_arrive_as_they_are(worlds: Application) -> None:
 
 
 def scraped(node: Node) -> dict[str, float]:
-    """What Ray's agent tells of stages, each metric's values added up."""
+    """The metrics of stages from Ray's agent, each metric's values added up."""
     with urllib.request.urlopen(node.metrics, timeout=10) as answer:
         lines = re.findall(r"^(ray_hoplite_serve_\w+)\{.*\} (\S+)$", answer.read().decode(), re.M)
     told: dict[str, float] = {}
