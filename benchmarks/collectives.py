@@ -70,7 +70,7 @@ def main() -> int:
     for line in lines(rows):
         print(line)
     if options.toy:
-        print("toy sizes in one round: nothing but that it runs")
+        print("toy sizes in one round: they prove only that it runs")
     if options.json:
         common = {"options": dict(options.option), "carried_share": carried} | where
         for each in records(rows, options.nodes, options.rate_mbit):

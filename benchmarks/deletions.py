@@ -77,7 +77,7 @@ def main() -> int:
         f"(longest since the start {after['longest_turn_us'] / 1e3:.1f} ms)"
     )
     if asked.toy:
-        print("toy sizes: nothing but that it runs")
+        print("toy sizes: they prove only that it runs")
     if asked.json:
         print(json.dumps({"memory_mib": memory_mib, "long_turns": long_turns} | where))
     return 0

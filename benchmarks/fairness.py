@@ -195,7 +195,7 @@ def main() -> int:
         linked = f"{SENDERS} senders of {SENDER_MBIT} Mbit/s"
         figures.append(report(linked, *senders(large_bytes, objects, shaped=True)))
     if asked.toy:
-        print("toy sizes: nothing but that it runs")
+        print("toy sizes: they prove only that it runs")
     if asked.json:
         print(json.dumps({"scenes": figures, "load": os.getloadavg()[0]} | machine()))
     return 0

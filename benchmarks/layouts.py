@@ -68,7 +68,7 @@ def main() -> int:
         + ("ok" if share <= CONTROL_SHARE_MAX else "OVER")
     )
     if asked.toy:
-        print("toy sizes: nothing but that it runs")
+        print("toy sizes: they prove only that it runs")
     if asked.json:
         print(json.dumps({"control_bytes": control, **sent} | where))
     return 0

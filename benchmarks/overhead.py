@@ -213,7 +213,7 @@ def main() -> int:
     for kind in table:
         print(kind.line)
     if options.toy:
-        print("toy sizes in two rounds: nothing but that it runs")
+        print("toy sizes in two rounds: they prove only that it runs")
     if options.json:
         rates = {kind.name: {"with": kind.with_all, "without": kind.without} for kind in table}
         print(json.dumps(rates | where))

@@ -286,7 +286,7 @@ def _timeline_lines(kind: str, edges: str, trials: Sequence[Record]) -> Iterator
         text += f", most {max(taken):7.1f}, {sum(bad for _, bad in seen)} failed"
         yield text
     most_ms = max(later_ms, default=0.0)
-    text = f"  {len(later_ms)} had begun on who died: {failed} failed, {beside} others"
+    text = f"  {len(later_ms)} had begun on the dead replica: {failed} failed, {beside} others"
     if not failed:
         verdict = word(most_ms <= LATER_MS_MAX)
         text += f"; at most {most_ms:.0f} ms later than usual, limit {LATER_MS_MAX:g} {verdict}"
@@ -471,7 +471,7 @@ def main() -> int:
         else:
             records.append(found)
     if asked.toy:
-        print("toy sizes: nothing but that it runs")
+        print("toy sizes: they prove only that it runs")
     if asked.json:
         for record in records:
             print(json.dumps(record | where | {"at_s": time.time()}))

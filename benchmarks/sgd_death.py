@@ -138,7 +138,7 @@ def lines(trials: list[Trial]) -> Iterator[str]:
         back = ", ".join("never" if each.back_s is None else f"{each.back_s:.1f}" for each in own)
         yield (
             f"{store:8} a step takes {usual_ms:.0f} ms; the longest within {SOON_S:g} s of a kill "
-            f"{longest} ms; who was killed is back after {back} s"
+            f"{longest} ms; the killed worker is back after {back} s"
         )
 
 
@@ -176,7 +176,7 @@ def main() -> int:
     print(", ".join(f"{what} {value}" for what, value in where.items()))
     print(*lines(trials), sep="\n")
     if options.toy:
-        print("toy sizes: nothing but that it runs")
+        print("toy sizes: they prove only that it runs")
     if options.json:
         for trial in trials:
             print(json.dumps({"benchmark": "sgd death"} | asdict(trial) | where))

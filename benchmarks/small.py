@@ -148,7 +148,7 @@ def main() -> int:
     for line in [kind.line for kind in table] + idle:
         print(line)
     if options.toy:
-        print("toy sizes in one round: nothing but that it runs")
+        print("toy sizes in one round: they prove only that it runs")
     if options.json:
         print(json.dumps({kind.name: kind.rates_per_s for kind in table} | where))
     return 0

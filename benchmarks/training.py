@@ -135,7 +135,7 @@ def main() -> int:
     for words in ratios(table):
         print(words)
     if options.toy:
-        print("toy sizes: nothing but that it runs")
+        print("toy sizes: they prove only that it runs")
     if options.json:
         for line in table:
             print(json.dumps(line.record(options) | {"carried_share": carried} | where))

@@ -311,7 +311,7 @@ def tell(benchmark: str, figures: Iterable[Row | str], asked: argparse.Namespace
         rows += [found] if isinstance(found, Row) else []
         print(found.line if isinstance(found, Row) else found, flush=True)
     if asked.toy:
-        print("toy sizes: nothing but that it runs")
+        print("toy sizes: they prove only that it runs")
     if asked.json:
         for row in rows:
             print(json.dumps({"benchmark": benchmark, **asdict(row), **where}))

@@ -315,7 +315,7 @@ def main() -> int:
             print(joining_line(record), flush=True)
             records.append(record)
     if asked.toy:
-        print("toy sizes in one round: nothing but that it runs")
+        print("toy sizes in one round: they prove only that it runs")
     if asked.json:
         print("\n".join(json.dumps(record | where | {"at_s": time.time()}) for record in records))
     return 0

@@ -66,6 +66,6 @@ if __name__ == "__main__":
     parser.add_argument("--toy", action="store_true", help="four classifiers, one of them killed")
     options = parser.parse_args()
     if options.toy:
-        print("toy sizes: nothing but that it runs")
+        print("toy sizes: they prove only that it runs")
     members, dead_max = (4, 1) if options.toy else (len(KINDS), len(KINDS) - QUORUM)
     raise SystemExit(main(members, dead_max))

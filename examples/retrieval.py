@@ -61,7 +61,7 @@ def main(handoff_mb: float, documents: int, queries: int, kill_one: bool) -> int
             after = load(handle, asked, callers=CALLERS, midway=lambda: kill("vision", 1))
             print(f"{after}, with one of two vision replicas killed", flush=True)
     lost, differ = len({*before.lost, *after.lost}), after.differ(before)
-    print(f"{lost} queries were lost; {differ} were answered otherwise")
+    print(f"{lost} queries were lost; {differ} had a different answer")
     return 1 if lost or differ else 0
 
 
@@ -74,6 +74,6 @@ if __name__ == "__main__":
     parser.add_argument("--toy", action="store_true", help="a few small queries, with --kill")
     options = parser.parse_args()
     if options.toy:
-        print("toy sizes: nothing but that it runs")
+        print("toy sizes: they prove only that it runs")
         options.handoff_mb, options.documents, options.queries, options.kill = 1.0, 200, 24, True
     raise SystemExit(main(options.handoff_mb, options.documents, options.queries, options.kill))

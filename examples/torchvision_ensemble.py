@@ -70,7 +70,7 @@ if __name__ == "__main__":
     parser.add_argument("--toy", action="store_true", help="two small images, and few queries")
     options = parser.parse_args()
     if options.toy:
-        print("toy sizes: nothing but that it runs")
+        print("toy sizes: they prove only that it runs")
     if find_spec("torchvision") is None:
         print("torchvision is not installed; `pip install torchvision` installs it, and torch")
         raise SystemExit(0 if options.toy else 1)
