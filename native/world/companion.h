@@ -1,5 +1,5 @@
-// What carries operations of a world beside its edges, as NCCL does. The world's lock is held when
-// it is called, so it returns at once and calls nothing of the world.
+// A transport that carries operations of a world outside of its edges, for example NCCL. The world
+// holds its lock during each call, so a companion returns at once and never calls the world.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +16,7 @@ class Companion {
   Companion& operator=(const Companion&) = delete;
   virtual ~Companion() = default;
 
-  // The world is over: everything under way is to be stopped, and then ended by
+  // The world has ended. Stops every operation in flight, and then ends each one by
   // World::end_beside. Idempotent.
   virtual void handle_end(Ending ending) = 0;
 };

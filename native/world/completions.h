@@ -1,5 +1,5 @@
-// The way out to an event loop: numbers of operations that have ended, and a descriptor that is
-// readable while there are any. Any thread. SPDX-License-Identifier: Apache-2.0
+// Hands finished operations to an event loop: their numbers, and a descriptor that is readable
+// while any number is queued. Any thread. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace hoplite::worlds {
 
-// A queue of values, read by whoever polls its descriptor.
+// An eventfd that is readable between ring() and silence().
 class Doorbell {
  public:
   [[nodiscard]] static Result<UniqueFd> open();
@@ -20,6 +20,7 @@ class Doorbell {
   static void silence(int fd);
 };
 
+// A queue of values. Its descriptor is readable while the queue holds values.
 template <typename Value>
 class Outbox {
  public:
@@ -33,7 +34,7 @@ class Outbox {
   }
   [[nodiscard]] std::vector<Value> take() {
     const std::lock_guard guard(mutex_);
-    Doorbell::silence(fd());  // which a forked child may have rung
+    Doorbell::silence(fd());  // also when the queue is empty: a forked child may have rung it
     return std::exchange(values_, {});
   }
 

@@ -43,8 +43,9 @@ Result<void> Edge::write_frames() {
   }
 }
 
-// Into its place as far as that is known, and then ahead; amid a message no further than the next
-// envelope, so that what follows that lands in its place as well. Returns 0 when nothing is there.
+// Reads into the next bytes' place, if it is known, and then ahead. Amid a message it reads ahead
+// only the next envelope, so that the following bytes land in their place too. Returns 0 when
+// nothing is there.
 Result<std::size_t> Edge::read_some() {
   const std::size_t ahead = rules_.is_amid_message()
                                 ? kEnvelopeBytes

@@ -1,6 +1,7 @@
-// One member's end of one edge: its rules, and the pipe that their bytes go by. Whoever holds the
-// world's lock may call it: a caller's thread carries its own operation as far as it goes without
-// waiting, and the progress thread whatever waits. SPDX-License-Identifier: Apache-2.0
+// One member's end of one edge: its rules, and the pipe that carries their bytes. Any thread that
+// holds the world's lock may call it. A caller's thread carries its own operation as far as it goes
+// without waiting; the progress thread carries the rest. Design decision 22g.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@
 
 namespace hoplite::worlds {
 
-// Of one turn, so that no other edge and no caller waits for long.
+// Bytes that one turn reads or writes at most. A longer transfer goes on in the next turn, so that
+// no other edge and no caller waits for long. A choice, not a measurement.
 inline constexpr std::size_t kTurnBytesMax = 1_MiB;
 
 class Edge {
@@ -28,16 +30,17 @@ class Edge {
   [[nodiscard]] Rank peer() const { return peer_; }
   [[nodiscard]] std::uint64_t token() const { return token_; }
 
-  // Writes until the pipe takes no more, a turn is full, or nothing is left. An error is the edge's
-  // end, of which read() may know more.
+  // Writes until the pipe takes no more, the turn is full, or nothing is left. An error ends the
+  // edge; read() may still find the peer's reason for it.
   [[nodiscard]] Result<void> write();
-  // Reads until nothing is there, a turn is full, an operation has ended or nobody waits any more,
-  // as asked, or the peer has said its last word.
+  // Reads until the pipe is empty, the turn is full, or the peer's last frame has come.
+  // kUntilOutcome also stops when an operation has ended, and kWhileAwaited when no operation
+  // waits for the peer.
   enum class Reading : std::uint8_t { kAll, kUntilOutcome, kWhileAwaited };
   [[nodiscard]] Result<void> read(Reading reading);
-  // Throws away what comes, after our last word. Returns whether the peer has ended as well.
+  // Discards what the peer sends after our last frame. Returns whether the peer's end is closed.
   [[nodiscard]] bool drain();
-  // Nothing more will be written; idempotent. kWhenSent does nothing while bytes are unsent.
+  // Closes the pipe for writing. Idempotent. kWhenSent does nothing while bytes are unsent.
   enum class Finishing : std::uint8_t { kWhenSent, kAtOnce };
   void finish(Finishing when);
 
@@ -45,13 +48,13 @@ class Edge {
   [[nodiscard]] bool has_more() const { return has_more_; }      // the turn was full
   [[nodiscard]] bool has_read_ahead() const { return staged_at_ < staged_end_; }
 
-  // What the poller has been told to wait for.
+  // The interest that the poller has for this edge.
   Interest armed = Interest::kNone;
-  // Nobody waits for anything of it, so that no thread reads what a caller may soon want in a place
-  // of its own; and it was used since somebody last looked.
+  // True if no operation waits for the peer. No thread reads a resting edge, because a later
+  // receive can then take the bytes straight into its buffer.
   bool is_resting = false;
-  bool was_used = false;
-  bool is_retired = false;  // no poller knows it any more
+  bool was_used = false;    // True if a caller has used the resting edge since handle_rest()
+  bool is_retired = false;  // True if the poller has forgotten the edge
 
  private:
   [[nodiscard]] Result<void> write_frames();
@@ -61,7 +64,7 @@ class Edge {
   Rank peer_;
   std::uint64_t token_;
   std::unique_ptr<Pipe> pipe_;
-  std::vector<std::byte> staged_;  // read ahead, and for envelopes
+  std::vector<std::byte> staged_;  // bytes read ahead of their place, envelopes among them
   std::size_t staged_at_ = 0;
   std::size_t staged_end_ = 0;
   bool is_blocked_ = false;

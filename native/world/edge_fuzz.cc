@@ -1,6 +1,6 @@
-// libFuzzer: a member of a world says anything, cut into any pieces, while this one sends, receives
-// and takes back. The edge ends or goes on; no byte lands outside of what a receive has lent, and
-// no more is kept than the window allows. SPDX-License-Identifier: Apache-2.0
+// libFuzzer: a peer sends any bytes in any pieces while this member sends, receives and cancels.
+// The edge ends or goes on. No byte lands outside of a receive's buffer, and the edge keeps no more
+// than the window allows. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +24,7 @@ constexpr EdgeLimits kLimits{.window_bytes = 4096,
 constexpr std::size_t kOperationsMax = 64;  // under way at once
 constexpr std::byte kUntouched{0x5A};
 
-// Memory that a receive has lent, between two pieces that nobody may write to.
+// The buffer of a receive, between two fences that must stay unchanged.
 struct Lent {
   explicit Lent(std::size_t size) : bytes(size + 2 * kFence, kUntouched) {}
   static constexpr std::size_t kFence = 16;
@@ -77,7 +77,7 @@ class Session {
     }
   }
 
-  // Right, but for what the input says.
+  // Returns a message that is valid, except where the input makes it wrong.
   Data message() {
     Envelope said{Verb::kMessage, input_.number(), {}};
     said.content.key = MatchKey{input_.number() % 3U};
@@ -103,7 +103,7 @@ class Session {
     return bytes;
   }
 
-  // As an edge reads: into its place as far as that is known, else ahead.
+  // Takes bytes like Edge::read_some(): into their place, if it is known, or else ahead.
   bool hear(const Data& bytes) {
     std::span<const std::byte> rest = bytes;
     while (!rest.empty()) {

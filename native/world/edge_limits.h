@@ -1,4 +1,4 @@
-// Bounds of what an edge keeps and puts on its way. Both ends have the same. Plain data.
+// Limits on what an edge keeps and sends. Both ends use the same values. Plain data.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,15 +10,17 @@
 namespace hoplite::worlds {
 
 struct EdgeLimits {
-  // Of each lane: what may come that nobody has asked for. So a sender of ten messages of 400 KB
-  // does not wait for a receiver that comes late; it is also the memory that a peer may cost.
+  // Bytes of messages without a receive that a lane keeps at the receiver. Beyond it a message
+  // waits at its sender. It is also the memory that a peer can cost in each lane. Ten messages of
+  // 400 KB fit. Design decision 22a.
   std::uint64_t window_bytes = 4_MiB;
-  // Of a frame, while more of its message is to come.
+  // The least payload of a frame that does not end its message. A sender with less credit waits.
   std::uint64_t payload_bytes_min = 64_KiB;
   std::uint64_t payload_bytes_max = kPayloadBytesMax;
   std::uint64_t message_bytes_max = kMessageBytesMax;
 };
-// What a message costs its receiver besides its bytes: empty ones count, too.
+// Returns the credit that a message takes besides its bytes. An empty message takes it as well,
+// so that a peer cannot fill the receiver's memory with empty messages.
 [[nodiscard]] inline std::uint64_t overhead_bytes(const Content& content) {
   return 512 + content.dtype.size() + content.shape.size() * sizeof(std::uint64_t);
 }

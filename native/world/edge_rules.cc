@@ -51,7 +51,7 @@ Result<bool> EdgeRules::handle_cancel(OperationId operation) {
       lane.sendings.erase(sending);
       return true;
     }
-    // The frame under way, if there is one, and then what is in no frame yet.
+    // Copy the rest of the frame in flight, if there is one, and then the bytes of no frame yet.
     const bool is_writing = writing_ == &lane && !frame_.payload.empty();
     const std::size_t in_frame = is_writing ? frame_.payload.size() : 0;
     sending->copy = std::make_unique_for_overwrite<std::byte[]>(in_frame + sending->bytes.size());
@@ -134,7 +134,7 @@ std::uint64_t EdgeRules::coming_bytes() const {
     if (lane.arrival == nullptr) continue;
     const std::uint64_t left = lane.arrival->content.size_bytes - lane.arrival->got_bytes;
     const std::uint64_t credit = limits_.window_bytes - lane.outstanding;
-    // With less credit than this its sender may wait for more.
+    // A sender with less credit than a frame's least payload may wait for more.
     const std::uint64_t certain = credit - std::min(credit, limits_.payload_bytes_min);
     coming += std::min(left + left / limits_.payload_bytes_max * kEnvelopeBytes, certain);
   }
@@ -219,7 +219,7 @@ Result<void> EdgeRules::handle_message(const Envelope& envelope) {
     complete_if_whole(at);
     return {};
   }
-  // More than the window does not come before it is claimed.
+  // No more than the window comes before a receive claims the message.
   arrival.data = std::make_unique_for_overwrite<std::byte[]>(
       std::min(arrival.content.size_bytes, limits_.window_bytes));
   arrival.at = arrival.data.get();
@@ -276,7 +276,7 @@ Result<void> EdgeRules::handle_landed(std::size_t count) {
   return {};
 }
 
-// The first arrival lands with the first receive from now on.
+// Gives the first arrival to the first receive: its bytes land there from here on.
 Result<void> EdgeRules::claim(Inbox& inbox) {
   Arrival& arrival = *inbox.arrivals.front();
   const Wanted& wanted = inbox.receives.front().wanted;
@@ -286,7 +286,7 @@ Result<void> EdgeRules::claim(Inbox& inbox) {
     arrival.at = wanted.into->data();
     arrival.data.reset();
   } else if (arrival.data == nullptr || arrival.content.size_bytes > limits_.window_bytes) {
-    // The peer chose the size: that there is no room is no reason to end the process.
+    // Report missing memory as an error instead of ending the process: the peer chose the size.
     std::unique_ptr<std::byte[]> whole(new (std::nothrow) std::byte[arrival.content.size_bytes]);
     if (whole == nullptr) {
       return Error{Code::kStoreFull, "no memory for " + content_text(arrival.content) +

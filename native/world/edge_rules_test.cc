@@ -41,7 +41,7 @@ Wanted wanted_of(std::span<std::byte> into, std::uint64_t key = 0) {
   return {MatchKey{key}, 1, "uint8", into};
 }
 
-// The end of an edge, what it has ended, and the wire that leads away from it.
+// One end of an edge, the operations that it has ended, and the wire that it writes to.
 struct Member {
   explicit Member(std::uint32_t peer, const EdgeLimits& limits) : rules(Rank{peer}, limits) {}
 
@@ -142,7 +142,8 @@ TEST(EdgeRules, ALargeMessageStopsAtTheWindowUntilItIsWanted) {
   EXPECT_EQ(got, sent);
 }
 
-// A reader may sleep until it has come: once our credit is written, nothing else is needed.
+// A reader may sleep until coming_bytes() are there: once our credit is written, the sender needs
+// nothing else to send them.
 TEST(EdgeRules, WhatIsComingComesWhateverHappensHere) {
   unsigned seen = 0;
   for (unsigned seed = 1; seed <= 200; ++seed) {

@@ -40,7 +40,8 @@ constexpr int kCudaNotInitialized = 3;
 constexpr int kCudaNotReady = 600;
 constexpr std::array<std::size_t, 12> kElementBytes = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
-// init_fails, init_hangs, init_dies, abort_hangs, abort_lingers, finalize_hangs, launch_is_slow,
+// The faults: init_fails, init_hangs, init_dies, abort_hangs, abort_lingers, finalize_hangs,
+// launch_is_slow,
 // send_dies (after half of its bytes), error (once something was launched).
 bool has_fault(const char* name) {
   const char* const faults = std::getenv("FAKE_NCCL");
@@ -338,7 +339,7 @@ int ncclCommGetAsyncError(const Comm* comm, int* state) {
 
 int ncclCommAbort(Comm* comm) {
   ++aborted;
-  comm->is_aborted = has_fault("abort_lingers");  // what ends first is what runs
+  comm->is_aborted = has_fault("abort_lingers");  // transfers end before the abort returns
   while (has_fault("abort_hangs") || has_fault("abort_lingers")) sleep_ms(100);
   comm->aborted_before = last_aborted.exchange(comm);
   comm->is_aborted = true;
@@ -531,7 +532,7 @@ void fake_forget() {
   launched = aborted = 0;
   elsewhere = 0;
 }
-// As torch or cupy have begun to use a GPU.
+// Makes the process use a GPU, like torch or cupy in a real one.
 void fake_use(int device) {
   is_initialized = true;
   is_used.at(static_cast<std::size_t>(device)) = true;

@@ -1,6 +1,6 @@
-// An edge within one process, whose faults and delays somebody else decides: for tests, of worlds
-// and of what is built on them. Bytes pass as they are written, or wait to be let through, one by
-// one if need be; an end dies, freezes or is cut off when it is told to.
+// An edge within one process, for tests of worlds and of their users. The test decides its faults
+// and delays: bytes pass at once or wait for deliver(), and end() lets an end die, freeze or be cut
+// off.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,29 +19,29 @@ namespace hoplite::worlds {
 
 enum class FakeSide : std::uint8_t { kFirst, kSecond };
 
-// What is between the two ends. Any thread.
+// The connection between the two ends. Any thread.
 class FakeWire {
  public:
-  static constexpr std::uint64_t kRoomBytes = 256_KiB;  // that wait, in each direction
+  static constexpr std::uint64_t kRoomBytes = 256_KiB;  // of each direction; a writer waits beyond
 
   [[nodiscard]] static Result<std::shared_ptr<FakeWire>> open();
 
-  void hold();     // what is written waits from now on
-  void release();  // and goes on
-  // Lets so many bytes through to an end; returns how many there were.
+  void hold();     // makes written bytes wait for deliver() or release()
+  void release();  // lets all waiting and later bytes through
+  // Lets up to `bytes` bytes through to an end. Returns how many it let through.
   std::uint64_t deliver(FakeSide to, std::uint64_t bytes);
-  // An end finds, after what has come through, that the other one is gone in this way: kPeerLost,
-  // kTimeout (frozen) or kSystem (cut off). What was under way to it is lost.
+  // Makes the end `at` find, after the bytes let through, that the other one is gone: kPeerLost
+  // (died), kTimeout (frozen) or kSystem (cut off). The bytes still waiting for it are lost.
   void end(FakeSide at, Code how);
 
  private:
   friend class FakePipe;
   struct Way {  // towards one end
     std::deque<std::byte> bytes;
-    std::uint64_t through = 0;  // of them may be read
+    std::uint64_t through = 0;  // how many of `bytes` may be read
     std::optional<Code> ended;
-    bool is_finished = false;  // by who writes it
-    UniqueFd bell;             // of the end that reads it; rings for room on its other way as well
+    bool is_finished = false;  // True if the writing end has closed it
+    UniqueFd bell;             // wakes the reading end, also when its other way has room again
   };
   FakeWire(UniqueFd first, UniqueFd second);
   [[nodiscard]] Way& to(FakeSide side) { return ways_[static_cast<std::size_t>(side)]; }

@@ -13,11 +13,12 @@ namespace {
 
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventDisableTiming = 2;
-// Of a GPU: a world is one of many things that a device does. Research: 2 to 4.
+// Thread blocks that NCCL may use on a GPU. More would take the GPU from the process's own kernels.
 constexpr int kCtasMax = 4;
-// An error of NCCL's is often a death that is known in a moment, and by its right name.
+// How long NCCL may report an error before it ends the world. The error often comes from a death
+// that a watch reports soon after, with its right cause.
 constexpr std::int64_t kUnsoundNs = 1'000'000'000;
-constexpr Duration kFinalizeLimit = 1_s;  // other members may go on with it for longer
+constexpr Duration kFinalizeLimit = 1_s;  // beyond it the communicator is aborted
 constexpr Duration kDrainLook = 1_ms;
 
 std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
@@ -30,7 +31,7 @@ bool is_error(NcclResult result) {
   return result != NcclResult::kSuccess && result != NcclResult::kInProgress;
 }
 
-// Whether the parts follow one another in memory, as NCCL's own all-gather writes them.
+// True if the parts follow one another in memory, which NCCL's own all-gather needs.
 bool is_one_piece(const NcclTransfer& transfer) {
   for (std::size_t i = 1; i < transfer.out.size(); ++i) {
     if (transfer.out[i] != transfer.out[i - 1] + transfer.part_bytes) return false;
@@ -107,7 +108,7 @@ Result<NcclBond::Issued> NcclBond::issue(NcclTransfer transfer, std::optional<st
   if (waiting.event != nullptr) library_->cuda.event_destroy(waiting.event);
   world->end_beside(waiting.operation, Operation::State::kBroken);
   if (turn) return Error{Code::kBadFrame, "a turn of NCCL that was had before"};
-  return issued;  // it ends with the world
+  return issued;  // the bond has ended, so the operation is broken
 }
 
 std::string NcclBond::error() {
@@ -198,7 +199,8 @@ NcclBond::Next NcclBond::hear_joined() {
   return Next::kAsk;
 }
 
-// Whether neither NCCL nor the stream reports an error. One that stays ends the world.
+// True if neither NCCL nor the stream reports an error. An error that lasts for kUnsoundNs ends the
+// world.
 bool NcclBond::is_sound() {
   NcclResult state = NcclResult::kSuccess;
   NcclResult result = library_->nccl.async_error(comm_, &state);
@@ -243,7 +245,7 @@ NcclBond::Next NcclBond::launch(const Waiting& waiting) {
   return hear_launched();
 }
 
-// Every call of one operation, between the start and the end of a group.
+// Makes all NCCL calls of one operation. The caller starts and ends the group around them.
 NcclResult NcclBond::call(const NcclTransfer& transfer) {
   const NcclFunctions& nccl = library_->nccl;
   const int peer = transfer.peer;
@@ -303,12 +305,12 @@ NcclResult NcclBond::call(const NcclTransfer& transfer) {
   return worst;
 }
 
-// A call that does not block may still go on; what the stream is to hand back comes after it.
+// Adds the host function behind the operation, once NCCL's non-blocking call has ended.
 NcclBond::Next NcclBond::hear_launched() {
   NcclResult state = NcclResult::kSuccess;
   const NcclResult result = library_->nccl.async_error(comm_, &state);
   if (is_error(result) || is_error(state)) {
-    state_ = State::kReady;  // is_sound() sees to it
+    state_ = State::kReady;  // is_sound() handles the error
     return Next::kLook;
   }
   if (state == NcclResult::kInProgress) return Next::kAsk;
@@ -323,8 +325,8 @@ NcclBond::Next NcclBond::hear_launched() {
   return Next::kOver;
 }
 
-// By a thread of CUDA's, which may not call CUDA: it only says so. Rather than an event that is
-// asked again and again: so nothing is polled, and the end is known when it comes.
+// Runs on a thread of CUDA, which must not call CUDA. So it only records the end and wakes the NCCL
+// thread.
 void NcclBond::rang(void* ring) {
   const std::unique_ptr<Ring> mine(static_cast<Ring*>(ring));
   NcclBond& bond = *mine->bond;
@@ -346,7 +348,7 @@ void NcclBond::finish_all() {
   for (const OperationId operation : finished) end_operation(operation, Operation::State::kDone);
 }
 
-// If the world has ended meanwhile the operation has not, and see_down() ends it.
+// Leaves the operation pending if the world has ended; see_down() ends it then.
 void NcclBond::end_operation(OperationId operation, Operation::State state) {
   if (const auto world = world_.lock()) world->end_beside(operation, state);
   const std::lock_guard guard(mutex_);
@@ -355,7 +357,8 @@ void NcclBond::end_operation(OperationId operation, Operation::State state) {
   changed_.notify_all();
 }
 
-// Before all have come it is the caller's to decide what that means; later it ends the world.
+// Ends the bond. Ends the world as well, except when the members have not all joined, because the
+// caller of join() then decides.
 void NcclBond::fail(const Error& error) {
   const bool has_joined = state_ != State::kBegun && state_ != State::kJoining;
   {
@@ -381,9 +384,9 @@ void NcclBond::handle_end(Ending ending) {
   }).detach();
 }
 
-// What was under way raises as soon as its kernels have ended, which an abort tells them first; it
-// returns half a second later, when NCCL's own threads have looked up. It may never return: then
-// the communicator, its thread and its stream stay as they are, and everything else goes on.
+// Breaks pending operations as soon as their kernels have ended. The abort stops the kernels first
+// and returns later. If it never returns, the communicator, its thread and its stream are leaked,
+// and everything else goes on.
 void NcclBond::see_down(Ending ending) {
   quiet_thread("hoplite-nccl-abo", [self = shared_from_this(), ending] {
     self->take_down(ending);
@@ -420,7 +423,7 @@ void NcclBond::take_down(Ending ending) {
     std::unique_lock lock(mutex_);
     const auto is_quiet = [this] { return !is_calling_; };  // nothing more will be launched
     const bool came = changed_.wait_for(lock, std::chrono::nanoseconds(kCallLimit.ns), is_quiet);
-    if (!came && comm_ == nullptr) changed_.wait(lock, is_quiet);  // nothing to abort it by
+    if (!came && comm_ == nullptr) changed_.wait(lock, is_quiet);  // no communicator to abort
     is_quiet_ = is_quiet();
     changed_.notify_all();
     for (auto& [turn, waiting] : waiting_) {
@@ -432,8 +435,8 @@ void NcclBond::take_down(Ending ending) {
   {
     const CudaCurrent current(*library_, context_);
     if (comm_ != nullptr && (ending == Ending::kBroken || !is_finalized())) {
-      // Never destroyed: that would wait for kernels that wait for a peer. Nor revoked first, which
-      // goes on beside the abort and joins the same threads (NCCL 2.28.9: crashes, hangs).
+      // Never destroy it here: ncclCommDestroy waits for kernels that wait for a peer. Never revoke
+      // it first: the revoke runs beside the abort and joins the same threads. Design decision 22c.
       library_->nccl.abort(comm_);
     }
     if (stream_ != nullptr) {

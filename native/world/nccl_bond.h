@@ -1,12 +1,12 @@
-// One communicator of NCCL between members of a world, with a stream of its own. What its members
-// have agreed on is issued here in the order that its first member gives (a turn for each
-// operation), so that no kernel waits for a peer that never comes, and no two wait crosswise.
-//  - step() and what it calls are the NCCL thread's; the rest is any thread's.
-//  - An operation has succeeded if the stream has got past it, NCCL reports no error, and the world
-//    has not ended. When the world ends, operations end when nothing can touch their memory any
-//    more: when their kernels have ended, or the communicator was aborted, or that has taken
-//    kAbortLimit and it is leaked.
-//  - The world's lock is never taken with this one's held.
+// One communicator of NCCL between members of a world, with a stream of its own. The members agree
+// on each operation first. Each then issues it in its turn, and the communicator's first member
+// gives the turns. So no kernel waits for an absent peer, and no two kernels wait crosswise.
+//  - The NCCL thread calls step(); any thread may call the rest.
+//  - An operation has succeeded if the stream has passed it, NCCL reports no error, and the world
+//    has not ended.
+//  - After the world's end an operation ends only when nothing can touch its memory: when its
+//    kernels have ended or the communicator is aborted. After kAbortLimit the bond is leaked.
+//  - A thread that holds mutex_ never takes the world's lock.
 // NCCL's user guide, "Fault tolerance"; design decision 22c. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,7 +28,8 @@
 
 namespace hoplite::worlds {
 
-// How long an abort may take before its communicator is given up; a choice, not a measurement.
+// How long an abort may take. Beyond it the communicator is leaked. A choice, not a measurement.
+// Design decision 22c.
 inline constexpr Duration kAbortLimit = 5_s;
 inline constexpr Duration kCallLimit = 1_s;  // how long an abort waits for another call to return
 
@@ -52,9 +53,9 @@ struct NcclTransfer {
   int op = 0;
   std::size_t count = 0;
   std::size_t part_bytes = 0;
-  std::vector<std::uintptr_t> in;       // what is read: one, or of scatter's root one for each rank
-  std::vector<std::uintptr_t> out;      // what is written: one, or one for each rank
-  std::optional<std::uintptr_t> after;  // a stream whose work of now comes first
+  std::vector<std::uintptr_t> in;       // addresses to read: one, or one for each rank
+  std::vector<std::uintptr_t> out;      // addresses to write: one, or one for each rank
+  std::optional<std::uintptr_t> after;  // a stream whose current work must end first
 };
 
 struct NcclPlace {
@@ -74,15 +75,16 @@ class NcclBond final : public Companion, public std::enable_shared_from_this<Ncc
 
   NcclBond(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<NcclQueue> queue,
            const std::shared_ptr<World>& world, const NcclPlace& place);
-  // Begins to meet the other members; done when all have come. If it breaks, error() knows why, and
+  // Begins to meet the other members. Done when all have come. If it breaks, error() says why, and
   // the world goes on.
   [[nodiscard]] OperationHandle join();
-  // Without a turn, by the member of rank 0, it is the next one's. REQUIRES: join() is done, and
-  // all members of the transfer issue theirs, of the same size and dtype.
+  // Issues a transfer in `turn`, or in the next free turn without one, as the member of rank 0
+  // does. REQUIRES: join() is done. All members of the transfer issue it, with the same size and
+  // dtype.
   [[nodiscard]] Result<Issued> issue(NcclTransfer transfer, std::optional<std::uint64_t> turn);
   void handle_end(Ending ending) override;
   [[nodiscard]] std::string error();
-  [[nodiscard]] bool is_leaked();  // something may write to its operations' memory for ever
+  [[nodiscard]] bool is_leaked();  // True if a kernel may write to operations' memory for ever
 
   [[nodiscard]] Next step();
 
@@ -92,7 +94,7 @@ class NcclBond final : public Companion, public std::enable_shared_from_this<Ncc
     NcclTransfer transfer;
     CudaEvent event = nullptr;
   };
-  struct Ring {  // what a stream hands back when it has got so far
+  struct Ring {  // the argument of the host function behind an operation on the stream
     std::shared_ptr<NcclBond> bond;
     OperationId operation;
   };
@@ -119,7 +121,7 @@ class NcclBond final : public Companion, public std::enable_shared_from_this<Ncc
   const NcclPlace place_;
   OperationId joining_;
 
-  // Of the NCCL thread, and of take_down() once no call is under way.
+  // Only the NCCL thread touches these, and take_down() once no call is in progress.
   enum class State : std::uint8_t { kBegun, kJoining, kReady, kLaunching };
   State state_ = State::kBegun;
   NcclComm comm_ = nullptr;  // NCCL may write it again while it joins
@@ -128,18 +130,18 @@ class NcclBond final : public Companion, public std::enable_shared_from_this<Ncc
   OperationId launching_;
   std::optional<std::int64_t> unsound_since_ns_;
 
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable changed_;
   std::map<std::uint64_t, Waiting> waiting_;  // by turn
   std::uint64_t turns_given_ = 0;
   std::uint64_t turns_begun_ = 0;
   std::set<OperationId> open_;
-  std::set<OperationId> launched_;  // what NCCL was asked for, until it has happened
+  std::set<OperationId> launched_;  // given to NCCL, and not ended yet
   std::vector<OperationId> finished_;
   std::string error_;
   bool is_calling_ = false;
   bool is_ended_ = false;
-  bool is_quiet_ = false;  // it has ended, and no call to NCCL is under way
+  bool is_quiet_ = false;  // True if it has ended and no call to NCCL is in progress
   bool is_down_ = false;
   bool is_leaked_ = false;
 };

@@ -87,7 +87,7 @@ std::string said_by_loader() {
 }
 
 void* open_nccl(std::span<const std::string> names, std::string& why) {
-  // A process that has two of them by different names has two that know nothing of each other.
+  // Prefer a library that is loaded already: a second one under another name has its own state.
   for (const std::string& name : names) {
     if (void* const there = ::dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD)) return there;
   }
@@ -103,8 +103,8 @@ std::string_view stem_of(std::string_view path) {
   return file.substr(0, file.find(".so"));
 }
 
-// Whether something of that name, of any version, is loaded: the loader itself looks for the file
-// first, in all of its folders, which takes longer than a message.
+// True if a library of that name, of any version, is loaded. It avoids dlopen with RTLD_NOLOAD,
+// which first searches all folders and takes longer than a message.
 bool may_be_loaded(const std::string& name) {
   std::string_view sought = stem_of(name);
   const auto look = [](dl_phdr_info* object, std::size_t, void* stem) {
@@ -155,7 +155,7 @@ Result<int> NcclLibrary::device(CudaUse use) const {
   }
   CudaContext context = nullptr;
   int device = 0;
-  // Before anybody has begun with CUDA this is an error, and nobody uses a device.
+  // Fails if the process has not started CUDA; then no thread uses a device.
   if (cuda.context_current(&context) == kCudaSuccess && context != nullptr &&
       cuda.context_device(&device) == kCudaSuccess) {
     return device;

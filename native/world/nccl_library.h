@@ -1,7 +1,6 @@
-// The functions of NCCL and of the CUDA driver that worlds call, found while the process runs:
-// nothing of either is needed to build. Loaded once and never let go of; immutable, any thread.
-// Signatures and layouts are those of NCCL's and CUDA's public interfaces.
-// SPDX-License-Identifier: Apache-2.0
+// The functions of NCCL and of the CUDA driver that worlds call. They are found at run time, so a
+// build needs neither. Loaded once and never unloaded. Immutable, any thread. Signatures and
+// layouts are those of NCCL's and CUDA's public interfaces. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>
@@ -25,13 +24,14 @@ struct NcclId {
   std::array<char, 128> bytes{};
 };
 
-// As of 2.17, the oldest that has our fields: later ones take it for what it says it is.
+// The layout of NCCL 2.17, the oldest version that has these fields. Later versions accept it,
+// because `size` and `version` say which layout it is.
 struct NcclConfig {
   std::size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
   unsigned version = 21700;
   int blocking = 0;
-  int cga_cluster_size = INT_MIN;  // INT_MIN, nullptr: the library's own choice
+  int cga_cluster_size = INT_MIN;  // INT_MIN and nullptr mean the library's own choice
   int ctas_min = INT_MIN;
   int ctas_max = INT_MIN;
   const char* net_name = nullptr;
@@ -90,7 +90,7 @@ struct CudaFunctions {
   int (*error_text)(int, const char**);
 };
 
-// What the caller gives up when it has none of its own yet.
+// Whether a call may start CUDA in a process that does not use it yet.
 enum class CudaUse : std::uint8_t { kAsItIs, kBegin };
 
 struct NcclLibrary {
@@ -98,24 +98,26 @@ struct NcclLibrary {
   CudaFunctions cuda{};
   int version = 0;
 
-  // The one that the process has loaded already, or the first of `nccl` that can be; `cuda` is the
-  // driver, which must have been loaded if `use` is kAsItIs. An error says what is missing.
+  // Returns the NCCL that the process has loaded already, or else the first of `nccl` that loads.
+  // `cuda` names the driver; with kAsItIs it must be loaded already. An error names what is
+  // missing.
   [[nodiscard]] static Result<std::shared_ptr<const NcclLibrary>> load(
       std::span<const std::string> nccl, const std::string& cuda, CudaUse use);
 
-  // The device that the calling thread uses, else the first that the process does; kBegin: else the
-  // first there is.
+  // Returns the device of the calling thread, or else the first that the process uses, or else,
+  // with kBegin, device 0.
   [[nodiscard]] Result<int> device(CudaUse use) const;
-  // Of the memory at an address.
+  // Returns the device that owns the memory at `address`.
   [[nodiscard]] Result<int> device_of(std::uintptr_t address) const;
   [[nodiscard]] Result<NcclId> unique_id() const;
 
   [[nodiscard]] Error cuda_error(const std::string& what, int code) const;
-  // With what the library knows of it; `comm` may be null.
+  // Returns an error with the library's own text for it. `comm` may be null.
   [[nodiscard]] Error nccl_error(const std::string& what, NcclResult code, NcclComm comm) const;
 };
 
-// Makes a context the calling thread's as long as it lives; others may capture graphs meanwhile.
+// Makes a context current in the calling thread while it lives. Other threads may capture graphs
+// meanwhile.
 class CudaCurrent {
  public:
   CudaCurrent(const NcclLibrary& library, CudaContext context) : library_(library) {
@@ -133,7 +135,7 @@ class CudaCurrent {
  private:
   const NcclLibrary& library_;
   bool is_pushed_ = false;
-  int capture_mode_ = 2;  // relaxed: what we call breaks nobody's capture; then what it was
+  int capture_mode_ = 2;  // relaxed, so our calls break no capture; then the mode to restore
 };
 
 }  // namespace hoplite::worlds

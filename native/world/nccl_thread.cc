@@ -15,10 +15,12 @@
 namespace hoplite::worlds {
 namespace {
 
-// While NCCL says that a call goes on: it can't be waited for, only asked again.
+// Pauses between questions while NCCL reports that a call is in progress; NCCL has no way to wait
+// for it. The pause doubles from kAskMin to kAskMax.
 constexpr Duration kAskMin = 20_us;
 constexpr Duration kAskMax = 1_ms;
-// How often a bond on which something runs is asked for errors; that it is over comes by itself.
+// How often a bond with operations in flight is asked for errors. Their ends need no question,
+// because a host function reports each.
 constexpr Duration kLookEvery = 50_ms;
 
 }  // namespace
@@ -105,7 +107,7 @@ NcclThread::~NcclThread() {
   }
   thread_.join();
   const std::lock_guard guard(queue_->mutex_);
-  queue_->bonds_.clear();  // they hold the queue
+  queue_->bonds_.clear();  // breaks the circle: bonds hold the queue
 }
 
 void NcclThread::run(const std::shared_ptr<NcclQueue>& queue) noexcept {

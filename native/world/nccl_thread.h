@@ -1,6 +1,6 @@
-// The one thread of a process that calls NCCL: so all operations of a device are issued in one
-// order, and no caller waits for a library. Sleeps while nothing is under way; what runs on a
-// device rings it when it is over. Any thread may call it. Design decision 22c.
+// The one thread of a process that calls NCCL. It issues all operations of a device in one order,
+// and no caller waits for the library. It sleeps while nothing is in flight; an operation that ends
+// on the device wakes it. Any thread may call it. Design decision 22c.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,14 +20,15 @@ namespace hoplite::worlds {
 
 class NcclBond;
 
-// What bonds share with the thread, and may outlive it.
+// The state that bonds share with the thread. It may outlive the thread.
 class NcclQueue {
  public:
-  void add(std::shared_ptr<NcclBond> bond);  // from now on its step() is called
+  void add(std::shared_ptr<NcclBond> bond);  // makes the thread call its step() until it is over
   void wake();
   void note_ending();
   void note_over();
-  // Returns whether all bonds that have ended are over, which takes as long as an abort may.
+  // Waits until all ended bonds are taken down, for as long as an abort may take. Returns whether
+  // they are.
   [[nodiscard]] bool settle();
 
  private:

@@ -1,5 +1,6 @@
-// The bytes of one edge, in order, in both directions: what a transport is. Whoever holds the
-// world's lock may call it. Design decision 22. SPDX-License-Identifier: Apache-2.0
+// The interface of a transport: carries the bytes of one edge, in order, in both directions. Any
+// thread that holds the world's lock may call it. Design decision 22.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/uio.h>
@@ -20,32 +21,33 @@ class Pipe {
   Pipe& operator=(const Pipe&) = delete;
   virtual ~Pipe() = default;
 
-  // How many bytes were taken; 0: none now.
+  // Returns how many bytes it took; 0 if there is no room now.
   [[nodiscard]] virtual Result<std::size_t> write(std::span<iovec> parts) = 0;
-  // Nothing more is written for now: a peer that sleeps for more than that gets to know.
+  // Ends a run of writes: wakes a peer that sleeps for more bytes than have been written.
   virtual void flush() {}
-  // True if write() has taken bytes that are still here: flush() goes on with them, and the poller
-  // is to wait for room.
+  // True if write() has taken bytes that are still here. flush() sends them later, and the poller
+  // must wait for room.
   [[nodiscard]] virtual bool has_unsent() const { return false; }
-  // How many bytes came; 0: none now. The end is an error: kPeerLost if the peer's process or its
-  // end is gone, kSystem if the network has cut it off.
+  // Returns how many bytes came; 0 if none is there now. The end is an error: kPeerLost if the
+  // peer's process or its end is gone, kSystem if the network has cut it off.
   [[nodiscard]] virtual Result<std::size_t> read(std::span<iovec> parts) = 0;
-  // How much to read beyond what has a place already, so that small messages share a call.
+  // Returns how many bytes to read beyond those that have a place, so that small messages share a
+  // system call.
   [[nodiscard]] virtual std::size_t read_ahead_bytes() const = 0;
 
-  // What a poller waits for, on the peer's behalf.
+  // The descriptor that a poller watches for this pipe.
   [[nodiscard]] virtual int fd() const = 0;
-  // Says what is waited for before the poller sleeps, and how many bytes are worth waking up for
-  // while the peer has more. Returns whether it is there already, so that the poller must not
+  // Announces, before the poller sleeps, what it waits for. `enough` is how many bytes are worth a
+  // wake-up while the peer has more. Returns true if they are there already: the poller must not
   // sleep.
   [[nodiscard]] virtual bool await(Interest interest, std::uint64_t enough) = 0;
-  // What the poller is to wait for then.
+  // Returns the interest that the poller needs to wait for `awaited`.
   [[nodiscard]] virtual Interest interest_of(Interest awaited) const = 0;
-  // The poller has found it readable.
+  // The poller has found the descriptor readable.
   virtual void handle_ready() = 0;
-  // Nothing more will be written; what is unsent is dropped.
+  // Closes the pipe for writing and drops unsent bytes.
   virtual void finish() = 0;
-  // Once read() has found the end: whether the peer had taken all that was written.
+  // True if the peer has taken all written bytes. REQUIRES: read() has found the end.
   [[nodiscard]] virtual bool took_all() const = 0;
 
   [[nodiscard]] virtual const char* name() const = 0;

@@ -1,4 +1,4 @@
-// What every transport has to do, on each of them. SPDX-License-Identifier: Apache-2.0
+// The contract of Pipe, tested on each transport. SPDX-License-Identifier: Apache-2.0
 #include "world/pipe.h"
 
 #include <fcntl.h>
@@ -185,7 +185,7 @@ class OverTls : public testing::Test {
     first_ = std::move(ends.first);
     second_ = std::move(ends.second);
   }
-  // What has come from an end so far.
+  // Returns the bytes that have come from an end so far.
   static Data overheard(const UniqueFd& from) {
     Data bytes(100'000);
     const ssize_t got = ::recv(from.value(), bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -296,7 +296,7 @@ TEST(RingPipe, CountersThatAPeerHasSpoiltAreAnError) {
 TEST(RingPipe, WhoIsAwakeCostsNoCall) {
   auto [first, second] = rings();
   const Data sent = pattern(1000);
-  ASSERT_EQ(write(*first, sent), sent.size());  // nobody sleeps: no knock
+  ASSERT_EQ(write(*first, sent), sent.size());  // the reader is awake: no knock
   char knock = 0;
   EXPECT_LT(::recv(second->fd(), &knock, 1, MSG_DONTWAIT | MSG_PEEK), 0);
   Data got(1000);
@@ -350,7 +350,7 @@ TEST(FakePipe, WhatIsHeldComesWhenItIsLetThrough) {
   EXPECT_EQ((*wire)->deliver(FakeSide::kSecond, 20), 20U);
   (*wire)->end(FakeSide::kSecond, Code::kTimeout);
   (*wire)->release();
-  EXPECT_EQ(*second.read({&into, 1}), 20U);  // and what was still under way is lost
+  EXPECT_EQ(*second.read({&into, 1}), 20U);  // the other 50 bytes, still in flight, are lost
   const auto after = second.read({&into, 1});
   ASSERT_FALSE(after);
   EXPECT_EQ(after.error().code, Code::kTimeout);

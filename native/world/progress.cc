@@ -21,10 +21,11 @@ namespace hoplite::worlds {
 namespace {
 
 constexpr std::uint64_t kLivenessToken = 1;
-constexpr Incarnation kOnlyLife{1};  // every watch has a number of its own
+constexpr Incarnation kOnlyLife{1};  // each watch has its own node number, so one life is enough
 constexpr RailId kOnlyRail{0};
-// How long an edge may be left to its callers after they have stopped using it: a tenth of what a
-// person notices, and a hundred looks a second at most, of a process that moves messages.
+// How long an edge stays with its callers after their last use. Then the progress thread reads it
+// again. It costs a process that moves messages a hundred looks a second at most. Design decision
+// 22g.
 constexpr Duration kRestEvery = 10_ms;
 
 Instant read_clock() {
@@ -39,7 +40,7 @@ std::uint8_t cause_of(Verdict verdict) {
       return static_cast<std::uint8_t>(Cause::kPeerDied);
     case Verdict::kUnreachable:
     case Verdict::kRailLost:
-    case Verdict::kRailCut:  // its only one
+    case Verdict::kRailCut:  // a watch has only one rail
       return static_cast<std::uint8_t>(Cause::kUnreachable);
     case Verdict::kFrozen:
       return static_cast<std::uint8_t>(Cause::kFrozen);
@@ -90,7 +91,7 @@ Progress::~Progress() { close(); }
 bool Progress::is_forked() const { return ::getpid() != pid_; }
 
 void Progress::close() {
-  if (is_forked()) {  // its threads, and what they own, are the parent's
+  if (is_forked()) {  // the threads and their resources belong to the parent
     if (thread_.joinable()) thread_.detach();
     [[maybe_unused]] const Liveness* const theirs = liveness_.release();
     return;
@@ -182,7 +183,7 @@ void Progress::hear(const LivenessEvent& event) {
   {
     const Lock lock(mutex_);
     const auto found = watches_.find(watch);
-    if (found == watches_.end()) return;  // forgotten meanwhile
+    if (found == watches_.end()) return;  // forget() came first
     dependents = found->second.dependents;
     if (cause != 0) found->second.ended = static_cast<Cause>(cause);
   }
@@ -225,7 +226,7 @@ void Progress::change(const Pipe& pipe, std::uint64_t token, Interest interest) 
 }
 
 void Progress::strike_off(const Pipe& pipe, std::uint64_t token) {
-  poller_.remove(pipe.fd());  // a forked child may hold it open, and then closing is not enough
+  poller_.remove(pipe.fd());  // closing is not enough when a forked child holds it open
   const Lock lock(mutex_);
   edges_.erase(token);
 }

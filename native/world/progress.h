@@ -1,6 +1,6 @@
-// The one thread of a process that moves bytes of worlds when no caller does, and hears of peers
-// that die: for all worlds, however many. Sleeps while nothing waits. Any thread may call it.
-// Design decision 22. SPDX-License-Identifier: Apache-2.0
+// The one thread of a process that moves bytes of all its worlds when no caller does, and that
+// learns of peers' deaths. It sleeps while nothing waits. Any thread may call it.
+// Design decision 22g. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/types.h>
@@ -29,15 +29,15 @@ namespace hoplite::worlds {
 class World;
 class Pipe;
 
-using WatchId = Id<struct WatchTag, std::uint64_t>;  // of a connection that sees a process die
+using WatchId = Id<struct WatchTag, std::uint64_t>;  // names a connection that shows a death
 
 struct WorldEvent {
   enum class Kind : std::uint8_t {
-    kSuspect = 1,     // a member says nothing for a while
-    kRecovered = 2,   // and again something
-    kBroken = 3,      // the world, by `cause`
-    kPeerLeft = 4,    // a member said Goodbye
-    kWatchEnded = 5,  // by `cause`; 0: the other end said Goodbye
+    kSuspect = 1,     // a member has sent nothing for a while
+    kRecovered = 2,   // a suspected member sends again
+    kBroken = 3,      // the world has broken by `cause`
+    kPeerLeft = 4,    // a member has sent Goodbye
+    kWatchEnded = 5,  // a watch has ended by `cause`; 0: the other end has sent Goodbye
   };
   Kind kind = Kind::kBroken;
   std::uint64_t world = 0;
@@ -57,25 +57,26 @@ class Progress {
 
   [[nodiscard]] Result<std::shared_ptr<World>> open_world(std::string name, std::uint64_t epoch,
                                                           Rank rank, std::uint32_t size);
-  // Takes over a connection of which the other end says the same. REQUIRES: a session of TLS that
-  // it has is open.
+  // Takes over a connection that both ends watch. REQUIRES: its TLS session, if it has one, is
+  // open.
   [[nodiscard]] Result<WatchId> watch(Stream connection);
-  void forget(WatchId watch);  // says Goodbye; to be called of each, also when it has ended
-  // From now on the end of the watch breaks the world; at once, if a death has ended it already.
+  // Sends Goodbye and forgets the watch. Call it for each watch, also after the watch has ended.
+  void forget(WatchId watch);
+  // Makes the end of the watch break the world; at once, if a death has ended the watch already.
   void depend(const std::shared_ptr<World>& world, Rank peer, WatchId watch);
 
   [[nodiscard]] int events_fd() const { return events_.fd(); }
   [[nodiscard]] std::vector<WorldEvent> take_events() { return events_.take(); }
   void close();  // idempotent
-  // Whether this is a child of the process that started it: nothing here is the child's.
+  // True in a forked child of the process that started it. The parent owns everything here.
   [[nodiscard]] bool is_forked() const;
 
   // For World, which holds its own lock.
   [[nodiscard]] Result<std::uint64_t> enroll(const World& world, Rank peer, const Pipe& pipe);
   void change(const Pipe& pipe, std::uint64_t token, Interest interest);
   void strike_off(const Pipe& pipe, std::uint64_t token);
-  void note_rest();                      // an edge is carried by its callers: look after it later
-  void call_again(std::uint64_t token);  // there is more to do on this edge
+  void note_rest();                      // an edge rests: visit it within kRestEvery
+  void call_again(std::uint64_t token);  // visits the edge again: it has more to do
   void remove(const World& world);
   void say(WorldEvent event);
 
@@ -86,7 +87,7 @@ class Progress {
   };
   struct Watch {
     std::vector<Dependent> dependents;
-    std::optional<Cause> ended;  // by a death
+    std::optional<Cause> ended;  // set if a death or a cut has ended it
   };
   using Lock = std::lock_guard<std::mutex>;
 
@@ -102,7 +103,9 @@ class Progress {
   const pid_t pid_;
   const Duration cut_;
 
-  std::mutex mutex_;  // of all below but the atomics; a world's lock may be held, not the reverse
+  // Guards the members below, except for the atomics and liveness_. A thread may take it while it
+  // holds a world's lock, but not the other way round.
+  std::mutex mutex_;
   std::map<std::uint64_t, std::shared_ptr<World>> worlds_;
   std::map<std::uint64_t, std::pair<std::uint64_t, Rank>> edges_;  // token -> world, peer
   std::map<WatchId, Watch> watches_;

@@ -19,15 +19,16 @@
 namespace hoplite::worlds {
 namespace {
 
-// Copied before the other side may take it, so that both copy at the same time.
+// Bytes that one side copies before it shows them to the other, so that both copy at the same time.
 constexpr std::uint64_t kStepBytes = 256_KiB;
-// Who sleeps for as much as this, of bytes or of room, is not woken for each step.
+// A side never sleeps for more bytes, or room, than half a ring. Less means a wake-up for each
+// step; more lets the other side run out of room or bytes. Design decision 22g.
 constexpr std::uint32_t kEnoughBytesMax = kRingBytes / 2;
-constexpr int kKnocksMax = 64;  // of one turn: a peer may knock as often as it likes
+constexpr int kKnocksMax = 64;  // reads of the socket in one turn: a peer may knock without end
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// What is at [offset, offset + size) of a ring lies in one or two runs.
+// A range of a ring lies in one or two runs, because it may wrap around the end.
 void copy_in(std::byte* ring, std::uint64_t at, const std::byte* from, std::uint64_t size) {
   const std::uint64_t first = std::min(size, kRingBytes - at % kRingBytes);
   copy_bytes(ring + at % kRingBytes, from, first);
@@ -76,13 +77,14 @@ Result<std::uint64_t> RingPipe::filled(const Ring& ring) const {
   return size;
 }
 
-// REQUIRES: that there is as much has been stored.
+// Wakes the other side if it sleeps for at most `there`. REQUIRES: the counter that shows `there`
+// is stored.
 void RingPipe::wake(std::atomic<std::uint32_t>& sleeps_for, std::uint64_t there) {
-  // Pairs with await(): whoever sleeps has said so before it looked for the last time. All
-  // accesses are seq_cst, without a fence, which TSan does not know.
+  // Pairs with await(): the other side stores how much it sleeps for before its last look at the
+  // counters. All accesses are seq_cst instead of fenced, because TSan does not know fences.
   const std::uint32_t wanted = sleeps_for.load();
   if (wanted == 0 || wanted > there || sleeps_for.exchange(0) == 0) return;
-  const char knock = 1;  // a socket that is full of them wakes as well
+  const char knock = 1;  // may fail on a full socket, which is readable all the same
   [[maybe_unused]] const auto sent =
       ::send(socket_.value(), &knock, sizeof knock, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -122,7 +124,7 @@ Result<std::size_t> RingPipe::write(std::span<iovec> parts) {
 void RingPipe::flush() {
   if (!std::exchange(is_writing_, false)) return;
   out_.head->is_writing.store(0);
-  // However little it is: nobody knows when more will come.
+  // Wakes the reader for any amount, because more bytes may never come.
   if (written_ != out_.head->taken.load()) wake(out_.head->reader_sleeps_for, kRingBytes);
 }
 
@@ -157,7 +159,7 @@ bool RingPipe::await(Interest interest, std::uint64_t enough) {
   out_.head->writer_sleeps_for.store(writes ? kEnoughBytesMax : 0);
   const auto came = filled(in_);
   const auto went = filled(out_);
-  // Of a writer that is at it more will come, or it wakes us in flush().
+  // Too few bytes are not enough while the writer writes, because its flush() wakes us.
   const bool is_enough = came && *came > 0 && (*came >= wanted || in_.head->is_writing.load() == 0);
   const bool has_come = !came || is_enough || has_ended_;
   const bool has_room = !went || kRingBytes - *went >= kEnoughBytesMax || has_ended_;

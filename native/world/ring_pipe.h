@@ -1,10 +1,10 @@
-// An edge by shared memory, between processes of one host: a memfd with one ring of bytes for each
-// direction, each with one writer and one reader, and a Unix socket that wakes whoever sleeps and
-// tells of a death. Nobody spins, and nobody holds a lock that could die with it: a ring has two
-// counters, each written by one side. Memory and counters are the peer's as well: what it writes
-// there is checked like bytes from a socket.
-//  - The memory has no name and its seals keep its size, so that a peer can neither leave it behind
-//    nor take it from under us.
+// An edge by shared memory, between processes of one host. A memfd holds one ring of bytes for each
+// direction, with one writer and one reader. A Unix socket wakes a sleeping side and shows a death.
+//  - No side spins, and there is no lock that a dying side could hold: a ring has two counters, and
+//    one side writes each.
+//  - The peer can write to the memory and the counters, so they are checked like bytes of a socket.
+//  - The memory has no name, so no process can leave it behind. Its seals keep its size, so that
+//    the peer cannot shrink it under us.
 // MultiWorld's shared-memory edges; design decision 22g. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,35 +19,37 @@
 
 namespace hoplite::worlds {
 
-// Of one direction. Two cores pass 4 MiB through it without waiting for each other's wake-ups.
+// Room of one direction. A writer waits for its reader beyond it. Larger rings are no faster.
+// Design decision 22g.
 inline constexpr std::uint64_t kRingBytes = 2_MiB;
 inline constexpr std::uint64_t kRingHeadBytes = 4_KiB;
 inline constexpr std::uint64_t kRingsBytes = 2 * (kRingHeadBytes + kRingBytes);
 
 struct RingHead {
-  // Counters of bytes since the beginning; apart, so that the two sides share no line of cache.
+  // Counters of bytes from the beginning, apart so that the two sides share no cache line.
   alignas(128) std::atomic<std::uint64_t> written;
-  std::atomic<std::uint32_t> is_writing;  // more than was written so far
+  std::atomic<std::uint32_t> is_writing;  // 1 from the writer's first write until its flush()
   alignas(128) std::atomic<std::uint64_t> taken;
-  // How many bytes, or how much room, it sleeps for; 0: it is awake.
+  // Bytes that the reader, or room that the writer, sleeps for; 0: it is awake.
   alignas(128) std::atomic<std::uint32_t> reader_sleeps_for;
   alignas(128) std::atomic<std::uint32_t> writer_sleeps_for;
 };
 static_assert(sizeof(RingHead) <= kRingHeadBytes &&
               std::atomic<std::uint64_t>::is_always_lock_free);
 
-enum class RingSide : std::uint8_t { kFirst, kSecond };  // the memory's maker is the first
+enum class RingSide : std::uint8_t { kFirst, kSecond };  // kFirst has made the memory
 
 class RingPipe final : public Pipe {
  public:
-  // `memory` is a memfd of kRingsBytes, sealed against changes of its size; zeroes at first.
+  // REQUIRES: `memory` is a memfd of kRingsBytes zeroes. Returns an error if its size differs or is
+  // not sealed.
   [[nodiscard]] static Result<std::unique_ptr<RingPipe>> open(UniqueFd socket, UniqueFd memory,
                                                               RingSide side);
 
   [[nodiscard]] Result<std::size_t> write(std::span<iovec> parts) override;
   void flush() override;
   [[nodiscard]] Result<std::size_t> read(std::span<iovec> parts) override;
-  [[nodiscard]] std::size_t read_ahead_bytes() const override { return 0; }  // a call costs nothing
+  [[nodiscard]] std::size_t read_ahead_bytes() const override { return 0; }  // a read is cheap
   [[nodiscard]] int fd() const override { return socket_.value(); }
   [[nodiscard]] bool await(Interest interest, std::uint64_t enough) override;
   [[nodiscard]] Interest interest_of(Interest) const override { return Interest::kRead; }
@@ -69,10 +71,10 @@ class RingPipe final : public Pipe {
   Mapping memory_;
   Ring out_;
   Ring in_;
-  std::uint64_t written_ = 0;  // what we know of our own counters: the peer can write to them
+  std::uint64_t written_ = 0;  // copies of our own counters, which the peer could overwrite
   std::uint64_t taken_ = 0;
-  bool is_writing_ = false;  // since the last flush()
-  bool has_ended_ = false;   // the peer's end of the socket
+  bool is_writing_ = false;  // True if bytes were written since the last flush()
+  bool has_ended_ = false;   // True if the peer's end of the socket is closed
 };
 
 }  // namespace hoplite::worlds

@@ -18,13 +18,15 @@
 namespace hoplite::worlds {
 namespace {
 
-// Sixteen messages of 4 KiB by one call. More is copied once more without saving calls.
+// Bytes read ahead by one call: sixteen messages of 4 KiB. More bytes are copied twice and save no
+// calls.
 constexpr std::size_t kReadAheadBytes = 64_KiB;
-// Of a large message, before its reader wakes up: more lets the sender run dry, less is a wake-up
-// for each segment (design decision 22g).
+// Bytes of a large message that wake its reader. More lets the sender run dry; less means a
+// wake-up for each segment. Design decision 22g.
 constexpr std::uint64_t kEnoughBytesMax = 64_KiB;
 
-// What a session of TLS may have in hand of a record that has not come whole. No poller counts it.
+// Bytes of an unfinished record that a TLS session may hold. No poller counts them, so await()
+// subtracts them.
 constexpr std::uint64_t kRecordBytesMax = 17_KiB;
 
 }  // namespace
@@ -32,7 +34,7 @@ constexpr std::uint64_t kRecordBytesMax = 17_KiB;
 Result<void> SocketPipe::prepare(int fd) {
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return system_error("fcntl");
-  const int one = 1;  // refused by a Unix socket, which has nothing to turn off
+  const int one = 1;  // a Unix socket refuses the option and needs none
   [[maybe_unused]] const int set = ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   return {};
 }
@@ -61,7 +63,8 @@ Result<std::size_t> SocketPipe::read(std::span<iovec> parts) {
   return got;
 }
 
-// The network has cut the connection off, except when the peer's kernel has closed or reset it.
+// Turns `error` into kSystem, a cut by the network, except when the peer's kernel has closed or
+// reset the connection.
 Error SocketPipe::ended(Error error) {
   const std::optional<int> number = stream_.end();
   has_failed_ = has_failed_ || number != 0;
@@ -74,7 +77,7 @@ std::size_t SocketPipe::read_ahead_bytes() const { return kReadAheadBytes; }
 
 bool SocketPipe::await(Interest interest, std::uint64_t enough) {
   const bool reads = interest == Interest::kRead || interest == Interest::kBoth;
-  if (reads && stream_.has_unread()) return true;  // no poller tells of it
+  if (reads && stream_.has_unread()) return true;  // the session holds it, unseen by a poller
   const std::uint64_t in_hand_max = stream_.tls() == nullptr ? 0 : kRecordBytesMax;
   const std::uint64_t to_come = std::min(enough, kEnoughBytesMax);
   const int wanted = reads && to_come > in_hand_max ? static_cast<int>(to_come - in_hand_max) : 1;

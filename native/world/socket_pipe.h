@@ -1,4 +1,4 @@
-// An edge by a stream socket, between hosts by TCP: its bytes as they are, or by TLS.
+// An edge by a stream socket, which is TCP between hosts. The bytes go plain or by TLS.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,9 +9,9 @@ namespace hoplite::worlds {
 
 class SocketPipe final : public Pipe {
  public:
-  // Makes the socket non-blocking, and TCP send small messages at once.
+  // Makes the socket non-blocking and turns off TCP's delay of small messages.
   [[nodiscard]] static Result<void> prepare(int fd);
-  // REQUIRES: a session of TLS that the stream has is open.
+  // REQUIRES: the stream's TLS session, if it has one, is open.
   explicit SocketPipe(Stream stream);
 
   [[nodiscard]] Result<std::size_t> write(std::span<iovec> parts) override;
@@ -31,8 +31,10 @@ class SocketPipe final : public Pipe {
   [[nodiscard]] Error ended(Error error);
 
   Stream stream_;
-  int wakes_at_bytes_ = 1;   // that have come
-  bool has_failed_ = false;  // instead of being closed: a reset, if the peer has not taken all
+  int wakes_at_bytes_ = 1;  // SO_RCVLOWAT of the socket
+  // True if the connection failed instead of being closed. A peer that closes without having taken
+  // all bytes resets it.
+  bool has_failed_ = false;
 };
 
 }  // namespace hoplite::worlds

@@ -10,7 +10,7 @@
 namespace hoplite::worlds {
 namespace {
 
-// Of reading what a connection that has ended still holds: more than any socket does.
+// Turns of reading the bytes that an ended connection still holds: more than any socket holds.
 constexpr int kLastTurnsMax = 64;
 
 Interest both(Interest a, Interest b) {
@@ -33,7 +33,7 @@ Cause cause_of(const Error& error) {
   }
 }
 
-// Whether it is an end of the connection, and not of what came by it.
+// True if the connection has ended, and false if its bytes were wrong or this process failed.
 bool is_of_pipe(const Error& error) {
   const Cause cause = cause_of(error);
   return cause != Cause::kProtocol && cause != Cause::kLocal;
@@ -64,7 +64,7 @@ const char* words(Cause cause) {
 World::World(Progress& progress, std::uint64_t number, WorldName name)
     : progress_(progress), number_(number), name_(std::move(name)) {}
 
-// One that was closed may outlive its port, by what ends an operation of it at that moment.
+// A closed world may outlive its Progress, because a companion that ends an operation holds it.
 World::~World() {
   if (!is_closed_) close();
 }
@@ -85,7 +85,7 @@ Result<void> World::add_edge(Rank peer, std::unique_ptr<Pipe> pipe) {
   Edge& edge =
       *edges_.emplace(peer, std::make_unique<Edge>(peer, *token, std::move(pipe))).first->second;
   edge.armed = Interest::kRead;
-  if (end_) {  // it broke while it was made
+  if (end_) {  // the world broke before all edges were added
     edge.rules().handle_ending(*end_);
     if (see_off(edge)) progress_.call_again(edge.token());
     return {};
@@ -97,7 +97,7 @@ Result<void> World::add_edge(Rank peer, std::unique_ptr<Pipe> pipe) {
 // ---- operations ----
 
 Result<void> World::check(Rank peer) const {
-  if (end_) return {};  // the operation says so
+  if (end_) return {};  // the operation reports the end
   if (is_closed_ || leaving_ != nullptr) {
     return Error{Code::kInvalidArgument, title() + " was left; join it anew"};
   }
@@ -130,7 +130,8 @@ Result<OperationHandle> World::receive(Rank peer, Wanted wanted) {
   return begin(&edge, id, peer);
 }
 
-// Carries it as far as it goes now. `edge` is null, or the world has ended: then so has it.
+// Carries the operation as far as it goes without waiting. If the world has ended, `edge` may be
+// null and the operation is broken.
 OperationHandle World::begin(Edge* edge, OperationId id, Rank peer) {
   if (!end_) {
     carried_ = id;
@@ -168,7 +169,7 @@ bool World::cancel(Operation& operation) {
   end_operation(operation, Operation::State::kCancelled);
   open_.erase(operation.id);
   if (!was_open) hear_end(edge, was_open.error());
-  progress_.call_again(edge.token());  // what was behind it may go now
+  progress_.call_again(edge.token());  // operations behind it may go now
   return true;
 }
 
@@ -225,7 +226,8 @@ OperationHandle World::begin_beside() {
 void World::end_beside(OperationId id, Operation::State state) {
   const Lock lock(mutex_);
   const auto found = beside_.find(id);
-  // After the world's end it is still under way, until nothing touches its memory.
+  // After the world's end a finished operation stays pending until its companion breaks it, because
+  // NCCL may still touch its memory.
   if (found == beside_.end() || (end_ && state == Operation::State::kDone)) return;
   end_operation(*found->second, state);
   beside_.erase(found);
@@ -237,7 +239,7 @@ void World::end_beside(OperationId id, Operation::State state) {
 // Returns whether there is more to do at once.
 bool World::carry(Edge& edge, Carrier carrier) {
   EdgeRules& rules = edge.rules();
-  if (edge.is_retired) {  // what it sent before it left may be here
+  if (edge.is_retired) {  // messages that the peer sent before it left may be here
     settle(edge);
     if (!end_ && rules.has_left()) hear_goodbye(edge);
     return false;
@@ -262,7 +264,7 @@ bool World::carry(Edge& edge, Carrier carrier) {
   return arm(edge, may_rest);
 }
 
-// Before the end of a connection the peer may have said Goodbye, or why the world has ended.
+// Reads the frames in front of a connection's end: they may hold a Goodbye or the world's end.
 void World::read_last_words(Edge& edge) {
   bool is_more = true;
   for (int turn = 0; is_more && turn < kLastTurnsMax; ++turn) {
@@ -329,8 +331,8 @@ bool World::arm(Edge& edge, bool may_rest) {
   return !rests && (is_there || edge.has_more() || edge.has_read_ahead());
 }
 
-// Our Goodbye is written, and the peer's closing its half is the answer: a connection that is
-// closed before may be reset, and what it still carries is lost with it.
+// Waits, after our Goodbye, until the peer closes its half. A connection that we close earlier may
+// be reset, and a reset loses the bytes in flight.
 bool World::await_answer(Edge& edge, bool has_ended) {
   edge.finish(Edge::Finishing::kWhenSent);
   if (!has_ended) return arm(edge, false);
@@ -340,7 +342,7 @@ bool World::await_answer(Edge& edge, bool has_ended) {
   return false;
 }
 
-// After the world's end: what is still to be written, and nothing to be read.
+// After the world's end: writes the last frame and discards all that comes.
 bool World::see_off(Edge& edge) {
   const auto written = edge.write();
   if (edge.rules().is_over()) edge.finish(Edge::Finishing::kWhenSent);
@@ -379,7 +381,7 @@ void World::handle_peer_end(Rank peer, Cause cause) {
   const auto found = edges_.find(peer);
   if (end_ || is_closed_ || found == edges_.end()) return;
   Edge& edge = *found->second;
-  if (edge.is_retired) return;  // it has left, or we have, and that has reached it
+  if (edge.is_retired) return;  // one of the two has left, and the other knows
   if (cause == Cause::kPeerDied) {
     if (carry(edge, Carrier::kProgress)) progress_.call_again(edge.token());
     if (!end_ && !edge.is_retired) {
@@ -415,11 +417,11 @@ void World::hear_goodbye(Edge& edge) {
   check_drained();
 }
 
-// `by` tells no edge of it that told us; the others are told.
+// Breaks the world and tells each peer, except when the peer of `by` has reported the end itself.
 void World::break_by(const Edge* by, End end) {
   if (end_) return;
   end_ = std::move(end);
-  // First what is under way is copied: an operation that has ended gives its buffer back.
+  // Copy the frame in flight first, because an ended operation gives its buffer back.
   for (const auto& [peer, edge] : edges_) edge->rules().handle_ending(*end_);
   end_open();
   for (const auto& companion : companions_) companion->handle_end(Companion::Ending::kBroken);
@@ -432,7 +434,7 @@ void World::break_by(const Edge* by, End end) {
                  .cause = static_cast<std::uint8_t>(end_->cause),
                  .text = end_->text});
   for (const auto& [peer, edge] : edges_) {
-    if (edge.get() == by && edge->rules().ending()) {  // it knows
+    if (edge.get() == by && edge->rules().ending()) {  // the peer knows
       retire(*edge);
     } else if (!edge->is_retired && see_off(*edge)) {
       progress_.call_again(edge->token());
@@ -480,7 +482,7 @@ void World::check_drained() {
       std::ranges::all_of(edges_, [](const auto& each) { return each.second->is_retired; });
   if (!is_drained || !beside_.empty()) return;
   end_operation(*leaving_, Operation::State::kDone);
-  end_open();  // receives for which nothing will come
+  end_open();  // only receives are left, and no message can come for them
 }
 
 void World::close() {
@@ -493,7 +495,8 @@ void World::close() {
   }
   for (const auto& [peer, edge] : edges_) {
     if (!edge->is_retired) {
-      [[maybe_unused]] const bool is_more = see_off(*edge);  // unread bytes would make it a reset
+      [[maybe_unused]] const bool is_more =
+          see_off(*edge);  // reads all: unread bytes cause a reset
       retire(*edge);
     }
     edge->finish(Edge::Finishing::kAtOnce);  // a forked child may hold the descriptor

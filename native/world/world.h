@@ -1,9 +1,8 @@
-// One world as one member sees it: an edge to each other member, what is under way on them, and
-// how it ended. It breaks as a whole, at the first end of a member that is noticed, and tells the
-// others; no other world hears of it. Any thread: one lock, held for a turn at most, never while
-// waiting. An operation is carried by its caller as far as it goes; then by the progress thread.
-//  - An operation has succeeded if and only if its state says kDone; nothing succeeds after the
-//  end.
+// One world as one member sees it: an edge to each other member, the operations in flight, and how
+// the world ended. It breaks as a whole at the first end of a member that it notices, and tells the
+// other members. Other worlds are not affected. Any thread: one lock, held for a turn at most and
+// never while waiting. The caller's thread carries an operation first, then the progress thread.
+//  - An operation has succeeded if and only if its state is kDone. Nothing succeeds after the end.
 //  - The caller's memory is not touched once the operation's state is not kPending.
 // MultiWorld; design decision 22. SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,17 +27,17 @@
 
 namespace hoplite::worlds {
 
-// What a caller waits for. Shared by the caller and the world.
+// One operation that a caller waits for. Shared by the caller and the world.
 struct Operation {
   enum class State : std::uint8_t { kPending, kDone, kBroken, kCancelled };
   OperationId id;
   Rank peer;
   std::atomic<State> state = State::kPending;
-  bool had_moved = false;  // once it is kCancelled: has_moved() until then
-  // Of a receive, once it is done.
+  bool had_moved = false;  // once it is kCancelled: has_moved() at that moment
+  // Set when a receive is done.
   Content content;
   std::unique_ptr<std::byte[]> data;
-  // Who is to be told, each by its token. Of the world, by its lock.
+  // Queues that get the paired token at the operation's end. Guarded by the world's lock.
   std::vector<std::pair<std::shared_ptr<Completions>, std::uint64_t>> waiters;
 };
 using OperationHandle = std::shared_ptr<Operation>;
@@ -57,45 +56,49 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  // What a member is reached by. REQUIRES: every rank once, not our own.
+  // Adds the edge to `peer`. Returns an error for our own rank or a rank that has an edge.
   [[nodiscard]] Result<void> add_edge(Rank peer, std::unique_ptr<Pipe> pipe);
 
-  // Nothing: it is done. An error is the caller's mistake.
+  // Returns null if the operation is done already. An error means that the caller's arguments are
+  // wrong, or that this member has left the world.
   [[nodiscard]] Result<OperationHandle> send(Rank peer, Content content,
                                              std::span<const std::byte> bytes);
   [[nodiscard]] Result<OperationHandle> receive(Rank peer, Wanted wanted);
-  // Returns whether it was still pending.
+  // Returns whether it cancelled the operation. A pending operation of a companion breaks the world
+  // instead.
   bool cancel(Operation& operation);
   [[nodiscard]] bool wait(const Operation& operation, Duration timeout);
-  // False: it has ended, and nothing will come.
+  // Returns false if the operation has ended; `completions` then gets nothing.
   [[nodiscard]] bool notify(Operation& operation, std::shared_ptr<Completions> completions,
                             std::uint64_t token);
-  // Whether any of its bytes have; of one that was taken back, whether any had. What had not moved
-  // then never will.
+  // True if any bytes of the operation have moved. A cancelled operation keeps the answer that it
+  // had when it was cancelled.
   [[nodiscard]] bool has_moved(const Operation& operation);
 
-  // What is carried beside the edges: a companion ends it. It can't be taken back.
+  // Operations that a companion carries and ends. Cancelling one breaks the world.
   void attach(std::shared_ptr<Companion> companion);
   [[nodiscard]] OperationHandle begin_beside();
-  void end_beside(OperationId id, Operation::State state);  // kDone: unless the world has ended
+  // Ends the operation, except when `state` is kDone and the world has ended.
+  void end_beside(OperationId id, Operation::State state);
 
   void abort(Cause cause, const std::string& text);
-  // Goodbye to all, after what is to be sent; done when it has reached them.
+  // Sends Goodbye to each member after all pending sends. It is done when each has received it.
   [[nodiscard]] OperationHandle leave();
-  // Gives all descriptors and memory back. What is pending is broken.
+  // Releases all descriptors and memory. Pending operations break.
   void close();
 
   [[nodiscard]] std::uint64_t number() const { return number_; }
   [[nodiscard]] const WorldName& name() const { return name_; }
   [[nodiscard]] std::optional<End> end();
-  // After leave or an end: whether all have our last word, or are gone.
+  // True if each member has our last frame, or is gone. REQUIRES: leave() or an end came first.
   [[nodiscard]] bool is_seen_off();
   [[nodiscard]] std::vector<Rank> left();
-  [[nodiscard]] const char* transport(Rank peer);  // nullptr: there is no edge
+  [[nodiscard]] const char* transport(Rank peer);  // nullptr if there is no edge
 
-  // By the progress thread. Each returns whether it wants to be called again at once.
+  // The progress thread calls the rest. Returns whether the edge has more to do at once.
   [[nodiscard]] bool handle_ready(Rank peer);
-  // Looks after edges that callers have carried. Returns whether any is still in use by them.
+  // Gives resting edges back to the poller, except those that a caller has used since the last
+  // call. Returns true if any was used.
   [[nodiscard]] bool handle_rest();
   void handle_peer_end(Rank peer, Cause cause);
 
@@ -116,7 +119,7 @@ class World {
   void break_by(const Edge* by, End end);
   void hear_end(Edge& edge, const Error& error);
   void hear_goodbye(Edge& edge);
-  void end_open();  // nothing of what is under way will come
+  void end_open();  // breaks all pending operations of the edges
   void retire(Edge& edge);
   void check_drained();
   [[nodiscard]] std::string title() const;
@@ -126,12 +129,12 @@ class World {
   const WorldName name_;
 
   std::mutex mutex_;
-  std::condition_variable ended_;  // of any operation
+  std::condition_variable ended_;  // signalled at the end of any operation
   std::map<Rank, std::unique_ptr<Edge>> edges_;
   std::map<OperationId, OperationHandle> open_;
   std::map<OperationId, OperationHandle> beside_;
   std::vector<std::shared_ptr<Companion>> companions_;
-  std::optional<Outcome> mine_;  // of the operation that its caller carries right now
+  std::optional<Outcome> mine_;  // outcome of the operation that its caller carries right now
   OperationId carried_;
   std::uint64_t operations_ = 0;
   std::optional<End> end_;

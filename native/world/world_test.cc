@@ -273,7 +273,7 @@ TEST_P(Worlds, LeavingIsNotDoneWhenNobodyTookWhatWasSent) {
   const Data sent = pattern(100'000, 1);
   ASSERT_TRUE(alone->send(Rank{1}, content_of(sent), sent));
   const auto leaving = alone->leave();
-  data.second.reset();  // with bytes in it that nobody has read
+  data.second.reset();  // while it holds unread bytes
   EXPECT_TRUE(alone->wait(*leaving, kLong));
   EXPECT_EQ(leaving->state, State::kBroken);
   EXPECT_EQ(alone->end()->cause, Cause::kPeerDied);
