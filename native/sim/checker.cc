@@ -41,7 +41,7 @@ void Checker::put_started(const Request& put) {
   known.puts.insert_or_assign(put.incarnation,
                               Value(put.parts, std::make_shared<const Bytes>(put.bytes)));
   ++puts_;
-  // From now on the older attempts' bytes may be replaced at any time.
+  // A newer attempt may replace the older attempts' bytes at any time.
   std::erase_if(known.copies, [&](const Copy& c) { return c.incarnation < put.incarnation; });
 }
 
@@ -111,7 +111,7 @@ void Checker::fetched(const Request& get, Instant) {
     }
     return;
   }
-  // Elsewhere it goes a round trip or two later.
+  // Check this node only: copies on other nodes go a round trip or two later.
   const auto erased = known.erased.find({get.node, get.node_life});
   if (erased != known.erased.end() && *erased->second->answered < get.asked &&
       get.fetched.incarnation <= erased->second->incarnation) {
@@ -140,7 +140,7 @@ void Checker::unpinned(const Request& get, std::span<const std::byte> mapped) {
   }
 }
 
-// Who waits for the target of a reduce hears that its caller cancelled it, or died.
+// True if the reduce's caller cancelled it or died. A get of the target then ends with kCancelled.
 bool Checker::is_taken_back(const Known& known) {
   return known.reduce != nullptr && (known.reduce->cancelled || known.reduce->abandoned);
 }
@@ -161,7 +161,7 @@ void Checker::failed(const Request& request, Instant) {
       if (!store_full_is_right_) judge(request.object, "the arena is large enough: " + what);
       return;
     case Code::kObjectLost: {
-      // What was lost is lost until its home hears that it was put again.
+      // A lost object stays lost until its home hears of the next put.
       const Duration way = known.puts.size() > 1 ? kUnderWayMax : Duration{0};
       const auto is_older = [&](const Copy& copy) { return copy.sealed + way < request.asked; };
       const bool was_there = std::any_of(known.copies.begin(), known.copies.end(), is_older);
@@ -237,8 +237,8 @@ bool Checker::has_fit_sources(const Request& reduce) const {
   });
 }
 
-// What a source may be: the bytes of one of its attempts, or the fold that another reduce reported,
-// or will: whoever asked for that may hear of it after others have read it.
+// Returns the values that a source may have: the bytes of each attempt, or the folds of the reduce
+// that made it. That reduce may report its members after other nodes have read its value.
 std::vector<Checker::Value> Checker::values_of(const ObjectId& object) const {
   const auto known = objects_.find(object);
   if (known == objects_.end()) return {};
@@ -264,7 +264,8 @@ void Checker::reduced(const Request& reduce) {
   }
 }
 
-// What these members fold to: one value, but for members that were made again with other bytes.
+// Returns the values that these members fold to: one, except when a member was put again with other
+// bytes.
 std::vector<Checker::Value> Checker::folds(const Request& reduce,
                                            const std::vector<std::uint32_t>& members) const {
   using Chosen = std::vector<std::shared_ptr<const Bytes>>;
@@ -299,7 +300,7 @@ std::vector<Checker::Value> Checker::folds(const Request& reduce,
   return all;
 }
 
-// What any `count` of the confirmed sources fold to. Cost: all subsets; few sources.
+// Returns the folds of every `count` of the confirmed sources. Cost: all subsets, so few sources.
 std::vector<Checker::Value> Checker::all_folds(const Request& reduce) const {
   std::vector<Value> all;
   std::vector<std::uint32_t> confirmed;
@@ -324,7 +325,7 @@ bool Checker::is_one_of(const std::vector<Value>& values, const Bytes& bytes) {
                      [&](const Value& v) { return are_equal(*v.second, bytes); });
 }
 
-// Whether these bytes are what the confirmed sources of the reduce may fold to.
+// True if the confirmed sources of the reduce may fold to these bytes.
 bool Checker::is_a_fold(Known& target, const Bytes& bytes) const {
   const Request& reduce = *target.reduce;
   const bool is_of_puts = std::ranges::all_of(reduce.sources, [&](const ReduceSource& source) {

@@ -1,5 +1,5 @@
-// What must hold, judged from outside: the checker knows what clients asked and were answered,
-// which nodes lived when and what io/ would have seen, and nothing of the engines' insides. A
+// Checks from outside what must hold. The checker knows the clients' requests and their answers,
+// the lives of the nodes, and what io/ would see. It knows nothing of the engines' insides. A
 // violation is a sentence in failures(); the run goes on, so that the trace shows what follows.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,7 +21,7 @@
 
 namespace hoplite::sim {
 
-// Of a message: pauses, stalls and views, and then some.
+// How long a message may be in flight: longer than all pauses, stalls and view changes together.
 inline constexpr Duration kUnderWayMax = 5_s;
 
 // "get of 7f3a09c1..0001 on node 2 (request 17)".
@@ -29,11 +29,11 @@ inline constexpr Duration kUnderWayMax = 5_s;
 
 class Checker {
  public:
-  // ---- told by the cluster as it happens ----
+  // ---- the cluster reports each event as it happens ----
   void put_started(const Request& put);
-  void put_sealed(const Request& put, Instant now);  // its client was told Done
+  void put_sealed(const Request& put, Instant now);  // its client has got Done
   void delete_asked(const ObjectId& object, Instant now);
-  void deleted(const Request& erase);  // its client was told Done
+  void deleted(const Request& erase);  // its client has got Done
   void orphaned(const ObjectId& object) { objects_[object].orphaned = true; }
   void drains(std::size_t node, Incarnation life) { draining_.emplace(node, life); }
   void node_lost(std::size_t node, Incarnation life);
@@ -50,21 +50,23 @@ class Checker {
   }
 
   // ---- asked at the end ----
-  // True when a live node holds the copy that a put made, whole, and nobody has deleted it.
+  // True if a live node holds the whole copy that a put made, and no client has deleted it.
   [[nodiscard]] bool has_live_copy(const ObjectId& object) const;
   [[nodiscard]] bool is_deleted(const ObjectId& object) const;
-  // Every answer to a get of a target against what the reduce says went in.
+  // Compares each answer to a get of a target with the fold of the members that its reduce
+  // reported.
   void check_reduces(const std::deque<Request>& requests);
   [[nodiscard]] const std::vector<std::string>& failures() const { return failures_; }
-  // One that its node could not read back from its disk.
+  // The node could not read a copy back from its disk.
   void copy_lost(const ObjectId& object, std::size_t node, Incarnation life);
-  // Peers lie: no answer is judged any more, only what no lie may bring about.
+  // Peers lie: the checker judges no answer, only faults that no lie may cause.
   void expect_lies() { are_lies_told_ = true; }
-  // One member lies: answers about other objects than these are not judged.
+  // One member lies: the checker judges answers about honest objects only.
   void expect_liar(std::function<bool(const ObjectId&)> is_honest) {
     is_honest_ = std::move(is_honest);
   }
-  // While it is muted nothing is a failure: it happens on the node that lies. Returns what held.
+  // Ignores failures while it is muted, because they happen on the lying node. Returns whether it
+  // was muted.
   bool mute(bool is_muted) { return std::exchange(is_muted_, is_muted); }
   // Small arenas make kStoreFull a right answer.
   void allow_store_full() { store_full_is_right_ = true; }
@@ -77,19 +79,19 @@ class Checker {
     Instant sealed;
   };
   using Value = std::pair<std::vector<Part>, std::shared_ptr<const Bytes>>;
-  struct Folds {  // what a reduce's target may be, of so many puts and sources
+  struct Folds {  // the possible values of a reduce's target, from that many puts and sources
     std::uint64_t puts = 0;
     std::size_t sources = 0;
     std::vector<Value> values;
   };
   struct Known {
-    std::map<Incarnation, Value> puts;  // what each attempt put
+    std::map<Incarnation, Value> puts;  // the value of each attempt
     std::vector<Copy> copies;           // sealed, on nodes that live
     std::optional<Instant> deleted;
     std::map<std::pair<std::size_t, Incarnation>, const Request*> erased;  // by a node's life
     bool orphaned = false;                                                 // it may be evicted
     const Request* reduce = nullptr;  // the object is its target
-    std::optional<Folds> folds;       // as its last get was judged by
+    std::optional<Folds> folds;       // the values that its last get was compared with
   };
   void judge(const ObjectId& object, const std::string& text) {
     if (!are_lies_told_ && (!is_honest_ || is_honest_(object))) fail(text);

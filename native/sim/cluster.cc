@@ -96,7 +96,7 @@ void Cluster::crash(std::size_t index) {
     if (!request.answered) request.abandoned = true;
     request.pinned = false;
   }
-  // Somebody always notices in the end, also where no engine had a link to it.
+  // Drop the member in the end even if no engine had a link that shows its death.
   timeline_.after(2_s, [this, id = node.id, life = node.life] { drop_member(id, life); });
 }
 
@@ -160,7 +160,7 @@ void Cluster::report_death(std::size_t to, NodeId of, Incarnation life) {
   handle_io(nodes_[to]->id, PeerDead{of, life}, notice_of(of));
 }
 
-// Neither reaches the other any more; the younger one hears from the view that it has to go.
+// Cuts the two nodes off from each other. After `until_told` the view drops the younger one.
 void Cluster::part(std::size_t elder, std::size_t younger, Duration until_told) {
   Node& a = *nodes_[elder];
   Node& b = *nodes_[younger];
@@ -181,8 +181,8 @@ void Cluster::set_rate(std::size_t node, std::uint64_t rate_bytes_per_s) {
 
 // ---- views ----
 
-// Each live member hears of it at its own time; who hears of a newer view first skips the older
-// one.
+// Tells each live member of the view at a time of its own. A member that has a newer view by then
+// skips the older one.
 void Cluster::publish_view() {
   view_.epoch = Epoch{view_.epoch.value + 1};
   for (const Member& member : view_.members) {
@@ -213,8 +213,8 @@ void Cluster::drop_member(NodeId id, Incarnation life) {
 
 // ---- what waits ----
 
-// A home may have replaced an edge of a circle already, by a grant that is under way: what nothing
-// under way undoes is still there when all of it must have come.
+// A circle is a failure only if it is still there once every message now in flight must have come,
+// because the home may have sent a grant that replaces one of its edges.
 void Cluster::check_waits() {
   const std::vector<NodeId> asked = ask_waits();
   if (config_.lies_per_mille > 0) return;
@@ -293,7 +293,7 @@ void Cluster::finish() {
                         [](const Request& request) { return request.is_pending(); });
   };
   if (config_.engine.recent_objects_max < kRecentObjectsMax && !run_until(is_answered, bound)) {
-    // A node that has joined since may ask for what its home no longer remembers as deleted.
+    // A node that joined late may ask for an object whose home has forgotten its deletion.
     for (std::size_t i = 0, count = requests_.size(); i < count; ++i) {
       const ObjectId object = requests_[i].object;
       if (requests_[i].is_pending()) erase(objects[object], object, attempts[object]);

@@ -1,8 +1,8 @@
-// Many engines in virtual time: the io/, node/ and client/ of the real product played by a few
-// hundred lines, after the words of plan/messages.h. Each node has an engine, a small real arena
-// and its receives; clients put, get, reduce, delete, release, cancel and die; nodes crash, pause,
-// restart and join; death reports become views, which reach nodes at different times. What crosses
-// a border goes through wire/; all follows from the seed. SPDX-License-Identifier: Apache-2.0
+// Runs many engines in virtual time and plays the product's io/, node/ and client/ around them.
+// Each node has an engine, a small real arena and its receives. Clients put, get, reduce, delete,
+// release, cancel and die; nodes crash, pause, restart and join. Death reports become views, which
+// reach nodes at different times. All messages go through wire/, and the seed decides everything.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <functional>
@@ -31,14 +31,14 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void confirm(Request& reduce, std::uint32_t index, const ObjectId& source);
   void announce(Request& reduce, std::uint32_t index, const ObjectId& source);  // unconfirmed
   void give_up(Request& reduce, std::uint32_t index);  // this source will never come
-  void release(Request& get);                          // no deed where nothing is pinned
+  void release(Request& get);                          // does nothing if nothing is pinned
   void cancel(Request& request);
   void kill_client(std::size_t node, ClientId client);
   Request& orphan(std::size_t node, const ObjectId& object, Incarnation upto = {});
   void drain(std::size_t node);
-  // How often it has said that nothing is kept only there.
+  // Returns how often the node has reported that it holds no only copy.
   [[nodiscard]] std::uint64_t drained(std::size_t node) const { return nodes_[node]->drained; }
-  // What the node's engine lists. Cost: a turn of that node.
+  // Returns the objects that the node's engine lists. Cost: a turn of that node.
   std::vector<ObjectRow> objects(std::size_t node, std::uint64_t limit = 1000);
 
   // ---- faults ----
@@ -51,9 +51,9 @@ class Cluster final : private ClusterTables, private NetworkUser {
   void stall_way(std::size_t from, std::size_t to, Duration duration);
   void jump_clock(std::size_t node, Duration ahead);
   void report_death(std::size_t to, NodeId of, Incarnation life);          // true or not
-  void part(std::size_t elder, std::size_t younger, Duration until_told);  // who then ends
+  void part(std::size_t elder, std::size_t younger, Duration until_told);  // younger dies
   void set_rate(std::size_t node, std::uint64_t rate_bytes_per_s);
-  // The member that lies says no more, and dies.
+  // The lying member stops its lies and dies.
   void end_lies();
   [[nodiscard]] std::uint64_t lies_told() const { return lies_told_; }
   [[nodiscard]] bool is_honest(const ObjectId& object) const;

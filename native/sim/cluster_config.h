@@ -1,4 +1,4 @@
-// What a simulated cluster is made of, and the options of its clients' verbs.
+// The options of a simulated cluster and of its clients' verbs. Plain data.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
-// What io/ and node/ do in the product: deeds of an engine, and what the network brings.
-// SPDX-License-Identifier: Apache-2.0
+// Plays the product's io/ and node/: performs an engine's actions and hands it the network's
+// events. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
 #include "sim/cluster.h"
@@ -18,7 +18,8 @@ struct Overload : Fs... {
 template <typename... Fs>
 Overload(Fs...) -> Overload<Fs...>;
 
-// What a receiver allows its sender, told when it leaves: no block may be sent without.
+// Counts the blocks that a receiver's message lets its sender send, at the moment when the message
+// leaves. A sender may send no block without it.
 void allow(ClusterNode& receiver, const Message& message) {
   if (const auto* start = std::get_if<PullStart>(&message.body)) {
     receiver.credits[message.transfer] = start->credits;
@@ -27,7 +28,7 @@ void allow(ClusterNode& receiver, const Message& message) {
   }
 }
 
-// True of a claim that only wants and comes before any that has something.
+// True if the claim has no bytes and comes before any claim that has some.
 bool is_early_claim(const MessageIn& heard, std::uint64_t& claims_that_have) {
   const auto* claim = std::get_if<Claim>(&heard.message.body);
   if (claim == nullptr) return false;
@@ -158,13 +159,13 @@ std::string Cluster::move_on_disk(Node& node, const SpillJob& job) {
   }
   const auto at = node.disk.find(job.file.offset);
   const bool is_there = at != node.disk.end() && at->second.size() == bytes.size();
-  // It may have been freed since it was asked for: then nobody reads the range.
+  // The engine may have released the spilled copy meanwhile. It then never reads the range.
   if (is_there) std::copy(at->second.begin(), at->second.end(), bytes.begin());
   return {};
 }
 
-// The tables of a connection; null where lies are told, for a frame that is bent may be what
-// another one refers to.
+// Returns the layout tables of a connection. Null if peers lie, because a later frame may refer to
+// a frame that a lie has changed.
 LinkLayouts* Cluster::layouts_of(Node& node, NodeId peer, std::uint64_t life) {
   if (config_.lies_per_mille > 0) return nullptr;
   const wire::Layouts none(config_.layout_table_bytes_max);
@@ -341,7 +342,7 @@ void Cluster::hear(NodeId id, Message said, MessageIn handed, std::uint32_t hops
       origin);
 }
 
-// A block goes to its place and is told to the engine; one that nobody waits for is thrown away.
+// Puts a block into its place and reports it to the engine. Drops a block without an open receive.
 void Cluster::land(Node& node, NodeId from, const ByteVector& frame, std::uint32_t hops) {
   auto header = decode_header(frame);
   const auto rest = std::span<const std::byte>(frame).subspan(kFrameHeaderBytes);

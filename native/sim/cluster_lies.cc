@@ -1,5 +1,5 @@
-// What is said in the simulator that is not so: frames that are bent on their way, borders that a
-// canary corrupts, and one member that lies in words that are well-formed.
+// The lies of the simulator: frames that change on their way, borders that a canary corrupts, and
+// one member that lies in well-formed messages.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
@@ -16,13 +16,14 @@
 namespace hoplite::sim {
 namespace {
 
-constexpr Duration kBusyMax = 20_ms;       // of a port that the liar sends to
-constexpr std::size_t kTransfersMax = 16;  // of which the liar knows
+constexpr Duration kBusyMax = 20_ms;       // the liar spares a port that is busy for longer
+constexpr std::size_t kTransfersMax = 16;  // newest transfers that the liar remembers
 
-// It lies about half of all objects; of the others it says only what their home may say.
+// True if the liar tells all kinds of lies about the object. About the other half of all objects it
+// sends only messages of a home.
 bool may_lie_about(const ObjectId& object) { return object.bytes[9] % 2 == 0; }
 
-// True of what the home of its object alone may say. A lie of another member has no effect.
+// True if only the object's home may send the message. It has no effect from another member.
 bool is_of_a_home(const PeerMessage& body) {
   return std::holds_alternative<Grant>(body) || std::holds_alternative<Located>(body) ||
          std::holds_alternative<PushTo>(body) || std::holds_alternative<Drop>(body) ||
@@ -51,8 +52,8 @@ void name(PeerMessage& body, const ObjectId& object) {
 
 }  // namespace
 
-// Now and then puts something else in the place of a frame: one of before, bent here and there.
-// Returns false when it is no frame, which costs its connection as it does on sockets.
+// Sometimes replaces a frame by an earlier one with changed bytes. Returns false if the result is
+// no frame, which ends its connection as it does on sockets.
 bool Cluster::lie(NodeId to, NodeId from, ConnectionKind kind, ByteVector& frame) {
   constexpr std::size_t kOverheardMax = 64;
   if (kind == ConnectionKind::kControl) overheard_.push_back(frame);
@@ -84,7 +85,7 @@ bool Cluster::lie(NodeId to, NodeId from, ConnectionKind kind, ByteVector& frame
   return false;
 }
 
-// Lets the sender that a grant names believe that it is to receive from this receiver, for ever.
+// Makes the sender that a grant names wait for ever for bytes of the grant's receiver.
 void Cluster::grant_in_circle(NodeId receiver, const MessageIn& heard) {
   const auto* grant = std::get_if<Grant>(&heard.message.body);
   if (grant == nullptr) return;
@@ -97,7 +98,7 @@ void Cluster::grant_in_circle(NodeId receiver, const MessageIn& heard) {
                   {Stream::Kind::kNotice, receiver.value, grant->sender.value});
 }
 
-// Lets the receiver take a lease that it goes by already for a newer one.
+// Makes the receiver take its current lease for a newer one.
 void Cluster::renew_lease(NodeId receiver, const MessageIn& heard) {
   if (!std::holds_alternative<Grant>(heard.message.body)) return;
   MessageIn forged = heard;
@@ -109,10 +110,9 @@ void Cluster::renew_lease(NodeId receiver, const MessageIn& heard) {
 
 // ---- one member that lies ----
 
-// True of an object that only honest members have had to do with: no client asked the liar for it,
-// the liar tells no lies about it and was never its home, because a member that has always been
-// there, and that no member has ever taken for dead, comes first. Of a reduce, its sources must be
-// so too.
+// True if only honest members have handled the object: no client asked the liar for it, the liar
+// tells no lies about it, and the liar was never its home. The last holds if a steady member comes
+// before the liar in the order of its homes. The sources of a reduce must be honest as well.
 bool Cluster::is_honest(const ObjectId& object) const {
   if (!config_.liar) return true;
   const NodeId liar = nodes_[*config_.liar]->id;
@@ -165,7 +165,7 @@ void Cluster::tell_lie(Node& node) {
   auto said = liar.message(node.id, node.told);
   const auto to = lying_.below(nodes_.size());
   if (!said || to == node.index) return;
-  // A slow port takes all frames in one line: lies that fill it would hold up what others send.
+  // A port takes all frames in one queue, so lies that fill it would delay honest frames.
   if (network_.busy_until(nodes_[to]->id) > now() + kBusyMax) return;
   if (is_of_a_home(said->message.body) && !honest.empty() && lying_.chance(50)) {
     const ObjectId& object = honest[lying_.below(honest.size())];

@@ -26,13 +26,13 @@ struct OpenedReceive {
   std::vector<bool> landed;  // per block of the object
 };
 
-// Which layouts one end of a connection has told the other, in one life of their link.
+// The layouts that each end of a connection has sent to the other, in one life of their link.
 struct LinkLayouts {
   std::uint64_t life = 0;
   wire::Layouts said, heard;
 };
 
-// What a node has had to do, in all its lives.
+// The work of a node, over all its lives.
 struct NodeLoad {
   std::uint64_t turns = 0;
   std::uint64_t messages_sent = 0, messages_heard = 0;
@@ -53,14 +53,14 @@ struct ClusterNode {
   LazyArena arena;
   std::map<NodeId, LinkLayouts> layouts;  // by peer
   std::map<std::pair<NodeId, TransferId>, OpenedReceive> receives;
-  // Blocks that it has asked for and nobody has sent, in all its lives: a sender that is stopped
-  // may not have heard that one has ended.
+  // Blocks that the node has asked for and no sender has sent, over all its lives: a paused sender
+  // may not have heard that a life has ended.
   std::map<TransferId, std::int64_t> credits;
   std::map<std::uint64_t, std::vector<std::byte>> disk;  // by offset, as it was written
   std::uint64_t disk_used = 0;
   Instant disk_free_at{};                      // of the jobs that it was given
   std::deque<std::function<void()>> deferred;  // while it is paused
-  // Of real turns alone.
+  // Used by real turns only.
   Inbox inbox;
   bool is_busy = false;            // True from the start of a turn until its time is over
   std::optional<Instant> turn_at;  // when the next one begins
@@ -70,14 +70,14 @@ struct ClusterNode {
 
   std::optional<Instant> timer;  // when the next handle_timeout is posted for
   std::uint64_t drained = 0;     // how often its engine has said so
-  Epoch told;                    // of the newest view it has
+  Epoch told;                    // epoch of the newest view that it has
   Fences fences;
   NodeLoad load;
   bool waits_differ = false;  // True if it has had a turn since the wait-for graph asked it
   Hops hops;
-  std::uint32_t hops_in = 0;  // of the payload of the message that the turn is about
+  std::uint32_t hops_in = 0;  // links that the payload of the turn's message has crossed
   Instant last_turn{};
-  std::uint64_t turns_now = 0;  // at the same instant: a spinning engine shows
+  std::uint64_t turns_now = 0;  // turns at the same instant; too many mean a spinning engine
 };
 
 }  // namespace hoplite::sim

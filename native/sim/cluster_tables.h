@@ -1,4 +1,4 @@
-// What a simulated cluster keeps in mind. Plain data; owned and changed by Cluster.
+// The state of a simulated cluster. Plain data; owned and changed by Cluster.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -41,7 +41,7 @@ struct ClusterTables {
   std::map<RequestId, Request*> waiting_;
   std::uint64_t next_request_ = 1, events_ = 0, canary_deeds_ = 0;
   std::deque<ByteVector> overheard_;  // to be said again by liars
-  // Of the member that lies.
+  // State of the lying member.
   Prng lying_;
   std::deque<TransferId> overheard_transfers_;
   std::set<ObjectId> asked_of_liar_;

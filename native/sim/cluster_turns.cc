@@ -1,6 +1,6 @@
-// Turns of the nodes. Plain ones: each event has a turn of its own, at once, in which all that
-// follows is performed. Real ones are those of the reactor: a turn hears some of what has come,
-// performs no more than it may, and takes its time, in which other work waits.
+// Turns of the nodes. In plain turns each event has a turn of its own, at once, which performs all
+// actions that follow. Real turns are those of the reactor: a turn takes some of the events,
+// performs a limited number of actions, and takes time, in which other work waits.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -14,7 +14,7 @@ constexpr std::uint64_t kActionsPerTurn = 1'000'000;  // more is an engine that 
 constexpr std::uint64_t kTurnsPerInstant = 10'000;    // likewise, of turns in which nothing happens
 constexpr Duration kTurnMin = 1_us;                   // of a real turn
 
-// What a core reads and writes for it while the node does nothing else.
+// Returns the bytes that the node's core reads and writes for an action.
 std::uint64_t bytes_of(const Action& action) {
   if (const auto* fold = std::get_if<Fold>(&action)) return fold->from.size_bytes;
   if (const auto* finish = std::get_if<Finish>(&action)) return finish->from.size_bytes;
@@ -23,7 +23,7 @@ std::uint64_t bytes_of(const Action& action) {
   return message != nullptr && message->payload ? message->payload->size_bytes : 0;
 }
 
-// What is wrong on the node that lies is its own affair.
+// Mutes the checker while the lying node has a turn.
 class Muted {
  public:
   Muted(Checker& checker, bool is_muted) : checker_(checker), before_(checker.mute(is_muted)) {}
@@ -141,7 +141,8 @@ void Cluster::take_turn(Node& node) {
   };
   const bool is_next = now() <= node.last_turn + kTurnMin * 2;
   count_turn(node, batch.empty() && !node.has_acted && is_next);
-  // What was decided for a link's last life is void: it must not go out on the next one.
+  // Perform the actions first that were decided for the link's old life: they must not go out on
+  // the next one.
   if (std::ranges::any_of(batch, goes_down)) perform_all(node);
   for (const Inbox::Item& item : batch) {
     item.deed(node);

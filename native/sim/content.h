@@ -1,6 +1,6 @@
-// What simulated clients put, and the simulator's own reduce: written apart from node/kernels, so
-// that one judges the other. Floats have few bits and integers any, so that what a fold accumulates
-// is exact in every order, and a result has its one rounding; rough floats have all their bits.
+// The values that simulated clients put, and the simulator's own reduce. It shares no code with
+// node/kernels, so that each checks the other. Floats have few significant bits, so that a fold is
+// exact in every order and rounds its result once. Rough floats have all their bits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -31,7 +31,7 @@ std::string layout_of(const std::vector<Part>& parts);
 Bytes content_of(const ObjectId& id, Incarnation incarnation, const std::vector<Part>& parts,
                  bool rough = false);
 
-// What Fold and Finish ask of a node. REQUIRES: sizes that match.
+// Performs the actions Fold and Finish of a node. REQUIRES: the sizes match.
 void fold_into(std::span<std::byte> into, std::span<const std::byte> from, DType dtype, ReduceOp op,
                bool first);
 void finish_into(std::span<std::byte> into, std::span<const std::byte> from, DType dtype,

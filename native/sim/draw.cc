@@ -6,7 +6,7 @@
 namespace hoplite::sim {
 namespace {
 
-// What each seed has drawn ever since.
+// Draws the first options of a run. A change here changes the run of every seed.
 Draw draw_cluster(const RunOptions& options, Prng& prng) {
   const auto between = [&prng](std::uint64_t least, std::uint64_t most) {
     return least + prng.below(most - least + 1);

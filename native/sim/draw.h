@@ -1,5 +1,5 @@
-// What kind of life a seed stands for: how many nodes there are, how fast, how faulty, and how
-// small the bounds of their engines. SPDX-License-Identifier: Apache-2.0
+// Draws the kind of a run from its seed: the number of nodes, their speed, their faults and their
+// engines' limits. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -157,7 +157,7 @@ class Play {
   std::vector<Stream> under_way_;
   std::vector<std::size_t> victims_;
   std::uint32_t deaths_ = 0;
-  std::map<std::uint64_t, std::uint64_t> told_;  // by node; 0 is who keeps the view
+  std::map<std::uint64_t, std::uint64_t> told_;  // by node; 0 is the view's keeper
 };
 
 struct Choice {

@@ -1,7 +1,7 @@
 // Every order in which the messages of a tiny world can come. Deliveries of one stream (frames of
 // one kind from one node to another, commands of a client, notices of a link, views) keep their
 // order, those of different streams come in any; a node may die between any two. A timer only comes
-// when nothing is under way. What follows from a delivery at its node is one step.
+// when nothing is in flight. A delivery and its consequences at its node are one step.
 //
 // A state is what every node has been told so far, in which order: that determines its engine, and
 // what is under way. So orders that differ only between different nodes lead to one state, which is

@@ -1,7 +1,7 @@
-// What one life of a node has been told that makes older words void, and that it goes by none of
-// those: a message of an earlier view is not taken in, a lease replaces only an older one, a block
-// lands only in the receive that it was sent for. Judged at the node's border, by what the wire
-// brought and what the engine then did. Plain and single-threaded; owned by ClusterNode.
+// Checks that one life of a node obeys no outdated message. The engine takes in no message of an
+// earlier view, a lease replaces only an older one, and a block lands only in the receive that it
+// was sent for. The check compares what the wire brought with what the engine then did. Plain and
+// single-threaded; owned by ClusterNode.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,9 +20,10 @@ class Fences {
   using Breach = std::optional<std::string>;  // a sentence, to be read after the node's name
 
   void view_told(Epoch epoch) { view_ = epoch; }
-  // True of what says nothing here any more: it is of a view before the one that was told.
+  // True if the message is void here: it is of a view before the node's own.
   [[nodiscard]] bool is_void(const Message& message) const;
-  // The engine has been handed it, and took it in or not. What it opens in this turn follows.
+  // The engine has been handed the message. `is_taken`: it took it in. Calls of opened() for the
+  // same turn follow.
   Breach heard(const Message& message, bool is_taken);
   // If peers lie, a grant covers one receive: this node may be the home and open the next itself.
   Breach opened(const OpenReceive& receive, bool do_peers_lie);
@@ -44,7 +45,7 @@ class Fences {
 
   Epoch view_;
   std::map<std::pair<NodeId, TransferId>, Receive> open_;
-  // Of this turn: a receive is closed before another takes its place.
+  // State of this turn: the engine closes a receive before it opens another in its place.
   std::optional<Grant> granted_;
   std::map<StripeName, LeaseId> ended_;
 };

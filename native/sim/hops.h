@@ -1,5 +1,5 @@
-// How many links the bytes in an arena have crossed since they were put: who folds or passes them
-// on is as deep as what it was made of, at most. Single-threaded.
+// Counts the links that the bytes in an arena have crossed since their put. A folded or forwarded
+// range has the highest count of the ranges that it was made of. Single-threaded.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

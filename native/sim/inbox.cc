@@ -24,7 +24,7 @@ std::optional<Instant> Inbox::next_at(Instant now) const {
   return waits ? favoured_until_ : now;
 }
 
-// As node/ takes them: a batch ends before a link goes down that went up in it.
+// Takes a batch like node/ does: it ends before the LinkDown of a link that went up in it.
 std::vector<Inbox::Item> Inbox::take(const TurnLimits& limits, Duration stretch_max, Instant now,
                                      Prng& prng) {
   std::vector<Item> batch;
@@ -48,7 +48,8 @@ std::vector<Inbox::Item> Inbox::take(const TurnLimits& limits, Duration stretch_
   return batch;
 }
 
-// The favourite's; another one's where that has nothing, and the favourite is not heard alone.
+// Returns the favourite's queue. If it is empty, returns another peer's, except when the favourite
+// is heard alone.
 std::deque<Inbox::Item>* Inbox::next_queue(Duration stretch_max, Instant now, Prng& prng) {
   if (links_.empty()) return nullptr;
   const auto any = [&] {

@@ -1,8 +1,8 @@
-// What has come to a simulated node and waits for one of its turns. A turn takes some of it, and
-// unfairly: for long stretches one peer is a favourite, whose frames come first or alone, and of a
-// link the messages may come before its blocks or behind them. What one stream brings stays in
-// order, and nothing overtakes a notice of its link. Plain and single-threaded; owned by
-// ClusterNode. SPDX-License-Identifier: Apache-2.0
+// The events that wait for a turn of a simulated node. A turn takes some of them, and unfairly: for
+// long stretches one peer is a favourite, whose frames come first or alone. The messages of a link
+// may come before its blocks or behind them. The events of one stream stay in order, and none
+// overtakes a notice of its link. Plain and single-threaded; owned by ClusterNode.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace hoplite::sim {
 
 struct ClusterNode;
 
-// Where an event comes from, and what the order of a node's events depends on.
+// The source of an event, and the properties that decide its place in the order.
 struct Origin {
   enum class Lane : std::uint8_t { kLocal, kNotice, kControl, kBulk, kSent };
   enum class Link : std::uint8_t { kStays, kGoesUp, kGoesDown };
@@ -42,7 +42,7 @@ class Inbox {
 
   void add(Item item);
   void clear() { *this = {}; }
-  // What a turn at `now` hears. `stretch_max`: how long a peer stays the favourite at most.
+  // Returns the events of a turn at `now`. `stretch_max`: how long a peer may stay the favourite.
   std::vector<Item> take(const TurnLimits& limits, Duration stretch_max, Instant now, Prng& prng);
   // When a turn has something to hear: `now`, later when the favourite is alone, or never.
   [[nodiscard]] std::optional<Instant> next_at(Instant now) const;

@@ -66,7 +66,7 @@ class Filler {
   bool ok_ = true;
 };
 
-// Of random sizes nearly none would be a meta.
+// Takes a meta from the pool, because random sizes are nearly never a valid meta.
 void fields(Filler& filler, ObjectMeta& meta) { filler.meta(meta); }
 
 template <std::size_t N = 0, typename Variant>

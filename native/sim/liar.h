@@ -1,6 +1,6 @@
-// Says anything that the wire lets through: every message and command, whose fields are drawn from
-// small pools, so that objects, lives, stripes and transfers meet. What it says is well-formed and
-// mostly untrue. For lying members of the simulator, and for one engine under siege (siege.h).
+// Makes messages and commands that are well-formed and mostly untrue: any kind that the wire lets
+// through. Their fields come from small pools, so that objects, lives, stripes and transfers often
+// match. Used by lying members of the simulator and by the siege of one engine (siege.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +16,7 @@ namespace hoplite::sim {
 class Liar {
  public:
   using Draw = std::function<std::uint8_t()>;  // any byte
-  // What it names. REQUIRES: none is empty.
+  // The names that lies use. REQUIRES: no pool is empty.
   struct Pools {
     std::vector<ObjectId> objects;
     std::vector<ObjectMeta> metas;
@@ -26,8 +26,8 @@ class Liar {
   Liar(Pools pools, Draw draw) : pools_(std::move(pools)), draw_(std::move(draw)) {}
 
   Pools& pools() { return pools_; }
-  // Nothing: what was drawn is no frame, and would cost its connection. The payload is as long as
-  // the message says, or none.
+  // Returns nothing if the drawn bytes are no frame, which would end the connection. The payload is
+  // as long as the message says, or empty.
   [[nodiscard]] std::optional<MessageIn> message(NodeId from, Epoch epoch);
   [[nodiscard]] std::optional<CommandBody> command();
 

@@ -25,7 +25,7 @@ void Network::node_started(NodeId node, Incarnation incarnation) {
   port.incarnation = incarnation;
   port.alive = true;
   port.sending = false;
-  port.last_served = node;  // who sends to all begins with the next one: not all with the same
+  port.last_served = node;  // starts each node's round robin at another peer
   port.ingress_free = timeline_.now();
   for (const auto& [pair, unused] : links_) {
     if (pair.first == node || pair.second == node) dial(pair.first, pair.second);

@@ -37,11 +37,11 @@ struct NetworkConfig {
   Duration frame_time{0};  // of a port beside the bytes of a frame: what a node's core takes for it
 };
 
-// What the network tells its user. `node` is who sees it.
+// The events that the network reports. `node` is the node that sees the event.
 class NetworkUser {
  public:
   virtual ~NetworkUser() = default;
-  // `hops`: as whoever sent it said.
+  // `hops`: the value that the sender gave to send().
   virtual void frame_arrived(NodeId node, NodeId from, ConnectionKind kind, ByteVector frame,
                              std::uint32_t hops) = 0;
   // Returns header and bytes of a block, read from the arena now, and how many links they crossed.
@@ -67,18 +67,18 @@ class Network {
   void send(NodeId node, NodeId to, ByteVector frame, std::uint32_t hops);
   void send_block(NodeId node, const SendBlock& block);  // bulk; likewise
 
-  // The node has been told of that life of the link, later where it was paused: what it says before
-  // is an answer to an older one, and doesn't go out on this.
+  // The node has heard of that life of the link; a paused node hears later. Frames that it sends
+  // earlier answer an older life, so the network drops them.
   void hear(NodeId node, NodeId peer, std::uint64_t life) { end(node, peer).heard = life; }
 
-  // The link's life; nothing while what the node sends is dropped.
+  // Returns the link's life, or nothing while the network drops the node's frames.
   [[nodiscard]] std::optional<std::uint64_t> life_to_send(NodeId node, NodeId to);
   [[nodiscard]] std::uint64_t life_of(NodeId node, NodeId peer) { return end(node, peer).life; }
 
   // ---- faults ----
   void reset_link(NodeId a, NodeId b);
   void stall_link(NodeId a, NodeId b, Duration duration);     // nothing moves, nothing is lost
-  void stall_way(NodeId from, NodeId to, Duration duration);  // likewise, but for the way back
+  void stall_way(NodeId from, NodeId to, Duration duration);  // likewise, in one direction
   void set_rate(NodeId node, std::uint64_t rate_bytes_per_s);
   void calm() { config_.jitter_max = {0}; }
   [[nodiscard]] Instant busy_until(NodeId node) { return ports_[node].ingress_free; }
@@ -96,7 +96,7 @@ class Network {
   struct End {  // one node's view of a link
     bool wanted = false;
     bool up = false;
-    Incarnation peer;  // whom connect() named
+    Incarnation peer;  // the life that connect() named
     std::uint64_t life = 0;
     std::uint64_t heard = 0;                // the life that the node knows of
     std::array<Instant, 2> last_arrival{};  // per ConnectionKind, so that streams stay FIFO

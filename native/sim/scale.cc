@@ -12,7 +12,7 @@
 namespace hoplite::sim {
 namespace {
 
-// What is really stored of an object at most: of a larger one each byte stands for several.
+// Bytes that are really stored of an object. Beyond it each stored byte stands for several.
 constexpr std::uint64_t kStoredBytesMax = 32_KiB;
 constexpr Duration kAnswerMax = 60_s;            // of virtual time
 constexpr Duration kAftermath = 300_ms;          // claims and reports that follow the last answer
@@ -26,10 +26,10 @@ class Scale {
   Scale(std::size_t nodes, std::uint64_t size_bytes)
       : size_bytes_(size_bytes),
         cluster_(config_of(nodes, std::max<std::uint64_t>(1, size_bytes / kStoredBytesMax))) {
-    cluster_.run_for(1_s);  // all links are up and everybody has been heard
+    cluster_.run_for(1_s);  // all links are up and each node has been heard
   }
 
-  // The object is there and everybody asks; or everybody waits for it.
+  // Every node gets an object that is there, or, if `all_wait`, waits for its put.
   ScaleRow broadcast(bool all_wait) {
     clear();
     const ObjectId object = next_name();
@@ -190,7 +190,7 @@ class Scale {
   ScaleRow end(ScaleRow row) {
     wait();
     for (const Request* request : waited_) {
-      if (!request->answered) continue;  // its node has died
+      if (!request->answered) continue;  // the client's node has died
       const auto took = static_cast<double>((*request->answered - asked_).ns) * 1e-9;
       row.seconds = std::max(row.seconds, took);
       row.depth = std::max(row.depth, request->hops);

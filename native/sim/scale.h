@@ -1,6 +1,6 @@
-// What an operation costs a cluster of many nodes, in virtual time: how long it takes, how deep its
-// tree is, and how many messages its nodes send and hear for it. Counts, no times of a CPU: what
-// they say does not depend on the machine, and is the same in every run.
+// Measures the cost of an operation in a cluster of many nodes, in virtual time: its duration, the
+// depth of its tree, and the messages that its nodes send and hear. It measures no CPU time, so the
+// numbers are the same in every run and on every machine.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

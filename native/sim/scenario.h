@@ -1,5 +1,5 @@
-// What scripted scenarios share: a cluster per test, for every number of stripes, which at the end
-// must be empty and without a violation. SPDX-License-Identifier: Apache-2.0
+// The fixture of scripted scenarios: a cluster per test, for every number of stripes. At the end
+// it must be empty and without a violation. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <gtest/gtest.h>

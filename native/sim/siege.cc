@@ -26,8 +26,8 @@ ObjectMeta floats(std::uint64_t size_bytes, std::uint32_t block_bytes = kBlockBy
   return {size_bytes, block_bytes, {{DType::kFloat32, size_bytes}}, ""};
 }
 
-// What is said is about few things, so that lies meet what is true: mostly about the first object
-// of each node's part of the directory, and of one shape.
+// Few names, so that lies match true objects: mostly the first object of each node's part of the
+// directory, and one shape.
 Liar::Pools pools() {
   constexpr std::size_t kOften = 8;
   Membership view(kSelf);
@@ -151,7 +151,7 @@ void Siege::honest_command() {
   }
 }
 
-// What io/ sees of blocks, files and links.
+// Gives the engine an event of io/: about a block, a file or a link.
 void Siege::io() {
   const std::uint8_t kind = draw_() % 8;
   if (kind < 4 && !receives_.empty()) {

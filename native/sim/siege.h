@@ -1,6 +1,6 @@
-// One engine, between a peer and a client that lie, a peer that says nothing, and a client that is
-// honest. Whatever they say, the engine goes on, its tables agree, and it has bytes moved inside of
-// the arena alone. Driven by any bytes: of a fuzzer, or of a seeded generator.
+// Drives one engine between a lying peer, a lying client, a silent peer and an honest client. The
+// engine must go on, its tables must agree, and it must move bytes inside of the arena only. The
+// input is any bytes, from a fuzzer or a seeded generator.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,7 @@ namespace hoplite::sim {
 class Siege {
  public:
   explicit Siege(Liar::Draw draw);
-  // One more thing that is said, lands, leaves or breaks. Aborts when the engine does wrong.
+  // Gives the engine one event more. Aborts if the engine breaks one of its invariants.
   void step();
   [[nodiscard]] EngineStats stats() const { return engine_.stats(); }
 

@@ -1,5 +1,5 @@
-// Virtual time: events in the order of their instants, and of their posting where those are equal;
-// or, for who tries all orders (sim/explore.h), in any order that they could come in.
+// Virtual time. Events run in the order of their instants, and of their posting at equal instants.
+// For sim/explore.h they run in any order that they could come in.
 // The only clock of sim/. Single-threaded, deterministic. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,8 +14,8 @@
 
 namespace hoplite::sim {
 
-// What an event is and between which ends it travels. Events of one stream come in the order of
-// their posting; those of different streams come in any, when all orders are tried.
+// The kind of an event and its two ends. Events of one stream come in the order of their posting.
+// Events of different streams come in any order when all orders are tried.
 struct Stream {
   enum class Kind : std::uint8_t {
     kTimer,   // when its time has come and nothing is under way
@@ -24,7 +24,7 @@ struct Stream {
     kBulk,
     kNotice,   // of the network to `to`, about `from`
     kCommand,  // of a client
-    kReport,   // to who keeps the view
+    kReport,   // to the view's keeper
     kView,
   };
   Kind kind = Kind::kTimer;

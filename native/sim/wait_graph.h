@@ -1,8 +1,7 @@
-// Who waits for whom in the whole cluster, from what each engine says of itself (plan/waits.h). An
-// edge leads from a stripe that is unfinished on one node to the one it needs a block of, on the
-// node that is to send it, as long as that node lacks the block itself. Blocks that a client still
-// writes, and all that messages under way will answer, are no edges: they come by themselves.
-// SPDX-License-Identifier: Apache-2.0
+// The graph of waits in the whole cluster, from each engine's own report (plan/waits.h). An edge
+// leads from an unfinished stripe on one node to the stripe on the sending node that lacks the
+// block it needs. A block that a client still writes, or that a message in flight will answer,
+// makes no edge, because it comes without any other node. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>
@@ -17,11 +16,11 @@ namespace hoplite::sim {
 
 class WaitGraph {
  public:
-  // What `node` waits for now, in place of what it said before; nothing when it is gone.
+  // Replaces the waits of `node`. An empty list means that it waits for nothing, or is gone.
   void set(NodeId node, std::vector<Wait> waits);
-  // A circle of waits that leads through `node`, as a sentence that says how far each is. Whatever
-  // a turn of one node changes, a new circle leads through that node. Cost: the edges that can be
-  // reached from it; once more for each of its waits where one leads back to the node.
+  // Returns a circle of waits through `node`, as a sentence that says how far each stripe is. After
+  // a turn of one node every new circle leads through that node. Cost: the edges that can be
+  // reached from it; once more for each of its waits if one leads back to the node.
   [[nodiscard]] std::optional<std::string> circle_through(NodeId node) const;
 
  private:
