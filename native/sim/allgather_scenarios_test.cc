@@ -10,15 +10,15 @@
 namespace hoplite::sim {
 namespace {
 
-constexpr std::uint64_t kRate = 59'687'500;  // what of 500 Mbit/s is payload
+constexpr std::uint64_t kRate = 59'687'500;  // payload bytes per second of 500 Mbit/s
 constexpr std::size_t kNodes = 8;
 
 struct Case {
   const char* name;
   std::uint64_t size_bytes;
-  std::uint64_t stands_for;  // bytes each byte that is stored
-  bool all_wait;             // for the puts; else all is there before anybody asks
-  Duration apart{0};         // one node asks so long after the other
+  std::uint64_t stands_for;  // bytes that each stored byte stands for
+  bool all_wait;             // True if the gets wait for the puts, and false if the puts come first
+  Duration apart{0};         // between one node's gets and the next node's
   double at_most;            // times (n - 1) size / rate
 };
 
@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"Of4MiBOneAfterTheOther", 4_MiB, 8, false, 500_us, 1.35},
                     Case{"AllWaitFor32MiB", 32_MiB, 64, true, {0}, 1.13}),
     name_of_case);
-// Between those.
+// Sizes and times between the cases above.
 INSTANTIATE_TEST_SUITE_P(
     Slow, Allgather,
     testing::Values(Case{"Of1MiBThatIsThere", 1_MiB, 1, false, {0}, 1.4},

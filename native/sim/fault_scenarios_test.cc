@@ -47,8 +47,8 @@ TEST_P(Faults, WaiterGetsObjectLostWhenTheOnlyHolderDies) {
   expect_error(get, Code::kObjectLost, 5_s);
 }
 
-// A tombstone of 5 s is renewed by the second deletion, at its home as well: a node that refuses
-// what it is granted would else be granted it again for ever, without time passing.
+// The second deletion renews the tombstone of 5 s, also at the home. Otherwise the home would grant
+// the object for ever to a node that refuses each grant, without time passing.
 TEST_P(Faults, WhatIsDeletedTwiceStaysDeletedAsLongAsTheSecondDeletionIsRemembered) {
   for (const std::uint64_t bytes : {100_KiB, std::uint64_t{100}}) {
     for (std::size_t node = 0; node < 3; ++node) {
@@ -178,7 +178,7 @@ TEST_P(Faults, RestartedNodeTakesPartAgain) {
   put_now(0, kA);
   expect_value(cluster.get(1, kA));
   cluster.crash(1);
-  cluster.run_for(5_ms);  // nobody has noticed yet
+  cluster.run_for(5_ms);  // no node has noticed yet
   cluster.restart(1);
   Request& again = cluster.get(1, kA);
   expect_value(again, 2_s);
@@ -275,7 +275,7 @@ TEST_P(Faults, HomeDiesAtEveryStepOfAReduce) {
       const bool was_committed = !reduce.is_pending();
       cluster.crash(victim);
       expect_value(reduce, 3_s);
-      // An owner that dies after the commit, before anybody has fetched, takes its stripes along.
+      // An owner's stripes are lost if it dies after the commit and before the first fetch.
       Request& get = cluster.get(1, kA, true);
       EXPECT_TRUE(cluster.run_until_answered(get, 3_s));
       EXPECT_TRUE(get.has_value() || was_committed) << step << " " << get.error->text;

@@ -21,7 +21,7 @@ class InboxTest : public testing::Test {
   void add(char name, NodeId peer, Lane lane, Link link = Link::kStays, std::uint64_t bytes = 0) {
     inbox_.add({[this, name](ClusterNode&) { heard_ += name; }, {lane, peer, bytes, link}});
   }
-  // What one turn hears.
+  // Returns the events of one turn.
   std::string turn(Instant now = kNow, Duration stretch_max = 1_s) {
     heard_.clear();
     for (const auto& item : inbox_.take(limits_, stretch_max, now, prng_)) item.deed(node_);

@@ -18,7 +18,7 @@ class Leaving : public Scenario {
     EXPECT_TRUE(cluster_->run_until([&] { return cluster_->drained(node) > before; }, 10_s))
         << cluster_->stats(node).sole_copies << " sole copies";
   }
-  // Puts kA on node 0, which hands it over; returns who keeps it.
+  // Puts kA on node 0 and drains that node. Returns the node that keeps kA.
   std::size_t put_and_drain() {
     put_now(0, kA, {.size_bytes = kBytes});
     drain_now(0);
@@ -30,7 +30,7 @@ class Leaving : public Scenario {
     }
     return std::nullopt;
   }
-  // Who has it pinned, of those that don't drain; as many as there are nodes if nobody has.
+  // Returns the first live node that has kA pinned, or the number of nodes if there is none.
   [[nodiscard]] std::size_t keeper() const {
     for (std::size_t node = 0; node < cluster_->size(); ++node) {
       if (!cluster_->is_alive(node)) continue;
@@ -155,7 +155,7 @@ TEST_P(Leaving, CopyThatTheKeeperHadIsTheOwnersAsWell) {
   expect_orphaned();
 }
 
-// A node that dies without draining hands nothing over: copies are nobody's to tell of.
+// A node that dies without draining hands nothing over, so no other node keeps its copies.
 TEST_P(Leaving, CopyOfAnObjectWhoseNodeJustDiedIsNoOrphan) {
   Cluster& cluster = start(3);
   put_now(0, kA, {.size_bytes = kBytes});

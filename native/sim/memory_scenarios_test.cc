@@ -14,7 +14,7 @@ class Memory : public Scenario {
         << cluster_->stats(node).sole_copies << " sole copies";
     EXPECT_EQ(cluster_->stats(node).sole_copies, 0U);
   }
-  // The node of the others that has begun to fetch `object` and has not all of it.
+  // Returns the node, other than `drainer`, that has a part of `object`.
   std::optional<std::size_t> adopter(const ObjectId& object, std::size_t drainer) {
     for (std::size_t node = 0; node < cluster_->size(); ++node) {
       if (node == drainer || !cluster_->is_alive(node)) continue;
@@ -39,7 +39,7 @@ class Memory : public Scenario {
     for (std::uint32_t i = 0; i < 3; ++i) cluster_->confirm(reduce, i, object_named(10 + i));
     expect_value(reduce);
   }
-  // What of kTarget is on `nodes`: pinned on one of them at least, or nowhere and orphaned.
+  // Expects that kTarget is orphaned on none of `nodes` and pinned on at least one of them.
   void expect_kept(const std::vector<std::size_t>& nodes) {
     bool is_pinned = false;
     for (const std::size_t node : nodes) {
@@ -49,8 +49,8 @@ class Memory : public Scenario {
     }
     EXPECT_TRUE(is_pinned);
   }
-  // Node 1 evicts the last copies while the home on node 0 hears nothing of it, and wants them
-  // again with node 0: both are told that they are lost.
+  // Node 1 evicts the last copies while the home on node 0 hears nothing of it. Nodes 0 and 1 then
+  // get the objects again, and both gets end with "lost".
   void expect_lost_with_the_last_copies() {
     for (std::uint64_t n = 10; n < 18; ++n) {
       put_now(2, object_named(n), {.size_bytes = 70'000});
@@ -248,7 +248,7 @@ TEST_P(Memory, SourceThatWaitsForMemoryIsHeardOfAlsoWhereItIsGotMeanwhile) {
   Request& reduce = cluster.reduce(0, kTarget, {.source_count = 1, .count = 1});
   cluster.announce(reduce, 0, kB);
   cluster.run_for(10_ms);
-  Request& get = cluster.get(0, kB);  // it claims nothing, and must not take the question back
+  Request& get = cluster.get(0, kB);  // claims nothing, and must not cancel the question
   cluster.run_for(10_ms);
   cluster.erase(0, kA);
   expect_value(source);

@@ -59,7 +59,7 @@ TEST_P(NetworkFaults, ReceiverWhomItsSenderDoesNotReachAnyMoreIsFedByAnother) {
     Request& get = cluster.get(3, object);
     Request& other = cluster.get(4, object);
     cluster.run_for(40_ms);
-    cluster.stall_way(cut, 3, 20_s);  // nothing of it arrives, and nobody finds it dead
+    cluster.stall_way(cut, 3, 20_s);  // none of its frames arrives, and no peer finds it dead
     expect_value(get, 2_s);
     expect_value(other, 2_s);
     TearDown();
@@ -156,7 +156,7 @@ TEST_P(NetworkFaults, ReportsOfDeathsThatAreRepeatedLateOrOfStrangersChangeNothi
     cluster.run_for(10_ms);
     cluster.report_death(0, NodeId{4}, Incarnation{1});  // of its earlier life, which is over
     cluster.report_death(1, NodeId{4}, Incarnation{1});
-    cluster.report_death(1, NodeId{77}, Incarnation{1});  // nobody
+    cluster.report_death(1, NodeId{77}, Incarnation{1});  // no member
     cluster.report_death(0, NodeId{4}, Incarnation{9});   // of a life that has yet to come
   }
   expect_value(get, 1_s);
@@ -250,7 +250,7 @@ TEST_P(NetworkFaults, PutGetAndDeleteOfOneIdMayRaceInAnyOrder) {
         if (verb == 3) cluster.put(1, kA, {.size_bytes = 30'000, .incarnation = Incarnation{2}});
         cluster.run_for(apart);
       }
-      expect_value(cluster.get(2, kA, true), 5_s);  // the later attempt is deleted by nobody
+      expect_value(cluster.get(2, kA, true), 5_s);  // no client deletes the later attempt
       TearDown();
     }
   } while (std::next_permutation(verbs.begin(), verbs.end()));
@@ -269,7 +269,7 @@ TEST_P(NetworkFaults, CopyThatIsReadOrSentIsNotEvicted) {
   Request& relayed = cluster.get(1, kA);
   expect_value(relayed);
   cluster.release(relayed);
-  cluster.crash(0);  // what node 1 has of it may be evicted now, and nobody else has it
+  cluster.crash(0);  // node 1 has the only copy now and may evict it
   cluster.run_for(100_ms);
   Request& sent = cluster.get(2, kA, true);  // 100 ms
   cluster.run_for(20_ms);

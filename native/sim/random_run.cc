@@ -73,7 +73,7 @@ class Run {
       }
     }
     if (config_.lies_per_mille > 0) {
-      cluster_.run_for(5_s);  // nothing is owed, but nobody falls over
+      cluster_.run_for(5_s);  // no answer is owed, but no engine may fail
     } else {
       if (ok()) settle();
       if (config_.liar && ok()) end_lies();
@@ -116,7 +116,7 @@ class Run {
   }
   bool ok() { return cluster_.checker().failures().empty(); }
 
-  // ---- who and what: one draw for each statement, for compilers order arguments differently ----
+  // ---- choices: one draw for each statement, because compilers order arguments differently ----
 
   std::vector<std::size_t> live_nodes() {
     std::vector<std::size_t> live;
@@ -179,7 +179,7 @@ class Run {
     options.maps = options.size_bytes % 4 == 1;
     if (prng_.chance(25)) options.parts = cut(options.size_bytes, DType::kFloat32, DType::kOpaque);
     const bool again = puts_again_ && !attempts_.empty() && prng_.chance(30);
-    // As a task that is retried: elsewhere, another size, the same name.
+    // Like a retried task, the next attempt has the same name, another node and another size.
     auto attempt = again ? std::next(attempts_.begin(),
                                      static_cast<std::ptrdiff_t>(prng_.below(attempts_.size())))
                          : attempts_.try_emplace(fresh()).first;
@@ -354,7 +354,7 @@ class Run {
       case Fault::kOrphan:
         cluster_.orphan(a, known());
         break;
-      case Fault::kDrain:  // at most half of them, so that there is somebody to take it
+      case Fault::kDrain:  // at most half of the nodes, so that others can take the objects
         if (drains_++ < cluster_.size() / 2) cluster_.drain(a);
         break;
       case Fault::kSlow:
@@ -368,7 +368,7 @@ class Run {
 
   void settle() {
     cluster_.calm();
-    if (config_.doubts_deaths) {  // whoever was parted hears who has to go
+    if (config_.doubts_deaths) {  // nodes that were cut off hear which of them the view drops
       cluster_.run_for(kFaultMax * 2);
       last_fault_ = cluster_.now();
     }
@@ -391,7 +391,7 @@ class Run {
     }
   }
 
-  // What the liar has said goes with it. Before, no node has more entries than there are names.
+  // Ends the lies. Checks first that no node has more entries than there are names.
   void end_lies() {
     std::set<ObjectId> names;
     for (const Request& request : cluster_.requests()) names.insert(request.object);
@@ -426,8 +426,8 @@ class Run {
            each * (pending * static_cast<std::int64_t>(cluster_.size()));
   }
 
-  // A source that was announced and that nobody has, or ever will, is waited for until it is
-  // deleted.
+  // Deletes announced sources that will never have a value, because the reduce waits for each until
+  // it is deleted.
   void take_back_announced() {
     for (auto& [reduce, sources] : sources_) {
       for (const Source& source : sources) {

@@ -7,7 +7,7 @@ namespace hoplite::sim {
 namespace {
 
 const ObjectId kTarget = object_named(1);
-// As the home chooses, on links that it knows to be slow: a large object goes along a chain.
+// The home chooses a chain for a large object, because it knows that the links are slow.
 constexpr std::uint16_t kChain = 0;
 
 class ReduceDepth : public Scenario {
@@ -72,7 +72,7 @@ class ReduceDepth : public Scenario {
     }
     return sum;
   }
-  // Nobody has anything but what clients know of.
+  // Expects that no node holds an object that clients do not know.
   void expect_no_branches(const std::string& when) {
     cluster_->run_for(500_ms);
     for (std::size_t node = 0; node < cluster_->size(); ++node) {
@@ -102,8 +102,8 @@ TEST_P(ReduceDepth, EveryDegreeGivesTheSameSumAndLeavesNothingBehind) {
         const Counts is = counts();
         EXPECT_EQ(is.committed, 1U);
         EXPECT_GE(is.branches, is.branched);
-        // Of a small one the homes have copies, several perhaps on one node; and one source may be
-        // on the only owner's node.
+        // Homes have copies of small sources, perhaps several on one node. One source may be on the
+        // only owner's node. Both change the number of branches.
         const bool is_tree = size_bytes > 256 && sources > degree + 1U;
         if (is_tree || sources <= degree) {
           EXPECT_EQ(is.branched, is_tree ? 1U : 0U) << degree << " of " << sources;
@@ -285,7 +285,7 @@ TEST_P(ReduceDepth, ALargeOneWhoseSourcesAreAllThereGoesAlongAChain) {
   expect_no_branches("");
 }
 
-// What is planned for some of them costs the others.
+// A tree planned for some of the sources would slow the others down.
 TEST_P(ReduceDepth, AwaitedSourcesThatAreThereAreOneChainInWhateverOrderTheyAreFound) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     Cluster& cluster = start(7, [seed](ClusterConfig& c) {
@@ -383,8 +383,8 @@ TEST_P(ReduceDepth, TwoNodesOfAChainAreCutOffForLongAndItIsStriped) {
   }
 }
 
-// Those of many sources that are there at the same time become a tree; those that come one by one
-// later are members of its root, and wait for nobody.
+// Sources that are there at the same time become a tree. Sources that come later, one by one, are
+// members of its root and wait for no other source.
 TEST_P(ReduceDepth, AsTheModelSaysManyThatAreThereAreATreeAndLateOnesJoinItsRoot) {
   Cluster& cluster = start(16, [](ClusterConfig& c) {
     c.engine.inline_bytes_max = 64_KiB;

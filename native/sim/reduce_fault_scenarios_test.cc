@@ -31,8 +31,8 @@ class ReduceFaults : public Scenario {
     return std::find(reduce_->members.begin(), reduce_->members.end(), index) !=
            reduce_->members.end();
   }
-  // A value for who waited from the beginning. Without one if it was committed when somebody died:
-  // an owner then takes along what nobody has fetched.
+  // Expects a value for the reduce and for the get that waited from the beginning. That get may
+  // fail if the reduce was committed before the death, because an owner's stripes die with it.
   void expect_result(bool was_committed, const std::string& when) {
     expect_value(*reduce_, 5_s);
     EXPECT_TRUE(cluster_->run_until_answered(*early_, 5_s)) << when;
@@ -78,7 +78,7 @@ TEST_P(ReduceFaults, TwoParticipantsDieAtOnceAndWithoutSparesItSaysSo) {
   }
 }
 
-// One of the dead has been the home, which may have told the caller only.
+// One of the victims is the home, which may have told the failure to the caller only.
 TEST_P(ReduceFaults, HowItFailedIsKnownForEverWhoeverIsItsHome) {
   for (const std::uint64_t bytes : {kBytes, std::uint64_t{100}}) {
     for (std::size_t victim = 1; victim < 4; ++victim) {

@@ -39,7 +39,7 @@ class LateNode : public Scenario {
     return cluster;
   }
   void confirm(std::uint32_t index) { cluster_->confirm(*reduce_, index, source(index)); }
-  // To all who live, without the source `spared`.
+  // Expects the result on all live nodes, without the source `spared`.
   void expect_result(std::uint32_t spared) {
     expect_value(*reduce_);
     std::vector<std::uint32_t> members = reduce_->members;

@@ -204,7 +204,7 @@ TEST_P(Reduces, FailsAtOnceWhenTooManySourcesWillNeverCome) {
 }
 
 TEST_P(Reduces, OwnerDiesAndItsStripesMove) {
-  // Nodes 5 to 8 hold nothing: whichever of them own stripes, the sources survive.
+  // Nodes 5 to 8 hold no source, so all sources survive the deaths of owners among them.
   for (std::size_t victim = 4; victim < 8; ++victim) {
     Cluster& cluster = start(8, [](ClusterConfig& c) { c.network.rate_bytes_per_s = 10'000'000; });
     for (std::uint32_t i = 0; i < 3; ++i) put_source(i + 1, i, 300'000);

@@ -1,5 +1,5 @@
 // Reduces of small objects, which their caller's node plans: by bytes that come with the location,
-// or along a tree. Whatever dies, at any time, each get has the sum or hears why not.
+// or along a tree. Any node may die at any time: each get ends with the sum or with an error.
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/membership.h"
 #include "sim/scenario.h"
@@ -71,7 +71,7 @@ TEST_P(ReduceSmall, IsPlannedByItsCallerAndEverybodyHasTheSum) {
   }
 }
 
-// At step 0 nobody has heard of the reduce, and who waits for its result waits on.
+// Starts at step 1: at step 0 no other node has heard of the reduce, so a waiting get waits on.
 TEST_P(ReduceSmall, TheCallerDiesAtAnyTimeAndWhoWaitsHearsOfIt) {
   for (const Shape& is : shapes()) {
     for (int step = 1; step < 10; ++step) {
@@ -135,7 +135,7 @@ TEST_P(ReduceSmall, LinksBreakAtAnyTimeAndTheSumIsRight) {
   }
 }
 
-// What it was told is lost, and who pulls from it meanwhile waits there.
+// The reset loses the messages to the node, and receivers that pull from it wait meanwhile.
 TEST_P(ReduceSmall, TheLinkToOneNodeBreaksAtAnyTimeAndTheSumIsRight) {
   for (const Shape& is : shapes()) {
     for (std::size_t node = 1; node <= kSources; ++node) {
@@ -151,12 +151,12 @@ TEST_P(ReduceSmall, TheLinkToOneNodeBreaksAtAnyTimeAndTheSumIsRight) {
   }
 }
 
-// Who is to read a branch may not reach its owner, though both live and all others reach them: the
-// root pulls from each by itself then, instead of the same branch again and again.
+// The reader of a branch may be cut off from its owner while both live and reach all other nodes.
+// The root then pulls each source by itself instead of planning the same branch again.
 TEST_P(ReduceSmall, TwoNodesAreCutOffForLongAndTheSumComesOverTheOthers) {
   const auto expect_sum = [&](const Shape& is, std::uint32_t a, std::uint32_t b, int step) {
     Cluster& cluster = start_reduce(is);
-    // Its home knows of no source that it has not heard of.
+    // Skip a source whose home is cut off from it: that home never hears of the source.
     if (home(source(a - 1)) == b || home(source(b - 1)) == a) return;
     cluster.run_for(Duration{step_.ns * step});
     cluster.part(a, b, 30_s);

@@ -102,7 +102,7 @@ TEST_P(ReduceSources, TheyAreFoldedWhereTheyAllAre) {
   for (const std::size_t other : {0, 1, 3}) EXPECT_EQ(cluster.stats(other).blocks_received, 0U);
 }
 
-// Who has nothing to do with it may go at any time, as Ray lets idle nodes go.
+// A node without a part in the reduce may leave at any time, because Ray removes idle nodes.
 TEST_P(ReduceSources, NoOtherNodeHasAPartOfTheResult) {
   Cluster& cluster = start_slow();
   expect_members(reduce_all(0, kOnce, {source(0), source(1), source(1)}), {0, 1, 2});

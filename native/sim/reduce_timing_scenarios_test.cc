@@ -1,8 +1,8 @@
 // How long reduces and allreduces take in virtual time, from the confirmation of the last source to
 // the last get, against a model of the algorithm (10 Gbit/s, 30 us; no messages): at most 1.05
-// times the better of its static and dynamic plans, where nothing else is said. Which of several
-// blocks goes first changes with every byte of a message: a figure is the median of three, for
-// targets with different homes.
+// times the better of its static and dynamic plans, except where a row has another `room`. A figure
+// is the median of three targets with different homes, because each byte of a message changes the
+// order of blocks.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -21,7 +21,7 @@ struct Case {
   bool everywhere = false;       // an allreduce: every node gets the result
   double table = 0;              // what the model takes, in size / rate
   double late = 0;               // the last source comes so many size / rate after the others
-  bool first_alone = false;      // of the others, one comes 1 ms before: all nodes own a stripe
+  bool first_alone = false;      // one source leads the others by 1 ms: all nodes own a stripe
   double hops_before = 0;        // the first byte, which the table does not have
   double room = 1.05;            // times the table
   std::uint16_t degree = 0;      // of its tree; 0: as the model says
@@ -101,8 +101,8 @@ TEST_P(ReduceTiming, ReduceOf1MiB) {
   expect_at_most({.size_bytes = 1_MiB, .nodes = 8, .table = 1.48});
   expect_at_most({.size_bytes = 1_MiB, .nodes = 16, .table = 1.69});
 }
-// Whom its caller has found is not asked for again: the two messages before Want take as long as
-// the two after it of a source that is confirmed.
+// The home does not ask again for a source that the caller has located. So the two messages ahead
+// of Want take as long as the two that follow it for a confirmed source.
 TEST_P(ReduceTiming, SourcesThatAreAwaitedTakeNoLongerThanThoseThatAreConfirmed) {
   expect_at_most({.size_bytes = 1_MiB, .nodes = 8, .table = 1.48, .room = 0.98, .awaited = true});
   expect_at_most({.size_bytes = 1_MiB, .nodes = 16, .table = 1.69, .room = 0.92, .awaited = true});
@@ -170,8 +170,8 @@ TEST_P(ReduceTiming, ATinyReduceTakesTwoMessagesOneAfterTheOtherAndAnAllreduceFo
             5.0 * copies_per_hop);
 }
 // The table, which has no messages, says 4.4 and 5.9; Locate, Located, ReduceOwn and PullStart go
-// one after the other before the first block of a tree, and take 2.3. Of sources that come one by
-// one there is a tree of one half of them, one of a quarter and so on.
+// one after the other before the first block of a tree, and take 2.3. Sources that come one by one
+// make a tree of one half of them, one of a quarter and so on.
 TEST_P(ReduceTiming, ReduceOf64KiB) {
   expect_at_most({.size_bytes = 64_KiB, .nodes = 16, .table = 4.4, .room = 1.98});
   expect_at_most({.size_bytes = 64_KiB, .nodes = 64, .table = 5.9, .room = 1.68});

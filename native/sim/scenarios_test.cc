@@ -93,7 +93,7 @@ TEST_P(Objects, SmallObjectIsPushedToWaiters) {
   Request& put = put_now(0, kA, {.size_bytes = 200});
   for (Request* get : gets) {
     expect_value(*get);
-    // Two latencies of 30 us, and the client's own way: nobody had to ask again.
+    // Two latencies of 30 us and the client's own way: no node had to ask again.
     EXPECT_LT((*get->answered - put.asked).ns, (400_us).ns);
   }
 }
