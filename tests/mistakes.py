@@ -1,4 +1,4 @@
-"""Reads docs/mistakes.md: what was typed, and what must be answered. Its tables are the tests."""
+"""Reads docs/internals/mistakes.md: each row has what is typed and what must be answered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "mistakes.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "internals" / "mistakes.md"
 _CELL = r"`((?:[^`\\]|\\.)+)`"
 _ROW = re.compile(rf"^\| {_CELL} \| {_CELL} \|$", re.M)
 _GIVEN = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
@@ -41,7 +41,7 @@ def section(heading: str) -> Section:
     text = PAGE.read_text().split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
     given = "".join(_GIVEN.findall(text))
     rows = tuple(Mistake(*map(_plain, row)) for row in _ROW.findall(text))
-    assert rows, f"docs/mistakes.md: no rows under {heading!r}"
+    assert rows, f"docs/internals/mistakes.md: no rows under {heading!r}"
     return Section(given, rows)
 
 

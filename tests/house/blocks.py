@@ -35,7 +35,7 @@ CLAIMS = {
     ("docs/how-to/use-from-ray-direct-transport.md", "python"): PROGRAMS,
     ("docs/how-to/use-the-store-without-ray.md", "python"): PROGRAMS,
     ("docs/how-to/write-async-code.md", "python"): PROGRAMS,
-    ("docs/mistakes.md", "python"): "tests/mistakes.py",
+    ("docs/internals/mistakes.md", "python"): "tests/mistakes.py",
     ("docs/how-to/choose-memory-and-spilling.md", "console"): OPERATE,
     ("docs/operate/alerts.md", "console"): OPERATE,
     ("docs/operate/alerts.md", "yaml"): OPERATE,

@@ -1,4 +1,4 @@
-"""docs/mistakes.md, without Ray and on the command line: each row is answered as it says."""
+"""The page of mistakes, without Ray and on the command line: each row is answered as it says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/mistakes.md, what is wrong where no cluster is, or another: each row is answered so."""
+"""The page of mistakes, where no cluster is, or another: each row is answered so."""
 
 from __future__ import annotations
 

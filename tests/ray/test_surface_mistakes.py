@@ -1,4 +1,4 @@
-"""docs/mistakes.md, "With Ray": each row is typed, and the answer is compared word for word."""
+"""The page of mistakes, "With Ray": each row is typed, and the answer compared word for word."""
 
 from __future__ import annotations
 
