@@ -11,6 +11,7 @@ after the commit would wait for a whole further copy.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -147,8 +148,10 @@ class ReduceRun:
         try:
             return request.result().members
         except ReduceError as error:  # the store has lost sources that were ready
-            fates = [each.describe_fate() for each in self.sources]
-            raise ReduceError(str(error.args[0]), fates) from None
+            text = str(error.args[0])
+            lost = lost_sources(text)
+            fates = [each.describe_fate(is_lost=each.index in lost) for each in self.sources]
+            raise ReduceError(text, fates) from None
 
     def _accept(self, source: Source, request: PendingReduce) -> bool:
         """Confirm a source, or count its failure. Raises: the error if too few can come."""
@@ -196,6 +199,11 @@ class ReduceRun:
                 f"{layout.difference(self.layout)}; all sources need the same dtypes and shapes"
             )
         return None
+
+
+def lost_sources(text: str) -> set[int]:
+    """Return the indices that the store's error of a failed reduce names as lost."""
+    return {int(index) for index in re.findall(r" source (\d+):", text)}
 
 
 async def _fetch_rest(fetch: Pending[Received]) -> None:

@@ -61,11 +61,14 @@ class Source:
     wrapped: Ref | None = None  # of a bare value: the ref of the handle that a task makes
     failure: Exception | None = None
 
-    def describe_fate(self) -> str:
+    def describe_fate(self, *, is_lost: bool = False) -> str:
+        """Return a line about it. `is_lost` is True if the store has no more holder of its bytes."""
         assert self.ref is not None
         name = f"source {self.index} ({self.ref.hex()[:12]}..)"
         if self.failure is None:
-            return f"{name}: {'was ready' if self.handle is not None else 'pending'}"
+            if is_lost:
+                return f"{name}: had been ready, then lost"
+            return f"{name}: {'ready' if self.handle is not None else 'pending'}"
         last = (str(self.failure).strip().splitlines() or [""])[-1]
         if not isinstance(self.failure, SourceError):
             return f"{name}: {type(self.failure).__name__}: {last}"
