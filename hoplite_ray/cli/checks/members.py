@@ -91,7 +91,10 @@ def _reach(
                 reached += 1
             elif key in answering:  # else it is the other that is ill, and has a line of its own
                 cause = f"{node} does not reach {names[key]}: {'; '.join(failures)}"
-                next_step = "open these ports between the two machines"
+                next_step = (
+                    "allow all TCP between the nodes, because Ray nodes choose ports at each "
+                    "start (docs/operate/network-and-ports.md)"
+                )
                 yield Finding("fail", "ports", cause, next_step)
     if reached:
         yield Finding("ok", "ports", f"{reached} of {reached} ways between the nodes are open")
