@@ -211,7 +211,7 @@ def _override(text: str) -> tuple[str, int]:
         number = None
     if name not in _native.option_names() or number is None:
         raise ValueError(
-            f"--option {text!r} is not NAME=INT with one of {', '.join(_native.option_names())}"
+            f"--option {text!r} is not NAME=VALUE with one of {', '.join(_native.option_names())}"
         )
     if abs(number) > _OPTION_MAX:
         raise ValueError(f"--option {text!r} is larger than any option may be; give it a lower one")
