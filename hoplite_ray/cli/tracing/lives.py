@@ -161,7 +161,7 @@ def _why_none(digits: str, told: list[Memory]) -> str:
     silent = [memory for memory in told if not memory.kept_max]
     if silent:
         names = ", ".join(f"{memory.node.node_id:x}" for memory in silent)
-        return text + f"nodes {names} keep nothing; start them with moments_max above 0"
+        return text + f"nodes {names} keep nothing; start them with moments_max above 0 (without Ray only)"
     short = [memory for memory in told if memory.whole_since_s is not None]
     if not short:
         return text + (
@@ -174,5 +174,5 @@ def _why_none(digits: str, told: list[Memory]) -> str:
     ]
     return text + (
         f"it was never there, or is forgotten ({', '.join(ago)} back); trace it sooner, "
-        "or start the nodes with a larger moments_max"
+        "or, without Ray, start the nodes with a larger moments_max"
     )
