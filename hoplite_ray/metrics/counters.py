@@ -12,7 +12,14 @@ from hoplite_ray.errors import ControlError
 
 @dataclass(frozen=True, slots=True)
 class NodeStats:
-    """The counters of one node. Sizes are current values; every other one counts from its start."""
+    """The numbers of one node.
+
+    Counts from the node's start: spill_bytes_written, spill_bytes_read, spill_errors, blocks_*,
+    bytes_sent, evictions, reduces_* and reduce_branches.
+    Values of the moment: arena_bytes and its parts, spill_bytes, objects, waiters,
+    directory_entries, members, view_epoch and has_quorum.
+    Value of the last reduce with more than one level: reduce_degree.
+    """
 
     arena_bytes: int
     arena_bytes_used: int
