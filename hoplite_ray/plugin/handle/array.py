@@ -39,10 +39,11 @@ _DLPACK_CPU = (1, 0)  # kDLCPU of dlpack.h, and its only device
 class Array(Operators):
     """An immutable value in the store; its bytes are fetched when they are asked for.
 
-    Shape, dtype, size and repr fetch nothing. Operators, indexing, len, iteration and numpy's and
-    torch's functions fetch once and keep what came, read-only, as long as this handle lives; it
-    occupies arena so long. np.asarray(a), a.copy(), a.numpy(), a.torch(), DLPack and `await a`
-    give the caller its own value: writing into it changes nothing else.
+    Shape, dtype, size and repr fetch nothing. Operators, indexing, iteration and numpy's ufuncs
+    fetch one read-only view and keep it; it occupies arena as long as this handle lives.
+    torch's functions fetch a private mapping at each call, because torch has no read-only tensors.
+    np.asarray(a), a.copy(), a.numpy(), a.torch(), DLPack and `await a` give the caller its own
+    value: writing into it changes nothing else.
 
     A value that is a dict, list or tuple has no shape and dtype: take what is in it by a["w"], or
     all with hop.get(a). Two Arrays are compared element by element, so they have no hash.
