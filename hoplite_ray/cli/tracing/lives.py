@@ -161,7 +161,9 @@ def _why_none(digits: str, told: list[Memory]) -> str:
     silent = [memory for memory in told if not memory.kept_max]
     if silent:
         names = ", ".join(f"{memory.node.node_id:x}" for memory in silent)
-        return text + f"nodes {names} keep nothing; start them with moments_max above 0 (without Ray only)"
+        return (
+            text + f"nodes {names} keep nothing; without Ray, start them with moments_max above 0"
+        )
     short = [memory for memory in told if memory.whole_since_s is not None]
     if not short:
         return text + (

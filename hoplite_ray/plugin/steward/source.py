@@ -62,7 +62,7 @@ class Source:
     failure: Exception | None = None
 
     def describe_fate(self, *, is_lost: bool = False) -> str:
-        """Return a line about it. `is_lost` is True if the store has no more holder of its bytes."""
+        """Return a line about it. `is_lost` is True if no holder of its bytes is left."""
         assert self.ref is not None
         name = f"source {self.index} ({self.ref.hex()[:12]}..)"
         if self.failure is None:
