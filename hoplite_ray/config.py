@@ -55,7 +55,8 @@ _OWN_VARIABLES = ("PROGRESS", "WORLD_TRANSPORT", "CUDA_LIBRARY", "NCCL_LIBRARY")
 class Config:
     """The options that a user may set. None takes what the first start in the cluster has fixed.
 
-    arena_bytes:        shared memory for objects on each node; None: 20 % of the node's memory.
+    arena_bytes:        shared memory for objects on each node; None: 20 % of the node's memory, and
+                        under Ray at most half of what is free below Ray's memory threshold.
     broadcast_stripes:  broadcast trees per object; 0: by size and receivers; 1: Hoplite's chain.
     link_mbit:          what a node's link carries, Mbit/s; None: 10,000. Reduces are shaped by it.
     reduce_degree:      members per node of a reduce's tree; 0: by size and sources; 1: a chain;
@@ -317,3 +318,41 @@ def arena_bytes(config: Config, memory: Memory) -> int:
             f"{memory.total_bytes} bytes of memory are available; set arena_bytes lower"
         )
     return -(-wanted // page_bytes) * page_bytes
+
+
+def ray_memory_threshold() -> float:
+    """Return the share of memory above which Ray kills workers."""
+    return float(os.environ.get("RAY_memory_usage_threshold", "0.95"))
+
+
+def ray_arena_bytes(config: Config, memory: Memory) -> int:
+    """Return an arena's size with which a full arena alone does not make Ray kill workers.
+
+    The default of 20 % shrinks to half of the spare memory. A size that a job asks for does not.
+
+    Raises:  ValueError if that much is not spare now, naming both numbers.
+    """
+    threshold = ray_memory_threshold()
+    spare_bytes = memory.available_bytes - int((1 - threshold) * memory.total_bytes)
+    if config.arena_bytes is None:
+        wanted = min(memory.total_bytes // 5, max(spare_bytes, 0) // 2)
+        return arena_bytes(Config(arena_bytes=max(wanted, _ARENA_BYTES_MIN)), memory)
+    if config.arena_bytes > spare_bytes:
+        raise ValueError(
+            f"arena_bytes={config.arena_bytes} does not fit: {memory.available_bytes} of "
+            f"{memory.total_bytes} bytes of memory are available, and Ray kills workers above "
+            f"{threshold:.0%} use; ask for at most {max(spare_bytes, 0)}"
+        )
+    return arena_bytes(config, memory)
+
+
+def describe_small_arena(config: Config, memory: Memory, size_bytes: int) -> str:
+    """Say that a default arena is cut below a fifth of memory; "" if it is not."""
+    fifth_bytes = memory.total_bytes // 5
+    if config.arena_bytes is not None or size_bytes >= fifth_bytes:
+        return ""
+    return (
+        f"the arena has {size_bytes} bytes instead of {fifth_bytes}, 20 % of memory, because only "
+        f"{memory.available_bytes} bytes are available and Ray kills workers above "
+        f"{ray_memory_threshold():.0%} use; free memory, or set arena_bytes"
+    )

@@ -14,7 +14,7 @@ import ray
 
 import hoplite_ray as hop
 from hoplite_ray import _native
-from hoplite_ray.config import Config, Memory
+from hoplite_ray.config import Config, Memory, ray_arena_bytes
 from hoplite_ray.errors import ControlError, WireVersionMismatchError
 from hoplite_ray.metrics.counters import NodeStats
 from hoplite_ray.plugin.node import start
@@ -160,12 +160,12 @@ def test_a_process_of_another_release_is_told_of_the_first(
 def test_an_arena_leaves_ray_its_memory() -> None:
     gib = 1 << 30
     spacious = Memory(total_bytes=100 * gib, available_bytes=80 * gib)
-    assert start._arena_bytes(Config(), spacious) == 20 * gib
-    assert start._arena_bytes(Config(arena_bytes=70 * gib), spacious) == 70 * gib
+    assert ray_arena_bytes(Config(), spacious) == 20 * gib
+    assert ray_arena_bytes(Config(arena_bytes=70 * gib), spacious) == 70 * gib
     with pytest.raises(ValueError, match="Ray kills workers above 95% use; ask for at most"):
-        start._arena_bytes(Config(arena_bytes=78 * gib), spacious)
+        ray_arena_bytes(Config(arena_bytes=78 * gib), spacious)
     narrow = Memory(total_bytes=100 * gib, available_bytes=15 * gib)
-    assert start._arena_bytes(Config(), narrow) <= 5 * gib
+    assert ray_arena_bytes(Config(), narrow) <= 5 * gib
 
 
 def test_a_node_that_has_no_room_to_start_again_is_lost(

@@ -16,6 +16,7 @@ from hoplite_ray.cli.checks.finding import Finding
 from hoplite_ray.cli.cluster.places import Cluster, Place
 from hoplite_ray.cli.cluster.survey import NodeReport, Survey
 from hoplite_ray.cli.cluster.tables import columns, size
+from hoplite_ray.config import Config, Memory, describe_small_arena, ray_arena_bytes
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.view import View
 from hoplite_ray.errors import ControlError
@@ -281,3 +282,25 @@ def test_columns_and_sizes() -> None:
         "5.0 TiB",
         "5120.0 TiB",
     ]
+
+
+def test_a_small_arena_is_printed_by_the_rule_of_a_node_under_ray(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_memory_usage_threshold", raising=False)
+    monkeypatch.delenv("HOPLITE_RAY_ARENA_BYTES", raising=False)
+    total, available = 20 * GIB, 3 * GIB  # 2 GiB are spare below 95 % use
+    text = f"MemTotal: {total >> 10} kB\nMemAvailable: {available >> 10} kB\n"
+    (root / "proc/meminfo").write_text(text)
+    cause = found(list(machine.checks(root)), "memory").cause
+    assert "gets an arena of 1.0 GiB: the arena has" in cause
+    assert f"instead of {total // 5}, 20 % of memory" in cause
+    assert cause.endswith("free memory, or set arena_bytes")
+
+
+def test_an_arena_of_a_fifth_is_not_called_small() -> None:
+    memory = Memory(16 * GIB, 8 * GIB)
+    size_bytes = ray_arena_bytes(Config(), memory)
+    assert size_bytes >= memory.total_bytes // 5
+    assert describe_small_arena(Config(), memory, size_bytes) == ""
+    assert describe_small_arena(Config(arena_bytes=GIB), memory, GIB) == ""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hoplite_ray.cli.checks.finding import Finding, Level
 from hoplite_ray.cli.cluster.tables import size
-from hoplite_ray.config import Config, Memory, arena_bytes
+from hoplite_ray.config import Config, Memory, describe_small_arena, ray_arena_bytes
 
 # The least version, and the first one that is too new, as in pyproject.toml.
 PYTHON = ((3, 11), (3, 15))
@@ -86,11 +86,14 @@ def _default_arena(root: Path) -> Finding:
     have = f"{size(memory.available_bytes)} of {size(memory.total_bytes)} are available"
     try:
         config = Config.from_environment()
-        wanted = arena_bytes(config, memory)
+        wanted = ray_arena_bytes(config, memory)
     except ValueError as error:
         next_step = "set HOPLITE_RAY_ARENA_BYTES, or free memory"
         return Finding("fail", "memory", str(error), next_step)
-    return Finding("ok", "memory", f"{have}; a node started now gets an arena of {size(wanted)}")
+    text = f"{have}; a node started now gets an arena of {size(wanted)}"
+    if small := describe_small_arena(config, memory, wanted):
+        text += f": {small}"
+    return Finding("ok", "memory", text)
 
 
 def _memfd() -> Finding:

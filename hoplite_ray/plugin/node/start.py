@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import secrets
 import select
@@ -33,7 +34,7 @@ from hoplite_ray import _native
 from hoplite_ray.base.files import replace_file
 from hoplite_ray.base.interfaces import interfaces
 from hoplite_ray.base.locks import HeldError, hold, try_hold
-from hoplite_ray.config import Config, Memory, arena_bytes
+from hoplite_ray.config import Config, Memory, describe_small_arena, ray_arena_bytes
 from hoplite_ray.control.tls import Tls
 from hoplite_ray.errors import (
     HopliteError,
@@ -44,6 +45,8 @@ from hoplite_ray.errors import (
 from hoplite_ray.plugin.node import rails
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
+
+_logger = logging.getLogger(__name__)
 
 _START_S = 60.0  # of a node's start, beyond which it has failed: 0.3 s, on a loaded machine 20 s
 # Between a node's closed socket and the end of its process, which unmaps 1 GB in 0.3 s.
@@ -227,6 +230,8 @@ def _start(place: NodePlace, values: table.KeyValues, options: Config) -> Runnin
     incarnation = _next_life(place.directory)
     secret_file = place.directory / "secret"
     replace_file(secret_file, values.put_if_absent("secret", secrets.token_hex(32).encode()))
+    memory = Memory.read()
+    size_bytes = ray_arena_bytes(options, memory)
     rays_address = seams.node_address()
     chosen = rails.choose(options.rails, rays_address, interfaces())
     command = [
@@ -239,7 +244,7 @@ def _start(place: NodePlace, values: table.KeyValues, options: Config) -> Runnin
         *("--secret-file", str(secret_file)),
         *("--gcs-address", ray.get_runtime_context().gcs_address),
         *("--watch-pid", str(seams.raylet_pid())),
-        *("--arena-bytes", str(_arena_bytes(options, Memory.read()))),
+        *("--arena-bytes", str(size_bytes)),
     ]
     for name, value in options.explicit().items():
         if name == "spill_directory":
@@ -252,6 +257,9 @@ def _start(place: NodePlace, values: table.KeyValues, options: Config) -> Runnin
         for rail in chosen:
             text = f"rail at {rail.address} of {rail.why}"
             log.write(f"{now} level=INFO logger=hoplite_ray.start {text}\n")
+        if small := describe_small_arena(options, memory, size_bytes):
+            log.write(f"{now} level=WARNING logger=hoplite_ray.start {small}\n")
+            _logger.warning("%s", small)
     return node
 
 
@@ -267,24 +275,6 @@ def node_number(ray_node_id: str) -> int:
     """Return the node id of a Ray node's node: 63 bits of a hash, never 0."""
     digest = hashlib.blake2b(ray_node_id.encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 1) or 1
-
-
-def _arena_bytes(options: Config, memory: Memory) -> int:
-    """Return an arena's size with which a full arena alone does not make Ray kill workers.
-
-    The default of 20 % shrinks to half of the spare memory. A size that a job asks for does not.
-    """
-    spare_bytes = memory.available_bytes - int((1 - seams.memory_threshold()) * memory.total_bytes)
-    if options.arena_bytes is None:
-        wanted = min(memory.total_bytes // 5, max(spare_bytes, 0) // 2)
-        return arena_bytes(Config(arena_bytes=max(wanted, 1 << 20)), memory)
-    if options.arena_bytes > spare_bytes:
-        raise ValueError(
-            f"arena_bytes={options.arena_bytes} does not fit: {memory.available_bytes} of "
-            f"{memory.total_bytes} bytes of memory are available, and Ray kills workers above "
-            f"{seams.memory_threshold():.0%} use; ask for at most {max(spare_bytes, 0)}"
-        )
-    return arena_bytes(options, memory)
 
 
 def _run(place: NodePlace, command: list[str]) -> RunningNode:

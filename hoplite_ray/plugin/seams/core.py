@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import socket
 import struct
 import time
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import ray
 from ray.runtime_env import RuntimeEnv
 
+from hoplite_ray.config import ray_memory_threshold
 from hoplite_ray.errors import ControlError, HopliteError
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def is_worker_alive(worker: str, ray_node_id: str) -> bool:
 
 def memory_threshold() -> float:
     """Return the share of memory above which Ray kills workers."""
-    return float(os.environ.get("RAY_memory_usage_threshold", "0.95"))
+    return ray_memory_threshold()
 
 
 # The cluster, for a process that has not joined it.
