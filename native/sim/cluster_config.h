@@ -26,15 +26,15 @@ enum class Canary : std::uint8_t {
   kScribble,
   kForgetRelease,
   kForgetEarlyClaim,  // shows in some orders only
-  kObeyOldView,       // this one and those below need faults: nothing is void without
+  kObeyOldView,       // this one and the next two need faults, which make messages void
   kRenewLease,
   kTakeOldBlock,
 };
 
-// Turns of a node. Plain ones take no time: each event has its own, and all that follows from it is
-// performed at once.
+// Turns of a node. A plain turn takes no time: each event has its own turn, which performs all
+// actions that follow at once.
 struct TurnConfig {
-  bool are_real = false;  // as the reactor's, and all below
+  bool are_real = false;  // True if turns are like the reactor's; the fields below need it
   TurnLimits limits;
   Duration per_action{0};
   std::uint64_t bytes_per_s = 0;  // folded or copied; 0: takes no time
@@ -52,8 +52,8 @@ struct ClusterConfig {
   NetworkConfig network;
   TurnConfig turns;
   std::uint64_t seed = 1;
-  bool doubts_deaths = false;                       // as where only the network tells of them
-  Duration view_delay_max = 20_ms;                  // from a new view to each node's knowing of it
+  bool doubts_deaths = false;                       // True if only the network shows deaths
+  Duration view_delay_max = 20_ms;                  // until a node hears of a new view
   Duration local_delay = 5_us;                      // client to node and back
   std::uint64_t write_bytes_per_s = 4'000'000'000;  // how fast clients fill a large put
   std::uint32_t blocks_per_write = 4;

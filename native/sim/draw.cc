@@ -41,23 +41,23 @@ Draw draw_cluster(const RunOptions& options, Prng& prng) {
   return draw;
 }
 
-// More of the same, by bits of the cluster's seed: a draw would change all that follows.
+// Chooses more options by bits of the cluster's seed, because a draw would change all later draws.
 void add_by_bits(Draw& draw) {
   ClusterConfig& config = draw.cluster;
   // A quarter of the runs have trees of 1 to 3; in a third small sources are pulled, not carried.
   const std::uint64_t bits = mix64(config.seed);
   if (bits % 4 == 0) config.engine.reduce_degree = static_cast<std::uint16_t>(1 + bits / 4 % 3);
-  // Half of them think of links so slow that what is large goes along chains.
+  // Half of the runs expect slow links, so that large objects go along chains.
   if (bits / 4096 % 2 == 0) config.engine.link_bytes_per_s = 1'000'000;
   config.clients_send_up_to_64_kib = bits / 8192 % 2 == 0;
   config.doubts_deaths = bits / 16 % 3 == 0;
   if (bits / 64 % 3 == 0) config.engine.carried_bytes_max = 100;
-  // Half of the runs keep next to nothing for a view to come.
+  // Half of the runs park few messages for a later view.
   if (bits / 1'048'576 % 2 == 0) {
     config.engine.parked_messages_max = 1 + bits / 2'097'152 % 16;
     config.engine.parked_bytes_max = 16_KiB << (bits / 33'554'432 % 4);
   }
-  // Half of the runs remember next to nothing, and delete few objects at once.
+  // Half of the runs remember few objects and delete few at once.
   if (bits / 134'217'728 % 2 == 0) {
     config.engine.recent_objects_max = 1 + bits / 268'435'456 % 16;
     config.engine.deletes_max = 1 + bits / 4'294'967'296 % 16;
@@ -74,7 +74,7 @@ void add_by_bits(Draw& draw) {
   if (config.canary == Canary::kNone && bits / 16384 % 4 == 0) config.withheld_per_mille = 300;
 }
 
-// Every bound of a queue, a table or a turn: 8 to 16 of what it counts, or a few blocks.
+// Shrinks every limit of a queue, a table or a turn to 8 to 16 entries or a few blocks.
 void shrink_limits(ClusterConfig& config, Prng prng) {
   const auto count = [&prng] { return 8 + prng.below(9); };
   const auto blocks = [&] { return (2 + prng.below(3)) * config.engine.block_bytes_max; };
@@ -96,8 +96,8 @@ void shrink_limits(ClusterConfig& config, Prng prng) {
   config.layout_table_bytes_max = count() * 64;
 }
 
-// Turns of the reactor, whose actions take time; a peer that is heard before others, and of links
-// either the messages or the blocks that are late.
+// Makes turns like the reactor's, whose actions take time. One peer is heard before others, and the
+// messages or the blocks of links are late.
 void make_turns_real(ClusterConfig& config, bool has_small_limits, Prng prng) {
   const auto up_to = [&prng](Duration most) {
     return Duration{static_cast<std::int64_t>(prng.below(static_cast<std::uint64_t>(most.ns) + 1))};

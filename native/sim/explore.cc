@@ -59,7 +59,7 @@ class Play {
     wait_for_choices();
   }
 
-  // Names the state: what every node has been told, in which order and when.
+  // Returns a hash of the state: the messages that each node has heard, in which order and when.
   [[nodiscard]] std::uint64_t state() const {
     std::uint64_t hash = 0;
     for (const auto& [node, heard] : told_) hash = mix64(hash ^ mix64(node ^ mix64(heard)));
@@ -117,7 +117,7 @@ class Play {
                   mix64(static_cast<std::uint64_t>(cluster_.now().ns)));
   }
 
-  // Lets timers come while nothing else can, until there is a choice or nothing is owed.
+  // Runs timers while nothing is in flight, until there is a choice or no answer is owed.
   void wait_for_choices() {
     under_way_ = cluster_.timeline().under_way();
     while (under_way_.empty() && is_owed() && failures().empty()) {
@@ -142,7 +142,7 @@ class Play {
     return std::any_of(cluster_.requests().begin(), cluster_.requests().end(),
                        [&](const Request& r) { return r.is_pending() && !is_hopeless(r); });
   }
-  // A get of what died with its putter, by a client that does not know that it was ever put.
+  // True for a get of an object that died with its putter, if the client does not know of the put.
   [[nodiscard]] bool is_hopeless(const Request& request) {
     return request.verb == Verb::kGet && !request.exists &&
            !cluster_.checker().has_live_copy(request.object) &&

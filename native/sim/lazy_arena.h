@@ -1,6 +1,6 @@
-// The arena of a simulated node. Bytes that nothing has written are kMark, so that a checker sees
-// what takes them for a value. Most of an arena is never looked at: a page is marked when it is
-// looked at first. Single-threaded. SPDX-License-Identifier: Apache-2.0
+// The arena of a simulated node. Unwritten bytes are kMark, so that the checker finds values made
+// of them. A page is filled with kMark at its first use, because most pages are never used.
+// Single-threaded. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>

@@ -16,26 +16,26 @@ namespace {
 struct Case {
   std::uint64_t size_bytes = 1_MiB;
   std::size_t nodes = 8;
-  std::uint32_t each = 1;        // sources on each of them
-  std::uint64_t stands_for = 1;  // bytes each byte that is stored
+  std::uint32_t each = 1;        // sources on each node
+  std::uint64_t stands_for = 1;  // bytes that each stored byte stands for
   bool everywhere = false;       // an allreduce: every node gets the result
-  double table = 0;              // what the model takes, in size / rate
-  double late = 0;               // the last source comes so many size / rate after the others
+  double table = 0;              // the model's time, in size / rate
+  double late = 0;               // delay of the last source, in size / rate
   bool first_alone = false;      // one source leads the others by 1 ms: all nodes own a stripe
-  double hops_before = 0;        // the first byte, which the table does not have
+  double hops_before = 0;        // hops of the first byte, which the table leaves out
   double room = 1.05;            // times the table
   std::uint16_t degree = 0;      // of its tree; 0: as the model says
-  Duration frame_time{0};        // what a core takes for a frame
-  bool awaited = false;          // by the directory: they come one after the other
+  Duration frame_time{0};        // a core's time for each frame
+  bool awaited = false;          // True if the directory awaits the sources, which come one by one
 };
 
 class ReduceTiming : public Scenario {
  protected:
   static ObjectId source(std::size_t index) { return object_named(100 + index); }
 
-  // A network of so many nodes for objects of this size.
+  // Starts a cluster of the case's nodes, with arenas for objects of its size.
   Cluster& start_for(const Case& is) {
-    TearDown();  // of the one before
+    TearDown();  // ends the previous cluster
     return start(is.nodes, [&](ClusterConfig& c) {
       c.engine = EngineConfig{};
       c.engine.arena_bytes = (7 + is.each) * is.size_bytes + (is.nodes > 16 ? 9_MiB : 4_MiB);
@@ -45,7 +45,7 @@ class ReduceTiming : public Scenario {
       c.check_every = 1000;
     });
   }
-  // In units of the time that one copy takes on a link.
+  // Returns the reduce's time, in units of the time that one copy takes on a link.
   double run(const Case& is, const ObjectId& target) {
     Cluster& cluster = start_for(is);
     const double one_copy = static_cast<double>(is.size_bytes) * 1e9 /
@@ -113,9 +113,9 @@ TEST_P(ReduceTiming, SourcesThatAreAwaitedTakeNoLongerThanThoseThatAreConfirmed)
                   .hops_before = 5,
                   .awaited = true});
 }
-// A parameter server's round: it reads the sum of the first gradients, and their nodes fold it;
-// the others' links are free for the parameters that they get meanwhile. (Those are four stripes,
-// of which one of three receivers gets two over its one connection: 4/3.)
+// A round of a parameter server. It reads the sum of the first gradients, which their nodes fold.
+// The other nodes' links are free for the parameters that they get meanwhile. (The parameters have
+// four stripes, and one of three receivers gets two over its one connection: 4/3.)
 TEST_P(ReduceTiming, AReduceOfSomeLeavesTheOtherNodesAlone) {
   const Case is{.size_bytes = 32_MiB, .nodes = 8, .stands_for = 32};
   Cluster& cluster = start_for(is);
@@ -150,8 +150,8 @@ TEST_P(ReduceTiming, ReduceOf32MiBOverManyNodes) {
 TEST_P(ReduceTiming, ReduceOf1GiB_Slow) {
   expect_at_most({.size_bytes = 1_GiB, .nodes = 16, .stands_for = 512, .table = 1.02});
 }
-// They are combined there: it takes no longer than with one on each. (By themselves, as where the
-// order is fixed: 2.04 and 4.07, and 2.66 the allreduce.)
+// Each node combines its own sources, so the reduce takes no longer than with one source on each
+// node. (Without combining, which a fixed order rules out, the model takes 2.04, 4.07 and 2.66.)
 TEST_P(ReduceTiming, SeveralSourcesOnEachNode) {
   expect_at_most({.size_bytes = 32_MiB, .nodes = 8, .each = 2, .stands_for = 32, .table = 1.06});
   expect_at_most({.size_bytes = 32_MiB, .nodes = 8, .each = 4, .stands_for = 32, .table = 1.06});
@@ -162,7 +162,8 @@ TEST_P(ReduceTiming, SeveralSourcesOnEachNode) {
                   .everywhere = true,
                   .table = 1.755});
 }
-// Locate, and Located with the source's bytes; of an allreduce then Claim and Push.
+// The messages are Locate, and Located with the source's bytes; in an allreduce Claim and Push
+// follow.
 TEST_P(ReduceTiming, ATinyReduceTakesTwoMessagesOneAfterTheOtherAndAnAllreduceFour) {
   const double copies_per_hop = 30e-6 / (1024 / 1.25e9);
   EXPECT_LE(run({.size_bytes = 1_KiB, .nodes = 8}, object_named(1)), 2.8 * copies_per_hop);
@@ -193,8 +194,8 @@ TEST_P(ReduceTiming, AllreduceOf1MiBOverManyNodes) {
   const double copies_per_hop = 30e-6 / (1_MiB / 1.25e9);
   EXPECT_LE(took, 1.06 * 2.77 + 5 * copies_per_hop);
 }
-// The table is of a striped one. Here the node that asked takes all sources, or their branches'
-// results, and its home passes the sum on whole: a bound on what is reached.
+// The table is that of a striped allreduce. Here the caller's node takes all sources, or their
+// branches' results, and the home passes the whole sum on. The limits hold what is reached.
 TEST_P(ReduceTiming, AllreduceOf64KiB) {
   expect_at_most({.size_bytes = 64_KiB, .nodes = 8, .everywhere = true, .table = 4.2, .room = 4.3});
   expect_at_most(
@@ -231,8 +232,8 @@ TEST_P(ReduceTiming, AllreduceWithOneParticipantLate) {
 TEST_P(ReduceTiming, AllreduceOf1GiBWithOneParticipantLate_Slow) {
   expect_at_most(one_late(1_GiB, 16, 1.08));
 }
-// It gives its stripe up when a sixteenth of the others' is folded, and all is folded anew: of 16
-// nodes some of that is left when its source comes.
+// The late node gives its stripe up when a sixteenth of the other nodes' is folded, and the stripe
+// is folded anew. With 16 nodes some of that work is left when the late source comes.
 TEST_P(ReduceTiming, AllreduceWithOneParticipantLateThatOwnedAStripe) {
   for (Case is : {one_late(32_MiB, 8), one_late(32_MiB, 16, 1.19)}) {
     is.first_alone = true;
@@ -245,10 +246,9 @@ TEST_P(ReduceTiming, AllreduceOf1GiBWithOneParticipantLateThatOwnedAStripe_Slow)
   expect_at_most(is);
 }
 
-// Many nodes: as deep as the model says (design decision 5). In brackets what one level takes,
-// which is what degree 4096 is: 64 KiB over 64 nodes (46). Sources of 1 KiB come with the answers
-// to where they are. 1 MiB is striped. The fifth row has frames that take 5 us of a core at both
-// ends, as the model has it.
+// Many nodes: the tree is as deep as the model says (design decision 5). Degree 4096 means one
+// level, which takes 46 for 64 KiB over 64 nodes. Sources of 1 KiB come in the answers to Locate.
+// Objects of 1 MiB are striped. In the fifth row a frame takes 5 us of a core at both ends.
 TEST_P(ReduceTiming, ManyNodesAreAsDeepAsTheModelSays) {
   struct Row {
     Case is;
@@ -274,7 +274,8 @@ TEST_P(ReduceTiming, ManyNodesAreAsDeepAsTheModelSays) {
   }
   const double flat = run({.size_bytes = 64_KiB, .nodes = 64, .degree = 4096}, object_named(1));
   std::printf("reduce of 64 KiB over 64 nodes: %.2f x size / rate, one level\n", flat);
-  // One link takes them all; of those that have one home, which has a copy, it is sent one.
+  // One link takes nearly all sources. Sources with the same home may come as one, because the home
+  // has copies of them.
   EXPECT_GE(flat, 40);
 }
 

@@ -1,5 +1,5 @@
-// One thing that a simulated client asked of its node, and what became of it. Plain data; owned by
-// Cluster, which fills it in; scenarios and the checker read it.
+// One request of a simulated client to its node, and its outcome. Plain data. Cluster owns it and
+// fills it in; scenarios and the checker read it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,10 +23,10 @@ struct Request {
   ObjectId object;          // of a reduce: the target
   Incarnation incarnation;  // of a put: the attempt; of a delete: up to which
   std::vector<Part> parts;  // of a put, or of a reduce's share
-  bool exists = false;      // a get that knows that the object was put
+  bool exists = false;      // of a get: True if the client knows that the object was put
   Instant asked;
   std::optional<Instant> answered;
-  bool abandoned = false;  // the client or its node is gone: no answer is owed
+  bool abandoned = false;  // True if the client or its node is gone, so that no answer is owed
   bool cancelled = false;
   std::optional<Error> error;
 
