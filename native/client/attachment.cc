@@ -11,8 +11,8 @@
 namespace hoplite {
 namespace {
 
-// A command that ends or releases something is never refused for want of room. A seal can't be
-// withdrawn, because its range is private by then.
+// Never refuses a command that ends or releases something. Never refuses a seal either, because its
+// range is private by then.
 Outbox::Room room_for(const CommandBody& body) {
   const bool is_due = std::holds_alternative<CancelCommand>(body) ||
                       std::holds_alternative<ReleaseCommand>(body) ||

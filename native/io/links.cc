@@ -421,7 +421,8 @@ void Links::look_up(NodeId node, Link& link) {
   }
 }
 
-// Closes every connection of the link's life; the dialler's next one is another attempt.
+// Closes the control and bulk connections of the link's life; the dialler's next one is another
+// attempt. Liveness connections belong to no life.
 void Links::end_life(NodeId node, Link& link, Instant now) {
   for (Rail& rail : link.rails) {
     close(std::exchange(rail.control, 0));
@@ -444,7 +445,7 @@ void Links::end_life(NodeId node, Link& link, Instant now) {
   set_timer(now);
 }
 
-// The one place where this node declares a peer dead, whatever the evidence.
+// The only place that emits PeerDead. It is certain only for kDead; else the view decides.
 void Links::bury(NodeId node, Link& link, Verdict verdict, const char* why, Instant now) {
   if (!link.is_wanted) return;
   std::fprintf(stderr, "hoplite_ray: node %llx of incarnation %u is dead: %s\n",
@@ -525,8 +526,8 @@ void Links::mark_dirty(std::uint64_t token, Connection& connection) {
   dirty_.push_back(token);
 }
 
-// Asks the poller for what the connection can use: this node reads from no peer until its link is
-// up.
+// Asks the poller for what the connection can use. Before the link is up this node reads
+// handshakes, and no message and no block.
 void Links::watch(std::uint64_t token, Connection& connection) {
   Interest wanted = connection.wire.has_output() ? Interest::kBoth : Interest::kRead;
   if (connection.phase == Phase::kOpen) {

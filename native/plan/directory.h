@@ -39,7 +39,7 @@ class Directory {
   void handle_view(const Membership& view, Instant now);
   void handle_newer_view(NodeId from, Epoch epoch) { newer_[from] = epoch; }  // `from` has it
   void handle_link_down(NodeId node);
-  void handle_unreachable(NodeId node);  // by this node, until its resync is done
+  void handle_unreachable(NodeId node);  // `node` is out of reach until its ResyncDone
   void handle_node_dead(NodeId node, Instant now);
   void handle_timeout(Instant now);
   // A new target epoch voids older blocks, a commit lets gets resolve, a failure answers them.

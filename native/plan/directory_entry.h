@@ -28,12 +28,13 @@ struct DirectoryEntry {
   };
   struct Edge {  // one stripe at one holder
     StripeState state = StripeState::kIdle;
-    bool orphan = false;  // True if its sender died and the receiver has not yet reported `ready`
+    bool orphan =
+        false;  // True if it needs a new sender: its sender died, gave up, or is in a cycle
     LeaseId lease;
     NodeId sender;
     Epoch granted;       // epoch of the message with the lease; 0 if its link has broken
     NodeId failed;       // a sender that is not granted again until `not_before`
-    Instant not_before;  // for a small object: time of the next push
+    Instant not_before;  // see `failed`; for a small object also the time of the next push
     Course course;
   };
   struct Holder {

@@ -187,7 +187,7 @@ void Directory::expire_pushes(Entry& entry, Instant now) {
   }
 }
 
-// Pushes a small object to all receivers that wait. Above forward_list_max (8) at once, the first
+// Pushes a small object to all receivers that wait. Above forward_list_max at once, the first
 // receivers pass it on. A receiver that has not acknowledged it with a claim in time gets it
 // directly (decision 18).
 void Directory::push_small(const ObjectId& object, Entry& entry, Instant now) {
@@ -272,9 +272,9 @@ bool Directory::has_begun(const Entry& entry) {
 
 // Gives all waiting receivers their places at once: when the object becomes known, and again for a
 // forest when some node's link turns out to be busy with other objects.
-// In a ring behind the origin, each node has every place in one tree if each node has an object for
-// all others. All nodes then send the same amount. A forest for itself is ordered by a hash of
-// object and node, so no node is near the top of all forests.
+// Order: a ring behind the origin for one stripe, or once bytes flow, because many broadcasts may
+// then share the links and a ring lets each node send the same amount. Otherwise a hash of object
+// and node, so that no node is near the top of all forests.
 bool Directory::grant_whole_plan(const ObjectId& object, Entry& entry, Instant now) {
   if (entry.target_epoch.value > 0 || entry.stripe_count == 0) return false;
   NodeId origin = kNoNode;
@@ -484,8 +484,9 @@ Instant Directory::grace_end(Instant since) const {
   return std::max(since, std::min(heard_at_, latest)) + config_.lost_grace;
 }
 
-// Answers waits for an object that was there and that no node has claimed for too long. A part of a
-// reduce's result counts as no claim if no caller stands behind the reduce any more.
+// Answers waits for an object that existed and that no node has claimed for the grace. An
+// uncommitted result counts as claimed if a node has or makes a whole stripe of it, or if its
+// reduce still runs.
 void Directory::expire_waits(const ObjectId& object, Entry& entry, Instant now) {
   const bool may_come = entry.known && (entry.committed || is_held(entry));
   const bool is_running = entry.reduce && entry.reduce->phase == ReducePhase::kRunning;

@@ -63,7 +63,7 @@ EngineTables::EngineTables(const EngineConfig& config, std::uint64_t seed)
 Engine::State::State(const EngineConfig& config, std::uint64_t seed) : EngineTables(config, seed) {}
 
 // Handles messages to this node itself, admissions, the home's answers, folds and blocks until
-// nothing is left. Each may cause the others.
+// nothing is left or the turn is full; poll_timeout() then returns now. Each may cause the others.
 void Engine::State::settle() {
   fold_bytes_left_ = config_.fold_bytes_max - std::min(config_.fold_bytes_max, fold_bytes_queued_);
   more_ = false;

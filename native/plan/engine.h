@@ -45,6 +45,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  // Node::run calls these on the reactor thread and then performs the actions; so does the
+  // simulator.
   void handle_command(const Command& command, Instant now);
   void handle_io(const IoEvent& event, Instant now);
   void handle_timeout(Instant now);

@@ -37,11 +37,11 @@ struct EngineConfig {
   std::uint64_t fold_bytes_max = kBytesPerTurnMax;              // queued at a time
   std::uint64_t combined_bytes_max = kCombinedBytesMax;         // folded for one block that is sent
   std::size_t steps_per_turn_max = kStepsPerTurnMax;            // after one event
-  std::size_t progress_per_window_max = kProgressPerWindowMax;  // objects in one report
+  std::size_t progress_per_window_max = kProgressPerWindowMax;  // objects reported
   std::uint64_t spill_step_bytes = kSpillStepBytes;
   std::size_t parked_messages_max = kParkedMessagesMax;  // of one peer
   std::uint64_t parked_bytes_max = kParkedBytesMax;      // of all peers
-  std::size_t deletes_max = kDeletesMax;                 // in flight from this node
+  std::size_t deletes_max = kDeletesMax;                 // in flight to one home
   std::size_t recent_objects_max = kRecentObjectsMax;    // remembered, of each kind of news
   Duration progress_window = kProgressWindow;
   Duration push_retry = kPushRetry;

@@ -186,7 +186,7 @@ void Engine::State::on(NodeId from, const Message&, const ResyncWanted&) {
 
 void Engine::State::on(NodeId from, const Message&, const Located& located) {
   if (from != view_.home_of(located.object)) return;
-  if (located.incarnation.value == 0) {  // its home does not know it yet
+  if (located.incarnation.value == 0) {  // no holder can be named yet; a second answer follows
     for (auto& [target, call] : calls_) {
       if (call.unanswered.erase(located.object) > 0) begin_call(target);
     }
@@ -289,9 +289,9 @@ void Engine::State::on(NodeId from, const Message&, const PushTo& push) {
   send(push.receivers[0], std::move(next), {}, it->second.extent);
 }
 
-// Comes from the home of an object or of a failed reduce, or from the sender of a pull. Such a
-// sender can't read the object back from its file because its arena is full. A sender that this
-// node has left may say so late.
+// Accepted from the home of an object or of a failed reduce, and from the sender of a pull with
+// kStoreFull only: that sender can't read the object back from its file. Ignored from a sender that
+// this node no longer pulls from.
 void Engine::State::on(NodeId from, const Message&, const Lost& lost) {
   const bool is_pulled = std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& each) {
     const PullGoal& goal = each.second.goal();
@@ -331,7 +331,7 @@ void Engine::State::on(NodeId from, const Message&, const Drop& drop) {
   drop_object(drop.object, drop.upto, drop.deleted);
   if (!drop.deleted) return;
   if (!is_later && locates_.contains(drop.object)) note_arrival(drop.object, nullptr);
-  if (is_left) claim(drop.object);  // the answer; dropped objects are claimed one by one
+  if (is_left) claim(drop.object);  // the answer: drop_object() claims only what it drops
 }
 
 // Without a view every node considers itself the home.
@@ -351,8 +351,8 @@ void Engine::State::on(NodeId from, const Message& message, const PullStart& sta
                            (gone_.is_short(now_) && !gone_.contains(start.object));
   const bool is_gone = may_be_gone && (object == nullptr || !object->is_here());
   const bool is_past = start.of_branch && is_deleted(start.object, Incarnation{1});
-  // Several spilled objects may never be in the arena together: the receiver asks for each by
-  // itself.
+  // Refuse to combine if any of the objects is spilled, because they may not all fit into the arena
+  // at once. The receiver then asks for each by itself.
   const auto is_filed = [&](const ObjectId& id) {
     const auto at = objects_.find(id);
     return at != objects_.end() && at->second.spilled && !at->second.is_complete();

@@ -1,5 +1,5 @@
 // The handlers of one node's engine, private to engine*.cc. Each changes the tables and queues
-// actions; settle() then does all that follows. SPDX-License-Identifier: Apache-2.0
+// actions; settle() then does what follows. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "plan/engine_tables.h"

@@ -153,7 +153,8 @@ void Engine::State::end_pull(TransferId transfer, bool tell_sender) {
   pulls_.erase(it);
 }
 
-// The sender can't go on. Landed blocks stay, and the home finds another sender.
+// The sender can't go on. The leading blocks stay; blocks behind a gap come again. The home finds
+// another sender.
 void Engine::State::fail_pull(TransferId transfer) {
   const auto it = pulls_.find(transfer);
   if (it == pulls_.end()) return;

@@ -16,7 +16,7 @@ namespace hoplite {
 struct LocalStripe {
   StripeState state = StripeState::kIdle;
   LeaseId lease;
-  NodeId sender;  // receiving: the sender; idle: the last one that failed us
+  NodeId sender;  // receiving: the sender; idle: the last sender that failed
   TransferId transfer;
   std::uint32_t ready = 0;         // leading blocks of the stripe that are here
   std::set<std::uint32_t> beyond;  // blocks that came over another rail before their turn

@@ -36,10 +36,10 @@ struct LinkUp {  // control and bulk of at least one rail are open; also after a
   NodeId node;
   Incarnation incarnation;
 };
-struct LinkDown {  // all in flight on it is void; io/ dials again
+struct LinkDown {  // all in flight on it is void; comes before PeerDead
   NodeId node;
 };
-struct PeerDead {  // this node has parted from this incarnation of it for ever
+struct PeerDead {  // this node ends all contact with this incarnation
   NodeId node;
   Incarnation incarnation;
   bool is_certain = true;  // its machine says that it has ended; otherwise the view decides

@@ -63,7 +63,8 @@ bool can_combine_blocks(const PullStart& want, const Cut& cut, const ObjectMeta&
 
 }  // namespace
 
-// True if all objects of the pull are here, have the same parts, and stay valid.
+// True if this node may combine the pull's objects: it has or fetches all of them, their parts are
+// equal, none is about to be void, and one block of each fits into combined_bytes_max.
 bool Sender::can_combine(const PullStart& want, const LocalObjects& objects) const {
   const auto found = objects.find(want.object);
   if (found == objects.end()) return false;

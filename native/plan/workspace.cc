@@ -37,15 +37,16 @@ std::uint64_t cell_bytes(const ObjectMeta& meta, BlockIndex block) {
 constexpr std::uint64_t kFoldWindowsEverywhere = 8;
 // From this many windows on, in one block of each member, a member has one block in flight only. A
 // second block would queue in front of the owner, and delay its messages
-// (docs/internals/performance/collectives.md).
+// (docs/internals/performance/collectives.md). Only for a single reader: when all nodes read, they
+// wait for all owners.
 constexpr std::uint64_t kFoldWindowsOfOneEach = 1;
 // Blocks that a pull may be ahead of the others (decision 5j): 2 for one reader, and 4 when all
 // nodes read, because the members' uplinks then have results to send as well. A pull that is
 // further ahead gets no credit.
 constexpr std::uint32_t kFoldLead = 2, kFoldLeadEverywhere = 4;
-// Parts of a stripe that a member is asked for one after the other, where other owners pull from it
-// too. With 1 the first owner's stripe leaves whole, and other owners' blocks and messages queue
-// behind it. More parts take more CPU time for each byte.
+// Divisor of the stripe that caps a member's window where other owners pull from it too: at most a
+// third is in flight. With 1 the first owner's stripe leaves whole, and other owners' blocks and
+// messages queue behind it. More parts are faster, but cost CPU time (decision 5j).
 constexpr std::uint32_t kFoldParts = 3;
 // Inputs of a chain's root: the chain's end, and perhaps a spare that comes later.
 constexpr std::uint32_t kUnaryMembers = 2;

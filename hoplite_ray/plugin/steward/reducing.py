@@ -1,11 +1,11 @@
 """One pending reduce: a coroutine of the steward that feeds sources to the store as they get ready.
 
 A source is confirmed when its task has ended and its handle is here. The reduce skips failed
-sources while `count` other ones can still come. It holds the refs of all sources until it has
-committed.
+sources while `count` other ones can still come. It holds the refs of all sources until it
+ends.
 
-The result comes to this node block by block while it is folded. Without that, the caller's get
-after the commit would wait for a whole further copy.
+A large result for the caller alone comes to this node block by block while it is folded. Without
+that, the caller's get after the commit would wait for a whole further copy.
 """
 
 from __future__ import annotations
@@ -202,7 +202,10 @@ class ReduceRun:
 
 
 def lost_sources(text: str) -> set[int]:
-    """Return the indices that the store's error of a failed reduce names as lost."""
+    """Return the indices that the store names as lost in the error of a failed reduce.
+
+    native/plan/reduce_tree.cc writes that text.
+    """
     return {int(index) for index in re.findall(r" source (\d+):", text)}
 
 
