@@ -12,7 +12,7 @@ from hoplite_ray.pending import results
 from hoplite_ray.store import new_id
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes
 
-OBJECTS, TIMES = 100_000, 20
+OBJECTS, TIMES = 100_000, 4
 AT_ONCE = 1000
 HELD_S = 3.0
 PARKED_MAX = 4096  # of one peer: kParkedMessagesMax

@@ -108,7 +108,7 @@ async def large(here: Here, rank: int, size: int, size_bytes: int) -> None:
     await world.barrier()
 
 
-@pytest.mark.parametrize("mib", [32, pytest.param(256, marks=pytest.mark.slow)])  # GBs of memory
+@pytest.mark.parametrize("mib", [32, pytest.param(128, marks=pytest.mark.slow)])  # GBs of memory
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_every_operation_carries_much(crew: Crew, transport: str, mib: int) -> None:
     crew.muster(2)
