@@ -20,8 +20,8 @@ Kind = Literal["numpy", "torch"]
 
 OPAQUE = 0
 
-# The dtypes that the kernels combine, by the numbers of native/plan/dtypes.h. Every other dtype is
-# opaque bytes.
+# The dtypes that the kernels combine, by the numbers of native/plan/messages/dtypes.h. Every other
+# dtype is opaque bytes.
 NATIVE = {
     "float32": 1,
     "float64": 2,

@@ -21,7 +21,7 @@ from hoplite_ray.values.dtypes import NATIVE, OPAQUE, Kind, name_of, numpy_dtype
 from hoplite_ray.values.tree import CONTAINERS, DEPTH_MAX, Branch, Container, Leaf, Parts, named
 
 ReduceOp = Literal["sum", "prod", "min", "max", "mean"]
-# The numbers of native/plan/dtypes.h.
+# The numbers of native/plan/messages/dtypes.h.
 REDUCE_OPS: dict[str, int] = {"sum": 0, "max": 1, "min": 2, "prod": 3, "mean": 4}
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
 

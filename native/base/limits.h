@@ -79,7 +79,8 @@ inline constexpr std::uint32_t kFoldWindowMax = 256;  // blocks of 8 KiB are kCr
 inline constexpr std::size_t kPulledObjectsMax = 16'384;
 inline constexpr std::size_t kEarlyPullsMax = 1024;
 // Bytes handed to one rail and not yet taken by the kernel, where a link has several rails: the
-// queues show which rail is faster. A single rail gets only enough to stay busy (plan/rails.cc).
+// queues show which rail is faster. A single rail gets only enough to stay busy
+// (plan/links/rails.cc).
 inline constexpr std::uint64_t kRailQueueBytes = 2_MiB;
 
 // A turn of the reactor: work that it may do until it looks at the sockets again.

@@ -21,10 +21,10 @@
 #include "bindings/worlds_handles.h"
 #include "bindings/worlds_nccl.h"
 #include "bindings/worlds_tls.h"
-#include "world/fake_pipe.h"
+#include "world/pipes/fake_pipe.h"
+#include "world/pipes/ring_pipe.h"
+#include "world/pipes/socket_pipe.h"
 #include "world/progress.h"
-#include "world/ring_pipe.h"
-#include "world/socket_pipe.h"
 #include "world/world.h"
 
 namespace hoplite::worlds {

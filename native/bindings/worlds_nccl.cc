@@ -16,9 +16,9 @@
 #include "bindings/convert.h"
 #include "bindings/lifetime.h"
 #include "bindings/worlds_handles.h"
-#include "world/nccl_bond.h"
-#include "world/nccl_library.h"
-#include "world/nccl_thread.h"
+#include "world/nccl/nccl_bond.h"
+#include "world/nccl/nccl_library.h"
+#include "world/nccl/nccl_thread.h"
 
 namespace hoplite::worlds {
 namespace {

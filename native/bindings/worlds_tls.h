@@ -13,7 +13,7 @@
 
 #include "bindings/convert.h"
 #include "bindings/lifetime.h"
-#include "io/tls.h"
+#include "io/sockets/tls.h"
 
 namespace hoplite::worlds {
 

@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-#include "io/system_error.h"
+#include "io/sockets/system_error.h"
 
 namespace hoplite {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "base/result.h"
-#include "io/unique_fd.h"
-#include "wire/local_frame.h"
+#include "io/sockets/unique_fd.h"
+#include "wire/local/local_frame.h"
 
 namespace hoplite {
 

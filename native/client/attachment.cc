@@ -6,7 +6,7 @@
 
 #include "client/attach.h"
 #include "client/fork_guard.h"
-#include "io/system_error.h"
+#include "io/sockets/system_error.h"
 
 namespace hoplite {
 namespace {

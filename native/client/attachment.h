@@ -27,9 +27,9 @@
 #include "base/result.h"
 #include "client/outbox.h"
 #include "client/request.h"
-#include "io/brief_look.h"
-#include "io/unique_fd.h"
-#include "wire/local_frame.h"
+#include "io/sockets/brief_look.h"
+#include "io/sockets/unique_fd.h"
+#include "wire/local/local_frame.h"
 
 namespace hoplite {
 

@@ -12,7 +12,7 @@
 #include <variant>
 
 #include "client/attachment.h"
-#include "io/system_error.h"
+#include "io/sockets/system_error.h"
 
 namespace hoplite {
 namespace {

@@ -10,7 +10,7 @@
 #include "client/attachment.h"
 #include "client/fork_guard.h"
 #include "client/range_writer.h"
-#include "io/system_error.h"
+#include "io/sockets/system_error.h"
 
 namespace hoplite {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/result.h"
-#include "io/mapping.h"
+#include "io/memory/mapping.h"
 
 namespace hoplite {
 

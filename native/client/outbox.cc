@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "base/units.h"
-#include "io/system_error.h"
+#include "io/sockets/system_error.h"
 
 namespace hoplite {
 namespace {

@@ -18,7 +18,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
-#include "io/unique_fd.h"
+#include "io/sockets/unique_fd.h"
 #include "plan/messages.h"
 
 namespace hoplite {

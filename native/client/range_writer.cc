@@ -10,8 +10,8 @@
 #include <cstring>
 #include <thread>
 
-#include "io/mapping.h"
-#include "io/system_error.h"
+#include "io/memory/mapping.h"
+#include "io/sockets/system_error.h"
 
 namespace hoplite {
 namespace {

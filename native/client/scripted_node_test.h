@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "base/check.h"
-#include "io/arena.h"
 #include "io/local_port.h"
-#include "io/poller.h"
+#include "io/memory/arena.h"
+#include "io/sockets/poller.h"
 
 namespace hoplite {
 

@@ -13,7 +13,7 @@
 
 #include "base/result.h"
 #include "client/request.h"
-#include "io/mapping.h"
+#include "io/memory/mapping.h"
 
 namespace hoplite {
 

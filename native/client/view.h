@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/result.h"
-#include "io/mapping.h"
+#include "io/memory/mapping.h"
 #include "plan/messages.h"
 
 namespace hoplite {

@@ -16,7 +16,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
-#include "io/system_error.h"
+#include "io/sockets/system_error.h"
 
 namespace hoplite {
 namespace {

@@ -18,12 +18,12 @@
 #include <vector>
 
 #include "base/result.h"
-#include "io/arena.h"
-#include "io/listener.h"
-#include "io/poller.h"
-#include "io/unique_fd.h"
+#include "io/memory/arena.h"
+#include "io/sockets/listener.h"
+#include "io/sockets/poller.h"
+#include "io/sockets/unique_fd.h"
 #include "plan/messages.h"
-#include "wire/local_frame.h"
+#include "wire/local/local_frame.h"
 
 namespace hoplite {
 

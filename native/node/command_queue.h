@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "io/poller.h"
+#include "io/sockets/poller.h"
 #include "plan/messages.h"
 
 namespace hoplite {

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "io/links.h"
+#include "io/links/links.h"
 #include "io/local_port.h"
 #include "node/node_event.h"
-#include "plan/engine.h"
+#include "plan/engine/engine.h"
 
 namespace hoplite {
 

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "base/result.h"
-#include "io/arena.h"
-#include "io/links.h"
+#include "io/links/links.h"
 #include "io/local_port.h"
-#include "io/poller.h"
+#include "io/memory/arena.h"
+#include "io/sockets/poller.h"
 #include "node/command_queue.h"
 #include "node/completion.h"
 #include "node/node_event.h"
@@ -26,7 +26,7 @@
 #include "node/object_trace.h"
 #include "node/spiller.h"
 #include "node/trace.h"
-#include "plan/engine.h"
+#include "plan/engine/engine.h"
 
 namespace hoplite {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "io/liveness_rules.h"
+#include "io/liveness/liveness_rules.h"
 
 namespace hoplite {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "base/result.h"
 #include "base/turn_limits.h"
-#include "io/link_limits.h"
-#include "io/tls.h"
+#include "io/liveness/link_limits.h"
+#include "io/sockets/tls.h"
 #include "plan/messages.h"
 
 namespace hoplite {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "base/result.h"
-#include "io/arena.h"
-#include "io/poller.h"
-#include "io/spill_file.h"
+#include "io/memory/arena.h"
+#include "io/memory/spill_file.h"
+#include "io/sockets/poller.h"
 
 namespace hoplite {
 

@@ -7,10 +7,10 @@
 #include <variant>
 #include <vector>
 
-#include "plan/commands.h"
-#include "plan/engine_config.h"
-#include "plan/spill_messages.h"
-#include "plan/transfer_messages.h"
+#include "plan/messages/commands.h"
+#include "plan/messages/engine_config.h"
+#include "plan/messages/spill_messages.h"
+#include "plan/messages/transfer_messages.h"
 
 namespace hoplite {
 

@@ -7,7 +7,7 @@
 // event by event. A world's orders are tried until all have been or so many states were entered;
 // of one that fails the schedule is printed, which --schedule plays with a trace. A canary corrupts
 // one border of an engine on purpose: it must fail. --scale prints a line of JSON for each case of
-// a large cluster (sim/scale.h; benchmarks/scale.py has it as a table).
+// a large cluster (sim/runs/scale.h; benchmarks/scale.py has it as a table).
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>
@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "base/check.h"
-#include "sim/explore.h"
-#include "sim/random_run.h"
-#include "sim/scale.h"
+#include "sim/runs/explore.h"
+#include "sim/runs/random_run.h"
+#include "sim/runs/scale.h"
 
 namespace {
 

@@ -13,8 +13,8 @@
 
 #include "base/check.h"
 #include "wire/frame.h"
-#include "wire/local_fields.h"
-#include "wire/local_frame.h"
+#include "wire/local/local_fields.h"
+#include "wire/local/local_frame.h"
 
 namespace hoplite {
 namespace {

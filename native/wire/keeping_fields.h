@@ -1,5 +1,5 @@
 // The fields of the frames about the keepers of an object, like directory_fields.h. Used by
-// frame.cc and sim/liar.cc.
+// frame.cc and sim/model/liar.cc.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

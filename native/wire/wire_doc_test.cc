@@ -11,7 +11,7 @@
 
 #include "wire/crc32c.h"
 #include "wire/frame.h"
-#include "wire/local_frame.h"
+#include "wire/local/local_frame.h"
 
 namespace hoplite {
 namespace {

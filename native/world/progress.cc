@@ -12,9 +12,9 @@
 #include <optional>
 
 #include "base/check.h"
-#include "io/system_error.h"
-#include "io/tcp_socket.h"
-#include "world/pipe.h"
+#include "io/sockets/system_error.h"
+#include "io/sockets/tcp_socket.h"
+#include "world/pipes/pipe.h"
 #include "world/world.h"
 
 namespace hoplite::worlds {

@@ -18,11 +18,11 @@
 #include <vector>
 
 #include "base/result.h"
-#include "io/liveness.h"
-#include "io/poller.h"
-#include "io/stream.h"
-#include "world/completions.h"
-#include "world/operation.h"
+#include "io/liveness/liveness.h"
+#include "io/sockets/poller.h"
+#include "io/sockets/stream.h"
+#include "world/edges/operation.h"
+#include "world/pipes/completions.h"
 
 namespace hoplite::worlds {
 

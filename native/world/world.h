@@ -20,9 +20,9 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "world/companion.h"
-#include "world/completions.h"
-#include "world/edge.h"
-#include "world/operation.h"
+#include "world/edges/edge.h"
+#include "world/edges/operation.h"
+#include "world/pipes/completions.h"
 #include "world/progress.h"
 
 namespace hoplite::worlds {

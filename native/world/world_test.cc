@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "world/fake_pipe.h"
+#include "world/pipes/fake_pipe.h"
+#include "world/pipes/socket_pipe.h"
+#include "world/pipes/sockets_test.h"
 #include "world/progress.h"
-#include "world/socket_pipe.h"
-#include "world/sockets_test.h"
 
 namespace hoplite::worlds {
 namespace {

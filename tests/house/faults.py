@@ -7,7 +7,7 @@ import re
 from tests.house.tree import Tree
 
 PAGE = "docs/internals/faults.md"
-SCENARIOS = r"native/sim/(.*_)?fault_scenarios_test\.cc"
+SCENARIOS = r"native/sim/scenarios/(.*_)?fault_scenarios_test\.cc"
 GTEST = re.compile(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", re.M)
 PYTEST = re.compile(r"^(?:async )?def (test_\w+)\(", re.M)
 NATIVE = r"native/.*_test\.cc"

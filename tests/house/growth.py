@@ -9,7 +9,7 @@ from tests.house.tree import Tree, without_comments
 
 PAGE = "docs/internals/growth.md"
 BOUNDED = "| container | grows by | bound | shown by |"
-_HEADERS = r"native/(plan|io|node|world)/(?!.*_test\.h)\w+\.h"
+_HEADERS = r"native/(plan|io|node|world)/(?!.*_test\.h)[\w/]+\.h"
 _KINDS = r"std::(?:multimap|map|multiset|set|vector|deque|list)"
 _MEMBER = re.compile(
     rf"^\s+(?:mutable |const )?(?:std::optional<)?{_KINDS}<[^;()]*>\s+(\w+)\s*(?:[={{][^;]*)?;",

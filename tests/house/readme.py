@@ -99,5 +99,5 @@ def _record(match: re.Match[str]) -> tuple[int, str]:
 
 
 def _exists_as_file_or_unit(tree: Tree, name: str) -> bool:
-    """`native/plan/pull` stands for pull.h and pull.cc."""
+    """`native/plan/broadcast/pull` stands for pull.h and pull.cc."""
     return any(tree.exists(name.rstrip("/") + ending) for ending in ("", ".h", ".cc", ".py"))

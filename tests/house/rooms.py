@@ -5,9 +5,10 @@ A room is a module or a folder of a package. Four rules hold for all code that u
 - a room imports from itself and from rooms below it, also inside functions and by `import_module`;
 - no modules import each other in a cycle, also when imports inside functions are counted;
 - a folder has at most 12 code files;
-- a room that is a folder says in its `__init__.py` what it is for.
+- a room of Python that is a folder says in its `__init__.py` what it is for.
 
-Imports under TYPE_CHECKING are not counted, because nothing executes them.
+Imports under TYPE_CHECKING are not counted, because nothing executes them. The folders of native/
+have rooms, too: their arrows are the #includes of code that isn't a test.
 """
 
 from __future__ import annotations
@@ -81,6 +82,23 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "node",
         "seams",
     ),
+    "native/plan": (
+        "engine",
+        "reduce",
+        "directory",
+        "broadcast",
+        "objects",
+        "links",
+        "messages",
+    ),
+    "native/io": ("links local_port", "liveness", "memory", "sockets"),
+    "native/wire": (
+        "local",
+        "archive crc32c directory_fields frame frame_types keeping_fields layouts link_fields"
+        " reader reduce_fields shared_fields",
+    ),
+    "native/world": ("nccl", "companion progress world", "edges", "pipes"),
+    "native/sim": ("main", "runs scenarios", "cluster", "check", "model"),
 }
 
 # (importer, imported): loaded by name where another process begins. Each says why at its place.
@@ -90,13 +108,10 @@ BY_NAME = {
 
 FILES_MAX = 12
 # Folder -> its number of code files, which may only become smaller. Remove a line at 12.
-LARGER = {
-    "native/io": 28,
-    "native/plan": 56,
-    "native/sim": 29,
-    "native/wire": 14,
-    "native/world": 17,
-}
+LARGER = {"native/plan/engine": 14}
+
+TEST = re.compile(r"_(test|fuzz|bench)\.(h|cc)$")
+INCLUDE = re.compile(r'^#include "([\w/]+\.h)"', re.M)
 
 SENTENCES = range(2, 7)  # of the docstring of a room
 SERVE = "serve_integration/"  # imported as hoplite_ray.serve
@@ -105,7 +120,7 @@ SERVE = "serve_integration/"  # imported as hoplite_ray.serve
 def arrows(tree: Tree) -> list[str]:
     """Imports from a lower room to a higher one, and modules that are in no room."""
     found = set()
-    for importer, imported in _all_imports(tree):
+    for importer, imported in [*_all_imports(tree), *_all_includes(tree)]:
         if (importer, imported) in BY_NAME:
             continue
         for package in ROOMS:
@@ -115,7 +130,7 @@ def arrows(tree: Tree) -> list[str]:
             levels = [_level(package, room) for room in (above, below)]
             if -1 not in levels and levels[0] > levels[1]:
                 found.add(f"{importer}: {above} stands below {below}, and imports {imported}")
-    for path in tree.shipped:
+    for path in [*tree.shipped, *_native(tree)]:
         for package in ROOMS:
             room = _room(package, path)
             if room is not None and room != "__init__" and _level(package, room) < 0:
@@ -139,7 +154,7 @@ def cycles(tree: Tree) -> list[str]:
 def folders(tree: Tree) -> list[str]:
     """Folders with too many code files; x.h and x.cc of native/ count as one, and tests as none."""
     modules = {path.removesuffix(".py") for path in tree.shipped if "/__" not in path}
-    modules |= {path.rpartition(".")[0] for path in tree.cpp if "_test." not in path}
+    modules |= {path.rpartition(".")[0] for path in _native(tree)}
     counted = Counter(module.rpartition("/")[0] for module in modules)
     found = []
     for folder, count in sorted(counted.items()):
@@ -175,7 +190,7 @@ def doors(tree: Tree) -> list[str]:
 
 def _room(package: str, path: str) -> str | None:
     """The room of `package` that a file is in; None if it is not in the package."""
-    inside = _home(path).removesuffix(".py")
+    inside = _home(path).partition(".")[0]
     if not inside.startswith(f"{package}/"):
         return None
     return inside.removeprefix(f"{package}/").split("/")[0]
@@ -198,6 +213,18 @@ def _all_imports(tree: Tree) -> Iterator[tuple[str, str]]:
         for imported in _imported(tree, importer, paths):
             if imported != importer:
                 yield importer, imported
+
+
+def _native(tree: Tree) -> list[str]:
+    """The files of native/ that are no tests, fuzz targets or benchmarks."""
+    return [path for path in tree.cpp if not TEST.search(path)]
+
+
+def _all_includes(tree: Tree) -> Iterator[tuple[str, str]]:
+    """(user, header) of all #includes by code of native/ that is no test."""
+    for path in _native(tree):
+        for header in INCLUDE.findall(tree.read(path)):
+            yield path, f"native/{header}"
 
 
 def _names(path: str) -> set[str]:

@@ -39,8 +39,9 @@ README_GOOD = "## Set up\n\n```sh\nmake demo\nmake test  # the gate\n```\n"
 MAKEFILE = "demo:\ntest: demo\n"
 
 FAULTS_HEAD = "| fault | simulated | on real processes |\n|---|---|---|\n"
+SCENARIOS = "native/sim/scenarios"
 FAULTS = {
-    "native/sim/fault_scenarios_test.cc": "TEST_P(Faults, IsSurvived) {\n",
+    f"{SCENARIOS}/fault_scenarios_test.cc": "TEST_P(Faults, IsSurvived) {\n",
     "tests/process/test_failures.py": "def test_is_survived(cluster: MakeNodes) -> None: ...\n",
     "docs/internals/faults.md": f"{FAULTS_HEAD}"
     "| a death ★ | `Faults.IsSurvived` | `test_is_survived` |\n",
@@ -48,17 +49,18 @@ FAULTS = {
 
 TLS_PAGE = "docs/operate/certificates.md"
 PARTIES = {
-    "native/plan/engine_lies_test.cc": "TEST_F(Lies, ChangeNothing) {\n",
+    "native/plan/engine/lies_test.cc": "TEST_F(Lies, ChangeNothing) {\n",
     parties.PAGE: "## What each party sends, and what it gets\n"
     + f"\n{parties.HEAD}\n|---|---|---|\n| lies | nothing | `Lies.ChangeNothing` |\n" * 5,
 }
 
 GROWN = "class Parked {\n  std::deque<Message> kept_;\n};\n"
+PARKED = "native/plan/links/parked.h"
 GROWTH = {
-    "native/plan/parked.h": GROWN,
-    "native/plan/parked_test.cc": "TEST(Parked, DropsTheOldest) {\n",
+    PARKED: GROWN,
+    "native/plan/links/parked_test.cc": "TEST(Parked, DropsTheOldest) {\n",
     "docs/internals/growth.md": f"{growth.BOUNDED}\n|---|---|---|---|\n"
-    "| `plan/parked.h` `kept_` | messages | 64 | `Parked.DropsTheOldest` |\n",
+    "| `plan/links/parked.h` `kept_` | messages | 64 | `Parked.DropsTheOldest` |\n",
 }
 
 
@@ -77,7 +79,7 @@ def times(**seconds: float) -> Files:
 CASES: list[tuple[Checker, Files, Files]] = [
     (
         layers.includes,
-        {"native/io/a.cc": '#include "plan/engine.h"\n', "native/plan/engine.h": ""},
+        {"native/io/a.cc": '#include "plan/engine/engine.h"\n', "native/plan/engine/engine.h": ""},
         {"native/io/a.cc": '#include "plan/messages.h"\n', INCLUDES: ""},
     ),
     (
@@ -173,6 +175,16 @@ CASES: list[tuple[Checker, Files, Files]] = [
         {"hoplite_ray/a.py": "", "serve_integration/b.py": "from hoplite_ray.a import x\n"},
     ),
     (
+        rooms.arrows,
+        {"native/plan/links/a.h": '#include "plan/engine/b.h"\n', "native/plan/engine/b.h": ""},
+        {"native/plan/engine/b.h": '#include "plan/links/a.h"\n', "native/plan/links/a.h": ""},
+    ),
+    (
+        rooms.arrows,
+        {"native/io/misc/a.h": ""},
+        {"native/io/links/a.h": "", "native/io/links_test.cc": '#include "io/local_port.h"\n'},
+    ),
+    (
         rooms.folders,
         {f"hoplite_ray/worlds/gpu/{n}.py": "" for n in range(13)},
         {f"hoplite_ray/worlds/gpu/{name}.py": "" for name in ["__init__", *range(12)]},
@@ -184,8 +196,8 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (
         rooms.folders,
-        {f"native/plan/{n}.h": "" for n in range(12)},
-        {f"native/plan/{n}.h": "" for n in range(13)},
+        {f"native/plan/engine/{n}.h": "" for n in range(12)},
+        {f"native/plan/engine/{n}.h": "" for n in range(13)},
     ),
     (
         rooms.doors,
@@ -286,7 +298,7 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (
         parties.table,
-        {**PARTIES, "native/plan/engine_lies_test.cc": "TEST_F(Lies, AreTold) {\n"},
+        {**PARTIES, "native/plan/engine/lies_test.cc": "TEST_F(Lies, AreTold) {\n"},
         PARTIES,
     ),
     (
@@ -312,8 +324,8 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (
         faults.table,
-        {**FAULTS, "native/sim/reduce_fault_scenarios_test.cc": "TEST_P(Faults, Other) {\n"},
-        {**FAULTS, "native/sim/reduce_scenarios_test.cc": "TEST_P(Faults, Other) {\n"},
+        {**FAULTS, f"{SCENARIOS}/reduce_fault_scenarios_test.cc": "TEST_P(Faults, Other) {\n"},
+        {**FAULTS, f"{SCENARIOS}/reduce_scenarios_test.cc": "TEST_P(Faults, Other) {\n"},
     ),
     (text.unfinished, {"a.md": "TO" + "DO: finish"}, {"a.md": "to do: nothing"}),
     (
@@ -403,8 +415,8 @@ CASES: list[tuple[Checker, Files, Files]] = [
     ),
     (
         readme.paths,
-        {"README.md": "`native/plan/pull`"},
-        {"README.md": "`native/plan/pull`", "native/plan/pull.h": ""},
+        {"README.md": "`native/plan/broadcast/pull`"},
+        {"README.md": "`native/plan/broadcast/pull`", "native/plan/broadcast/pull.h": ""},
     ),
     (
         readme.paths,
@@ -454,15 +466,15 @@ CASES: list[tuple[Checker, Files, Files]] = [
         growth.table,
         {
             **GROWTH,
-            "native/plan/parked.h": f"{GROWN}struct A {{\n  std::map<int, int> more = {{}};\n}};\n",
+            PARKED: f"{GROWN}struct A {{\n  std::map<int, int> more = {{}};\n}};\n",
         },
         {
             **GROWTH,
-            "native/plan/parked.h": f"{GROWN}struct A {{\n  std::map<int, int> more();\n}};\n",
+            PARKED: f"{GROWN}struct A {{\n  std::map<int, int> more();\n}};\n",
         },
     ),
-    (growth.table, {**GROWTH, "native/plan/parked.h": "class Parked {};\n"}, GROWTH),
-    (growth.table, {**GROWTH, "native/plan/parked_test.cc": ""}, GROWTH),
+    (growth.table, {**GROWTH, PARKED: "class Parked {};\n"}, GROWTH),
+    (growth.table, {**GROWTH, "native/plan/links/parked_test.cc": ""}, GROWTH),
     (
         growth.table,
         {

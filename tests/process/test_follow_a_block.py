@@ -28,10 +28,10 @@ def test_every_file_does_what_its_station_says() -> None:
         "native/bindings/module.cc": "c.put(",
         "native/client/client.cc": "Client::put(",
         "native/io/local_port.cc": "LocalPort::",
-        "native/plan/engine_commands.cc": "on(const Command& command, const PutCommand& put)",
-        "native/plan/directory.cc": "Directory::handle_claim(",
-        "native/plan/engine_transfers.cc": "const Message&, const Grant& grant)",
-        "native/io/tcp_rail.cc": "RailConnection::",
+        "native/plan/engine/commands.cc": "on(const Command& command, const PutCommand& put)",
+        "native/plan/directory/directory.cc": "Directory::handle_claim(",
+        "native/plan/engine/transfers.cc": "const Message&, const Grant& grant)",
+        "native/io/links/tcp_rail.cc": "RailConnection::",
     }
     assert list(proofs) == [station.file for station in STATIONS]
     for file, proof in proofs.items():

@@ -17,7 +17,7 @@ from hoplite_ray.store import Store, new_id
 from tests.process.nodes import MIB, WAIT_S, MakeNodes, Nodes, numbers
 
 _BYTES = 2 * MIB
-_UINT8 = 9  # the number of native/plan/dtypes.h
+_UINT8 = 9  # the number of native/plan/messages/dtypes.h
 _PUTS_MAX = 200  # of which one is interrupted, for sure
 
 

@@ -210,7 +210,10 @@ def test_an_unknown_operation_is_refused() -> None:
 
 
 def test_the_numbers_are_those_of_the_native_core() -> None:
-    limits, types = (NATIVE / "base/limits.h").read_text(), (NATIVE / "plan/dtypes.h").read_text()
+    limits, types = (
+        (NATIVE / "base/limits.h").read_text(),
+        (NATIVE / "plan/messages/dtypes.h").read_text(),
+    )
     kibibytes = re.search(r"kLayoutBytesMax = (\d+)_KiB", limits)
     assert kibibytes is not None
     assert int(kibibytes[1]) << 10 == LAYOUT_BYTES_MAX

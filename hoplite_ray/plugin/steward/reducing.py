@@ -204,7 +204,7 @@ class ReduceRun:
 def lost_sources(text: str) -> set[int]:
     """Return the indices that the store names as lost in the error of a failed reduce.
 
-    native/plan/reduce_tree.cc writes that text.
+    native/plan/reduce/reduce_tree.cc writes that text.
     """
     return {int(index) for index in re.findall(r" source (\d+):", text)}
 

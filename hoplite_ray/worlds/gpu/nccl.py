@@ -2,7 +2,7 @@
 
 A world has one communicator of all members, and with more than two members one for each pair. The
 first member of a communicator gives each transfer its turn, so that no two transfers wait for each
-other. The calls of NCCL, its failures and its end are in native/world/nccl_*.
+other. The calls of NCCL, its failures and its end are in native/world/nccl.
 """
 
 from __future__ import annotations

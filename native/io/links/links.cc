@@ -1,0 +1,542 @@
+// The life of a link: from Connect over its actions to its end. links_meeting.cc has the
+// handshakes. SPDX-License-Identifier: Apache-2.0
+#include "io/links/links.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <limits>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+
+namespace hoplite {
+namespace {
+
+constexpr Instant kNever{std::numeric_limits<std::int64_t>::max()};
+// A factor of link_down_max for a link that was never up. A peer dials late when a slower control
+// plane tells it about this node.
+constexpr std::int64_t kFirstLinkPatience = 10;
+// for orders that did not fit into the thread's full socket
+constexpr Duration kLivenessRetry = 10_ms;
+
+// Returns the push in a message that the home repeats until it arrives: the object, and the
+// receiver of an order to push. nullopt for any other message.
+std::optional<QueuedPush> push_of(const Message& message) {
+  if (const auto* push = std::get_if<Push>(&message.body)) return QueuedPush{push->object, kNoNode};
+  const auto* order = std::get_if<PushTo>(&message.body);
+  if (order == nullptr || order->receivers.empty()) return std::nullopt;
+  return QueuedPush{order->object, order->receivers.front()};
+}
+
+// Round robin: sorts by token and starts at token `next`, or at the first one behind it.
+template <typename T, typename Token>
+void order_by_turns(std::vector<T>& connections, std::uint64_t next, Token token) {
+  std::ranges::sort(connections, {}, token);
+  const auto first = std::ranges::lower_bound(connections, next, {}, token);
+  std::rotate(connections.begin(), first, connections.end());  // clang 14 has no ranges::rotate
+}
+
+}  // namespace
+
+Links::Links(Identity identity, const LinkLimits& limits, Poller& poller, const Arena& arena,
+             Liveness liveness, std::uint64_t first_token)
+    : identity_(std::make_unique<Identity>(std::move(identity))),
+      limits_(limits),
+      poller_(&poller),
+      arena_(&arena),
+      liveness_(std::move(liveness)),
+      receives_(std::make_unique<ReceiveTable>(arena.size_bytes())),
+      counters_(std::make_unique<LinkCounters>()),
+      liveness_token_(first_token),
+      next_token_(first_token + 1),
+      newcomers_(limits.meeting_max),
+      next_timer_(kNever) {}
+
+Result<Links> Links::open(Identity identity, const LinkLimits& limits,
+                          const std::vector<std::string>& rails, Poller& poller, const Arena& arena,
+                          std::uint64_t first_token) {
+  if (rails.empty() || rails.size() > kRailsMax) {
+    return Error{Code::kInvalidArgument, std::to_string(rails.size()) +
+                                             " rails to listen on: give 1 to " +
+                                             std::to_string(kRailsMax)};
+  }
+  auto liveness = Liveness::start(limits.liveness);
+  if (!liveness) return liveness.error();
+  Links links(std::move(identity), limits, poller, arena, std::move(*liveness), first_token);
+  if (auto added = poller.add(links.liveness_.fd(), links.liveness_token_, Interest::kRead);
+      !added) {
+    return added.error();
+  }
+  for (const std::string& text : rails) {
+    auto wanted = parse_address(text);
+    if (!wanted) return wanted.error();
+    auto listener = listen_on(*wanted);
+    if (!listener) return listener.error();
+    auto address = local_address(listener->value());
+    if (!address) return address.error();
+    const std::uint64_t token = links.next_token_++;
+    if (auto added = poller.add(listener->value(), token, Interest::kRead); !added) {
+      return added.error();
+    }
+    links.rails_.push_back(address_text(*address));
+    links.addresses_.push_back(*address);
+    links.listeners_.emplace(token, Listener(std::move(*listener)));
+  }
+  return links;
+}
+
+// ---- deeds ----
+
+void Links::connect(const Member& member, Instant now) {
+  HOPLITE_CHECK(member.node != identity_->node);
+  HOPLITE_CHECK(member.node != kNoNode);
+  Link& link = links_[member.node];
+  if (link.incarnation != member.incarnation) {
+    end_life(member.node, link, now);
+    stop_watching(member.node, link);
+  }
+  const bool is_new = !link.is_wanted || link.member.incarnation != member.incarnation;
+  link.member = member;
+  link.rails.resize(std::max(link.rails.size(), std::min(member.rails.size(), kRailsMax)));
+  if (!is_new) return;
+  link.is_wanted = true;
+  link.has_been_up = false;
+  link.has_said_goodbye = false;
+  link.down_since = now;
+  for (Rail& rail : link.rails) {
+    rail.is_refused = false;
+    rail.backoff = limits_.redial_first;
+    // The listening side only probes, and gives the other time to dial first.
+    rail.redial_at = dials(member.node) ? now : now + limits_.redial_max;
+    set_timer(rail.redial_at);
+  }
+  look_up(member.node, link);
+}
+
+void Links::disconnect(NodeId node) {
+  const auto found = links_.find(node);
+  if (found == links_.end()) return;
+  Link& link = found->second;
+  const auto control = connections_.find(link.control);
+  if (link.is_up && control != connections_.end()) {
+    Bytes frame;
+    encode(LinkFrame{Goodbye{}}, frame);
+    control->second.wire.queue_frame(std::move(frame));
+    Budget last_words{kControlFrameBytesMax};
+    std::vector<IoEvent> unheard;
+    // Goodbye may not fit into a full socket: the peer then takes the end for a fault and probes.
+    [[maybe_unused]] const auto sent = control->second.wire.send(node, last_words, unheard);
+  }
+  link.is_wanted = false;
+  link.is_announced = false;
+  link.is_up = false;  // asked for, so there is no LinkDown
+  end_life(node, link, Instant{});
+  stop_watching(node, link);
+  receives_->close_all(node);
+}
+
+void Links::say_goodbye() {
+  for (auto& [node, link] : links_) disconnect(node);
+}
+
+// A long queue gets no payload, and no queue gets a push twice. This bounds memory, and a slow link
+// is not busy with copies. No bytes are lost: a claim or an answer without the bytes names the node
+// that has them, and the home repeats a push until it arrives (design decision 18).
+void Links::send(const SendMessage& action) {
+  const auto found = links_.find(action.to);
+  if (found == links_.end() || !found->second.is_announced) return;  // LinkUp repeats everything
+  const auto control = connections_.find(found->second.control);
+  HOPLITE_CHECK(control != connections_.end());
+  RailConnection& wire = control->second.wire;
+  const bool has_room = wire.queued_bytes() < limits_.payload_queue_bytes;
+  const auto push = push_of(action.message);
+  if (push && (wire.is_queued(*push) || (action.payload && !has_room))) return;
+  const bool carries = action.payload && has_room;
+  Bytes frame;
+  encode(action.message, carries ? action.payload->size_bytes : 0, frame, &wire.layouts_said());
+  if (carries) {
+    const std::span<const std::byte> payload = arena_->at(*action.payload);
+    frame.insert(frame.end(), payload.begin(), payload.end());
+  }
+  wire.queue_frame(std::move(frame), push);
+  mark_dirty(control->first, control->second);
+}
+
+void Links::send(const SendBlock& action) {
+  const auto found = links_.find(action.to);
+  if (found == links_.end() || !found->second.is_announced) return;
+  const std::vector<Rail>& rails = found->second.rails;
+  const auto is_open = [this](const Rail& rail) {
+    const auto bulk = connections_.find(rail.bulk);
+    return bulk != connections_.end() && bulk->second.phase == Phase::kOpen;
+  };
+  auto rail = rails.begin() + std::min<std::ptrdiff_t>(action.rail.value, std::ssize(rails) - 1);
+  if (!is_open(*rail)) rail = std::find_if(rails.begin(), rails.end(), is_open);
+  HOPLITE_CHECK(rail != rails.end());
+  Connection& bulk = connections_.at(rail->bulk);
+  bulk.wire.queue_block(action);
+  mark_dirty(rail->bulk, bulk);
+}
+
+void Links::open_receive(const OpenReceive& action) { receives_->open(action); }
+
+void Links::close_receive(const CloseReceive& action) {
+  receives_->close(action.from, action.transfer);
+  const auto link = links_.find(action.from);
+  if (link == links_.end()) return;
+  for (const Rail& rail : link->second.rails) {
+    const auto bulk = connections_.find(rail.bulk);
+    if (bulk != connections_.end()) bulk->second.wire.abandon(action.transfer);
+  }
+}
+
+// ---- a turn ----
+
+// Messages come before blocks, and each connection of messages has a budget of its own. Connections
+// of blocks share one budget by turns, because the poller reports them in the same order each time
+// and the first could use up every turn.
+void Links::handle_ready(std::span<const Ready> ready, Budget& blocks, Instant now) {
+  std::vector<Ready> bulk;
+  for (const Ready& each : ready) {
+    const auto found = connections_.find(each.token);
+    if (found != connections_.end() && found->second.kind == ConnectionKind::kBulk) {
+      bulk.push_back(each);
+    } else {
+      Budget words{kControlFrameBytesMax};
+      serve(each, words, now);
+    }
+  }
+  order_by_turns(bulk, next_read_, [](const Ready& each) { return each.token; });
+  for (const Ready& each : bulk) {
+    if (blocks.bytes > 0) next_read_ = each.token + 1;
+    serve(each, blocks, now);
+  }
+}
+
+void Links::serve(const Ready& ready, Budget& budget, Instant now) {
+  if (const auto listener = listeners_.find(ready.token); listener != listeners_.end()) {
+    accept_all(listener->second, now);
+    return;
+  }
+  if (ready.token == liveness_token_) {
+    for (const LivenessEvent& event : liveness_.take_events()) hear(event, now);
+    return;
+  }
+  const auto found = connections_.find(ready.token);
+  if (found == connections_.end()) return;  // closed earlier in this turn
+  Connection& connection = found->second;
+  switch (connection.phase) {
+    case Phase::kDialling:
+    case Phase::kProbing:
+      finish_connect(ready.token, connection, now);
+      return;
+    case Phase::kMeeting:
+    case Phase::kLastWords:
+      meet(ready.token, connection, budget, now);
+      return;
+    case Phase::kOpen:
+      break;
+  }
+  if (connection.interest == Interest::kNone) {  // no interest in reading: this event is its end
+    lose(ready.token, {Code::kPeerLost, "the peer closed the connection"}, now);
+    return;
+  }
+  if (ready.is_writable && connection.wire.has_output()) mark_dirty(ready.token, connection);
+  if (ready.is_readable) receive(ready.token, connection, budget, now);
+}
+
+void Links::receive(std::uint64_t token, Connection& connection, Budget& budget, Instant now) {
+  if (budget.bytes == 0) return;  // the poller reports it again
+  if (connection.kind == ConnectionKind::kBulk) {
+    auto received = connection.wire.receive_blocks(connection.peer, budget, events_);
+    if (received) return;
+    // The poller may report this end before it reports an earlier Goodbye of the peer.
+    const auto control = connections_.find(links_.at(connection.peer).control);
+    if (received.error().code == Code::kPeerLost && control != connections_.end()) {
+      Budget last_words{kControlFrameBytesMax};
+      receive(control->first, control->second, last_words, now);
+    }
+    lose(token, received.error(), now);
+    return;
+  }
+  std::vector<FrameIn> frames;
+  auto received = connection.wire.receive_frames(ReadAhead::kAllowed, budget, frames);
+  for (FrameIn& frame : frames) {
+    if (auto handled = handle_frame(connection, std::move(frame)); !handled) {
+      lose(token, handled.error(), now);
+      return;
+    }
+  }
+  if (!received) lose(token, received.error(), now);
+}
+
+Result<void> Links::handle_frame(Connection& connection, FrameIn frame) {
+  if (auto* message = std::get_if<Message>(&frame.frame)) {
+    events_.emplace_back(MessageIn{connection.peer, std::move(*message), std::move(frame.payload)});
+    return {};
+  }
+  const auto* link_frame = std::get_if<LinkFrame>(&frame.frame);
+  if (link_frame != nullptr && std::holds_alternative<Goodbye>(*link_frame)) {
+    links_[connection.peer].has_said_goodbye = true;
+    return {};
+  }
+  if (link_frame != nullptr && std::holds_alternative<CloseRail>(*link_frame)) return {};
+  return Error{Code::kBadFrame, "a frame that does not come now"};
+}
+
+// The same order as in handle_ready.
+void Links::flush(Budget& blocks, Instant now) {
+  std::vector<std::uint64_t> bulk;
+  const auto write = [&](std::uint64_t token, Budget& budget) {
+    const auto found = connections_.find(token);
+    if (found == connections_.end()) return;
+    Connection& connection = found->second;
+    connection.is_dirty = false;
+    const std::uint64_t queued = connection.wire.queued_bytes();
+    auto sent = connection.wire.send(connection.peer, budget, events_);
+    const std::uint64_t left = connection.wire.queued_bytes();
+    // earlier, the deadline belongs to the handshake
+    const bool is_open = connection.phase == Phase::kOpen;
+    const bool is_stalled = left > limits_.queued_bytes_max && left >= queued;
+    if (is_open && !is_stalled) connection.deadline = now + limits_.queue_stalled_max;
+    if (sent && is_open && is_stalled && connection.deadline <= now) {
+      sent = Error{Code::kPeerLost, "the peer takes nothing"};
+    }
+    if (!sent) {
+      lose(token, sent.error(), now);
+    } else {
+      watch(token, connection);
+    }
+  };
+  for (const std::uint64_t token : std::exchange(dirty_, {})) {
+    const auto found = connections_.find(token);
+    if (found != connections_.end() && found->second.kind == ConnectionKind::kBulk) {
+      bulk.push_back(token);
+    } else {
+      Budget words{kControlFrameBytesMax};
+      write(token, words);
+    }
+  }
+  order_by_turns(bulk, next_written_, std::identity{});
+  for (const std::uint64_t token : bulk) {
+    if (blocks.bytes > 0) next_written_ = token + 1;
+    write(token, blocks);
+  }
+}
+
+void Links::handle_timeout(Instant now) {
+  if (now < next_timer_) return;
+  next_timer_ = kNever;
+  if (!liveness_.flush()) set_timer(now + kLivenessRetry);
+  std::vector<std::uint64_t> late;
+  for (auto& [token, connection] : connections_) {
+    if (connection.phase == Phase::kOpen) continue;
+    if (connection.deadline <= now) {
+      late.push_back(token);
+    } else {
+      set_timer(connection.deadline);
+    }
+  }
+  for (const std::uint64_t token : late) {
+    lose(token, {Code::kTimeout, "no handshake within the limit"}, now);
+  }
+  for (auto& [node, link] : links_) {
+    if (!link.is_wanted || link.has_said_goodbye) continue;
+    const Duration patience =
+        link.has_been_up ? limits_.link_down_max : limits_.link_down_max * kFirstLinkPatience;
+    if (!link.is_up && link.down_since + patience <= now) {
+      bury(node, link, Verdict::kUnreachable, "its link stays down", now);
+      continue;
+    }
+    if (!link.is_up) set_timer(link.down_since + patience);
+    for (std::size_t rail = 0; rail < link.rails.size() && link.is_wanted; ++rail) {
+      redial(node, link, rail, now);
+    }
+  }
+}
+
+std::optional<Instant> Links::poll_timeout() const {
+  if (next_timer_ == kNever) return std::nullopt;
+  return next_timer_;
+}
+
+// The engine's answer to one life of a link must not go out on the next life. So a batch of events
+// ends before the first LinkDown behind a LinkUp. Only the last LinkUp announces a link.
+std::vector<IoEvent> Links::take_events() {
+  const auto is_up = [](const IoEvent& e) { return std::holds_alternative<LinkUp>(e); };
+  const auto is_down = [](const IoEvent& e) { return std::holds_alternative<LinkDown>(e); };
+  const auto first_up = std::find_if(events_.begin(), events_.end(), is_up);
+  const auto cut = std::find_if(first_up, events_.end(), is_down);
+  for (auto event = first_up; event != cut; ++event) {
+    const auto* up = std::get_if<LinkUp>(&*event);
+    if (up == nullptr) continue;
+    const auto goes_down = [&](const IoEvent& e) {
+      const auto* down = std::get_if<LinkDown>(&e);
+      return down != nullptr && down->node == up->node;
+    };
+    Link& link = links_[up->node];
+    link.is_announced = link.is_up && std::none_of(cut, events_.end(), goes_down);
+  }
+  std::vector<IoEvent> batch(std::make_move_iterator(events_.begin()),
+                             std::make_move_iterator(cut));
+  events_.erase(events_.begin(), cut);
+  has_lost_link_ = !events_.empty();
+  return batch;
+}
+
+LinkCounters Links::counters() const {
+  LinkCounters counters = *counters_;
+  for (const auto& [token, connection] : connections_) {
+    counters.layout_bytes += connection.wire.layout_bytes();
+    counters.bytes_queued += connection.wire.queued_bytes();
+  }
+  return counters;
+}
+
+// ---- lives ----
+
+void Links::look_up(NodeId node, Link& link) {
+  if (link.is_up || !link.is_wanted || link.incarnation != link.member.incarnation) return;
+  for (Rail& rail : link.rails) {
+    const auto control = connections_.find(rail.control);
+    const auto bulk = connections_.find(rail.bulk);
+    if (control == connections_.end() || control->second.phase != Phase::kOpen) continue;
+    if (bulk == connections_.end() || bulk->second.phase != Phase::kOpen) continue;
+    link.is_up = true;
+    link.has_been_up = true;
+    link.has_said_goodbye = false;
+    link.control = rail.control;
+    for (Rail& each : link.rails) each.backoff = limits_.redial_first;
+    ++counters_->links_up;
+    events_.emplace_back(LinkUp{node, link.incarnation});
+    for (const Rail& each : link.rails) {
+      for (const std::uint64_t token : {each.control, each.bulk}) {
+        const auto open = connections_.find(token);
+        if (open != connections_.end()) watch(token, open->second);
+      }
+    }
+    return;
+  }
+}
+
+// Closes the control and bulk connections of the link's life; the dialler's next one is another
+// attempt. Liveness connections belong to no life.
+void Links::end_life(NodeId node, Link& link, Instant now) {
+  for (Rail& rail : link.rails) {
+    close(std::exchange(rail.control, 0));
+    close(std::exchange(rail.bulk, 0));
+  }
+  link.control = 0;
+  if (dials(node)) ++link.attempt;
+  set_timer(now);  // to dial again; each rail waits until its own redial_at
+  if (!std::exchange(link.is_up, false)) return;
+  link.is_announced = false;
+  link.down_since = now;
+  ++counters_->links_down;
+  events_.emplace_back(LinkDown{node});
+  has_lost_link_ = true;
+  for (Rail& rail : link.rails) {
+    rail.backoff = limits_.redial_first;
+    rail.is_refused = false;
+    rail.redial_at = now;
+  }
+  set_timer(now);
+}
+
+// The only place that emits PeerDead. It is certain only for kDead; else the view decides.
+void Links::bury(NodeId node, Link& link, Verdict verdict, const char* why, Instant now) {
+  if (!link.is_wanted) return;
+  std::fprintf(stderr, "hoplite_ray: node %llx of incarnation %u is dead: %s\n",
+               static_cast<unsigned long long>(node.value), link.member.incarnation.value, why);
+  stop_watching(node, link);
+  link.dead_incarnation = link.member.incarnation;
+  if (link.incarnation == link.dead_incarnation) end_life(node, link, now);
+  link.is_wanted = false;
+  ++counters_->peers_dead;
+  events_.emplace_back(PeerDead{node, link.dead_incarnation, verdict == Verdict::kDead});
+}
+
+void Links::redial(NodeId node, Link& link, std::size_t rail_index, Instant now) {
+  Rail& rail = link.rails[rail_index];
+  const bool has_liveness = rail.liveness != 0 || rail.is_watched;
+  const bool is_complete = rail.control != 0 && rail.bulk != 0 && has_liveness;
+  if (is_complete || (link.is_up && !dials(node)) || rail_index >= link.member.rails.size()) return;
+  if (rail.redial_at > now) {
+    set_timer(rail.redial_at);
+    return;
+  }
+  redial_later(rail, now);
+  if (!dials(node)) {
+    if (rail.control == 0 && rail.bulk == 0) start_probe(node, link, rail_index, now);
+    return;
+  }
+  link.incarnation = link.member.incarnation;
+  if (rail.control == 0) start_dial(node, link, rail_index, ConnectionKind::kControl, now);
+  if (rail.bulk == 0) start_dial(node, link, rail_index, ConnectionKind::kBulk, now);
+  if (!has_liveness) start_dial(node, link, rail_index, ConnectionKind::kLiveness, now);
+}
+
+void Links::redial_later(Rail& rail, Instant now) {
+  rail.redial_at = now + rail.backoff;
+  rail.backoff = std::min(rail.backoff * 2, limits_.redial_max);
+  set_timer(rail.redial_at);
+}
+
+void Links::set_timer(Instant at) { next_timer_ = std::min(next_timer_, at); }
+
+void Links::close(std::uint64_t token) {
+  const auto found = connections_.find(token);
+  if (found == connections_.end()) return;
+  newcomers_.remove(token);
+  connections_.erase(found);
+}
+
+// A connection has failed. If it was not open yet, that is a failed attempt of one rail. If it was
+// open, the link's whole life ends, because this node can't know which bytes have arrived.
+void Links::lose(std::uint64_t token, const Error& why, Instant now) {
+  const auto found = connections_.find(token);
+  if (found == connections_.end()) return;
+  const Phase phase = found->second.phase;
+  const NodeId node = found->second.peer;
+  const std::size_t rail_index = found->second.rail.value;
+  if (why.code == Code::kBadFrame || why.code == Code::kWrongVersion) ++counters_->frames_bad;
+  if (why.code != Code::kPeerLost && phase != Phase::kProbing) refuse(why, now);
+  close(token);
+  const auto linked = links_.find(node);
+  if (linked == links_.end()) return;
+  Link& link = linked->second;
+  if (rail_index >= link.rails.size()) return;
+  Rail& rail = link.rails[rail_index];
+  const bool is_member = rail.control == token || rail.bulk == token || rail.liveness == token;
+  if (!is_member) return;
+  if (phase == Phase::kOpen) {
+    end_life(node, link, now);
+    return;
+  }
+  if (rail.control == token) rail.control = 0;
+  if (rail.bulk == token) rail.bulk = 0;
+  if (rail.liveness == token) rail.liveness = 0;
+  set_timer(std::max(now, rail.redial_at));
+}
+
+void Links::mark_dirty(std::uint64_t token, Connection& connection) {
+  if (std::exchange(connection.is_dirty, true)) return;
+  dirty_.push_back(token);
+}
+
+// Asks the poller for what the connection can use. Before the link is up this node reads
+// handshakes, and no message and no block.
+void Links::watch(std::uint64_t token, Connection& connection) {
+  Interest wanted = connection.wire.has_output() ? Interest::kBoth : Interest::kRead;
+  if (connection.phase == Phase::kOpen) {
+    const auto link = links_.find(connection.peer);
+    if (link == links_.end() || !link->second.is_up) wanted = Interest::kNone;
+  }
+  if (connection.interest == wanted) return;
+  connection.interest = wanted;
+  poller_->change(connection.wire.fd(), token, wanted);
+}
+
+}  // namespace hoplite

@@ -1,0 +1,150 @@
+// All rails to all peers: listens, dials, shakes hands (handshake.h), makes IoEvents of arrivals.
+// Owns all TCP descriptors of the node except the liveness thread's. Reactor thread only.
+//  - The member with the smaller node id dials, and redials until it knows that the peer is dead.
+//  - A life of a link (`attempt`, counted by the dialler) is up when control and bulk of one rail
+//    are open. The loss of an open one ends it: LinkDown, then LinkUp after a reconnect. One
+//    control connection carries all its messages, in order. A rail's third connection (liveness)
+//    belongs to no life: Links proves it and hands it over to the liveness thread.
+//  - Without GOODBYE a peer is dead (bury) when that thread says so, every rail refuses the dial
+//    (the other side only probes), another incarnation proves itself, or the link stays down.
+//  - No event of a node reaches the engine before Connect: its open connections wait unread.
+// Design decisions 7 and 19. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "io/links/handshake.h"
+#include "io/links/refusal_log.h"
+#include "io/links/tcp_rail.h"
+#include "io/liveness/link_limits.h"
+#include "io/liveness/liveness.h"
+#include "io/sockets/listener.h"
+#include "io/sockets/newcomers.h"
+#include "io/sockets/poller.h"
+
+namespace hoplite {
+
+class Links {
+ public:
+  // Listens on every rail. Tokens start at `first_token`. REQUIRES: poller and arena outlive this.
+  [[nodiscard]] static Result<Links> open(Identity identity, const LinkLimits& limits,
+                                          const std::vector<std::string>& rails, Poller& poller,
+                                          const Arena& arena, std::uint64_t first_token);
+  [[nodiscard]] const std::vector<std::string>& rails() const { return rails_; }
+
+  // ---- deeds ----
+  void connect(const Member& member, Instant now);
+  void disconnect(NodeId node);  // says GOODBYE
+  void send(const SendMessage& action);
+  void send(const SendBlock& action);  // on another rail if that one isn't open
+  void open_receive(const OpenReceive& action);
+  void close_receive(const CloseReceive& action);
+  void say_goodbye();  // to all peers, as far as the kernel takes it at once
+
+  // ---- a turn ----
+  void handle_ready(std::span<const Ready> ready, Budget& blocks, Instant now);
+  void handle_timeout(Instant now);
+  void flush(Budget& blocks, Instant now);  // what the turn's actions have queued
+  [[nodiscard]] std::optional<Instant> poll_timeout() const;
+  [[nodiscard]] std::vector<IoEvent> take_events();
+  [[nodiscard]] bool has_events() const { return !events_.empty(); }
+  // True if a LinkDown is among the events. The caller first performs what was decided before it.
+  [[nodiscard]] bool has_lost_link() const { return has_lost_link_; }
+  [[nodiscard]] LinkCounters counters() const;  // cost: O(connections)
+  [[nodiscard]] const std::string& last_refusal() const { return refusals_.last(); }
+
+ private:
+  enum class Phase : std::uint8_t { kDialling, kProbing, kMeeting, kLastWords, kOpen };
+  struct Connection {
+    RailConnection wire;
+    Phase phase = Phase::kMeeting;
+    ConnectionKind kind = ConnectionKind::kControl;
+    RailId rail;
+    NodeId peer;      // kNoNode until its Hello names the node
+    std::string who;  // for refusals: the node dialled, or the address that dials
+    std::uint32_t attempt = 0;
+    Instant deadline;   // for the handshake; once open, for the kernel to take of a long queue
+    Handshake meeting;  // the listening side's until we dial; meaningless once open
+    Interest interest = Interest::kNone;
+    bool is_dirty = false;  // in dirty_
+  };
+  struct Rail {
+    std::uint64_t control = 0, bulk = 0, liveness = 0;  // tokens; 0: none
+    std::uint64_t& slot(ConnectionKind kind);
+    Instant redial_at;
+    Duration backoff;
+    bool is_refused = false, is_watched = false;  // by the last dial; by the liveness thread
+  };
+  struct Link {
+    Member member;
+    bool is_wanted = false;  // between Connect and Disconnect or death
+    bool is_up = false, has_been_up = false, has_said_goodbye = false;
+    bool is_announced = false;  // the engine has LinkUp, and no LinkDown is on its way to it
+    std::uint32_t attempt = 0;
+    std::uint64_t control = 0;                  // the life's one connection for messages
+    Incarnation incarnation, dead_incarnation;  // of the life in `rails`; of lives that are over
+    Instant down_since;
+    std::vector<Rail> rails;
+  };
+
+  Links(Identity identity, const LinkLimits& limits, Poller& poller, const Arena& arena,
+        Liveness liveness, std::uint64_t first_token);
+  [[nodiscard]] bool dials(NodeId peer) const { return identity_->node < peer; }
+  void end_life(NodeId node, Link& link, Instant now);
+  void bury(NodeId node, Link& link, Verdict verdict, const char* why, Instant now);
+  void redial(NodeId node, Link& link, std::size_t rail, Instant now);
+  void redial_later(Rail& rail, Instant now);
+  void look_up(NodeId node, Link& link);  // LinkUp when a rail is whole
+  void set_timer(Instant at);
+  void close(std::uint64_t token);
+  void lose(std::uint64_t token, const Error& why, Instant now);
+  void mark_dirty(std::uint64_t token, Connection& connection);
+  void watch(std::uint64_t token, Connection& connection);
+  void serve(const Ready& ready, Budget& budget, Instant now);
+  void receive(std::uint64_t token, Connection& connection, Budget& budget, Instant now);
+  [[nodiscard]] Result<void> handle_frame(Connection& connection, FrameIn frame);
+  // links_liveness.cc
+  void hand_over(std::uint64_t token, Connection& connection, Instant now);
+  void hear(const LivenessEvent& event, Instant now);
+  void stop_watching(NodeId node, Link& link);
+  // links_meeting.cc
+  void accept_all(Listener& listener, Instant now);
+  void start_dial(NodeId node, Link& link, std::size_t rail, ConnectionKind kind, Instant now);
+  void start_probe(NodeId node, Link& link, std::size_t rail, Instant now);
+  void finish_connect(std::uint64_t token, Connection& connection, Instant now);
+  void dial_refused(NodeId node, std::size_t rail, Instant now);
+  void meet(std::uint64_t token, Connection& connection, Budget& budget, Instant now);
+  void say(Connection& connection);
+  void adopt(std::uint64_t token, Connection& connection, Instant now);
+  [[nodiscard]] Result<void> join_life(std::uint64_t token, Connection& connection, Instant now);
+  void refuse(const Error& why, Instant now);
+  std::uint64_t add(UniqueFd fd, Phase phase, Interest interest, Instant now);
+
+  std::unique_ptr<Identity> identity_;
+  LinkLimits limits_;
+  Poller* poller_;
+  const Arena* arena_;
+  Liveness liveness_;
+  std::unique_ptr<ReceiveTable> receives_;  // a pointer: connections have it, and a Links moves
+  std::unique_ptr<LinkCounters> counters_;
+  std::vector<std::string> rails_;
+  std::vector<SocketAddress> addresses_;
+  std::map<std::uint64_t, Listener> listeners_;  // by token
+  std::map<std::uint64_t, Connection> connections_;
+  std::map<NodeId, Link> links_;
+  std::vector<std::uint64_t> dirty_;
+  std::vector<IoEvent> events_;
+  bool has_lost_link_ = false;  // see has_lost_link()
+  std::uint64_t liveness_token_, next_token_;
+  std::uint64_t next_read_ = 0, next_written_ = 0;  // tokens whose blocks come first next turn
+  Newcomers newcomers_;
+  Instant next_timer_;
+  RefusalLog refusals_;
+};
+
+}  // namespace hoplite

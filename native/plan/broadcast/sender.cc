@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/broadcast/sender.h"
+
+#include <algorithm>
+
+namespace hoplite {
+namespace {
+
+// True if the receiver asks for the attempt and target epoch that this node has.
+bool matches(const PullStart& want, const LocalObject& object) {
+  // Asked for by a fold. A branch is never committed.
+  const bool settled = want.target_epoch.value == 0 && (object.committed || object.is_branch);
+  return object.incarnation == want.incarnation &&
+         (settled || object.target_epoch == want.target_epoch);
+}
+
+// The cut of an object into blocks: this node's own, except when the receiver wants a range.
+struct Cut {
+  Extent range;
+  std::uint64_t block_bytes = 0;
+
+  Cut(const PullStart& want, const ObjectMeta& meta)
+      : range(want.is_range          ? want.range
+              : meta.block_bytes > 0 ? Extent{0, meta.size_bytes}
+                                     : Extent{}),  // a peer may have said so of it
+        block_bytes(want.is_range ? want.block_bytes : std::max(meta.block_bytes, 1U)) {}
+  // Blocks of the stripe.
+  [[nodiscard]] std::uint32_t total(const PullStart& want) const {
+    const auto blocks = (range.size_bytes + block_bytes - 1) / block_bytes;
+    return stripe_blocks(static_cast<std::uint32_t>(blocks), want.stripe_count, want.stripe);
+  }
+  // The n-th block of the stripe, as a range of the object.
+  [[nodiscard]] Extent block(const PullStart& want, std::uint32_t n) const {
+    const std::uint64_t at =
+        stripe_block(want.stripe_count, want.stripe, n).value * std::uint64_t{block_bytes};
+    return {range.offset + at, std::min(block_bytes, range.size_bytes - at)};
+  }
+};
+
+// True if this node no longer fetches the stripe. An owner of a reduce whose own get was cancelled
+// keeps a part of other owners' stripes, which never grows.
+bool gave_up(const PullStart& want, const LocalObject& object) {
+  if (object.is_wanted() || object.writing) return false;
+  const LocalStripe& stripe = object.stripes[want.stripe.value % object.stripes.size()];
+  return want.stripe_count == object.stripes.size() && stripe.state == StripeState::kIdle;
+}
+
+bool is_of(const PullStart& want, const ObjectId& object) {
+  return want.object == object ||
+         std::any_of(want.beside.begin(), want.beside.end(),
+                     [&](const Beside& other) { return other.object == object; });
+}
+
+// True if blocks of the range, cut so, can be combined. No block may end inside an element.
+bool can_combine_blocks(const PullStart& want, const Cut& cut, const ObjectMeta& meta) {
+  ObjectMeta result{cut.range.size_bytes, static_cast<std::uint32_t>(cut.block_bytes), {}, ""};
+  for (const Run& run : runs_of(meta, cut.range)) {
+    if (run.range.offset % element_bytes(run.dtype) != 0) return false;
+    result.parts.push_back({run.dtype, run.range.size_bytes});
+  }
+  return fault_of(result) == nullptr && can_combine_all(result.parts, want.op);
+}
+
+}  // namespace
+
+// True if this node may combine the pull's objects: it has or fetches all of them, their parts are
+// equal, none is about to be void, and one block of each fits into combined_bytes_max.
+bool Sender::can_combine(const PullStart& want, const LocalObjects& objects) const {
+  const auto found = objects.find(want.object);
+  if (found == objects.end()) return false;
+  const ObjectMeta& meta = found->second.meta;
+  const auto can_be = [&](const ObjectId& id, Incarnation incarnation) {
+    const auto it = objects.find(id);
+    if (it == objects.end() || it->second.incarnation != incarnation) return false;
+    const LocalObject& object = it->second;
+    const bool is_settled = object.committed || object.is_branch;
+    return is_settled && !object.stripes.empty() && !gave_up(want, object) &&
+           object.meta.size_bytes == meta.size_bytes &&
+           object.meta.block_bytes == meta.block_bytes && object.meta.parts == meta.parts;
+  };
+  const Cut cut(want, meta);
+  return want.target_epoch.value == 0 && can_be(want.object, want.incarnation) &&
+         (want.beside.size() + 1) * cut.block_bytes <= combined_bytes_max_ &&
+         std::all_of(
+             want.beside.begin(), want.beside.end(),
+             [&](const Beside& other) { return can_be(other.object, other.incarnation); }) &&
+         can_combine_blocks(want, cut, meta);
+}
+
+bool Sender::handle_start(NodeId to, TransferId transfer, const PullStart& start,
+                          const LocalObjects& objects) {
+  const auto found = objects.find(start.object);
+  if (start.stripe_count == 0 || start.stripe_count > kStripesMax ||
+      start.stripe.value >= start.stripe_count) {
+    return false;
+  }
+  // A branch's reader may hear of it earlier than its owner does, so its pull waits.
+  if (found == objects.end()) return start.of_branch && add({to, transfer}, start, true);
+  const LocalObject& object = found->second;
+  // This node's own grant may be in flight on another link. The receiver then waits with this node.
+  const bool ahead_of_us = object.target_epoch < start.target_epoch ||
+                           (object.incarnation.value == 0 && object.is_wanted());
+  if (!ahead_of_us && (!matches(start, object) || object.stripes.empty())) return false;
+  if (!ahead_of_us && gave_up(start, object)) return false;
+  if (start.is_range && !object.spans(start.range)) return false;
+  if (!start.beside.empty() && !can_combine(start, objects)) return false;
+  return add({to, transfer}, start, false);
+}
+
+bool Sender::add(const Key& key, const PullStart& start, bool is_early) {
+  if (const auto old = edges_.find(key); old != edges_.end()) remove(old);
+  Load& load = loads_[key.first];
+  const std::size_t objects = load.objects + 1 + start.beside.size();
+  if (objects > kPulledObjectsMax || (is_early && load.early == kEarlyPullsMax)) return false;
+  load.objects = objects;
+  if (is_early) ++load.early;
+  edges_.emplace(key, Edge{start, start.from, start.credits, 0, is_early});
+  return true;
+}
+
+Sender::Edges::iterator Sender::remove(Edges::iterator at) {
+  Load& load = loads_.at(at->first.first);
+  load.objects -= 1 + at->second.want.beside.size();
+  if (at->second.is_early) --load.early;
+  if (load.objects == 0) loads_.erase(at->first.first);
+  return edges_.erase(at);
+}
+
+void Sender::handle_credit(NodeId to, TransferId transfer, std::uint32_t blocks) {
+  const auto it = edges_.find({to, transfer});
+  if (it != edges_.end()) it->second.credits += std::min(blocks, 1U << 20);
+}
+
+std::vector<ObjectId> Sender::objects_of(const Edge& edge) {
+  std::vector<ObjectId> objects{edge.want.object};
+  for (const Beside& other : edge.want.beside) objects.push_back(other.object);
+  return objects;
+}
+
+std::vector<ObjectId> Sender::handle_stop(NodeId to, TransferId transfer) {
+  const auto it = edges_.find({to, transfer});
+  if (it == edges_.end()) return {};
+  std::vector<ObjectId> served = objects_of(it->second);
+  remove(it);
+  return served;
+}
+
+std::vector<ObjectId> Sender::handle_link_down(NodeId to) {
+  std::vector<ObjectId> served;
+  const auto first = edges_.lower_bound({to, TransferId{0}});
+  auto last = first;
+  for (; last != edges_.end() && last->first.first == to; ++last) {
+    for (const ObjectId& object : objects_of(last->second)) served.push_back(object);
+  }
+  edges_.erase(first, last);
+  loads_.erase(to);
+  return served;
+}
+
+bool Sender::serves(const ObjectId& object) const {
+  return std::any_of(edges_.begin(), edges_.end(),
+                     [&](const auto& edge) { return is_of(edge.second.want, object); });
+}
+
+std::vector<Sender::Unserved> Sender::drop(const ObjectId& object) {
+  std::vector<Unserved> refused;
+  for (auto it = edges_.begin(); it != edges_.end();) {
+    if (!is_of(it->second.want, object)) {
+      ++it;
+      continue;
+    }
+    refused.push_back({it->first.first, it->first.second, objects_of(it->second)});
+    it = remove(it);
+  }
+  return refused;
+}
+
+bool Sender::has(const LocalObjects& objects, const Edge& edge, Extent range) {
+  const auto has_range = [&](const ObjectId& id) {
+    const auto it = objects.find(id);
+    return it != objects.end() && it->second.has_range(range);
+  };
+  return has_range(edge.want.object) &&
+         std::all_of(edge.want.beside.begin(), edge.want.beside.end(),
+                     [&](const Beside& other) { return has_range(other.object); });
+}
+
+Sender::Edges::iterator Sender::choose(const LocalObjects& objects, const Rails& rails,
+                                       Folds folds) {
+  struct Best {
+    std::uint64_t bytes_left = 0;
+    Edges::iterator turn;  // the receiver whose turn it is; end(): none can be sent anything
+  };
+  std::map<ObjectId, Best> best;
+  NodeId roomless = kNoNode;  // edges are ordered by receiver: one question per receiver
+  for (auto it = edges_.begin(); it != edges_.end(); ++it) {
+    const NodeId to = it->first.first;
+    const Edge& edge = it->second;
+    const auto object = objects.find(edge.want.object);
+    if (object == objects.end() || !matches(edge.want, object->second)) continue;
+    const Cut cut(edge.want, object->second.meta);
+    const std::uint32_t end = cut.total(edge.want);
+    if (edge.next >= end) continue;
+    Best& of_object = best.try_emplace(edge.want.object, Best{0, edges_.end()}).first->second;
+    of_object.bytes_left += (end - edge.next) * cut.block_bytes;
+    if (edge.credits == 0 || to == roomless) continue;
+    if (folds == Folds::kLater && !edge.want.beside.empty()) continue;
+    if (of_object.turn != edges_.end() &&
+        rank(of_object.turn->first, of_object.turn->second) <= rank(it->first, edge)) {
+      continue;
+    }
+    const Extent block = cut.block(edge.want, edge.next);
+    if (!has(objects, edge, block)) continue;
+    if (!rails.has_room(to, block.size_bytes)) {
+      roomless = to;
+      continue;
+    }
+    of_object.turn = it;
+  }
+  auto first = best.end();
+  for (auto it = best.begin(); it != best.end(); ++it) {
+    if (it->second.turn == edges_.end()) continue;
+    if (first == best.end() || it->second.bytes_left < first->second.bytes_left) first = it;
+  }
+  return first == best.end() ? edges_.end() : first->second.turn;
+}
+
+std::optional<Sender::Next> Sender::poll_block(const LocalObjects& objects, Rails& rails,
+                                               Inventory& inventory, Folds folds, Instant now) {
+  for (;;) {
+    const auto at = choose(objects, rails, folds);
+    if (at == edges_.end()) return std::nullopt;
+    const auto [to, transfer] = at->first;
+    Edge& edge = at->second;
+    const LocalObject& object = objects.at(edge.want.object);
+    const Cut cut(edge.want, object.meta);
+    const Extent block = cut.block(edge.want, edge.next);
+    std::optional<Extent> borrowed;
+    if (!edge.want.beside.empty()) {
+      if (can_combine(edge.want, objects)) borrowed = inventory.borrow(block.size_bytes);
+      if (!borrowed) {  // the receiver asks for each by itself
+        refused_.push_back({to, transfer, objects_of(edge)});
+        remove(at);
+        continue;
+      }
+    }
+    const auto rail = rails.take(to, block.size_bytes, now);
+    if (!rail) {
+      if (borrowed) inventory.give_back(*borrowed);
+      return std::nullopt;
+    }
+    Next next{.block = {.to = to, .rail = *rail, .header = {}, .extent = object.in_arena(block)},
+              .range = block,
+              .combined = {},
+              .op = edge.want.op};
+    if (borrowed) next.block.extent = *borrowed;
+    if (borrowed) next.combined = objects_of(edge);
+    BlockHeader& header = next.block.header;
+    header.transfer = transfer;
+    header.object = edge.want.object;
+    header.incarnation = edge.want.incarnation;
+    header.target_epoch = edge.want.target_epoch;
+    header.offset = block.offset - cut.range.offset;
+    header.size_bytes = static_cast<std::uint32_t>(block.size_bytes);
+    next.block.ticket = BlockTicket{++last_ticket_};
+    queued_[{to, next.block.ticket}] = {edge.want.object, edge.want.incarnation, borrowed};
+    --edge.credits;
+    edge.turn = ++turns_;
+    if (++edge.next == cut.total(edge.want)) remove(at);
+    return next;
+  }
+}
+
+std::optional<Sender::Unserved> Sender::poll_refused() {
+  if (refused_.empty()) return std::nullopt;
+  Unserved refused = std::move(refused_.front());
+  refused_.pop_front();
+  return refused;
+}
+
+std::optional<Sender::Sent> Sender::handle_sent(NodeId to, BlockTicket ticket) {
+  const auto sent = queued_.extract({to, ticket});
+  if (sent.empty()) return std::nullopt;
+  return sent.mapped();
+}
+
+std::vector<Sender::Sent> Sender::take_unsent(NodeId to) {
+  std::vector<Sent> unsent;
+  const auto first = queued_.lower_bound({to, BlockTicket{0}});
+  auto last = first;
+  for (; last != queued_.end() && last->first.first == to; ++last) unsent.push_back(last->second);
+  queued_.erase(first, last);
+  return unsent;
+}
+
+}  // namespace hoplite

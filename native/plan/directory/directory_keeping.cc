@@ -1,0 +1,160 @@
+// Keeping: which nodes keep an object whose owner has died, or that a draining node hands over, and
+// for how long (decision 16). Derived from the claims alone, so it survives every death and every
+// new view. A home that forgets its question to an adopter asks again.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "plan/directory/directory.h"
+
+namespace hoplite {
+namespace {
+
+// Time until the home asks again after all nodes have declined to keep an object. A node may have
+// room by then.
+constexpr Duration kAdoptRetry = 1_s;
+
+// Returns the node that reports the last reference: for a reduce its caller's node, else the node
+// that put the object, even if other nodes keep it for that node.
+NodeId owner_of(const DirectoryEntry& entry) {
+  if (entry.reduce) return entry.reduce->caller;
+  NodeId owner = kNoNode;
+  for (const auto& [node, holder] : entry.holders) {
+    if (!holder.pinned && !holder.elsewhere) continue;
+    if (holder.owner == kNoNode) return node;
+    owner = holder.owner;
+  }
+  return owner;
+}
+
+// True if the draining node knows, or is about to hear, that another node keeps the object.
+bool is_handed_over(const DirectoryEntry::Holder& holder) {
+  return holder.elsewhere || (holder.told && holder.told->second);
+}
+
+}  // namespace
+
+void Directory::handle_orphan(const Orphan& orphan, Instant now) {
+  if (is_deleted(orphan.object)) return;
+  Entry& entry = entries_[orphan.object];
+  const Incarnation upto =
+      orphan.upto.value > 0 ? orphan.upto : std::max(entry.incarnation, Incarnation{1});
+  entry.orphaned_upto = std::max(entry.orphaned_upto, upto);
+  entry.orphan_until = now + config_.tombstone_life;
+  service(orphan.object, now);
+}
+
+void Directory::handle_draining(NodeId node, bool draining, Instant now) {
+  const bool changed = draining ? draining_.insert(node).second : draining_.erase(node) > 0;
+  if (changed) service_all(now);
+}
+
+// Makes the object an orphan if its owner has been gone for caller_grace, because no node reports
+// the last reference then. An owner that restarts is back within that time.
+void Directory::watch_owner(Entry& entry, Instant now) {
+  if (entry.reduce && entry.reduce->phase == ReducePhase::kRunning) return;
+  if (is_orphaned(entry)) return;
+  const NodeId owner = owner_of(entry);
+  if (owner == kNoNode || owner == config_.node || live_.contains(owner)) {
+    entry.owner_gone.reset();
+    return;
+  }
+  if (!entry.owner_gone || entry.owner_gone->first != owner) entry.owner_gone = {owner, now};
+  const Instant until = entry.owner_gone->second + config_.caller_grace;
+  if (now < until) return wake_at(entry, until);
+  entry.orphaned_upto = std::max({entry.orphaned_upto, entry.incarnation, Incarnation{1}});
+}
+
+bool Directory::is_orphaned(const Entry& entry) {
+  return entry.known && entry.incarnation <= entry.orphaned_upto;
+}
+
+// True if nodes that stay keep every stripe of the object and know whether it is an orphan.
+bool Directory::is_kept(const Entry& entry) const {
+  for (std::size_t stripe = 0; stripe < entry.stripe_count; ++stripe) {
+    const bool kept =
+        std::any_of(entry.holders.begin(), entry.holders.end(), [&](const auto& each) {
+          const auto& [node, holder] = each;
+          return !draining_.contains(node) && !holder.stale &&
+                 (is_orphaned(entry) ? holder.orphaned : holder.pinned) &&
+                 holder.stripes[stripe].state == StripeState::kComplete;
+        });
+    if (!kept) return false;
+  }
+  return entry.stripe_count > 0;
+}
+
+// Tells each holder the standing that its last claim did not contain. An orphan is handed over
+// once; the adopter may evict it. The remains of a lost object hold up no draining node.
+void Directory::tell_standing(const ObjectId& object, Entry& entry) {
+  if (!entry.known || !entry.committed || !unheard_.empty()) return;
+  const bool orphaned = is_orphaned(entry);
+  std::optional<bool> kept;
+  for (auto& [node, holder] : entry.holders) {
+    const bool has_some =
+        std::any_of(holder.stripes.begin(), holder.stripes.end(),
+                    [](const Edge& e) { return e.state == StripeState::kComplete; });
+    if (!has_some || holder.stale) continue;
+    bool elsewhere = false;
+    if (draining_.contains(node)) {
+      if (!kept) kept = entry.lost || is_kept(entry);
+      elsewhere = *kept || (orphaned && is_handed_over(holder));
+    }
+    const std::pair standing(orphaned, elsewhere);
+    if (holder.told.value_or(std::pair(holder.orphaned, holder.elsewhere)) == standing) continue;
+    holder.told = standing;
+    send(node, Standing{object, entry.incarnation, orphaned, elsewhere});
+  }
+}
+
+// Asks another node to fetch an object that only draining nodes keep: a node that already has all
+// of it, else the first in rendezvous order that has room.
+void Directory::find_adopter(const ObjectId& object, Entry& entry, Instant now) {
+  if (draining_.empty() || !entry.known || entry.lost || !entry.committed || !unheard_.empty()) {
+    return;
+  }
+  const auto has = [](const Edge& edge) { return edge.state == StripeState::kComplete; };
+  bool is_leaving = false;
+  for (const auto& [node, holder] : entry.holders) {
+    const bool drains = draining_.contains(node);
+    const bool whole = std::all_of(holder.stripes.begin(), holder.stripes.end(), has);
+    if (!drains && holder.pinned && (holder.wants || whole)) return;  // being fetched, or there
+    is_leaving = is_leaving || (drains && !(is_handed_over(holder) && is_orphaned(entry)) &&
+                                std::any_of(holder.stripes.begin(), holder.stripes.end(), has));
+  }
+  if (!is_leaving || entry.adopter != kNoNode || is_kept(entry)) return;
+  if (now >= entry.declined_until) entry.declined.clear();
+  std::optional<std::pair<bool, std::uint64_t>> best;
+  for (const NodeId node : live_) {
+    if (draining_.contains(node) || entry.declined.contains(node)) continue;
+    const auto holder = entry.holders.find(node);
+    const bool whole =
+        holder != entry.holders.end() && !holder->second.stripes.empty() &&
+        std::all_of(holder->second.stripes.begin(), holder->second.stripes.end(), has);
+    const std::pair rank(whole, weight_of(object, node));
+    if (best && rank <= *best) continue;
+    best = rank;
+    entry.adopter = node;
+  }
+  if (entry.adopter == kNoNode) {
+    if (!entry.declined.empty()) wake_at(entry, entry.declined_until);
+    return;
+  }
+  send(entry.adopter,
+       Adopt{object, entry.incarnation, entry.target_epoch, entry.meta, owner_of(entry)});
+}
+
+// Handles the answer of the node that was asked: it has the object, fetches it, or declines.
+void Directory::note_adopter(NodeId from, const Claim& claim, Entry& entry, Instant now) const {
+  if (from != entry.adopter) return;
+  const bool is_whole =
+      !claim.stripes.empty() &&
+      std::all_of(claim.stripes.begin(), claim.stripes.end(),
+                  [](const StripeClaim& s) { return s.state == StripeState::kComplete; });
+  if (claim.wants && claim.pinned) return;
+  entry.adopter = kNoNode;
+  if (is_whole && (claim.pinned || claim.orphaned)) return;
+  entry.declined.insert(from);
+  entry.declined_until = now + kAdoptRetry;
+}
+
+}  // namespace hoplite

@@ -1,0 +1,131 @@
+// Commands of clients and the control plane to their own node, and the answers. Plain data. Reached
+// through messages.h; bytes on the local socket in docs/internals/wire.md.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <variant>
+#include <vector>
+
+#include "plan/messages/moment.h"
+#include "plan/messages/transfer_messages.h"
+#include "plan/messages/types.h"
+
+namespace hoplite {
+
+// ---- Command: a request of a client or the control plane to its own node ----
+
+struct PutCommand {  // small: `payload` holds the bytes; large: answered by Reserved, then written
+  ObjectId object;
+  Incarnation incarnation;
+  ObjectMeta meta;  // block_bytes is filled in here
+  Bytes payload;
+};
+// Progress of a large put: bytes [0, upto) are in the arena. When that is all bytes, the object is
+// sealed and the put answered.
+struct WroteCommand {
+  ObjectId object;
+  Incarnation incarnation;
+  std::uint64_t upto_bytes = 0;
+  // True if the writer keeps its mapping. The answer is then Fetched, as for a get, instead of
+  // Done. If the put is gone, the writer keeps the range until it cancels the put.
+  bool pin = false;
+};
+struct GetCommand {
+  ObjectId object;
+  bool exists = false;  // True if it was put: without a holder it is lost, not awaited
+};
+struct ReleaseCommand {  // one mapping of `object` is gone
+  ObjectId object;
+  Incarnation incarnation;
+};
+struct DeleteCommand {
+  ObjectId object;
+  Incarnation upto;  // this attempt and older ones; 0: all attempts
+};
+struct ReduceCommand {
+  ObjectId target;
+  ReduceOp op = ReduceOp::kSum;
+  std::uint32_t source_count = 0;
+  std::uint32_t count = 0;
+  bool everywhere = false;     // True if all nodes fold, because all will read it
+  bool deterministic = false;  // True for equal bits in any order of arrival
+  Share share = {};
+  ObjectMeta meta = {};  // of the result, if it is a share; block_bytes is filled in here
+};
+// A source of a reduce. The order of confirmed sources is the order of arrival. A source that is
+// not confirmed counts once some node has it, in the order in which the directory hears of it.
+struct ReduceSourceCommand {
+  ObjectId target;
+  ReduceSource source;
+  bool confirmed = true;
+};
+struct CancelCommand {  // takes back the request of this client with this command's request id
+  ObjectId object;      // that it was about; a reduce's target
+};
+struct ClientLostCommand {};
+struct SetViewCommand {  // from the control plane; oldest member first
+  Epoch epoch;
+  std::vector<Member> members;
+};
+struct OrphanCommand {  // its owner has died: readable, and evicted before every other copy
+  ObjectId object;
+  Incarnation upto;  // as DeleteCommand's
+};
+struct DrainCommand {};  // from the control plane: hand over what only this node keeps
+struct ListCommand {     // from the control plane: what is here and comes in, the largest first
+  std::uint64_t objects_max = 0;
+  std::uint64_t transfers_max = 0;
+  ObjectPrefix traced = {};  // and what the node remembers of these
+};
+using CommandBody =
+    std::variant<PutCommand, WroteCommand, GetCommand, ReleaseCommand, DeleteCommand, ReduceCommand,
+                 ReduceSourceCommand, CancelCommand, ClientLostCommand, SetViewCommand, ListCommand,
+                 OrphanCommand, DrainCommand>;
+struct Command {
+  ClientId client;
+  RequestId request;
+  CommandBody body;
+};
+
+// ---- the answers to commands ----
+
+struct ObjectRow {  // one object as ListCommand's answer shows it
+  ObjectId object;
+  Incarnation incarnation;
+  std::uint64_t size_bytes = 0;
+  const char* state = "";  // "whole", "partial", "writing" or "wanted"
+  bool pinned = false, orphaned = false;
+  bool sole = false;  // True if this node knows of no other node that keeps it
+  std::uint64_t mappings = 0, waiters = 0;
+};
+struct TransferRow {  // one stripe that comes in, for `target`: the object itself, or a reduce's
+  ObjectId object;
+  ObjectId target;
+  const char* kind = "";  // "copy" or "member"
+  NodeId sender;
+  StripeIndex stripe;
+  std::uint16_t stripe_count = 1;
+  std::uint64_t landed_bytes = 0, size_bytes = 0;  // of this stripe of what is asked for
+};
+struct Listing {
+  std::vector<ObjectRow> objects;
+  std::vector<TransferRow> transfers;
+  Remembered remembered;
+};
+
+struct Reserved {  // write the object here, then say WroteCommand
+  Extent extent;
+};
+struct Fetched {  // large: map `extent` and hold a pin until ReleaseCommand; small: copied, no pin
+  Incarnation incarnation;
+  ObjectMeta meta;
+  Extent extent;
+  bool mapped = false;
+};
+struct Reduced {
+  std::vector<std::uint32_t> members;
+};
+struct Done {};
+using Reply = std::variant<Reserved, Fetched, Reduced, Done, Error>;
+
+}  // namespace hoplite

@@ -1,0 +1,57 @@
+// Messages about which node keeps an object (its owner has died, its holder drains, or it was
+// deleted), and about the progress of receivers. Plain data. Reached through messages.h; bytes in
+// docs/internals/wire.md. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "plan/messages/types.h"
+#include "plan/messages/view_messages.h"
+
+namespace hoplite {
+
+// ---- to the home ----
+
+struct Orphan {  // its owner has died: it may be read until its memory is needed
+  ObjectId object;
+  Incarnation upto;  // as Delete's
+  bool operator==(const Orphan&) const = default;
+};
+struct StripeProgress {
+  StripeIndex stripe;
+  LeaseId lease;  // under which it comes in
+  std::uint32_t ready = 0;
+  bool operator==(const StripeProgress&) const = default;
+};
+struct Progress {  // every window while stripes of `object` come in: how far each of them is
+  ObjectId object;
+  Incarnation incarnation;
+  TargetEpoch target_epoch;
+  std::vector<StripeProgress> stripes;
+  bool operator==(const Progress&) const = default;
+};
+
+// ---- from the home ----
+
+struct Adopt {  // fetch it and keep it: only a draining node does
+  ObjectId object;
+  Incarnation incarnation;
+  TargetEpoch target_epoch;
+  ObjectMeta meta;
+  NodeId owner = kNoNode;  // the node that reports its last reference
+  bool operator==(const Adopt&) const = default;
+};
+struct Deleted {  // answers Delete: no member keeps any of it
+  ObjectId object;
+  Incarnation upto;  // as asked for
+  bool operator==(const Deleted&) const = default;
+};
+struct Standing {  // how your copy stands; answered by a claim that says the same
+  ObjectId object;
+  Incarnation incarnation;
+  bool orphaned = false;
+  bool elsewhere = false;
+  bool operator==(const Standing&) const = default;
+};
+
+}  // namespace hoplite

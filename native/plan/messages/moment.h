@@ -1,0 +1,81 @@
+// One moment in the life of an object as one node remembers it, and what is asked and told of
+// these. Plain data: node/object_trace.h keeps them, the engine only passes a question through.
+// Reached through messages.h. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "plan/messages/types.h"
+
+namespace hoplite {
+
+// The kind of event, and the meaning of a moment's `peer`, `other`, `bytes` and `since`. `peer` is
+// kNoNode in a moment that has none.
+enum class MomentKind : std::uint8_t {
+  kReserved,    // a large put has its range: `bytes` of it, `since` it was asked for
+  kSealed,      // put: readable from now on
+  kGot,         // a get was answered with `bytes`, `since` it was asked
+  kFailed,      // a request was answered with `code`
+  kWaits,       // a request, asked `since`, has no answer yet; told, not kept
+  kWanted,      // `peer` has nothing of it and asks its home for it
+  kGranted,     // its home lets `peer` have the stripe from `other`
+  kReceiving,   // the stripe is asked of `peer`; told with `bytes`: what came so far, `since` when
+  kFirstBlock,  // the stripe's first block has come from `peer`
+  kReceived,    // no more of the stripe comes from `peer`: `bytes` came, the first at `since`
+  kServing,     // `peer` asks for the stripe
+  kRefused,     // `peer` can't serve it
+  kPushing,     // a small object's bytes go to `peer`
+  kPushed,      // a small object's bytes came from `peer`
+  kLost,        // `peer`, its home, says that no node has it
+  kDelete,      // a client, or `peer`, wants it deleted
+  kDropped,     // its home, `peer`, says that its bytes go
+  kOrphaned,    // its owner has died, or so `peer` says
+  kAdopted,     // its home, `peer`, asks this node to keep it
+  kSpilling,    // `bytes` go to the disk
+  kReading,     // ... and come back
+  kSpilled,     // done, either way; `code` if the disk refused
+  kReduce,      // a client wants it made out of others
+  kFolding,     // stripes of it are folded here, `peer` has planned it
+  kCommitted,   // its sources are final, says `peer`
+  kLinkDown,    // all under way between here and `peer` is void
+  kDead,        // this life of `peer` has ended
+};
+inline constexpr std::size_t kMomentKinds = static_cast<std::size_t>(MomentKind::kDead) + 1;
+
+struct Moment {
+  ObjectId object;  // zeros: of whatever `peer` had to do with
+  MomentKind kind = MomentKind::kSealed;
+  Code code = Code::kOk;
+  StripeIndex stripe;
+  std::uint16_t stripe_count = 0;  // 0: of no stripe
+  std::uint32_t process = 0;       // of the client; 0: none
+  Instant at;
+  Instant since = at;
+  NodeId peer = kNoNode;
+  NodeId other = kNoNode;
+  std::uint64_t bytes = 0;
+};
+
+// The first hex digits of an object's id. None: no object.
+struct ObjectPrefix {
+  ObjectId id;  // zeros behind them
+  std::uint8_t digits = 0;
+
+  [[nodiscard]] bool covers(const ObjectId& other) const {
+    for (std::size_t i = 0; i < digits / 2U; ++i) {
+      if (other.bytes[i] != id.bytes[i]) return false;
+    }
+    return digits % 2 == 0 || other.bytes[digits / 2U] >> 4 == id.bytes[digits / 2U] >> 4;
+  }
+};
+
+struct Remembered {  // of one node, in no order
+  std::vector<Moment> moments;
+  std::uint64_t kept_max = 0;   // 0: it keeps none
+  std::uint64_t forgotten = 0;  // since it started, of all objects
+  Instant oldest;               // everything since then is kept
+};
+
+}  // namespace hoplite

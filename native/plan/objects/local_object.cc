@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/objects/local_object.h"
+
+#include <algorithm>
+
+namespace hoplite {
+
+bool LocalObject::is_complete() const {
+  return extent && !writing && !is_read_back() && !stripes.empty() &&
+         std::all_of(stripes.begin(), stripes.end(),
+                     [](const LocalStripe& s) { return s.state == StripeState::kComplete; });
+}
+
+bool LocalObject::has_block(BlockIndex block) const {
+  if (!extent || stripes.empty()) return false;
+  if (writing || is_read_back()) {
+    const Extent range = block_extent(meta, block);
+    return range.offset + range.size_bytes <= written_bytes;
+  }
+  const auto count = static_cast<std::uint32_t>(stripes.size());
+  const LocalStripe& stripe = stripes[block.value % count];
+  const std::uint32_t n = block.value / count;
+  return stripe.state == StripeState::kComplete || n < stripe.ready || stripe.beyond.contains(n);
+}
+
+bool LocalObject::is_idle() const {
+  const bool is_spare = orphaned || elsewhere;  // also in part, as an owner's stripes
+  return extent && !writing && !spilling && committed && pins.empty() && !is_wanted() &&
+         (is_complete() || is_spare);
+}
+
+bool LocalObject::has_range(Extent range) const {
+  if (!spans(range) || (meta.block_bytes == 0 && range.size_bytes > 0)) return false;
+  const std::uint64_t end = range.offset + range.size_bytes;
+  if (writing || is_read_back()) return extent && end <= written_bytes;
+  for (std::uint64_t at = range.offset; at < end; at += meta.block_bytes - at % meta.block_bytes) {
+    if (!has_block(BlockIndex{static_cast<std::uint32_t>(at / meta.block_bytes)})) return false;
+  }
+  return true;
+}
+
+Claim make_claim(const ObjectId& id, const LocalObject& object, bool waits_for_range) {
+  const bool is_others = object.adopting || (object.adopted && (object.pinned || object.elsewhere));
+  Claim claim{.object = id,
+              .incarnation = object.incarnation,
+              .target_epoch = object.target_epoch,
+              .meta = object.meta,
+              .wants = object.is_wanted() && !object.is_whole() && !object.writing &&
+                       (!waits_for_range || object.is_late_copy()),
+              .exists = object.exists,
+              .pinned = object.pinned || object.adopting,
+              .orphaned = object.orphaned,
+              .elsewhere = object.elsewhere,
+              .committed = object.committed,
+              .owner = is_others ? object.owner : kNoNode,
+              .stripes = {}};
+  if (!object.is_here()) return claim;
+  if (object.writing || object.is_whole()) {
+    const auto state = object.writing ? StripeState::kRoot : StripeState::kComplete;
+    claim.stripes.push_back({StripeIndex{0}, state, object.stripes[0].lease, kNoNode, 0});
+    return claim;
+  }
+  for (std::size_t i = 0; i < object.stripes.size(); ++i) {
+    const LocalStripe& stripe = object.stripes[i];
+    claim.stripes.push_back({StripeIndex{static_cast<std::uint16_t>(i)}, stripe.state, stripe.lease,
+                             stripe.sender, stripe.ready});
+  }
+  return claim;
+}
+
+}  // namespace hoplite

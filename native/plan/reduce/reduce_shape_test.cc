@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/reduce/reduce_shape.h"
+
+#include <gtest/gtest.h>
+
+#include "base/units.h"
+
+namespace hoplite {
+namespace {
+
+ReduceCase on_nodes(std::uint32_t nodes, std::uint64_t size_bytes) {
+  return {.nodes = nodes, .size_bytes = size_bytes, .block_bytes = 8_KiB};
+}
+
+TEST(ReduceShape, FewNodesAreOneLevel) {
+  for (std::uint32_t nodes = 1; nodes <= 5; ++nodes) {
+    for (const std::uint64_t bytes : {0_KiB, 1_KiB, 8_KiB, 64_KiB}) {
+      EXPECT_EQ(choose_degree(on_nodes(nodes, bytes)), nodes) << bytes;
+    }
+  }
+}
+
+TEST(ReduceShape, ManyNodesAreATreeThatPullsFromFewAtATime) {
+  EXPECT_EQ(choose_degree(on_nodes(15, 64_KiB)), 2U);
+  EXPECT_EQ(choose_degree(on_nodes(63, 64_KiB)), 2U);
+  EXPECT_EQ(choose_degree(on_nodes(63, 8_KiB)), 4U);
+  EXPECT_LE(choose_degree(on_nodes(4095, 8_KiB)), 8U);
+}
+
+TEST(ReduceShape, AUnaryTreeIsShorterWhereABlockTakesLongerThanAHop) {
+  const auto is_unary = [](std::uint32_t nodes, std::uint64_t block_bytes, std::uint64_t rate) {
+    return is_unary_shorter({nodes, 1024 * block_bytes, block_bytes, rate});
+  };
+  constexpr std::uint64_t kOfTenGbit = 1'250'000'000, kOfHalf = 62'500'000;
+  EXPECT_FALSE(is_unary(7, 8_KiB, kOfTenGbit));
+  EXPECT_TRUE(is_unary(7, 8_KiB, kOfHalf));
+  EXPECT_TRUE(is_unary(63, 8_KiB, kOfHalf));
+  EXPECT_TRUE(is_unary(7, 32_KiB, kOfTenGbit));
+  EXPECT_FALSE(is_unary(63, 32_KiB, kOfTenGbit));
+  EXPECT_TRUE(is_unary(1, 8_KiB, kOfTenGbit)) << "one that sends what it has";
+}
+
+TEST(ReduceShape, SlowLinksMakeAChainOfFewNodes) {
+  ReduceCase few = on_nodes(7, 32_KiB);
+  EXPECT_EQ(choose_degree(few), 7U);
+  few.link_bytes_per_s = 62'500'000;
+  EXPECT_EQ(choose_degree(few), 1U);
+}
+
+TEST(ReduceShape, DepthIsThatOfAnEvenTree) {
+  EXPECT_EQ(tree_depth(0, 2), 0U);
+  EXPECT_EQ(tree_depth(2, 2), 1U);
+  EXPECT_EQ(tree_depth(6, 2), 2U);
+  EXPECT_EQ(tree_depth(7, 2), 3U);
+  EXPECT_EQ(tree_depth(62, 2), 5U);
+  EXPECT_EQ(tree_depth(12, 3), 2U);
+  EXPECT_EQ(tree_depth(63, 63), 1U);
+  EXPECT_EQ(tree_depth(9, 1), 9U);  // a chain
+}
+
+TEST(ReduceShape, ASourceIsCarriedWhereAllTogetherAreLittle) {
+  EngineConfig config;
+  EXPECT_EQ(carried_bytes_max(8, config), 16_KiB);
+  EXPECT_EQ(carried_bytes_max(64, config), 4_KiB);
+  EXPECT_EQ(carried_bytes_max(4096, config), 64U);
+  EXPECT_EQ(carried_bytes_max(0, config), 16_KiB);
+  config.carried_bytes_max = 256;
+  EXPECT_EQ(carried_bytes_max(8, config), 256U);
+  config.carried_together_bytes_max = 1_KiB;
+  EXPECT_EQ(carried_bytes_max(8, config), 128U);
+}
+
+}  // namespace
+}  // namespace hoplite

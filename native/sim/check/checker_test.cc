@@ -1,0 +1,179 @@
+// Each thing that the checker watches is broken by hand, and it says so.
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/check/checker.h"
+
+#include <gtest/gtest.h>
+
+#include "sim/model/content.h"
+
+namespace hoplite::sim {
+namespace {
+
+const ObjectId kA = object_named(1);
+const ObjectId kTarget = object_named(2);
+const std::vector<Part> kParts = {{DType::kFloat32, 64}};
+
+class CheckerTest : public testing::Test {
+ protected:
+  Request& request(Verb verb, const ObjectId& object, Incarnation attempt = Incarnation{1}) {
+    Request& made = requests_.emplace_back();
+    made.verb = verb;
+    made.object = object;
+    made.node_life = Incarnation{1};
+    made.incarnation = attempt;
+    made.asked = Instant{++now_};
+    return made;
+  }
+  Request& put(const ObjectId& object, Incarnation attempt = Incarnation{1}) {
+    Request& made = request(Verb::kPut, object, attempt);
+    made.parts = kParts;
+    made.bytes = content_of(object, attempt, kParts);
+    checker_.put_started(made);
+    made.answered = Instant{++now_};
+    checker_.put_sealed(made, *made.answered);
+    return made;
+  }
+  Request& got(const ObjectId& object, Bytes bytes, Incarnation attempt = Incarnation{1}) {
+    Request& made = request(Verb::kGet, object);
+    made.bytes = std::move(bytes);
+    made.fetched.incarnation = attempt;
+    made.fetched.meta.parts = kParts;
+    made.fetched.meta.layout = layout_of(made.fetched.meta.parts);
+    made.answered = Instant{++now_};
+    checker_.fetched(made, *made.answered);
+    return made;
+  }
+  void failed(Request& made, Code code, const std::string& text = "text") {
+    made.error = Error{code, text};
+    checker_.failed(made, Instant{++now_});
+  }
+  // A reduce of two sources, and what it is answered.
+  Request& reduced(const std::vector<std::uint32_t>& members) {
+    Request& made = request(Verb::kReduce, kTarget);
+    made.source_count = made.count = 2;
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      put(object_named(10 + i));
+      made.sources.push_back({i, object_named(10 + i), {}, false});
+    }
+    checker_.reduce_started(made);
+    made.answered = Instant{++now_};
+    made.members = members;
+    checker_.reduced(made);
+    return made;
+  }
+  void expect(const std::string& said) {
+    ASSERT_EQ(checker_.failures().size(), 1U);
+    EXPECT_EQ(checker_.failures()[0].find(said), 0U) << checker_.failures()[0];
+  }
+  void expect_nothing() { EXPECT_TRUE(checker_.failures().empty()); }
+
+  Checker checker_;
+  std::deque<Request> requests_;
+  std::int64_t now_ = 0;
+};
+
+TEST_F(CheckerTest, RightAnswersAreNoFailures) {
+  const Request& made = put(kA);
+  got(kA, made.bytes);
+  Request& sum = reduced({0, 1});
+  got(kTarget, reduce_all(kParts, ReduceOp::kSum,
+                          {content_of(object_named(10), Incarnation{1}, kParts),
+                           content_of(object_named(11), Incarnation{1}, kParts)}));
+  EXPECT_TRUE(sum.has_value());
+  checker_.check_reduces(requests_);
+  expect_nothing();
+}
+
+TEST_F(CheckerTest, OneWrongByteIsSeen) {
+  Bytes bytes = put(kA).bytes;
+  bytes[7] ^= std::byte{1};
+  got(kA, bytes);
+  expect("a wrong value");
+}
+
+TEST_F(CheckerTest, BytesOfTwoAttemptsAreAMix) {
+  Bytes bytes = put(kA).bytes;
+  const Bytes later = put(kA, Incarnation{2}).bytes;
+  std::copy_n(later.begin(), 32, bytes.begin());
+  got(kA, bytes, Incarnation{2});
+  expect("a wrong value");
+}
+
+TEST_F(CheckerTest, AnAttemptThatNobodyPutIsSeen) {
+  got(kA, put(kA).bytes, Incarnation{3});
+  expect("a value of an attempt that nobody put");
+}
+
+TEST_F(CheckerTest, ASecondPutOfOneAttemptThatIsTakenIsSeen) {
+  put(kA);
+  put(kA);
+  expect("sealed twice");
+}
+
+TEST_F(CheckerTest, BytesThatChangeUnderAMappingAreSeen) {
+  Request& get = got(kA, put(kA).bytes);
+  Bytes mapped = get.bytes;
+  mapped[0] ^= std::byte{1};
+  checker_.unpinned(get, mapped);
+  expect("the bytes changed while they were mapped");
+}
+
+TEST_F(CheckerTest, AnObjectThatIsLostThoughANodeHasItIsSeen) {
+  put(kA);
+  failed(request(Verb::kGet, kA), Code::kObjectLost);
+  expect("lost, though a live node has all of it");
+}
+
+TEST_F(CheckerTest, AnObjectMayBeLostWithItsNode) {
+  put(kA);
+  checker_.node_lost(0, Incarnation{1});
+  failed(request(Verb::kGet, kA), Code::kObjectLost);
+  expect_nothing();
+}
+
+TEST_F(CheckerTest, WhatWasDeletedThereIsNotServedThereAgain) {
+  const Request& made = put(kA);
+  Request& erase = request(Verb::kDelete, kA);
+  checker_.delete_asked(kA, Instant{now_});
+  erase.answered = Instant{++now_};
+  checker_.deleted(erase);
+  got(kA, made.bytes);
+  expect("a value that was deleted");
+}
+
+TEST_F(CheckerTest, MembersThatRepeatAreSeen) {
+  reduced({1, 1});
+  expect("the members are not `count` different ones");
+}
+
+TEST_F(CheckerTest, AMemberThatWasNeverConfirmedIsSeen) {
+  reduced({0, 5});
+  expect("a member that was never confirmed");
+}
+
+TEST_F(CheckerTest, ASourceThatWentInTwiceIsSeen) {
+  reduced({0, 1});
+  const Bytes first = content_of(object_named(10), Incarnation{1}, kParts);
+  got(kTarget, reduce_all(kParts, ReduceOp::kSum, {first, first}));
+  expect("the value is no fold of 2 confirmed sources");
+}
+
+TEST_F(CheckerTest, AReduceThatFailsThoughEnoughIsLeftIsSeen) {
+  Request& sum = reduced({0, 1});
+  failed(sum, Code::kReduceFailed);
+  expect("enough sources are left");
+}
+
+TEST_F(CheckerTest, AFullStoreAndACancellationNeedAReason) {
+  put(kA);
+  failed(request(Verb::kGet, kA), Code::kStoreFull);
+  expect("the arena is large enough");
+  checker_.allow_store_full();
+  failed(request(Verb::kGet, kA), Code::kStoreFull);
+  EXPECT_EQ(checker_.failures().size(), 1U);
+  failed(request(Verb::kGet, kA), Code::kCancelled);
+  EXPECT_EQ(checker_.failures().size(), 2U);
+}
+
+}  // namespace
+}  // namespace hoplite::sim

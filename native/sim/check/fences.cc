@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/check/fences.h"
+
+#include "sim/model/describe.h"
+
+namespace hoplite::sim {
+namespace {
+
+// These are of a transfer, whose id is of one life of its receiver and never used twice.
+bool is_of_a_transfer(const PeerMessage& body) {
+  return std::holds_alternative<PullStart>(body) || std::holds_alternative<Credit>(body) ||
+         std::holds_alternative<PullStop>(body) || std::holds_alternative<PullRefused>(body);
+}
+
+}  // namespace
+
+bool Fences::is_void(const Message& message) const {
+  return message.view_epoch < view_ && !is_of_a_transfer(message.body);
+}
+
+Fences::Breach Fences::heard(const Message& message, bool is_taken) {
+  if (const auto* grant = std::get_if<Grant>(&message.body)) granted_ = *grant;
+  if (!is_taken || !is_void(message)) return std::nullopt;
+  return "goes by a message of view " + std::to_string(message.view_epoch.value) +
+         ", though it has view " + std::to_string(view_.value) + ": " + describe(message);
+}
+
+Fences::Breach Fences::opened(const OpenReceive& receive, bool do_peers_lie) {
+  Receive& open = open_[{receive.from, receive.transfer}];
+  open.opened = receive;
+  const bool is_granted = granted_ && receive.slots == 0 && name_of(*granted_) == name_of(receive);
+  if (!is_granted) return std::nullopt;  // else its home is here, or the grant waited for its view
+  const LeaseId lease = granted_->lease;
+  if (do_peers_lie) granted_.reset();
+  open.lease = lease;
+  const auto before = ended_.find(name_of(receive));
+  if (before == ended_.end() || before->second < lease) return std::nullopt;
+  return "goes by lease " + std::to_string(lease.value) + " of " + short_name(receive.object) +
+         ", though it has lease " + std::to_string(before->second.value);
+}
+
+void Fences::closed(const CloseReceive& receive) {
+  const auto open = open_.find({receive.from, receive.transfer});
+  if (open == open_.end()) return;
+  if (open->second.lease) ended_[name_of(open->second.opened)] = *open->second.lease;
+  open_.erase(open);
+}
+
+Fences::Breach Fences::landed(NodeId from, const BlockHeader& block) const {
+  const auto open = open_.find({from, block.transfer});
+  const bool is_meant = open != open_.end() && open->second.opened.object == block.object &&
+                        open->second.opened.incarnation == block.incarnation &&
+                        open->second.opened.target_epoch == block.target_epoch;
+  if (is_meant) return std::nullopt;
+  return "takes in a block of " + short_name(block.object) + ", attempt " +
+         std::to_string(block.incarnation.value) + ", target epoch " +
+         std::to_string(block.target_epoch.value) + ", though transfer " +
+         std::to_string(block.transfer.value) +
+         (open == open_.end() ? " is closed" : " is of other bytes");
+}
+
+void Fences::turn_ended() {
+  granted_.reset();
+  ended_.clear();
+}
+
+}  // namespace hoplite::sim

@@ -1,0 +1,150 @@
+// Runs many engines in virtual time and plays the product's io/, node/ and client/ around them.
+// Each node has an engine, a small real arena and its receives. Clients put, get, reduce, delete,
+// release, cancel and die; nodes crash, pause, restart and join. Death reports become views, which
+// reach nodes at different times. All messages go through wire/, and the seed decides everything.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/cluster/cluster_tables.h"
+#include "sim/model/network.h"
+#include "wire/local/local_frame.h"
+
+namespace hoplite::sim {
+
+class Cluster final : private ClusterTables, private NetworkUser {
+ public:
+  explicit Cluster(const ClusterConfig& config);
+  ~Cluster() override;
+
+  // ---- clients. The references stay valid as long as the cluster. ----
+  Request& put(std::size_t node, const ObjectId& object, const PutOptions& options = {});
+  Request& get(std::size_t node, const ObjectId& object, bool exists = false,
+               ClientId client = ClientId{1});
+  Request& erase(std::size_t node, const ObjectId& object, Incarnation upto = {});
+  Request& reduce(std::size_t node, const ObjectId& target, const ReduceOptions& options);
+  void confirm(Request& reduce, std::uint32_t index, const ObjectId& source);
+  void announce(Request& reduce, std::uint32_t index, const ObjectId& source);  // unconfirmed
+  void give_up(Request& reduce, std::uint32_t index);  // this source will never come
+  void release(Request& get);                          // does nothing if nothing is pinned
+  void cancel(Request& request);
+  void kill_client(std::size_t node, ClientId client);
+  Request& orphan(std::size_t node, const ObjectId& object, Incarnation upto = {});
+  void drain(std::size_t node);
+  // Returns how often the node has reported that it holds no only copy.
+  [[nodiscard]] std::uint64_t drained(std::size_t node) const { return nodes_[node]->drained; }
+  // Returns the objects that the node's engine lists. Cost: a turn of that node.
+  std::vector<ObjectRow> objects(std::size_t node, std::uint64_t limit = 1000);
+
+  // ---- faults ----
+  void crash(std::size_t node);
+  void restart(std::size_t node);  // REQUIRES: it crashed
+  std::size_t join();              // returns the new node's index
+  void pause(std::size_t node, Duration duration);
+  void reset_link(std::size_t a, std::size_t b);
+  void stall_link(std::size_t a, std::size_t b, Duration duration);
+  void stall_way(std::size_t from, std::size_t to, Duration duration);
+  void jump_clock(std::size_t node, Duration ahead);
+  void report_death(std::size_t to, NodeId of, Incarnation life);          // true or not
+  void part(std::size_t elder, std::size_t younger, Duration until_told);  // younger dies
+  void set_rate(std::size_t node, std::uint64_t rate_bytes_per_s);
+  // The lying member stops its lies and dies.
+  void end_lies();
+  [[nodiscard]] std::uint64_t lies_told() const { return lies_told_; }
+  [[nodiscard]] bool is_honest(const ObjectId& object) const;
+  void fail_disks(std::uint32_t per_mille) { config_.disk_faults_per_mille = per_mille; }
+  void calm() { network_.calm(); }
+  // ---- time ----
+  void run_for(Duration duration);
+  bool run_until(const std::function<bool()>& holds, Duration limit);
+  bool run_until_answered(const Request& request, Duration limit = 10_s);
+  [[nodiscard]] Timeline& timeline() { return timeline_; }
+
+  // Deletes and releases everything, lets the tombstones end, and checks that nothing is left.
+  void finish();
+
+  // ---- what is ----
+  [[nodiscard]] Instant now() const { return timeline_.now(); }
+  [[nodiscard]] std::size_t size() const { return nodes_.size(); }
+  [[nodiscard]] bool is_alive(std::size_t node) const { return nodes_[node]->alive; }
+  [[nodiscard]] EngineStats stats(std::size_t node) const { return nodes_[node]->engine->stats(); }
+  [[nodiscard]] const NodeLoad& load(std::size_t node) const { return nodes_[node]->load; }
+  [[nodiscard]] std::deque<Request>& requests() { return requests_; }
+  [[nodiscard]] Checker& checker() { return checker_; }
+  [[nodiscard]] std::uint64_t events() const { return events_; }
+  [[nodiscard]] Epoch epoch() const { return view_.epoch; }
+
+ private:
+  using Node = ClusterNode;
+  // cluster.cc: lives of nodes, views
+  void start(Node& node);
+  void add_node();
+  void handle_io(NodeId node, IoEvent event, const Origin& origin);
+  void publish_view();
+  void drop_member(NodeId node, Incarnation life);
+  void check_waits();
+  std::vector<NodeId> ask_waits();
+  Duration some(Duration most);
+  void trace(const Node& node, const std::string& text);
+
+  // cluster_turns.cc
+  void in_turn(std::size_t index, Incarnation life, const std::function<void(Node&)>& what,
+               const Origin& origin);
+  void drive(Node& node);
+  void count_turn(Node& node, bool is_idle);
+  [[nodiscard]] std::optional<Instant> due_of(const Node& node) const;
+  void perform_all(Node& node);
+  void end_turn(Node& node);
+  void wake(Node& node, Instant when);
+  void take_turn(Node& node);
+  void act(Node& node);
+  void rest(Node& node);
+  void later(Node& node, Duration taken, void (Cluster::*step)(Node&));
+
+  // cluster_io.cc: deeds of an engine, and what the network brings
+  void perform(Node& node, const Action& action);
+  void send_message(Node& node, const SendMessage& action);
+  void send_frame(Node& node, NodeId to, const Message& message, std::span<const std::byte> payload,
+                  std::uint32_t hops);
+  LinkLayouts* layouts_of(Node& node, NodeId peer, std::uint64_t life);
+  void give_to_disk(Node& node, const SpillJob& job);
+  std::string move_on_disk(Node& node, const SpillJob& job);
+  void fold(Node& node, const Fold& action);
+  void finish(Node& node, const Finish& action);
+  void hear(NodeId id, Message said, MessageIn handed, std::uint32_t hops = 0);
+  void land(Node& node, NodeId from, const ByteVector& frame, std::uint32_t hops);
+  void frame_arrived(NodeId, NodeId, ConnectionKind, ByteVector frame, std::uint32_t hops) override;
+  std::pair<ByteVector, std::uint32_t> block_frame(NodeId node, const SendBlock& block) override;
+  void block_sent(NodeId node, const BlockSent& sent) override;
+  void link_up(NodeId node, NodeId peer, Incarnation incarnation, std::uint64_t life) override;
+  void link_down(NodeId node, NodeId peer) override;
+  void peer_dead(NodeId node, NodeId peer, Incarnation incarnation) override;
+  std::span<std::byte> bytes_at(Node& node, const Extent& extent);
+
+  // cluster_lies.cc
+  void grant_in_circle(NodeId receiver, const MessageIn& heard);
+  void renew_lease(NodeId receiver, const MessageIn& heard);
+  bool lie(NodeId to, NodeId from, ConnectionKind kind, ByteVector& frame);
+  void overhear(NodeId from, NodeId to, TransferId transfer);
+  void tell_lie(Node& node);
+  void tell_lies();
+
+  // cluster_clients.cc
+  Request& ask(Verb verb, std::size_t node, ClientId client, const ObjectId& object);
+  void command(const Request& request, CommandBody body);
+  void command(std::size_t node, Incarnation life, Command command);
+  void reply(Node& node, const ReplyToClient& reply);
+  void answered(Request& request, const Reply& reply);
+  void write_on(Request& put);
+
+  Node& node_of(NodeId id) { return *nodes_[id.value - 1]; }
+  [[nodiscard]] Instant clock_of(const Node& node) const { return now() + node.clock_ahead; }
+  Network network_;
+};
+
+}  // namespace hoplite::sim

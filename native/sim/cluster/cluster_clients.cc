@@ -1,0 +1,335 @@
+// The simulated clients: what they ask crosses wire/local_frame, as on the Unix socket.
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/cluster/cluster.h"
+#include "sim/model/content.h"
+#include "sim/model/describe.h"
+
+namespace hoplite::sim {
+
+Request& Cluster::ask(Verb verb, std::size_t node, ClientId client, const ObjectId& object) {
+  Request& request = requests_.emplace_back();
+  request.verb = verb;
+  request.node = node;
+  request.node_life = nodes_[node]->life;
+  request.client = client;
+  request.id = RequestId{next_request_++};
+  request.object = object;
+  request.asked = now();
+  request.abandoned = !nodes_[node]->alive;
+  waiting_[request.id] = &request;
+  if (config_.liar == node) asked_of_liar_.insert(object);
+  return request;
+}
+
+void Cluster::command(const Request& request, CommandBody body) {
+  command(request.node, request.node_life, {request.client, request.id, std::move(body)});
+}
+
+void Cluster::command(std::size_t index, Incarnation life, Command said) {
+  const Stream stream{Stream::Kind::kCommand, said.client.value, nodes_[index]->id.value};
+  timeline_.after(
+      config_.local_delay,
+      [this, index, life, said = std::move(said)] {
+        in_turn(index, life,
+                [this, said](Node& node) {
+                  if (config_.trace) trace(node, describe(said));
+                  if (std::holds_alternative<ClientLostCommand>(said.body)) {
+                    node.engine->handle_command(said, clock_of(node));
+                    return;
+                  }
+                  ByteVector frame;
+                  encode(said, frame);
+                  auto header = decode_local_header(frame);
+                  auto decoded =
+                      decode_local_body(*header, std::span(frame).subspan(kLocalHeaderBytes));
+                  if (!decoded || !std::holds_alternative<Command>(*decoded)) {
+                    checker_.fail("a command does not decode");
+                    return;
+                  }
+                  node.hops_in = 0;
+                  auto& heard = std::get<Command>(*decoded);
+                  heard.client = said.client;
+                  if (auto* put = std::get_if<PutCommand>(&heard.body)) {
+                    put->payload = std::get<PutCommand>(said.body).payload;
+                  }
+                  node.engine->handle_command(heard, clock_of(node));
+                },
+                {});
+      },
+      stream);
+}
+
+// ---- verbs ----
+
+Request& Cluster::put(std::size_t node, const ObjectId& object, const PutOptions& options) {
+  Request& put = ask(Verb::kPut, node, options.client, object);
+  put.incarnation = options.incarnation;
+  put.parts = options.parts;
+  if (put.parts.empty() && options.size_bytes > 0)
+    put.parts = {{options.dtype, options.size_bytes}};
+  const std::vector<Part> parts = put.parts;
+  for (Part& part : put.parts) part.size_bytes /= config_.network.stands_for;
+  put.maps = options.maps && options.size_bytes > config_.engine.inline_bytes_max;
+  put.bytes = content_of(object, options.incarnation, put.parts, options.rough);
+  checker_.put_started(put);
+  PutCommand body{object, options.incarnation, {}, {}};
+  body.meta.size_bytes = options.size_bytes;
+  body.meta.parts = parts;
+  body.meta.layout = layout_of(parts);
+  const std::uint64_t sent_max = config_.clients_send_up_to_64_kib && !put.maps
+                                     ? kInlineBytesMax
+                                     : config_.engine.inline_bytes_max;
+  if (options.size_bytes <= sent_max) body.payload = put.bytes;
+  command(put, std::move(body));
+  return put;
+}
+
+Request& Cluster::get(std::size_t node, const ObjectId& object, bool exists, ClientId client) {
+  Request& get = ask(Verb::kGet, node, client, object);
+  get.exists = exists;
+  command(get, GetCommand{object, exists});
+  return get;
+}
+
+Request& Cluster::erase(std::size_t node, const ObjectId& object, Incarnation upto) {
+  Request& erase = ask(Verb::kDelete, node, ClientId{1}, object);
+  erase.incarnation = upto;
+  checker_.delete_asked(object, now());
+  command(erase, DeleteCommand{object, upto});
+  return erase;
+}
+
+Request& Cluster::reduce(std::size_t node, const ObjectId& target, const ReduceOptions& options) {
+  Request& reduce = ask(Verb::kReduce, node, options.client, target);
+  reduce.op = options.op;
+  reduce.source_count = options.source_count;
+  reduce.count = options.count;
+  reduce.deterministic = options.deterministic;
+  reduce.share = options.share;
+  reduce.parts = options.parts;
+  checker_.reduce_started(reduce);
+  reduces_[target] = &reduce;
+  ReduceCommand body{target,
+                     options.op,
+                     options.source_count,
+                     options.count,
+                     options.everywhere,
+                     options.deterministic,
+                     options.share,
+                     {}};
+  for (const Part& part : options.parts) body.meta.size_bytes += part.size_bytes;
+  body.meta.parts = options.parts;
+  body.meta.layout = layout_of(options.parts);
+  command(reduce, std::move(body));
+  return reduce;
+}
+
+void Cluster::confirm(Request& reduce, std::uint32_t index, const ObjectId& source) {
+  if (reduce.abandoned) return;
+  reduce.sources.push_back({.index = index, .object = source, .incarnation = {}});
+  command(reduce, ReduceSourceCommand{reduce.object, reduce.sources.back()});
+}
+
+void Cluster::announce(Request& reduce, std::uint32_t index, const ObjectId& source) {
+  if (reduce.abandoned) return;
+  reduce.sources.push_back({.index = index, .object = source, .incarnation = {}});
+  command(reduce, ReduceSourceCommand{reduce.object, reduce.sources.back(), false});
+}
+
+void Cluster::give_up(Request& reduce, std::uint32_t index) {
+  if (reduce.abandoned) return;
+  reduce.sources.push_back({.index = index, .object = {}, .incarnation = {}, .failed = true});
+  command(reduce, ReduceSourceCommand{reduce.object, reduce.sources.back()});
+}
+
+void Cluster::release(Request& get) {
+  if (!get.pinned) return;
+  Node& node = *nodes_[get.node];
+  checker_.unpinned(get, bytes_at(node, get.fetched.extent));
+  get.pinned = false;
+  if (config_.canary == Canary::kForgetRelease && ++canary_deeds_ == 1) return;
+  command(get, ReleaseCommand{get.object, get.fetched.incarnation});
+}
+
+void Cluster::cancel(Request& request) {
+  if (!request.is_pending()) return;
+  request.cancelled = true;
+  if (request.extent.size_bytes > 0) request.abandoned = true;  // Reserved was its answer
+  const RequestId open = request.sealing.value != 0 ? request.sealing : request.id;
+  command(request.node, request.node_life, {request.client, open, CancelCommand{request.object}});
+}
+
+void Cluster::kill_client(std::size_t index, ClientId client) {
+  Node& node = *nodes_[index];
+  if (!node.alive) return;
+  trace(node, "client " + std::to_string(client.value) + " dies");
+  for (Request& request : requests_) {
+    const bool is_its =
+        request.node == index && request.client == client && request.node_life == node.life;
+    if (!is_its) continue;
+    if (!request.answered) request.abandoned = true;
+    request.pinned = false;
+  }
+  command(index, node.life, {client, {}, ClientLostCommand{}});
+}
+
+Request& Cluster::orphan(std::size_t node, const ObjectId& object, Incarnation upto) {
+  Request& orphan = ask(Verb::kOrphan, node, ClientId{1}, object);
+  orphan.incarnation = upto;
+  checker_.orphaned(object);
+  command(orphan, OrphanCommand{object, upto});
+  return orphan;
+}
+
+void Cluster::drain(std::size_t index) {
+  in_turn(index, nodes_[index]->life,
+          [this](Node& node) {
+            trace(node, "drains");
+            node.is_steady = false;
+            checker_.drains(node.index, node.life);
+            node.engine->handle_command({ClientId{0}, RequestId{0}, DrainCommand{}},
+                                        clock_of(node));
+          },
+          {});
+}
+
+std::vector<ObjectRow> Cluster::objects(std::size_t index, std::uint64_t limit) {
+  in_turn(index, nodes_[index]->life,
+          [this, limit](Node& node) {
+            node.engine->handle_command({ClientId{0}, RequestId{0}, ListCommand{limit, 0}},
+                                        clock_of(node));
+          },
+          {});
+  return std::exchange(listed_, {}).objects;
+}
+
+// ---- answers ----
+
+void Cluster::reply(Node& node, const ReplyToClient& said) {
+  ByteVector frame;
+  Bytes payload;
+  const auto* fetched = std::get_if<Fetched>(&said.reply);
+  if (fetched != nullptr && !fetched->mapped) {
+    const auto bytes = bytes_at(node, fetched->extent);
+    payload.assign(bytes.begin(), bytes.end());
+  }
+  if (payload.size() > kInlineBytesMax) {
+    checker_.fail("a large object is answered without a mapping");
+    return;
+  }
+  encode(LocalReply{said.request, said.reply}, payload.size(), frame);
+  auto header = decode_local_header(frame);
+  auto decoded = decode_local_body(*header, std::span(frame).subspan(kLocalHeaderBytes));
+  if (!decoded || !std::holds_alternative<LocalReply>(*decoded)) {
+    checker_.fail("a reply does not decode");
+    return;
+  }
+  const auto found = waiting_.find(said.request);
+  if (found == waiting_.end() || found->second->client != said.client) {
+    checker_.fail("an answer to nobody's request");
+    return;
+  }
+  if (config_.canary == Canary::kForgetReply && fetched != nullptr && ++canary_deeds_ == 1) return;
+  // Bytes that travel are read now; bytes that are mapped are looked at when the client sees them.
+  timeline_.after(config_.local_delay,
+                  [this, request = found->second, payload = std::move(payload),
+                   heard = std::get<LocalReply>(*decoded).reply]() mutable {
+                    if (request->abandoned) {  // it was taken back while its answer was under way
+                      const auto* late = std::get_if<Fetched>(&heard);
+                      if (late != nullptr && late->mapped && request->cancelled) {
+                        command(*request, ReleaseCommand{request->object, late->incarnation});
+                      }
+                      return;
+                    }
+                    if (const auto* got = std::get_if<Fetched>(&heard)) {
+                      request->bytes = std::move(payload);
+                      if (got->mapped) {
+                        const auto mapped = bytes_at(*nodes_[request->node], got->extent);
+                        request->bytes.assign(mapped.begin(), mapped.end());
+                      }
+                    }
+                    answered(*request, heard);
+                  },
+                  {Stream::Kind::kAtOnce});
+}
+
+void Cluster::answered(Request& request, const Reply& reply) {
+  if (request.answered) {
+    // Each progress report of a put that has failed already is answered by its error once more.
+    const bool again =
+        request.verb == Verb::kPut && request.error && std::holds_alternative<Error>(reply);
+    if (!again) checker_.fail("answered twice: " + name_of(request));
+    return;
+  }
+  if (const auto* reserved = std::get_if<Reserved>(&reply)) {
+    request.extent = reserved->extent;
+    if (reserved->extent.size_bytes < request.bytes.size()) {
+      checker_.fail("a reservation is too small: " + name_of(request));
+    }
+    if (request.cancelled) request.abandoned = true;
+    write_on(request);
+    return;
+  }
+  request.answered = now();
+  if (const auto* error = std::get_if<Error>(&reply)) {
+    request.error = *error;
+    if (request.maps)
+      command(request, CancelCommand{request.object});  // it has unmapped what it wrote
+    checker_.failed(request, now());
+  } else if (const auto* fetched = std::get_if<Fetched>(&reply)) {
+    request.fetched = *fetched;
+    for (Part& part : request.fetched.meta.parts) part.size_bytes /= config_.network.stands_for;
+    request.hops = nodes_[request.node]->hops.of(fetched->extent);
+    request.pinned = fetched->mapped;
+    if (config_.canary == Canary::kScribble && fetched->mapped && ++canary_deeds_ == 1) {
+      bytes_at(*nodes_[request.node], fetched->extent)[0] ^= std::byte{1};
+    }
+    checker_.fetched(request, now());
+    if (request.verb == Verb::kPut) checker_.put_sealed(request, now());
+  } else if (const auto* reduced = std::get_if<Reduced>(&reply)) {
+    request.members = reduced->members;
+    checker_.reduced(request);
+  } else if (request.verb == Verb::kPut) {
+    checker_.put_sealed(request, now());
+  } else if (request.verb == Verb::kDelete && std::holds_alternative<Done>(reply)) {
+    checker_.deleted(request);
+  }
+}
+
+// A client fills the range of its large put step by step, and says how far it is. Only the last
+// report asks for an answer, under an id of its own.
+void Cluster::write_on(Request& put) {
+  if (put.abandoned || put.cancelled || put.answered) return;
+  Node& node = *nodes_[put.node];
+  const std::uint64_t step =
+      std::uint64_t{config_.blocks_per_write} * config_.engine.block_bytes_max;
+  const std::uint64_t each = config_.network.stands_for;
+  const std::uint64_t size = put.bytes.size() * each;
+  const Extent range{put.extent.offset + put.written, std::min(size - put.written, step)};
+  const auto into = bytes_at(node, range);
+  const bool forgets = config_.canary == Canary::kLoseWrite && ++canary_deeds_ == 1;
+  if (!forgets) {
+    std::copy_n(put.bytes.begin() + static_cast<std::ptrdiff_t>(put.written / each), into.size(),
+                into.begin());
+    node.hops.set(range, 0);
+  }
+  const Duration taken{
+      static_cast<std::int64_t>(range.size_bytes * 1'000'000'000 / config_.write_bytes_per_s)};
+  put.written += range.size_bytes;
+  timeline_.after(
+      taken,
+      [this, &put, size, upto = put.written] {
+        if (put.abandoned || put.cancelled) return;
+        const bool is_last = upto == size;
+        if (is_last) {
+          put.sealing = RequestId{next_request_++};
+          waiting_[put.sealing] = &put;
+        }
+        const WroteCommand wrote{put.object, put.incarnation, upto, is_last && put.maps};
+        command(put.node, put.node_life, {put.client, is_last ? put.sealing : RequestId{}, wrote});
+        if (!is_last) write_on(put);
+      },
+      {Stream::Kind::kAtOnce});
+}
+
+}  // namespace hoplite::sim

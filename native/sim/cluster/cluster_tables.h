@@ -1,0 +1,53 @@
+// The state of a simulated cluster. Plain data; owned and changed by Cluster.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+#include "plan/engine/engine.h"
+#include "sim/check/checker.h"
+#include "sim/check/wait_graph.h"
+#include "sim/cluster/cluster_config.h"
+#include "sim/cluster/cluster_node.h"
+#include "sim/model/request.h"
+#include "sim/model/timeline.h"
+
+namespace hoplite::sim {
+
+struct ClusterTables {
+  explicit ClusterTables(const ClusterConfig& config)
+      : config_(config), prng_(config.seed), lying_(mix64(config.seed ^ 0x6c696172)) {}
+
+  [[nodiscard]] bool is_liar(NodeId node) const {
+    return config_.liar && node.value == *config_.liar + 1;
+  }
+
+  ClusterConfig config_;
+  Timeline timeline_;
+  Prng prng_;
+  Checker checker_;
+  WaitGraph waits_;
+  std::set<std::string> suspected_;  // circles that must be gone when they are looked at again
+  std::vector<std::unique_ptr<ClusterNode>> nodes_;
+  SetViewCommand view_;
+  std::deque<Request> requests_;
+  Listing listed_;
+  std::map<RequestId, Request*> waiting_;
+  std::uint64_t next_request_ = 1, events_ = 0, canary_deeds_ = 0;
+  std::deque<ByteVector> overheard_;  // to be said again by liars
+  // State of the lying member.
+  Prng lying_;
+  std::deque<TransferId> overheard_transfers_;
+  std::set<ObjectId> asked_of_liar_;
+  std::map<ObjectId, const Request*> reduces_;  // by target
+  bool lies_ = false;
+  std::uint64_t lies_told_ = 0;
+};
+
+}  // namespace hoplite::sim
