@@ -74,7 +74,7 @@ def verify() -> list[Step]:
         *simulation(),
         tests("cluster", chosen, 1800),
         Step("clang-tidy", _clang_tidy(), 900),
-        Step("wheel", ".ci/wheel", 600),
+        Step("wheel", ".ci/wheel", 1500),
         *native_coverage(),
         *sanitized(),
         *fuzz(1),
