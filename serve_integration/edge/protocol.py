@@ -1,6 +1,6 @@
 """The meaning of an edge's messages, by their numbers. Pure.
 
-Each end numbers its own calls. CALL, CALL_ALONE and TAKEN_BACK have a number of the caller's;
+Each end numbers its own calls. CALL, CALL_ALONE and CANCELLED have a number of the caller's;
 REPLY, FAILURE and BEGUN have the number of the call that they answer. A `Protocol` is one end: it
 is told what this end does and what comes, and answers what to do.
 
@@ -8,7 +8,7 @@ is told what this end does and what comes, and answers what to do.
     a call of the peer's    CALL or CALL_ALONE -> answering -> finish
 
     open, close      this end calls, and needs the call's number no more
-    take_back        its caller has cancelled; True if the peer is to hear so
+    cancel           its caller has cancelled; True if the peer is to hear so
     handle           a message has come
     finish           this end has answered a call of the peer's, or stopped that
     end              the edge has broken; returns what each open call is to raise
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 # Kinds of messages, as they travel; an IntEnum would cost each message its conversion.
-CALL, REPLY, FAILURE, TAKEN_BACK, BEGUN, CALL_ALONE = range(6)
-KINDS = (CALL, REPLY, FAILURE, TAKEN_BACK, BEGUN, CALL_ALONE)
+CALL, REPLY, FAILURE, CANCELLED, BEGUN, CALL_ALONE = range(6)
+KINDS = (CALL, REPLY, FAILURE, CANCELLED, BEGUN, CALL_ALONE)
 
 
 class State(Enum):
@@ -60,7 +60,7 @@ _OPEN = (_WAITING, _BEGUN)
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenCall:
     """How far an open call was when its edge broke.
 
     was_sent:   True if the peer may have got it.
@@ -77,7 +77,7 @@ class Protocol:
     def __init__(self) -> None:
         self._next_number = 0
         self._calls: dict[int, State] = {}
-        self._answering: set[int] = set()
+        self._peer_calls: set[int] = set()
 
     def state(self, number: int) -> State | None:
         """Return how far a call of this end is; None if there is none of that number."""
@@ -85,7 +85,7 @@ class Protocol:
 
     def is_answering(self, number: int) -> bool:
         """Whether this end works on a call of the peer's."""
-        return number in self._answering
+        return number in self._peer_calls
 
     def open(self) -> int:
         """Begin a call of this end; returns its number."""
@@ -94,8 +94,8 @@ class Protocol:
         self._calls[number] = _WAITING
         return number
 
-    def take_back(self, number: int) -> bool:
-        """Cancel a call; returns True if the peer is to hear TAKEN_BACK."""
+    def cancel(self, number: int) -> bool:
+        """Cancel a call; returns True if the peer is to hear CANCELLED."""
         return self._calls.get(number) in _OPEN
 
     def close(self, number: int) -> None:
@@ -104,7 +104,7 @@ class Protocol:
 
     def finish(self, number: int) -> None:
         """Take in that this end works no more on a call of the peer's."""
-        self._answering.discard(number)
+        self._peer_calls.discard(number)
 
     def handle(self, kind: int, number: int, *, has_begun: bool = False) -> Action:
         """Take in a message; returns what to do about it.
@@ -114,12 +114,12 @@ class Protocol:
         Raises:  ValueError for what no peer of this version sends.
         """
         if kind == CALL or kind == CALL_ALONE:
-            if number in self._answering:
+            if number in self._peer_calls:
                 raise ValueError(f"call {number} came while it was being answered")
-            self._answering.add(number)
+            self._peer_calls.add(number)
             return _ANSWER if kind == CALL else _ANSWER_ALONE
-        if kind == TAKEN_BACK:
-            return _CANCEL if number in self._answering else _IGNORE
+        if kind == CANCELLED:
+            return _CANCEL if number in self._peer_calls else _IGNORE
         if kind not in KINDS:
             raise ValueError(f"a message of kind {kind}, which there is not")
         if self._calls.get(number) not in _OPEN:
@@ -130,7 +130,7 @@ class Protocol:
         self._calls[number] = _ANSWERED
         return _SETTLE
 
-    def end(self, unsent: Set[int], *, has_left: bool) -> dict[int, Broken]:
+    def end(self, unsent: Set[int], *, has_left: bool) -> dict[int, BrokenCall]:
         """Return how far each open call was; all are closed.
 
         unsent:    calls that had not gone when the edge broke.
@@ -139,7 +139,7 @@ class Protocol:
         open_calls = {number: each for number, each in self._calls.items() if each in _OPEN}
         self._calls.clear()
         return {
-            number: Broken(
+            number: BrokenCall(
                 was_sent=number not in unsent and not has_left,
                 has_begun=each is _BEGUN and not has_left,
             )

@@ -70,7 +70,7 @@ async def share(value: Any, receivers: int, what: str, left_s: float) -> Any:
     if receivers < 2 or _overdue or time.monotonic() < _no_store_until_s:
         return value
     try:
-        message = Message.pack(0, 0, value, gpu_arrays.ANY if gpu_arrays.in_use() else None)
+        message = Message.pack(0, 0, value, gpu_arrays.ANY if gpu_arrays.is_in_use() else None)
     except BaseException as error:  # like Edge: a SystemExit of the value would end this loop
         raise unsendable_error(what, error) from error
     if message.size_bytes < _BYTES_MIN or message.arrays or message.handles:

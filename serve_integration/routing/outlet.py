@@ -27,7 +27,7 @@ from typing import Any
 from hoplite_ray import WorldError
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.door import open_edge
-from hoplite_ray.serve.edge.edge import Begun, Edge
+from hoplite_ray.serve.edge.edge import Edge, NotifyRunning
 from hoplite_ray.serve.edge.failures import describe_error
 from hoplite_ray.serve.errors import (
     EdgeBrokenError,
@@ -260,11 +260,11 @@ class Outlet:
         self.is_replaced = False
         self._tell_change()
         try:
-            await first(edge.ended(), gone.wait())
+            await first(edge.wait_closed(), gone.wait())
             if gone.is_set() and self._edges.pop(replica, None) is edge:
                 self._leaving[replica] = edge  # until it has answered what it has
                 self.is_replaced = not self._edges
-                await edge.ended()
+                await edge.wait_closed()
             else:
                 metrics.count("serve_edges_broken", stage=self.stage)
                 if edge.calls_broken:
@@ -277,7 +277,7 @@ class Outlet:
             self._tell_change()
             await edge.close()
 
-    async def _nothing(self, request: Any, begun: Begun) -> Any:
+    async def _nothing(self, request: Any, notify_running: NotifyRunning) -> Any:
         raise TypeError("a stage does not call its callers; this one has asked something")
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hoplite_ray.serve import metrics
-from hoplite_ray.serve.edge.edge import Begun
+from hoplite_ray.serve.edge.edge import NotifyRunning
 from hoplite_ray.serve.edge.failures import attach_note, describe_error, pack_answer
 from hoplite_ray.serve.errors import BusyError, LateError
 from hoplite_ray.serve.routing.query import Query
@@ -56,7 +56,7 @@ class Run:
     value: Any  # for a join a dict of all inputs
     answer: asyncio.Future[Any]
     came_s: float
-    begun: tuple[Begun, ...] = ()  # called when its batch begins and ends
+    to_notify: tuple[NotifyRunning, ...] = ()  # called when its batch begins and ends
 
 
 class Compute:
@@ -87,14 +87,14 @@ class Compute:
         self._user = None
 
     def run(
-        self, query: Query, value: Any, deadline_s: float, begun: tuple[Begun, ...] = ()
+        self, query: Query, value: Any, deadline_s: float, to_notify: tuple[NotifyRunning, ...] = ()
     ) -> asyncio.Future[Any]:
         """Have a query wait for its batch; returns its answer. Cancelling that cancels the query.
 
         Raises:  BusyError if too many queries wait.
         """
         answer = asyncio.get_running_loop().create_future()
-        run = Run(query.id, value, answer, time.monotonic(), begun if query.alone else ())
+        run = Run(query.id, value, answer, time.monotonic(), to_notify if query.alone else ())
         ticket = self._batches.offer(run, deadline_s=deadline_s, alone=query.alone)
         if ticket is None:
             raise BusyError(f"stage {self._name} has {WAITING_MAX} queries waiting")
@@ -132,7 +132,7 @@ class Compute:
         metrics.observe("serve_batch_size", len(runs))
         for run in runs:
             metrics.observe("serve_stage_ms", (began_s - run.came_s) * 1000, part="queue")
-        told = [begun(True) for run in runs for begun in run.begun]
+        told = [notify_running(True) for run in runs for notify_running in run.to_notify]
         if told:
             self._spawn(self._start_when(told, runs))
         else:
@@ -159,8 +159,8 @@ class Compute:
 
     def _finish(self, runs: list[Run], answers: list[Any], took_s: float) -> None:
         for run, answer in zip(runs, answers, strict=True):
-            for begun in run.begun:
-                begun(False)
+            for notify_running in run.to_notify:
+                notify_running(False)
             if run.answer.done():
                 continue
             if isinstance(answer, BaseException):

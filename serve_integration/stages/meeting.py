@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from hoplite_ray.serve.edge.edge import Begun
+from hoplite_ray.serve.edge.edge import NotifyRunning
 from hoplite_ray.serve.errors import BusyError, JoinLostError, LateError
 from hoplite_ray.serve.routing.query import Merged, Query
 from hoplite_ray.serve.stages.compute import WAITING_MAX
@@ -22,7 +22,9 @@ logger = logging.getLogger("hoplite_ray.serve")
 
 # Answers a query whose inputs have met. Arguments: the query, the inputs, the deadline, and what to
 # call when work begins and ends.
-Answering = Callable[[Query, dict[str, Any], float, tuple[Begun, ...]], Coroutine[Any, Any, Any]]
+Answering = Callable[
+    [Query, dict[str, Any], float, tuple[NotifyRunning, ...]], Coroutine[Any, Any, Any]
+]
 
 _REMEMBERED_S = 5.0  # for a join's answer: a caller that replaces a dead one asks for it again
 _TICK_S = 0.01  # by which a timer of the event loop may be early
@@ -38,11 +40,11 @@ class Meeting:
         self._answering = answering
         self._joins = Joins[Any](inputs, open_max=WAITING_MAX)
         self._joined: dict[tuple[str, int], asyncio.Future[Any]] = {}
-        self._to_hear: WeakKeyDictionary[asyncio.Future[Any], tuple[Begun, ...]]
-        self._to_hear = WeakKeyDictionary()  # to call when the joined query's work begins
+        self._to_notify: WeakKeyDictionary[asyncio.Future[Any], tuple[NotifyRunning, ...]]
+        self._to_notify = WeakKeyDictionary()  # to call when the joined query's work begins
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def answer(self, query: Query, begun: Begun) -> Any:
+    async def answer(self, query: Query, notify_running: NotifyRunning) -> Any:
         """Take in one input; returns the query's answer, or Merged for all inputs but the first.
 
         Raises:  BusyError; LateError at the deadline; JoinLostError if the answer was forgotten;
@@ -55,7 +57,7 @@ class Meeting:
         if key not in self._joined and self._joins.is_over(*key):
             raise JoinLostError(f"its answer at {self._name} was forgotten", 0)
         joined = self._joined_answer(query)
-        self._to_hear[joined] = (*self._to_hear.get(joined, ()), begun)
+        self._to_notify[joined] = (*self._to_notify.get(joined, ()), notify_running)
         met = self._joins.offer(*key, query.name, query.value, deadline_s=deadline_s)
         if met is not None:
             task = asyncio.create_task(self._finish(joined, query, met, deadline_s))
@@ -90,7 +92,7 @@ class Meeting:
         self, joined: asyncio.Future[Any], query: Query, met: dict[str, Any], deadline_s: float
     ) -> None:
         try:
-            answer = await self._answering(query, met, deadline_s, self._to_hear.pop(joined))
+            answer = await self._answering(query, met, deadline_s, self._to_notify.pop(joined))
             if not joined.done():
                 joined.set_result(answer)
         except Exception as error:

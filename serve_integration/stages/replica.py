@@ -16,7 +16,7 @@ from typing import Any
 
 from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.door import Door
-from hoplite_ray.serve.edge.edge import Begun
+from hoplite_ray.serve.edge.edge import NotifyRunning
 from hoplite_ray.serve.routing import discovery, handoff
 from hoplite_ray.serve.routing.joint import joint_answer
 from hoplite_ray.serve.routing.outlet import Outlet, close_all
@@ -104,12 +104,12 @@ class Replica:
         if inspect.iscoroutinefunction(own):
             await own()
 
-    def _asked(self, told: tuple[Any, ...], begun: Begun) -> Awaitable[Any]:
+    def _asked(self, told: tuple[Any, ...], notify_running: NotifyRunning) -> Awaitable[Any]:
         """Answer a query that came over an edge. Where it can, it waits for its batch at once."""
         query = Query(*told)
         if isinstance(query.value, handoff.Stored) or len(self._stage.inputs) > 1:
-            return self._counted(self._taken(query, begun))
-        return self._counted(self._answered(query, begun))
+            return self._counted(self._taken(query, notify_running))
+        return self._counted(self._answered(query, notify_running))
 
     async def _counted(self, answer: Coroutine[Any, Any, Any]) -> Any:
         """Wait for an answer. The replica does not end before."""
@@ -122,31 +122,35 @@ class Replica:
             if not self._asking:
                 self._is_idle.set()
 
-    async def _taken(self, query: Query, begun: Begun) -> Any:
+    async def _taken(self, query: Query, notify_running: NotifyRunning) -> Any:
         """Answer a query whose value is in the store, or that is one of several inputs."""
         is_alone = query.alone and isinstance(query.value, handoff.Stored)
         if is_alone:  # reading the value may kill this process
-            await begun(True).wait()
+            await notify_running(True).wait()
         query = replace(query, value=await handoff.fetch(query.value, query.left_s))
         if is_alone:
-            begun(False)
+            notify_running(False)
         if len(self._stage.inputs) > 1:
             _observe_hop(query)
-            return await self._meeting.answer(query, begun)
-        return await self._answered(query, begun)
+            return await self._meeting.answer(query, notify_running)
+        return await self._answered(query, notify_running)
 
-    def _answered(self, query: Query, begun: Begun) -> Coroutine[Any, Any, Any]:
+    def _answered(self, query: Query, notify_running: NotifyRunning) -> Coroutine[Any, Any, Any]:
         """Have a query wait for its batch now; returns what waits for its answer."""
         _observe_hop(query)
         deadline_s = time.monotonic() + query.left_s
-        running = self._compute.run(query, query.value, deadline_s, (begun,))
+        running = self._compute.run(query, query.value, deadline_s, (notify_running,))
         return self._handed_on(query, running, deadline_s)
 
     async def _answer_met(
-        self, query: Query, met: dict[str, Any], deadline_s: float, begun: tuple[Begun, ...]
+        self,
+        query: Query,
+        met: dict[str, Any],
+        deadline_s: float,
+        to_notify: tuple[NotifyRunning, ...],
     ) -> Any:
         """Answer a query whose inputs have met."""
-        running = self._compute.run(query, met, deadline_s, begun)
+        running = self._compute.run(query, met, deadline_s, to_notify)
         return await self._handed_on(query, running, deadline_s)
 
     async def _handed_on(

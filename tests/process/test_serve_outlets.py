@@ -31,11 +31,11 @@ async def answers(here: Here, path: Path) -> None:
     is_over = asyncio.Event()
     closing: list[asyncio.Task[None]] = []
 
-    async def leave(query: Query, begun: Any) -> None:
+    async def leave(query: Query, notify_running: Any) -> None:
         closing.append(asyncio.create_task(first.close()))
         await asyncio.Event().wait()
 
-    async def answer(query: Query, begun: Any) -> str:
+    async def answer(query: Query, notify_running: Any) -> str:
         asyncio.get_running_loop().call_later(0.2, is_over.set)  # the answer goes first
         return "second"
 

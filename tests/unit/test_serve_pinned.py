@@ -41,7 +41,7 @@ class Edge:
             raise ValueError("no")
         return "an answer"
 
-    async def ended(self) -> None:
+    async def wait_closed(self) -> None:
         await self.is_over.wait()
 
     async def close(self) -> None: ...

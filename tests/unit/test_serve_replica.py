@@ -42,14 +42,14 @@ def run_replica(of: Any, work: Callable[[Replica], Awaitable[None]]) -> None:
 def ask(replica: Replica, value: Any, told: Callable[[bool], Any], *, alone: bool = False) -> Any:
     """Begin a query as it comes over an edge; `told` hears when its work begins and ends."""
 
-    def begun(has_begun: bool) -> asyncio.Event:
+    def notify_running(has_begun: bool) -> asyncio.Event:
         told(has_begun)
         was_told = asyncio.Event()
         was_told.set()
         return was_told
 
     query = Query("id", 1, "", value, 60.0, {}, alone=alone)
-    return asyncio.ensure_future(replica._asked(query.told, begun))
+    return asyncio.ensure_future(replica._asked(query.told, notify_running))
 
 
 def read(answer: Any) -> Any:

@@ -245,8 +245,8 @@ def test_what_may_kill_starts_when_its_callers_have_been_told(
         compute._start_when = partial(Compute._start_when, compute)
 
         def alone() -> Run:
-            begun = tuple(lambda _, each=each: each for each in sent)
-            return Run("id", 0, asyncio.get_running_loop().create_future(), 0.0, begun)
+            to_notify = tuple(lambda _, each=each: each for each in sent)
+            return Run("id", 0, asyncio.get_running_loop().create_future(), 0.0, to_notify)
 
         wanted, taken_back = alone(), alone()
         Compute._begin(compute, [wanted])
