@@ -26,8 +26,8 @@ from hoplite_ray.worlds.handshake.tls import connected
 
 logger = logging.getLogger("hoplite_ray.serve")
 
-# The version of hellos, of frames, of the fields in `Query.told`, and of the modules whose classes
-# travel. It is raised when any of them changes.
+# The version of hellos, of frames, of `Query.fields`, and of the modules whose classes travel. A
+# change of any of them raises it.
 VERSION = 4
 
 _JOIN_S = 10.0  # for a connection to become an edge

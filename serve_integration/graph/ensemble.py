@@ -31,8 +31,8 @@ from hoplite_ray.serve.graph.ingress import (
 )
 from hoplite_ray.serve.graph.votes import Answer, Combine, CombineName, Poll, Verdict
 from hoplite_ray.serve.routing import handoff
-from hoplite_ray.serve.routing.joint import first
-from hoplite_ray.serve.routing.outlet import close_all, outlets_of
+from hoplite_ray.serve.routing.joint import wait_for_first
+from hoplite_ray.serve.routing.outlet import close_all, open_outlets
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.stages.declare import Stage, StageLike
 from hoplite_ray.serve.stages.deploy import deployment
@@ -109,7 +109,7 @@ class EnsembleIngress:
         self._quorum = quorum
         self._combine = combine
         self._deadline_s = deadline_s
-        self._outlets = await outlets_of(members, edges, QUERY)
+        self._outlets = await open_outlets(members, edges, QUERY)
         if self._outlets:
             await self._members_come(deadline_s + _ALL_S)
 
@@ -120,7 +120,7 @@ class EnsembleIngress:
         member can't be. It waits for the quorum as long as Serve takes. Models may load slowly, and
         if the ingress gave up, Serve would give up the application.
         """
-        ready = asyncio.gather(*(outlet.ready() for outlet in self._outlets.values()))
+        ready = asyncio.gather(*(outlet.wait_ready() for outlet in self._outlets.values()))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ready, limit_s)
             return
@@ -131,7 +131,7 @@ class EnsembleIngress:
         )
         while not self._has_quorum():
             lacks = [outlet for outlet in self._outlets.values() if not outlet.replicas]
-            await first(*(outlet.ready() for outlet in lacks))
+            await wait_for_first(*(outlet.wait_ready() for outlet in lacks))
 
     async def __call__(self, request: Any) -> Any:
         """Answer one query: an Answer by a handle, JSON over HTTP."""
@@ -208,10 +208,10 @@ class EnsembleIngress:
         query = Query(query_id, 1, "", value, left_s, {})
         outlet = self._outlets[name]
 
-        def waits() -> bool:  # an update may take all members' only replicas at once
+        def should_wait() -> bool:  # an update may take all members' only replicas at once
             return outlet.is_replaced and not self._has_quorum()
 
-        return await outlet.call(query, waits=waits)
+        return await outlet.call(query, should_wait=should_wait)
 
     def _has_quorum(self) -> bool:
         return sum(bool(outlet.replicas) for outlet in self._outlets.values()) >= self._quorum

@@ -23,8 +23,8 @@ from hoplite_ray.serve import metrics
 from hoplite_ray.serve.errors import JoinLostError, PoisonousQueryError
 from hoplite_ray.serve.graph.http import answered_by_json, is_json
 from hoplite_ray.serve.routing import handoff
-from hoplite_ray.serve.routing.joint import joint_answer
-from hoplite_ray.serve.routing.outlet import DEATHS_MAX, close_all, outlets_of
+from hoplite_ray.serve.routing.joint import ask_jointly
+from hoplite_ray.serve.routing.outlet import DEATHS_MAX, close_all, open_outlets
 from hoplite_ray.serve.routing.query import Merged, Query
 from hoplite_ray.serve.stages.declare import StageLike
 
@@ -105,7 +105,7 @@ class Ingress:
         self._inputs = inputs
         self._deadline_s = deadline_s
         self._handles = nodes
-        self._outlets = await outlets_of(nodes, edges, QUERY)
+        self._outlets = await open_outlets(nodes, edges, QUERY)
         self._first = [outlet for name, outlet in self._outlets.items() if not inputs[name]]
         self._joins = {
             name: outlet for name, outlet in self._outlets.items() if len(inputs[name]) > 1
@@ -179,14 +179,14 @@ class Ingress:
         async with asyncio.timeout(max(deadline_s - time.monotonic(), 0)):
             joins = {}
             for name, outlet in self._joins.items():
-                await outlet.ready()
+                await outlet.wait_ready()
                 joins[name] = tuple(random.sample(outlet.replicas, len(outlet.replicas)))
             left_s = deadline_s - time.monotonic()
             calls = [
                 outlet.call(Query(query_id, attempt, "", value, left_s, joins, deaths, ask=ask))
                 for outlet in self._first
             ]
-            answer = await joint_answer(calls, attempt)
+            answer = await ask_jointly(calls, attempt)
         if isinstance(answer, Merged):
             raise JoinLostError("none of its inputs has the answer", 0)
         return answer

@@ -1,6 +1,6 @@
 """The choice of a replica. Pure: it is told what the sender knows, and how long it has waited.
 
-`least_loaded` chooses among replicas that are alike. `look` decides about one of a join's preferred
+`least_loaded` chooses among replicas that are alike. `decide` is about one of a join's preferred
 replicas, of which all senders of a query must take the same one: the first that is not dead.
 A sender that came after Serve had taken a replica away can't tell whether that one is dead or
 drains, and has another input of this query.
@@ -25,7 +25,7 @@ REACH_S = 5.0  # for an edge to a replica that Serve knows and that has not ende
 MEET_S = 1.0  # for Serve to tell of a replica that others know already
 
 
-class Look(Enum):
+class Decision(Enum):
     """The decision of a sender about one preferred replica."""
 
     TAKE = "take"
@@ -41,7 +41,7 @@ class Look(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ReplicaStatus:
     """The knowledge of a sender about a replica.
 
     is_dead:    True if its door refuses connections.
@@ -56,15 +56,15 @@ class Known:
     was_listed: bool
 
 
-def look(known: Known, waited_s: float) -> Look:
+def decide(status: ReplicaStatus, waited_s: float) -> Decision:
     """Return what to do about a preferred replica that was waited for so long."""
-    if known.is_dead:
-        return Look.NEXT
-    if known.has_edge:
-        return Look.TAKE
-    if not known.is_listed and waited_s > MEET_S:
-        return Look.NEXT if known.was_listed else Look.GONE
-    return Look.UNREACHABLE if waited_s > REACH_S else Look.WAIT
+    if status.is_dead:
+        return Decision.NEXT
+    if status.has_edge:
+        return Decision.TAKE
+    if not status.is_listed and waited_s > MEET_S:
+        return Decision.NEXT if status.was_listed else Decision.GONE
+    return Decision.UNREACHABLE if waited_s > REACH_S else Decision.WAIT
 
 
 def least_loaded(loads: Mapping[Key, int], draw: Callable[[], float]) -> Key | None:

@@ -94,8 +94,8 @@ class Compute:
         Raises:  BusyError if too many queries wait.
         """
         answer = asyncio.get_running_loop().create_future()
-        run = Run(query.id, value, answer, time.monotonic(), to_notify if query.alone else ())
-        ticket = self._batches.offer(run, deadline_s=deadline_s, alone=query.alone)
+        run = Run(query.id, value, answer, time.monotonic(), to_notify if query.runs_alone else ())
+        ticket = self._batches.offer(run, deadline_s=deadline_s, alone=query.runs_alone)
         if ticket is None:
             raise BusyError(f"stage {self._name} has {WAITING_MAX} queries waiting")
         self.running += 1

@@ -18,7 +18,7 @@ from hoplite_ray.serve import metrics
 from hoplite_ray.serve.edge.door import Door
 from hoplite_ray.serve.edge.edge import NotifyRunning
 from hoplite_ray.serve.routing import discovery, handoff
-from hoplite_ray.serve.routing.joint import joint_answer
+from hoplite_ray.serve.routing.joint import ask_jointly
 from hoplite_ray.serve.routing.outlet import Outlet, close_all
 from hoplite_ray.serve.routing.query import Query
 from hoplite_ray.serve.seams import RUNNING_REQUESTS_KEY
@@ -124,7 +124,7 @@ class Replica:
 
     async def _taken(self, query: Query, notify_running: NotifyRunning) -> Any:
         """Answer a query whose value is in the store, or that is one of several inputs."""
-        is_alone = query.alone and isinstance(query.value, handoff.Stored)
+        is_alone = query.runs_alone and isinstance(query.value, handoff.Stored)
         if is_alone:  # reading the value may kill this process
             await notify_running(True).wait()
         query = replace(query, value=await handoff.fetch(query.value, query.left_s))
@@ -166,13 +166,13 @@ class Replica:
         left_s = max(deadline_s - time.monotonic(), 0.001)
         calls = [
             outlet.call(
-                query.onward(self._name, value, left_s),
+                query.for_next_stage(self._name, value, left_s),
                 preferred=query.joins.get(name, ()),
             )
             for name, outlet in self._outlets.items()
         ]
         async with asyncio.timeout(left_s):
-            return await joint_answer(calls, query.attempt)
+            return await ask_jointly(calls, query.attempt)
 
 
 async def _beside(function: Callable[..., Any], *args: Any) -> Any:

@@ -57,7 +57,7 @@ def test_an_edge_is_opened_again_after_an_unexpected_error(
         app, deployment = STAGE
         handle = SimpleNamespace(app_name=app, deployment_name=deployment, is_initialized=True)
         upstream = outlet.Outlet(handle, "an answer")
-        discovery.tell(STAGE, {"replica": {}})
+        discovery.publish(STAGE, {"replica": {}})
         try:
             await asyncio.wait_for(is_again.wait(), 30)
         finally:

@@ -40,7 +40,7 @@ def run_replica(of: Any, work: Callable[[Replica], Awaitable[None]]) -> None:
 
 
 def ask(replica: Replica, value: Any, told: Callable[[bool], Any], *, alone: bool = False) -> Any:
-    """Begin a query as it comes over an edge; `told` hears when its work begins and ends."""
+    """Begin a query as it comes over an edge; `fields` hears when its work begins and ends."""
 
     def notify_running(has_begun: bool) -> asyncio.Event:
         told(has_begun)
@@ -48,8 +48,8 @@ def ask(replica: Replica, value: Any, told: Callable[[bool], Any], *, alone: boo
         was_told.set()
         return was_told
 
-    query = Query("id", 1, "", value, 60.0, {}, alone=alone)
-    return asyncio.ensure_future(replica._asked(query.told, notify_running))
+    query = Query("id", 1, "", value, 60.0, {}, runs_alone=alone)
+    return asyncio.ensure_future(replica._asked(query.fields, notify_running))
 
 
 def read(answer: Any) -> Any:
