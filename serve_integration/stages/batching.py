@@ -49,7 +49,7 @@ class ServiceTime:
         self._times = _REMEMBERED * self._times + took_s
         self._products = _REMEMBERED * self._products + size * took_s
 
-    def of(self, size: int) -> float:
+    def estimate(self, size: int) -> float:
         """Return how long a batch of `size` queries will take; 0 before any has run."""
         if not self._weight:
             return 0.0
@@ -121,7 +121,7 @@ class Batches(Generic[Item]):
         if self.is_busy or not self._waiting:
             return None
         batch: Batch[Item] = Batch([], [])
-        alone_s = self.service_time.of(1) if self._late is Late.DROP else 0.0
+        alone_s = self.service_time.estimate(1) if self._late is Late.DROP else 0.0
         while self._waiting and len(batch.items) < self._cap:
             deadline_s, ticket = heapq.heappop(self._order)
             if ticket not in self._waiting:

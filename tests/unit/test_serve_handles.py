@@ -79,10 +79,10 @@ class Actor:
 
     def remote(self, function: Any, *args: Any) -> Any:
         Actor.asked += 1
-        return SimpleNamespace(future=lambda: _called(function, *args))
+        return SimpleNamespace(future=lambda: _call_user(function, *args))
 
 
-def _called(function: Any, *args: Any) -> Any:
+def _call_user(function: Any, *args: Any) -> Any:
     from concurrent.futures import Future
 
     future: Future[Any] = Future()

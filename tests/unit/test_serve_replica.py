@@ -49,7 +49,7 @@ def ask(replica: Replica, value: Any, told: Callable[[bool], Any], *, alone: boo
         return was_told
 
     query = Query("id", 1, "", value, 60.0, {}, runs_alone=alone)
-    return asyncio.ensure_future(replica._asked(query.fields, notify_running))
+    return asyncio.ensure_future(replica._answer_call(query.fields, notify_running))
 
 
 def read(answer: Any) -> Any:

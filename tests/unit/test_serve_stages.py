@@ -237,20 +237,20 @@ def test_what_may_kill_starts_when_its_callers_have_been_told(
             tasks.append(asyncio.create_task(work))
 
         compute: Any = SimpleNamespace(
-            _start=done.append,
+            _start_batch=done.append,
             _spawn=spawn,
             _batches=SimpleNamespace(is_busy=True),
-            _take=lambda: done.append("the next batch"),
+            _take_batch=lambda: done.append("the next batch"),
         )
-        compute._start_when = partial(Compute._start_when, compute)
+        compute._start_after_notice = partial(Compute._start_after_notice, compute)
 
         def alone() -> Run:
             to_notify = tuple(lambda _, each=each: each for each in sent)
             return Run("id", 0, asyncio.get_running_loop().create_future(), 0.0, to_notify)
 
         wanted, taken_back = alone(), alone()
-        Compute._begin(compute, [wanted])
-        Compute._begin(compute, [taken_back])
+        Compute._begin_batch(compute, [wanted])
+        Compute._begin_batch(compute, [taken_back])
         taken_back.answer.cancel()
         for each in sent:
             assert not any(task.done() for task in tasks) and not done
@@ -258,7 +258,7 @@ def test_what_may_kill_starts_when_its_callers_have_been_told(
         await asyncio.gather(*tasks)
         assert done == [[wanted], "the next batch"] and not compute._batches.is_busy
         other = Run("id", 0, wanted.answer, 0.0)
-        Compute._begin(compute, [other])
+        Compute._begin_batch(compute, [other])
         assert done[-1] == [other], "at once"
 
     asyncio.run(run())
