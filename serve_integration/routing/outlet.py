@@ -226,8 +226,8 @@ class Outlet:
 
     async def _publish_metrics(self) -> None:
         while True:
-            metrics.show("serve_edges", len(self._edges), stage=self.stage)
-            metrics.show("serve_replicas", len(self._listed), stage=self.stage)
+            metrics.set_gauge("serve_edges", len(self._edges), stage=self.stage)
+            metrics.set_gauge("serve_replicas", len(self._listed), stage=self.stage)
             await asyncio.sleep(_TELL_S)
 
     async def _keep_connected(

@@ -24,7 +24,7 @@ def test_an_edge_is_opened_again_after_an_unexpected_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends: bool
 ) -> None:
     """Case review_10."""
-    for name in ("count", "show"):
+    for name in ("count", "set_gauge"):
         monkeypatch.setattr(metrics, name, lambda *_, **__: None)
     monkeypatch.setattr(outlet, "_UNEXPECTED_S", 0.01)
     error = SystemFailureError("epoll_create1: EMFILE, too many open files")

@@ -50,7 +50,7 @@ class Edge:
 @pytest.fixture(autouse=True)
 def edges(monkeypatch: pytest.MonkeyPatch) -> dict[str, Edge]:
     """Return the edges that are open, by their replicas."""
-    for name in ("count", "show"):
+    for name in ("count", "set_gauge"):
         monkeypatch.setattr(metrics, name, lambda *_, **__: None)
     monkeypatch.setattr(choice, "MEET_S", 0.01)
     monkeypatch.setattr(outlet, "_AGAIN_S", 0.01)

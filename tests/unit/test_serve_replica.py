@@ -21,7 +21,7 @@ from hoplite_ray.serve.stages.replica import Replica
 @pytest.fixture(autouse=True)
 def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replicas tell Ray's metrics, and no Ray runs here."""
-    for name in ("count", "observe", "show"):
+    for name in ("count", "observe", "set_gauge"):
         monkeypatch.setattr(metrics, name, lambda *_, **__: None)
 
 

@@ -23,7 +23,7 @@ from hoplite_ray.serve.edge.frames import Message, pack_frame, unpack_frame
 from hoplite_ray.serve.graph.ensemble import EnsembleIngress
 from hoplite_ray.serve.graph.http import as_json
 from hoplite_ray.serve.graph.ingress import Ingress
-from hoplite_ray.serve.graph.pipeline import ordered
+from hoplite_ray.serve.graph.pipeline import topological_order
 from hoplite_ray.serve.stages.compute import Compute, Run
 
 
@@ -124,7 +124,7 @@ def test_what_is_no_graph_is_told(name: str) -> None:
 
 def test_stages_are_ordered_by_their_inputs() -> None:
     stages = {"d": One.after("b", "c"), "c": One.after("a"), "b": One.after("a"), "a": One}
-    assert ordered(stages) == ["a", "c", "b", "d"]
+    assert topological_order(stages) == ["a", "c", "b", "d"]
 
 
 def names(application: Any) -> set[str]:
@@ -193,7 +193,7 @@ def test_a_query_has_its_own_deadline_or_the_applications(
 
     ingress = kind.__new__(kind)
     state = {"_deadline_s": 4.0, "_handles": {"a": None}, "_outlets": {"a": None}, "_quorum": 1}
-    vars(ingress).update(state, _combine="mean", _asked=refuse, _polled=refuse)
+    vars(ingress).update(state, _combine="mean", _ask_by_edges=refuse, _poll_members=refuse)
     with pytest.raises(Asked) as raised:
         asyncio.run(ingress.ask("query", **asked))
     assert raised.value.args == (limit_s,)
