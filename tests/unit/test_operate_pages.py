@@ -101,7 +101,7 @@ def test_every_option_of_a_node_is_there() -> None:
 def test_every_argument_of_a_node_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     table = rows(section("operate/configure.md", "Command line of a node"))
     with pytest.raises(SystemExit):
-        node_options.parsed(["--help"])
+        node_options.parse_arguments(["--help"])
     told = re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.M)
     assert [row[0] for row in table] == [f"`{name}`" for name in told]
 
@@ -183,7 +183,7 @@ def test_commands_of_a_page_can_be_given(page: str) -> None:
             arguments = rest[: rest.index(">")] if ">" in rest else rest
             assert command_line.parser().parse_args(arguments)
         elif rest[:2] == ["-m", "hoplite_ray.node"]:
-            assert node_options.parsed(rest[2:])
+            assert node_options.parse_arguments(rest[2:])
         elif first == "export":
             environment = dict(each.split("=", 1) for each in rest)
             assert config.Config.from_environment(environment).explicit()
