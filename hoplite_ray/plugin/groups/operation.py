@@ -94,7 +94,7 @@ class Operation:
         """Return the results of `pending`, each of which one of `ranks` makes."""
         try:
             while pending:
-                ended = pending[0].wait_beside(pending, _LOOK_S)
+                ended = pending[0].wait_all(pending, _LOOK_S)
                 if ended is None:
                     self._look(pending, ranks)
                     continue

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import ray
 
-from hoplite_ray.base.threads import begin
+from hoplite_ray.base.threads import run_in_thread
 from hoplite_ray.errors import ControlError, HopliteError
 from hoplite_ray.plugin.seams import core as seams
 from hoplite_ray.plugin.seams import table
@@ -89,4 +89,4 @@ class RayRendezvous:
 
 
 def _begin(work: Callable[[], T]) -> Future[T]:
-    return begin(work, "hoplite-rendezvous")
+    return run_in_thread(work, "hoplite-rendezvous")

@@ -35,7 +35,7 @@ from hoplite_ray.errors import (
     InvalidArgumentError,
     NodeLostError,
 )
-from hoplite_ray.pending import Pending, Received
+from hoplite_ray.pending import Pending, ReceivedObject
 from hoplite_ray.plugin.process.attachment import attachment
 from hoplite_ray.plugin.process.sharing import deadline_in, left_s
 from hoplite_ray.plugin.seams import core as seams
@@ -287,7 +287,7 @@ class Roster:
         except CollectiveError as noticed:
             raise noticed from error
 
-    def _await_notice(self) -> Pending[Received]:
+    def _await_notice(self) -> Pending[ReceivedObject]:
         return self._here.store.begin_get(self._notice_id)
 
     def _put_notice(self, text: str) -> None:

@@ -174,7 +174,7 @@ class Array(Operators):
         def unpin() -> None:
             prefetch.detach()  # `pending` goes, and its pin with it
 
-        pending.on_end(unpin)
+        pending.add_end_callback(unpin)
 
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None

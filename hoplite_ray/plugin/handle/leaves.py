@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hoplite_ray.errors import WrongTypeError
-from hoplite_ray.values.dtypes import imported, numpy_dtype
+from hoplite_ray.values.dtypes import import_optional, numpy_dtype
 
 
 def converted(value: Any, convert: Callable[[Any], Any]) -> Any:
@@ -40,7 +40,7 @@ def to_numpy(leaf: Any) -> Any:
     """
     if isinstance(leaf, np.ndarray):
         return leaf
-    torch = imported("torch")
+    torch = import_optional("torch")
     if leaf.dtype is torch.bfloat16:
         return leaf.view(torch.int16).numpy().view(numpy_dtype("bfloat16"))
     try:
@@ -56,7 +56,7 @@ def to_tensor(leaf: Any) -> Any:
     """
     if not isinstance(leaf, np.ndarray):
         return leaf
-    torch = imported("torch")
+    torch = import_optional("torch")
     if leaf.dtype.name == "bfloat16":
         return torch.from_numpy(leaf.view(np.int16)).view(torch.bfloat16)
     try:

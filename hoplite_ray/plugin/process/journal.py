@@ -153,7 +153,7 @@ class Journal:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         descriptor = os.open(hidden, flags, 0o600)
         try:
-            locks.take(descriptor)
+            locks.acquire(descriptor)
             _write_whole(descriptor, data)
             hidden.rename(self._directory / name)
         except OSError:

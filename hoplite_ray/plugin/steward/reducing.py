@@ -22,7 +22,7 @@ from hoplite_ray.errors import (
     LayoutMismatchError,
     ReduceError,
 )
-from hoplite_ray.pending import Pending, PendingReduce, Received
+from hoplite_ray.pending import Pending, PendingReduce, ReceivedObject
 from hoplite_ray.plugin.handle.messages import Combination
 from hoplite_ray.plugin.seams.core import Ref
 from hoplite_ray.plugin.steward.source import Source, TakeBare, resolve
@@ -49,7 +49,7 @@ class ReduceRun:
     ids: list[bytes]
     layout: Layout | None = None
     failed: list[Source] = field(default_factory=list)
-    fetch: Pending[Received] | None = None  # of the result, to this node
+    fetch: Pending[ReceivedObject] | None = None  # of the result, to this node
 
     @classmethod
     def of(
@@ -209,6 +209,6 @@ def lost_sources(text: str) -> set[int]:
     return {int(index) for index in re.findall(r" source (\d+):", text)}
 
 
-async def _fetch_rest(fetch: Pending[Received]) -> None:
+async def _fetch_rest(fetch: Pending[ReceivedObject]) -> None:
     with suppress(HopliteError):  # a get of the result raises it
         await fetch.result_async()

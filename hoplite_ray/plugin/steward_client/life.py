@@ -32,7 +32,7 @@ class StewardLife:
     def __init__(self, place: NodePlace) -> None:
         file = place.directory / "steward"
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        locks.take(self._descriptor)
+        locks.acquire(self._descriptor)
         self.number = int(os.pread(self._descriptor, _LIFE_DIGITS, 0) or b"0") + 1
         os.pwrite(self._descriptor, b"%0*d " % (_LIFE_DIGITS, self.number), 0)
 

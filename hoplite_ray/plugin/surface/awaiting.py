@@ -14,7 +14,7 @@ from typing import Any, overload
 
 import ray
 
-from hoplite_ray.pending import Pending, shown
+from hoplite_ray.pending import Pending, show_progress
 from hoplite_ray.plugin.handle import array as arrays
 from hoplite_ray.plugin.handle.array import Array
 from hoplite_ray.plugin.handle.fetching import (
@@ -93,7 +93,7 @@ async def get_async(refs: Gettable | Sequence[Gettable], *, timeout_s: float | N
     pending = await in_thread(deadline, fill_in, pending, found, deadline)
     under_way = [each.pending for each in fetches_in(pending)]
 
-    async with shown(under_way):
+    async with show_progress(under_way):
         reading = _Reading(awaited, under_way, deadline, timeout_s)
         values = await _all_of([reading.value_of(each) for each in pending])
     return values[0] if isinstance(refs, (ray.ObjectRef, Array)) else values
