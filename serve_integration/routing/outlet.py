@@ -74,9 +74,7 @@ class Outlet:
         self._ever_listed: set[str] = set()  # all replicas that Serve has ever listed
         self._keep_tasks: set[asyncio.Task[None]] = set()
         self._edges: dict[str, Edge] = {}
-        self._abandoned_calls: Counter[Edge] = (
-            Counter()
-        )  # calls that were cancelled, since its last answer
+        self._abandoned_calls: Counter[Edge] = Counter()  # cancelled since the edge's last answer
         self._draining: dict[str, Edge] = {}  # for queries whose other inputs are there
         self._dead: set[str] = set()  # replicas whose doors refuse connections
         self.is_replaced = False  # True if Serve has taken the last replica away, as in an update

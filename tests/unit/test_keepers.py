@@ -91,7 +91,7 @@ def test_metrics_go_on_after_a_counter_that_the_node_lacks(
     async def stats(_: str) -> dict[str, int]:
         return {}
 
-    monkeypatch.setattr(publishing, "_Published", Published)
+    monkeypatch.setattr(publishing, "_PublishedCounters", Published)
     monkeypatch.setattr(publishing, "_EVERY_S", 0.0)
     monkeypatch.setattr(publishing, "ControlClient", lambda _: SimpleNamespace(stats=stats))
     place: Any = SimpleNamespace(directory=tmp_path, ray_node_id="ab")

@@ -92,8 +92,8 @@ def test_nodes_without_ray_have_no_options_of_a_cluster() -> None:
 
 
 def test_the_flag_goes_before_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_options, "_asked", Config(arena_bytes=1 << 30))
+    monkeypatch.setattr(job_options, "_flag_options", Config(arena_bytes=1 << 30))
     monkeypatch.setenv("HOPLITE_RAY_ARENA_BYTES", str(1 << 20))
     monkeypatch.setenv("HOPLITE_RAY_WHEN_FULL", "spill")
-    assert job_options.asked() == Config(arena_bytes=1 << 30, when_full="spill")
+    assert job_options.requested() == Config(arena_bytes=1 << 30, when_full="spill")
     assert job_options.origins() == {"arena_bytes": "flag", "when_full": "HOPLITE_RAY_WHEN_FULL"}

@@ -29,7 +29,7 @@ def publish_always(place: NodePlace) -> None:
 
 
 async def _publish_always(place: NodePlace) -> None:
-    published = _Published(f"{node_number(place.ray_node_id):x}")
+    published = _PublishedCounters(f"{node_number(place.ray_node_id):x}")
     calls = ControlClient((place.directory / "secret").read_bytes().strip())
     while True:
         try:
@@ -42,7 +42,7 @@ async def _publish_always(place: NodePlace) -> None:
         await asyncio.sleep(_EVERY_S)
 
 
-class _Published:
+class _PublishedCounters:
     """The counters that Ray has, of one node."""
 
     def __init__(self, node: str) -> None:

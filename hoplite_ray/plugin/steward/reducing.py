@@ -30,7 +30,7 @@ from hoplite_ray.store import Store
 from hoplite_ray.values.layout import Layout, Share, check_reducible
 
 _FOLDED_HERE_BYTES = 64 << 10  # up to it the caller's node folds, and nothing has to come
-_fetching: set[asyncio.Task[None]] = set()  # the last blocks of results that have committed
+_fetch_tasks: set[asyncio.Task[None]] = set()  # the last blocks of results that have committed
 
 _POLL_S = (0.0005, 0.01)  # first and longest pause between looks at a reduce that may commit
 
@@ -95,8 +95,8 @@ class ReduceRun:
             layout = self.layout if share is None else share.layout
             if self.fetch is not None:
                 rest = asyncio.create_task(_fetch_rest(self.fetch))
-                _fetching.add(rest)
-                rest.add_done_callback(_fetching.discard)
+                _fetch_tasks.add(rest)
+                rest.add_done_callback(_fetch_tasks.discard)
             return layout, tuple(self.ids[index] for index in sorted(members))
         except BaseException:
             for pending in (request, self.fetch):

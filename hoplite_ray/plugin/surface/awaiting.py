@@ -143,7 +143,7 @@ async def wait_async(
     ready, pending = wait(refs, num_returns=num_returns, timeout_s=0)  # also refuses bad arguments
     if len(ready) == num_returns:
         return ready, pending
-    waits = [asyncio.ensure_future(seams.ready(ref)) for ref in refs]
+    waits = [asyncio.ensure_future(seams.wait_ready(ref)) for ref in refs]
     are_enough = asyncio.Event()
     done: list[asyncio.Future[None]] = []
 
@@ -302,7 +302,9 @@ async def _all_of(values: list[Coroutine[Any, Any, Any]]) -> list[Any]:
 async def _ray_value(ref: Ref, is_pending: bool) -> Any:
     has_transport = ref.tensor_transport() is not None
     if is_pending or has_transport:
-        await seams.ready(ref)  # an await of the ref itself, cancelled, would keep it until it ends
+        await seams.wait_ready(
+            ref
+        )  # an await of the ref itself, cancelled, would keep it until it ends
     if has_transport:  # awaited, it would be fetched on the thread of all Ray's answers
         return await asyncio.to_thread(ray.get, ref)
     return await ref
