@@ -35,7 +35,7 @@ def test_each_option_names_what_has_fixed_it() -> None:
     assert list(found) == list(DEFAULTS)
     assert (found["arena_bytes"].value, found["arena_bytes"].origin) == (1 << 30, "flag")
     assert (found["when_full"].value, found["when_full"].origin) == ("spill", "variable")
-    assert (found["data_tls"].value, found["data_tls"].shown) == (None, "off")
+    assert (found["data_tls"].value, found["data_tls"].text) == (None, "off")
     assert found["data_tls"].fixed_by == "default: the first job did not ask"
 
 

@@ -73,18 +73,20 @@ def _process_state(pid: int | None, root: Path) -> str:
 
 
 def _reach(
-    seen: Survey, asked: list[NodeReport], probes: list[list[pb.Probe] | ControlError]
+    seen: Survey, nodes: list[NodeReport], probes: list[list[pb.Probe] | ControlError]
 ) -> Iterator[Finding]:
     """Tell which member does not reach which, from the members' own attempts."""
-    answering = {node.key for node in asked}
+    answering = {node.key for node in nodes}
     names = {node.key: str(node) for node in seen.nodes}
     reached = 0
-    for node, told in zip(asked, probes, strict=True):
-        if isinstance(told, ControlError):
+    for node, answer in zip(nodes, probes, strict=True):
+        if isinstance(answer, ControlError):
             next_step = "ask again; if it stays so, look at node.log there"
-            yield Finding("warn", "ports", f"{node} did not say whom it reaches: {told}", next_step)
+            yield Finding(
+                "warn", "ports", f"{node} did not say whom it reaches: {answer}", next_step
+            )
             continue
-        for probe in told:
+        for probe in answer:
             key = (probe.node_id, probe.incarnation)
             failures = [*filter(None, [probe.control_failure]), *probe.rail_failures]
             if not failures:
@@ -154,8 +156,8 @@ def _rails(cluster: Cluster, answering: list[NodeReport]) -> Finding:
     counts = {len(node.rails) for node in answering}
     if len(counts) == 1:
         return Finding("ok", "rails", f"{counts.pop()} of each node, {why}")
-    told = ", ".join(f"{node.node_id:x}: {len(node.rails)}" for node in answering)
-    return Finding("warn", "rails", f"not alike: {told}", "give all nodes as many --listen")
+    counts_text = ", ".join(f"{node.node_id:x}: {len(node.rails)}" for node in answering)
+    return Finding("warn", "rails", f"not alike: {counts_text}", "give all nodes as many --listen")
 
 
 def _options(description: pb.Description) -> str:

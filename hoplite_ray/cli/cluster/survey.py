@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hoplite_ray.cli.cluster.places import Cluster, Place, find
+from hoplite_ray.cli.cluster.places import Cluster, Place, find_cluster
 from hoplite_ray.control import control_pb2 as pb
 from hoplite_ray.control.client import ControlClient, RefusedError, UnreachableError
 from hoplite_ray.control.view import NodeKey, View
@@ -77,13 +77,15 @@ class Survey:
         return bool(self.nodes) and all(node.is_healthy for node in self.nodes)
 
 
-def look(asked: argparse.Namespace, *, timeout_s: float | None = None) -> tuple[Cluster, Survey]:
+def find_and_survey(
+    arguments: argparse.Namespace, *, timeout_s: float | None = None
+) -> tuple[Cluster, Survey]:
     """Find the cluster that the command line names, and ask its nodes.
 
     `timeout_s` replaces the time limit of the command line.
     """
-    timeout_s = asked.timeout_s if timeout_s is None else timeout_s
-    cluster = find(asked, timeout_s=timeout_s * RAY_SHARE)
+    timeout_s = arguments.timeout_s if timeout_s is None else timeout_s
+    cluster = find_cluster(arguments, timeout_s=timeout_s * RAY_SHARE)
     return cluster, asyncio.run(survey(cluster, timeout_s=timeout_s * _SURVEY_SHARE))
 
 
@@ -98,9 +100,9 @@ async def survey(cluster: Cluster, *, timeout_s: float) -> Survey:
         await calls.close()
     unheard = {} if view.members else failures  # without a view no node is known to be outside it
     for place in cluster.places:
-        _place(reports, place, unheard)
+        _attach_place(reports, place, unheard)
     if not reports:
-        reports += [_unheard(control, error) for control, error in failures.items()]
+        reports += [_report_failure(control, error) for control, error in failures.items()]
     return Survey(view, reports)
 
 
@@ -172,7 +174,9 @@ def _failure(error: Exception, timeout_s: float) -> tuple[str, str]:
     return "failing", str(error)
 
 
-def _place(reports: list[NodeReport], place: Place, unheard: dict[str, ControlError]) -> None:
+def _attach_place(
+    reports: list[NodeReport], place: Place, unheard: dict[str, ControlError]
+) -> None:
     """Say of a report in which directory its node is; add one for a node that is no member."""
     record: dict[str, Any] | None = place.record
     if record is None:
@@ -197,6 +201,6 @@ def _place(reports: list[NodeReport], place: Place, unheard: dict[str, ControlEr
     )
 
 
-def _unheard(control: str, error: ControlError) -> NodeReport:
+def _report_failure(control: str, error: ControlError) -> NodeReport:
     state, why = _failure(error, 0)
     return NodeReport(0, 0, control, state=state, why=why)

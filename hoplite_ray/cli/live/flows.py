@@ -19,7 +19,7 @@ Key = tuple[bytes, bytes, int, int, int]  # target, object, sender, receiver, st
 
 
 @dataclass(slots=True)
-class Look:
+class Snapshot:
     """The answers of all nodes at about one moment."""
 
     seen: Survey
@@ -27,34 +27,34 @@ class Look:
     at_s: dict[int, float] = field(default_factory=dict)  # when each node had answered
 
     @classmethod
-    def take(cls, cluster: Cluster, *, timeout_s: float) -> Look:
+    def take(cls, cluster: Cluster, *, timeout_s: float) -> Snapshot:
         """Ask every node; those that don't answer are in the survey, with the reason."""
-        return asyncio.run(look_at(cluster, timeout_s=timeout_s))
+        return asyncio.run(take_snapshot(cluster, timeout_s=timeout_s))
 
 
-async def look_at(cluster: Cluster, *, timeout_s: float) -> Look:
-    """Like `Look.take`, but awaitable."""
-    look = Look(await survey(cluster, timeout_s=timeout_s / 2))
-    nodes = [node for node in look.seen.nodes if node.answers]
-    told = await ask_each(
+async def take_snapshot(cluster: Cluster, *, timeout_s: float) -> Snapshot:
+    """Like `Snapshot.take`, but awaitable."""
+    snapshot = Snapshot(await survey(cluster, timeout_s=timeout_s / 2))
+    nodes = [node for node in snapshot.seen.nodes if node.answers]
+    answers = await ask_each(
         cluster,
         nodes,
         lambda calls, node: calls.transfers(
             node.control, limit=_TRANSFERS_MAX, timeout_s=timeout_s / 2
         ),
     )
-    for node, rows in zip(nodes, told, strict=True):
+    for node, rows in zip(nodes, answers, strict=True):
         if isinstance(rows, ControlError):
             node.state, node.why = "silent", str(rows)
             continue
-        look.at_s[node.node_id] = time.monotonic()
+        snapshot.at_s[node.node_id] = time.monotonic()
         for row in rows:
             key = (row.target_id, row.object_id, row.sender, node.node_id, row.stripe)
-            look.transfers[key] = row
-    return look
+            snapshot.transfers[key] = row
+    return snapshot
 
 
-def followed(cluster: Cluster, now: Look) -> Cluster:
+def follow_view(cluster: Cluster, now: Snapshot) -> Cluster:
     """Return the cluster to ask for the next look: its members may all be new ones."""
     members = now.seen.view.members
     if not members:
@@ -63,17 +63,17 @@ def followed(cluster: Cluster, now: Look) -> Cluster:
     return replace(cluster, view=now.seen.view, controls=controls)
 
 
-def nodes_of(before: Look, now: Look) -> list[dict[str, Any]]:
+def nodes_of(before: Snapshot, now: Snapshot) -> list[dict[str, Any]]:
     """Return every node of `now` with its arena, and the bytes per second in and out of it."""
     earlier = {node.key: node.counters for node in before.seen.nodes}
     rows = []
     for node in now.seen.nodes:
         elapsed_s = now.at_s.get(node.node_id, 0.0) - before.at_s.get(node.node_id, 0.0)
         is_known = node.node_id in before.at_s and node.node_id in now.at_s
-        told = earlier.get(node.key, {})
+        counters_before = earlier.get(node.key, {})
         rates = {
-            name: (node.counters[counter] - told[counter]) / elapsed_s
-            if is_known and elapsed_s > 0 and counter in told
+            name: (node.counters[counter] - counters_before[counter]) / elapsed_s
+            if is_known and elapsed_s > 0 and counter in counters_before
             else None
             for name, counter in (
                 ("in_bytes_per_s", "link_bytes_received"),
@@ -94,7 +94,7 @@ def nodes_of(before: Look, now: Look) -> list[dict[str, Any]]:
     return rows
 
 
-def transfers_of(before: Look, now: Look) -> list[dict[str, Any]]:
+def transfers_of(before: Snapshot, now: Snapshot) -> list[dict[str, Any]]:
     """Return every stripe under way, the largest first; a rate is None when it is new.
 
     A copy is called a broadcast's where others receive the same object.
