@@ -29,7 +29,7 @@ class Option:
         return DEFAULTS[self.name] if self.value is None else str(self.value)
 
     @property
-    def fixed_by(self) -> str:
+    def origin_text(self) -> str:
         if self.origin == "flag":
             return f'runtime_env={{"hoplite": {{"{self.name}": ...}}}} of the first job'
         if self.origin == "variable":
@@ -87,7 +87,7 @@ def _shell_options() -> tuple[Config, str | None]:
 
 
 def _text(found: list[Option], address: str, first: Mapping[str, Any]) -> str:
-    rows = [[each.name, each.text, each.fixed_by] for each in found]
+    rows = [[each.name, each.text, each.origin_text] for each in found]
     lines = [
         f"Ray cluster {address}: fixed by its first job, {first['job']}, of user {first['user']}",
         columns(["OPTION", "VALUE", "FIXED BY"], rows, right=frozenset()),

@@ -387,14 +387,14 @@ def _watch_process(pid: int | None, stop: asyncio.Event) -> Iterator[asyncio.Eve
         raise HopliteError(f"process {pid}, which this node was to outlive, is gone") from None
     loop = asyncio.get_running_loop()
 
-    def ended() -> None:
+    def announce_end() -> None:
         _logger.info("process %d has ended", pid)
         loop.remove_reader(descriptor)
         has_ended.set()
         stop.set()
         signal.alarm(_END_S)
 
-    loop.add_reader(descriptor, ended)
+    loop.add_reader(descriptor, announce_end)
     try:
         yield has_ended
     finally:

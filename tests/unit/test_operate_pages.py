@@ -136,7 +136,7 @@ def test_every_option_of_a_command_is_there() -> None:
 
 def test_every_metric_is_in_the_table() -> None:
     table = [
-        f"| {panel} | `{metric.exposed}` | {metric.meaning} |"
+        f"| {panel} | `{metric.exposed_name}` | {metric.meaning} |"
         for panel, of_panel in dashboards.PANELS.items()
         for metric in of_panel
     ]
@@ -146,7 +146,7 @@ def test_every_metric_is_in_the_table() -> None:
 
 def test_alerts_ask_for_metrics_that_are_there() -> None:
     page = read("operate/alerts.md")
-    there = {metric.exposed for metric in (*dashboards.METRICS, *serving.METRICS.values())}
+    there = {metric.exposed_name for metric in (*dashboards.METRICS, *serving.METRICS.values())}
     asked = set(re.findall(r"ray_hoplite_\w+", page))
     assert {"ray_hoplite_has_quorum", "ray_hoplite_serve_queries_total"} <= asked <= there
     (block,) = re.findall(r"^ *```yaml\n(.*?)^ *```", page, re.M | re.S)

@@ -122,7 +122,7 @@ class VotedViews:
             if promises.newer is not None:
                 return promises.newer
             if promises.is_quorum:
-                chosen = promises.accepted or proposal
+                chosen = promises.accepted_view or proposal
                 accepted = await self._ask_all(VoteRequest(base, ballot, chosen))
                 if accepted.newer is not None:
                     return accepted.newer
@@ -195,7 +195,7 @@ class _Votes:
             self._why[voter] = str(error)
 
     @property
-    def accepted(self) -> View | None:
+    def accepted_view(self) -> View | None:
         """The proposal of the highest ballot that a voter has accepted."""
         return self._accepted and self._accepted[1]
 

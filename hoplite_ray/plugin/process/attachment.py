@@ -64,7 +64,7 @@ class Attachment:
         self.connection = seams.connection()
         ids.count_restarts()  # the first call asks Ray: here, where no event loop waits for it
         self._node: RunningNode = ensure_node(
-            place, job_options.requested(), origins=job_options.origins()
+            place, job_options.requested_config(), origins=job_options.origins()
         )
         self._store: Store | None = Store.attach(self._node.socket)
         self.journal = Journal(place.journals)
@@ -231,7 +231,7 @@ class Attachment:
         with seams.stay_connected(self.connection):
             if store is not None:
                 store.close()
-            self._node = ensure_node(self.place, job_options.requested(), lost=self._node)
+            self._node = ensure_node(self.place, job_options.requested_config(), lost=self._node)
             self._store = store = Store.attach(self._node.socket)
             return store
 

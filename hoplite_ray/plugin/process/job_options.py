@@ -28,12 +28,12 @@ def remember(asked: Config | None, *, is_given: bool) -> None:
 
 
 def remember_error(error: Exception) -> None:
-    """Have `requested` raise `error`: the setup of this worker has failed with it."""
+    """Have `requested_config` raise `error`: the setup of this worker has failed with it."""
     global _setup_error
     _setup_error = error
 
 
-def requested() -> Config:
+def requested_config() -> Config:
     """Return the options that this job asks for: the flag's, then those of HOPLITE_RAY_* variables.
 
     Raises: the error of this worker's setup, here at the first use, where users see it.
@@ -46,15 +46,16 @@ def requested() -> Config:
 
 
 def origins() -> dict[str, str]:
-    """Return the origin of each option that `requested` returns: "flag", or a variable's name."""
+    """Return by option of `requested_config` its origin: "flag", or a variable's name."""
     from_flag = _flag_options.explicit()
     return {
-        name: "flag" if name in from_flag else variable_of(name) for name in requested().explicit()
+        name: "flag" if name in from_flag else variable_of(name)
+        for name in requested_config().explicit()
     }
 
 
 def follow_cluster() -> None:
-    """Have `requested` ask for no option in this process: it follows the cluster's."""
+    """Have `requested_config` ask for no option in this process: it follows the cluster's."""
     global _asks
     _asks = False
 

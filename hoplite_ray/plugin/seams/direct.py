@@ -115,7 +115,7 @@ def _replace_reducer(context: Any, transport: str, stand_in: Callable[[int], Any
     rays_own = cloudpickle.CloudPickler.dispatch[kind]
     local = context._thread_local
 
-    def reduced(array: Any) -> Any:
+    def reduce_array(array: Any) -> Any:
         is_carried = getattr(local, "use_external_transport", False)
         if is_carried and local.hoplite is None:
             return rays_own(array)
@@ -124,7 +124,7 @@ def _replace_reducer(context: Any, transport: str, stand_in: Callable[[int], Any
         local.rdt_tensors.append(array)
         return stand_in(len(local.rdt_tensors) - 1)
 
-    cloudpickle.CloudPickler.dispatch[kind] = reduced
+    cloudpickle.CloudPickler.dispatch[kind] = reduce_array
 
 
 class _Arrays(list[Any]):
