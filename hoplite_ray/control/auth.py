@@ -1,10 +1,10 @@
 """Proof, on every control call, that the caller knows the cluster's secret (design decision 25).
 
-A proof is an HMAC-SHA256 over the method, the request's bytes, a nonce, the life of the node that
-is called and the moment in it. So it fits one request to one life of one node only, once, and for
-a minute. The caller learns life and moment from the node: its first call is refused with them, and
-made again. No wall clock is asked at either end. The secret itself never travels. gRPC without TLS
-does not hide what is asked and answered; tls.py does, where Ray's settings say so.
+A proof is an HMAC-SHA256 over the method, the request's bytes, a nonce, the run of the called node
+and the moment in that run. So a proof fits one request to one run of one node, once, for a minute.
+The caller learns run and moment from the node, which refuses the first call with a challenge; the
+caller then signs the call again. Neither end uses a wall clock. The secret itself never travels.
+gRPC without TLS hides neither requests nor answers; tls.py hides both if Ray's settings ask for it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _NONCES_MAX = 65536  # of the last two minutes; a busier control plane than this
 
 
 class NodeClock(NamedTuple):
-    """A caller's knowledge of a node: its life, and how far its clock is ahead of the caller's.
+    """A caller's knowledge of a node: its run, and how far its clock is ahead of the caller's.
 
-    Our clock is the caller's monotonic one. Both run alike; a machine that sleeps is challenged
+    Both clocks are monotonic and run alike. After a machine has slept, the next call is challenged
     again.
     """
 

@@ -33,9 +33,9 @@ from hoplite_ray.errors import ControlError, UnauthenticatedError
 CALL_TIMEOUT_S = 5.0  # a view change is two round trips and one write to the GCS: milliseconds
 _VOTE_S = 2.0  # a voter only writes down its answer; two rounds of it fit into CALL_TIMEOUT_S
 _CONFIRM_S = 1.0  # a voter asks within the time that it has for its vote
-KEEPALIVE_MS = 1000  # what a service has to put up with
-_REPLY_S = 1.0  # for the answer to travel after the node has used all the time that it was given
-_SIGNATURES_MAX = 3  # times of one call: its node may begin its next life in between
+KEEPALIVE_MS = 1000  # between two pings; every service must accept as many
+_REPLY_S = 1.0  # for the way of an answer, when the node has used all of its own time limit
+_SIGNATURES_MAX = 3  # of one call: its node may begin its next incarnation in between
 WATCH_TIMEOUT_S = 30.0  # a watch is asked again after this, so that no stream outlives its reader
 
 # No proxy: node addresses are the cluster's own. Quick redials: a node that starts answers soon.
@@ -87,25 +87,25 @@ class ControlClient:
         return await self._call_for_view(address, "Join", request)
 
     async def leave(self, address: str, key: NodeKey) -> View:
-        """Ask for a view without this life of the node."""
+        """Ask for a view without this incarnation of the node."""
         return await self._call_for_view(
             address, "Leave", pb.LeaveRequest(node_id=key[0], incarnation=key[1])
         )
 
     async def report_death(self, address: str, key: NodeKey, *, reporter: int) -> View:
-        """Say that this life of the node is over, as `reporter` has seen."""
+        """Report that this incarnation of the node is over, as `reporter` has seen."""
         request = pb.DeathReport(node_id=key[0], incarnation=key[1], reporter=reporter)
         return await self._call_for_view(address, "ReportDeath", request)
 
     async def confirm_death(self, reporter: Member, key: NodeKey) -> bool:
-        """Ask `reporter` itself whether it says that this life of a node is over."""
+        """Ask `reporter` itself whether this incarnation of a node is over."""
         request = pb.ConfirmRequest(node_id=key[0], incarnation=key[1])
         told = await self._unary(reporter.control, "Confirm", request, timeout_s=_CONFIRM_S)
         reply = cast(pb.Confirmation, told)
         return reply.confirmed and (reply.node_id, reply.incarnation) == reporter.key
 
     async def vote(self, voter: Member, request: VoteRequest) -> Vote:
-        """Ask for the vote of this life of the node.
+        """Ask for the vote of this incarnation of the node.
 
         Raises:  AnotherLifeError if it has ended and another has its address.
         """
@@ -119,9 +119,9 @@ class ControlClient:
         return Vote.from_proto(vote)
 
     async def has_ended(self, member: Member) -> bool:
-        """Return whether the process is known to have ended: its machine refuses connections.
+        """Return True if the member's machine refuses connections: its process has ended.
 
-        False is no answer: it may live, or its machine may be down or cut off.
+        False proves nothing: the process may live, or its machine may be down or cut off.
         """
         address, _, port = member.control.rpartition(":")
         try:
@@ -183,7 +183,7 @@ class ControlClient:
         return cast(pb.Traced, reply)
 
     async def drain(self, address: str, key: NodeKey, *, timeout_s: float) -> pb.DrainReply:
-        """Have this life of the node move what it alone holds.
+        """Have this incarnation of the node move what it alone holds.
 
         Returns: when it has, or at `timeout_s`.
         """
@@ -210,7 +210,7 @@ class ControlClient:
             async for message in views:
                 yield View.from_proto(cast(pb.View, message))
         except _DeadlineError:
-            return  # as it was to be
+            return  # `timeout_s` is over
 
     async def is_healthy(self, address: str, *, timeout_s: float = CALL_TIMEOUT_S) -> bool:
         """Ask the standard health service."""
@@ -223,16 +223,16 @@ class ControlClient:
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
     def keep_only(self, addresses: Collection[str]) -> None:
-        """Hang up everywhere else, where a call is under way when it has ended.
+        """Close the links to all other addresses; a link with calls closes after its last call.
 
-        A link takes some 20 KiB, and in a long life nodes come and go at ever new addresses.
+        A link takes some 20 KiB, and over months nodes come and go at ever new addresses.
         """
         for address, link in list(self._links.items()):
             link.is_kept = address in addresses
             self._close_unused(address, link)
 
     async def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all links."""
         for link in self._links.values():
             await link.channel.close()
         self._links.clear()
@@ -240,7 +240,7 @@ class ControlClient:
 
     @contextmanager
     def _use_link(self, address: str, connect_s: float) -> Iterator[_Link]:
-        """Give the link to that address for one call, which waits so long for it to be there."""
+        """Yield the link to `address` for one call, which waits at most `connect_s` for it."""
         link = self._links.get(address)
         if link is not None and link.connect_s < connect_s and not link.is_ready:
             self._drop_link(address, link)
@@ -256,10 +256,10 @@ class ControlClient:
             self._close_unused(address, link)
 
     async def _connect(self, link: _Link, address: str, method: str, limit_s: float) -> None:
-        """Wait until the link is there, or can't be: then the call says why.
+        """Wait until the link is ready, or has failed: then the call raises the reason.
 
         Raises:  UnreachableError at the limit. The next call dials anew, because the kernel waits
-                 longer and longer before it repeats what was lost.
+                 longer and longer before it repeats a lost packet.
         """
         try:
             async with asyncio.timeout(limit_s):
@@ -275,7 +275,7 @@ class ControlClient:
             raise error from None
 
     def _drop_link(self, address: str, link: _Link) -> None:
-        """Have later calls dial anew; the link ends with the calls that it has."""
+        """Have later calls dial anew; the link closes after its last call."""
         if self._links.get(address) is link:
             del self._links[address]
         link.is_kept = False
@@ -290,10 +290,10 @@ class ControlClient:
             task.add_done_callback(self._close_tasks.discard)
 
     def _dial(self, address: str, connect_s: float) -> grpc.aio.Channel:
-        """Dial; gRPC gives a connection, its greeting too, as long as its least backoff.
+        """Dial an address. gRPC's least backoff limits the connection and its handshake.
 
-        That is a little more than callers wait, for each ends its own wait: gRPC keeps a
-        connection that it greets until then, although its channel is closed.
+        The limit is a little longer than the callers' own waits. gRPC keeps a connection in its
+        handshake until the limit, even when its channel is closed.
         """
         dial_ms = 1000 * (math.ceil(connect_s) + 1)
         options = (*_OPTIONS, ("grpc.min_reconnect_backoff_ms", dial_ms))
@@ -307,7 +307,7 @@ class ControlClient:
         return make_proof(self._secret, method, request, clock=link.clock, now_s=now_s)
 
     def _take_challenge(self, link: _Link, signed: str, error: grpc.aio.AioRpcError) -> bool:
-        """Tell whether the node has only refused the moment, which the link knows from now on."""
+        """Take the node's clock from its challenge; return True if it has sent one."""
         for key, challenge in error.trailing_metadata() or ():
             if key == CHALLENGE_KEY:
                 clock = read_challenge(self._secret, signed, challenge, now_s=time.monotonic())
@@ -392,7 +392,7 @@ class ControlClient:
 
 @dataclass(slots=True)
 class _Link:
-    """A connection to one address, what the node there says of its clock, and calls under way."""
+    """A connection to one address, the clock of the node there, and the calls under way."""
 
     channel: grpc.aio.Channel
     connect_s: float  # how long it is dialled
@@ -402,17 +402,17 @@ class _Link:
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether calls go by it now."""
+        """True if the connection is open."""
         return bool(self.channel.get_state() is grpc.ChannelConnectivity.READY)
 
 
 class _DeadlineError(UnreachableError):
-    """It did not answer in time, or had nothing more to say."""
+    """The node did not answer in time, or a watch has reached its limit."""
 
 
 class RefusedError(ControlError, UnauthenticatedError):
-    """The node does not accept our proof, or its certificate is none for us."""
+    """The node refuses this process's proof, or this process refuses the node's certificate."""
 
 
 class UnlikeError(RefusedError):
-    """The node encrypts data and we don't, or the other way round."""
+    """One of the node and this process encrypts data, and the other does not."""

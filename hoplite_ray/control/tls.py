@@ -76,17 +76,17 @@ class Tls:
         return grpc.ssl_server_credentials(pairs, self.authority, require_client_auth=True)
 
     def caller_credentials(self) -> grpc.ChannelCredentials:
-        """Return what shows our certificate, and wants one of the authority."""
+        """Return credentials that show this process's certificate and require the authority's."""
         return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
 
 
 def is_certificate_failure(details: str) -> bool:
-    """Tell whether a call failed because the node's certificate is none for us."""
+    """Return True if a call failed because this process refuses the node's certificate."""
     return "CERTIFICATE_VERIFY_FAILED" in details or "Hostname Verification" in details
 
 
 def advice(details: str, tls: Tls | None) -> str:
-    """Say what to do about a connection that failed as those of unlike settings do; else ""."""
+    """Return the next step for a connection that failed by its TLS settings; else ""."""
     if is_certificate_failure(details):
         return f"; its certificate must name this address and be signed by our {_FILES[2]}"
     if "WRONG_VERSION_NUMBER" in details:
@@ -103,7 +103,7 @@ def _is_hang_up(details: str) -> bool:
 
 
 def _read_files(certificate: Path, key: Path, authority: Path) -> list[bytes]:
-    """Return what is in the files once OpenSSL has found them of use; gRPC would only log."""
+    """Return the files' contents after OpenSSL has accepted them; gRPC would only log an error."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         contents = [file.read_bytes() for file in (certificate, key, authority)]

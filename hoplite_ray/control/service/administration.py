@@ -17,7 +17,7 @@ from hoplite_ray.control.client import ControlClient
 from hoplite_ray.control.view import Member
 from hoplite_ray.errors import ControlError, InvalidArgumentError
 
-ROWS_MAX = 100_000  # 10 MB on the wire, and the longest turn that a node may spend on telling
+ROWS_MAX = 100_000  # 10 MB on the wire, and the longest turn that a node may spend on a list
 _ROWS_PER_MESSAGE = 1000  # some 60 to 100 bytes each; gRPC refuses messages over 4 MiB
 _OBJECTS_NAMED = 100  # of those that keep a node from being drained
 _PROBES_AT_ONCE_MAX = 64  # of 1024 members with 8 rails: well below the limit of open files
@@ -29,7 +29,7 @@ _STATUS = Path("/proc/self/status")
 
 
 class AdministeredNode(Protocol):
-    """The part of NativeNode that is asked."""
+    """The part of NativeNode that `Administration` uses."""
 
     def stats(self) -> dict[str, int]:
         """Return the published counters by name."""
@@ -53,7 +53,7 @@ class AdministeredNode(Protocol):
 
 
 class Administration:
-    """Answers for one life of a node. One event loop owns it."""
+    """Answers for one incarnation of a node. One event loop owns it."""
 
     def __init__(
         self,
@@ -150,13 +150,13 @@ class Administration:
     async def drain(self, timeout_s: float) -> pb.DrainReply:
         """Wait until nothing is held only here.
 
-        Returns: what is left when `timeout_s` is over. The counters decide, and not the event
-                 that the node announces it by, which may have come before this call. So may what
-                 they say have: those count that were published after it.
+        Returns: the objects that are left at `timeout_s`. The counters decide, because the node's
+                 own event may come before this call. Only counters that the node publishes after
+                 this call count.
         """
         deadline_s = time.monotonic() + _clamp(timeout_s, _DRAIN_TIMEOUT_MAX_S)
         turns_before = self._native.stats()["turns"]
-        self._native.drain()  # it does, but is awake now: at the end of this turn it publishes
+        self._native.drain()  # idempotent: it wakes the reactor, which then publishes its counters
         while True:
             stats = self._native.stats()
             is_new = stats["turns"] != turns_before

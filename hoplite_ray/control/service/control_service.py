@@ -55,7 +55,7 @@ class ControlService:
         )
 
     async def start(self, listen: str) -> str:
-        """Open `listen` ("ip:port", port 0: any) and return the address it got.
+        """Listen on `listen` ("ip:port", port 0: any); return the address with its port.
 
         Raises:  SystemFailureError if the address can't be had.
         """
@@ -73,20 +73,20 @@ class ControlService:
         return f"{listen.rpartition(':')[0]}:{port}"
 
     def let_vote(self, membership: Membership) -> None:
-        """Let the member vote; a caller of an earlier incarnation then learns of this one."""
+        """Let the member vote. A caller that asks for an earlier incarnation learns of this one."""
         self._voting_membership = membership
 
     def accept_calls(self, membership: Membership) -> None:
-        """Answer from now on; until now every other call was told to come again."""
+        """Answer all calls. Before this, calls other than votes get an error: ask again."""
         self._voting_membership = self._membership = membership
         self._health.open()
 
     def set_shortage(self, why: str) -> None:
-        """Say whether views can be committed; work that is sent here may wait for one."""
+        """Report why views can't be committed; "" if they can. New work may wait for a view."""
         self._health.set_shortage(why)
 
     def drain(self) -> None:
-        """Drain this life of the node, as an earlier one was asked to."""
+        """Drain this incarnation of the node, as an operator has asked an earlier one."""
         self._health.drain()
         self._administration.begin_drain()
 
@@ -216,7 +216,7 @@ def _connections_max() -> int:
 
 
 def _check_free(listen: str) -> None:
-    """Have the kernel say why an address can't be had: gRPC says it to its own log only."""
+    """Raise the kernel's reason if an address can't be had: gRPC writes it to its log only."""
     address, _, port = listen.rpartition(":")
     try:
         [(family, kind, protocol, _, name), *_] = socket.getaddrinfo(

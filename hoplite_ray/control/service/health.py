@@ -43,17 +43,17 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc_heal
         self._has_ended = False
 
     def open(self) -> None:
-        """Say that the node is a member."""
+        """Report that the node is a member."""
         self._set(dict.fromkeys(self._statuses, _Status.SERVING))
         self._update_placement()
 
     def drain(self) -> None:
-        """Say that new objects belong elsewhere."""
+        """Report that new objects belong elsewhere."""
         self._is_draining = True
         self._update_placement()
 
     def set_shortage(self, why: str) -> None:
-        """Say that new objects belong elsewhere while the view can't change."""
+        """Report that new objects belong elsewhere while `why` is not empty."""
         self._is_short = bool(why)
         self._update_placement()
 
@@ -64,7 +64,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc_heal
         self._set({PLACEMENT: _Status.SERVING if is_good else _Status.NOT_SERVING})
 
     def end(self) -> None:
-        """Say that the node leaves; every watch ends with that word."""
+        """Report that the node leaves; every watch ends with NOT_SERVING."""
         self._has_ended = True
         self._set(dict.fromkeys(self._statuses, _Status.NOT_SERVING))
 

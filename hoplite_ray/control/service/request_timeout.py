@@ -1,4 +1,4 @@
-"""How long a caller may take to say what it wants, before it has proven anything.
+"""The time limit for a call's request to arrive, before the caller has proven anything.
 
 gRPC counts a call from its headers on and waits for the request without limit: some thousand calls
 that never send theirs would take every place there is for calls.
@@ -17,7 +17,7 @@ REQUEST_S = 5.0  # a request of the largest kind is some hundred KiB and comes w
 
 
 class RequestTimeout(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Ends a call of one request when the request does not arrive in time."""
+    """Ends a call if its one request does not arrive in time."""
 
     async def intercept_service(
         self,

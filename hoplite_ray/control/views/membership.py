@@ -66,19 +66,15 @@ class Membership:
         self._on_view = on_view
         self._on_shortage = on_shortage
         self._voter = Voter()
-        self._is_stored = (
-            store is not None
-        )  # a stored view is read by nodes that come when all have gone
+        self._is_stored = store is not None  # True if views outlast all members, as with Ray
         self._store = store or VotedViews(own, calls=calls, vote=self.vote)
         self._dead: set[NodeKey] = set()
-        self._reports: dict[
-            NodeKey, dict[int, float]
-        ] = {}  # the reporters, and since when each says so
+        self._reports: dict[NodeKey, dict[int, float]] = {}  # by reporter, the time of its report
         self._is_leaving = False
         self._change_lock = asyncio.Lock()
         self._changed = asyncio.Event()  # set once, then replaced, at each change of view or dead
 
-    # ---- what this node itself wants
+    # ---- for this node itself
 
     async def join(self, ask: Sequence[str] = ()) -> View:
         """Become a member, through the addresses in `ask` or the members in the view store.
@@ -178,7 +174,7 @@ class Membership:
             tasks.create_task(self._remove_dead())
             tasks.create_task(self._poll_store())
 
-    # ---- what other nodes ask
+    # ---- for other nodes
 
     async def admit(self, joiner: Member, *, passed_on: bool) -> View:
         """Let `joiner` in, or have the proposer do it.
@@ -201,7 +197,7 @@ class Membership:
         return await self._calls.join(proposer.control, joiner, passed_on=True)
 
     async def dismiss(self, key: NodeKey) -> View:
-        """Let that member go.
+        """Remove a member that leaves.
 
         Raises:  ControlError if the member itself does not say that it leaves.
         """
@@ -216,7 +212,7 @@ class Membership:
         return await self._change(lambda view: view.without(key))
 
     async def handle_death_report(self, key: NodeKey, *, reporter: int) -> View:
-        """Take note that the member `reporter` has seen that life of a node end.
+        """Record that the member `reporter` has seen that incarnation of a node end.
 
         Raises:  ControlError if the reporter itself does not say so.
         """
@@ -281,7 +277,7 @@ class Membership:
             else:
                 await changed.wait()
 
-    # ---- how
+    # ---- helpers
 
     def _proposer(self) -> Member:
         return next((m for m in self.view.members if m.key not in self._dead), self.own)
@@ -317,7 +313,7 @@ class Membership:
             return False
 
     def _record_report(self, key: NodeKey, reporter: int) -> None:
-        """Weigh what the member `reporter` says; what it said before counts from then on."""
+        """Record a member's report of a death. A repeated report keeps the time of its first."""
         if not self._may_report(key, reporter):
             return
         now_s = asyncio.get_running_loop().time()
@@ -329,7 +325,7 @@ class Membership:
             self.mark_dead(key)
 
     async def _weigh_report(self, key: NodeKey, reporter: int) -> None:
-        """Come to an own verdict on what only `reporter` says of that life of a node."""
+        """Decide about a death that only `reporter` has seen."""
         members = {member.node_id: member for member in self.view.members}
         if reporter not in self._reports.get(key, {}) or key in self._dead:
             return
@@ -344,7 +340,7 @@ class Membership:
             self.mark_dead(key if is_mutual and is_younger else accuser.key)
 
     def _is_unconfirmed(self, key: NodeKey, reporter: int) -> bool:
-        """Return whether `reporter` has said so for long, without a second member."""
+        """Return True if `reporter` is still the only reporter after `_UNCONFIRMED_S`."""
         since_s = self._reports.get(key, {}).get(reporter, math.inf)
         return asyncio.get_running_loop().time() - since_s > _UNCONFIRMED_S
 
@@ -466,7 +462,7 @@ class Membership:
                 await asyncio.sleep(_RETRY_S * (1 + random.random()))
 
     async def _poll_store(self) -> None:
-        """Look into the store from time to time, until cancelled."""
+        """Read the view store every `_POLL_S` or so, until cancelled."""
         while True:
             await asyncio.sleep(_POLL_S * (0.5 + random.random()))
             try:
