@@ -63,7 +63,7 @@ class Listener:
     def show_progress(
         self, what: str, object_ids: Sequence[bytes], ended: Callable[[], int] = lambda: 0
     ) -> ProgressLine | None:
-        """Begin to show the progress of gets; return None if no person looks.
+        """Begin to show the progress of gets; return None without a terminal or notebook.
 
         `ended` returns how many of the gets have ended.
         """

@@ -185,7 +185,7 @@ class PendingPut(Pending[None]):
         """Wait for memory, write the bytes, and wait for the seal; each wait takes `timeout_s`."""
         super().result(timeout_s)
         if self._is_large:
-            self._client.write(self._request, self._data)  # a Ctrl-C takes the put back
+            self._client.write(self._request, self._data)  # Ctrl-C cancels the put
             self._hint = SEAL_HINT
             super().result(timeout_s)
 
@@ -199,7 +199,7 @@ class PendingPut(Pending[None]):
         try:
             await asyncio.shield(written)
         except asyncio.CancelledError:
-            self._request.cancel()  # the thread stops at its next part, and gives the range back
+            self._request.cancel()  # the thread stops at its next part, and releases the range
             written.add_done_callback(lambda task: task.cancelled() or task.exception())
             raise
         self._hint = SEAL_HINT
@@ -307,12 +307,12 @@ async def results_async(pending: Sequence[Pending[T]], timeout_s: float | None =
 
 
 def show_progress(pending: Sequence[Pending[Any]]) -> AbstractAsyncContextManager[None]:
-    """While they are awaited: one line for those that are there when it begins."""
+    """Show one progress line in the body of an `async with` that awaits these operations."""
     return _ShownLine(lambda: _line_of(pending), time.monotonic() + SHOWN_AFTER_S)
 
 
 def _line_of(pending: Sequence[Pending[Any]]) -> ProgressLine | None:
-    """One line for all of them, which come at once."""
+    """Return one progress line for several gets; None if there are none."""
     if not pending:
         return None
     object_ids = [each._object_id for each in pending if each._object_id is not None]
@@ -323,7 +323,7 @@ def _line_of(pending: Sequence[Pending[Any]]) -> ProgressLine | None:
 
 
 class _ShownLine:
-    """While something is awaited: the line that a thread's own wait has."""
+    """A progress line in the body of an `async with`, like that of `Pending.wait`."""
 
     def __init__(self, begin: Callable[[], ProgressLine | None], at_s: float) -> None:
         self._begin = begin
@@ -337,7 +337,7 @@ class _ShownLine:
     async def __aexit__(self, *how: object) -> None:
         self._timer.cancel()
         if self._line is not None:
-            await asyncio.to_thread(self._line.stop)  # it may be asking its node
+            await asyncio.to_thread(self._line.stop)  # the line's thread may wait for its node
 
     def _show(self) -> None:
         self._line = self._begin()

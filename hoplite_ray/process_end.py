@@ -29,7 +29,7 @@ _LOOK_S = 0.001  # between two looks whether native objects are left
 
 
 class _Released:
-    """Stands in the place of a native object that was released."""
+    """Replaces a native object that was released; any use raises NodeLostError."""
 
     def __getattr__(self, name: str) -> Any:
         raise NodeLostError("this process ends; nothing can be asked of its node any more")
@@ -72,14 +72,14 @@ def _is_our_type(kind: type) -> bool:
 
 
 def _clear_frame(frame: FrameType) -> None:
-    """Release what a frame of this package holds, if it has returned and an exception keeps it."""
+    """Clear a frame of this package that has returned, and that an exception keeps."""
     if _is_of_package(frame.f_globals.get("__name__")):
-        with suppress(RuntimeError):  # it has not
+        with suppress(RuntimeError):  # the frame still runs
             frame.clear()
 
 
 def _replace_native(attributes: dict[str, Any]) -> None:
-    """Replace the values that are native, and those of a table that is a value."""
+    """Replace native values, also those in a dict that is a value."""
     tables = [attributes, *(each for each in list(attributes.values()) if type(each) is dict)]
     for table in tables:
         for name, value in list(table.items()):

@@ -45,7 +45,7 @@ class ProgressLine:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Show the line from now on, unless the process shows another line."""
+        """Show the line, unless the process shows another one."""
         if _line_lock.acquire(blocking=False):
             self._thread = threading.Thread(
                 target=self._run, name="hoplite_ray progress", daemon=True
@@ -91,16 +91,16 @@ class ProgressLine:
 
 
 class DelayedLine:
-    """A line that appears when a wait has taken long."""
+    """A progress line that appears when a wait has lasted for `SHOWN_AFTER_S`."""
 
     def __init__(self, begin: Callable[[], ProgressLine | None], at_s: float) -> None:
-        """`begin` shows the line if a person looks; it is called from `at_s`, monotonic, on."""
+        """`begin` shows the line; `poll` calls it once, at the monotonic time `at_s` or later."""
         self._begin: Callable[[], ProgressLine | None] | None = begin
         self._at_s = at_s
         self._line: ProgressLine | None = None
 
     def poll(self) -> None:
-        """Begin the line if it is time: the wait goes on."""
+        """Show the line if it is time. The waiting loop calls this again and again."""
         if self._begin is not None and time.monotonic() > self._at_s:
             self._line = self._begin()
             self._begin = None
@@ -170,7 +170,7 @@ class Progress:
 
 
 def should_show(wanted: bool | None) -> bool:
-    """Return `wanted`, or without it whether this is a terminal or a notebook."""
+    """Return `wanted`; if it is None, True in a terminal or a notebook."""
     return wanted if wanted is not None else sys.stderr.isatty() or _is_notebook()
 
 
@@ -184,7 +184,7 @@ def _width() -> int:
 
 
 def _write(text: str, end: str = "") -> None:
-    """Write over the line that is there, with spaces, because notebooks know no other way."""
+    """Overwrite the present line with spaces: notebooks have no other way to erase it."""
     width = _width()
     sys.stderr.write(f"\r{text[:width]:{width}}{end}")
     sys.stderr.flush()

@@ -22,7 +22,7 @@ class NoServeError(HopliteError):
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Print the nodes; 0 if every one of them answers and none is in a minority."""
+    """Print the nodes; returns 0 if all answer, and none is in a minority."""
     cluster, seen = find_and_survey(arguments)
     if arguments.json:
         _print(json.dumps(_status_json(cluster, seen)))
@@ -32,7 +32,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def objects(arguments: argparse.Namespace) -> int:
-    """Print the largest objects of all nodes; 0 if every node told its own."""
+    """Print the largest objects of all nodes; returns 0 if every node has answered."""
     cluster, seen = find_and_survey(arguments)
     nodes = [node for node in seen.nodes if node.answers]
 
@@ -69,7 +69,7 @@ def objects(arguments: argparse.Namespace) -> int:
 
 
 def drain(arguments: argparse.Namespace) -> int:
-    """Drain one node; 0 once nothing is held only there, 1 with what is left."""
+    """Drain one node; returns 0 if all its objects are elsewhere, else 1 and prints the rest."""
     cluster, seen = find_and_survey(arguments, timeout_s=10.0)
     node = _find_node(seen, arguments.node)
 
@@ -104,7 +104,7 @@ def drain(arguments: argparse.Namespace) -> int:
 
 
 def dashboard(arguments: argparse.Namespace) -> int:
-    """Print the Grafana dashboard; it is the same for every cluster."""
+    """Print the Grafana dashboard, which is the same for every cluster."""
     made = dashboards.dashboard()
     if arguments.serving:
         try:
@@ -175,7 +175,7 @@ _OWN = {
 
 
 def _own_memory(seen: Survey) -> str:
-    """The table of what each node's process needs beside the arena; bytes, then counts."""
+    """Return the table of each node's memory beside the arena: bytes, then counts."""
     rows = []
     for node in seen.nodes:
         counters = node.counters
@@ -217,7 +217,7 @@ def _status_text(cluster: Cluster, seen: Survey) -> str:
 
 @dataclass(slots=True)
 class _Object:
-    """One attempt's bytes as all nodes tell of them."""
+    """One attempt's bytes, by the answers of all nodes."""
 
     size_bytes: int = 0
     mappings: int = 0

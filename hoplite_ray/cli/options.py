@@ -38,7 +38,7 @@ class Option:
 
 
 def options_of(facts: Mapping[str, Any], here: Config) -> list[Option]:
-    """The options in what Ray tells of its cluster; `here`: what this shell asks for."""
+    """Return the options of a Ray cluster. `here` has the options that this shell asks for."""
     origins = facts["first"].get("origins")
     wanted = here.explicit()
     found = []

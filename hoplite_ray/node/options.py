@@ -140,7 +140,7 @@ def _add_place(add: Callable[..., Any]) -> None:
 
 
 def check_options(asked: argparse.Namespace, directory: Path) -> NodeOptions:
-    """Return what was asked, with the defaults; `directory` is held already.
+    """Return the options with their defaults. REQUIRES: `directory` is held.
 
     Raises:  ValueError naming the option, what it may be and the next step.
     """
@@ -182,7 +182,7 @@ def check_options(asked: argparse.Namespace, directory: Path) -> NodeOptions:
 
 
 def make_directory(directory: Path) -> Path:
-    """Make the directory, or check that it is ours alone.
+    """Make the directory, or check that no other user may enter it.
 
     Raises:  ValueError if it is none, or others may enter it.
     """
@@ -244,7 +244,7 @@ def _check_number(option: str, value: int | None, largest: int) -> None:
 
 
 def _read_earlier(directory: Path) -> tuple[int, int]:
-    """Return the id and incarnation that follow those of a life which crashed here."""
+    """Return the id of a node that crashed here, and its next incarnation; else new ones."""
     try:
         record = json.loads((directory / "node.json").read_text())
         return int(record["node_id"]), int(record["incarnation"]) + 1

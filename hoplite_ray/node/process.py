@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 # One thread each: waits for events, reads the view in Ray's store, writes it, lists objects.
 _THREADS = 4
 _EVENT_WAIT_S = 5.0  # stop() wakes the wait, so it delays nothing but a look at the log's size
-_LEAVE_S = 2.0  # then the other nodes find out by their own signs of life
+_LEAVE_S = 2.0  # then the other nodes notice the end by their liveness connections
 _ASK_S = 1.0  # for Ray's answer to why a Ray node has ended
 _GRACE_S = 1.0  # for watchers to receive the view without this node
 # After that the kernel ends the process: a thread in a call to Ray's GCS, which has ended too,
@@ -114,7 +114,7 @@ async def _run_incarnations(options: NodeOptions) -> int:
 
 
 def _inherit_niceness(pid: int | None) -> None:
-    """Take over the niceness of a process, where that is allowed.
+    """Set this process's niceness to that of `pid`, where the kernel allows it.
 
     Ray's workers have niceness 15, and a node that a worker starts inherits it. On a busy machine
     such a node would get an eighth of a raylet's time, although the bytes of all processes of the
@@ -354,10 +354,10 @@ def _view_store(options: NodeOptions) -> ViewStore | None:
 
 
 async def _is_drained_by_ray(options: NodeOptions) -> bool:
-    """Return whether Ray has drained the Ray node that has ended; False if its machine is lost.
+    """Return True if Ray has drained the Ray node that has ended; False if its machine is lost.
 
-    A steward hands over before that. A Ray node without a steward has none to do so, and reduces of
-    other nodes may have given this node a part of their results.
+    A steward hands objects over before its Ray node ends. On a Ray node without a steward the node
+    process does it, because reduces of other nodes may have placed parts of their results here.
     """
     if options.gcs_address is None:
         return False

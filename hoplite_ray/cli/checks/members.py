@@ -1,4 +1,4 @@
-"""Checks of a cluster: its nodes and their directories, and what they say of each other."""
+"""Checks of a cluster: its nodes, their directories, and the ways between them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NEXT: dict[str, str] = {
 def checks(
     cluster: Cluster, seen: Survey, probes: list[list[pb.Probe] | ControlError], root: Path
 ) -> Iterator[Finding]:
-    """Make every check; `probes` are what the nodes that answer told, in the survey's order."""
+    """Make every check; `probes` are the answers of the nodes, in the survey's order."""
     answering = [node for node in seen.nodes if node.answers]
     for node in seen.nodes:
         yield _node(node, root)
@@ -75,7 +75,7 @@ def _process_state(pid: int | None, root: Path) -> str:
 def _reach(
     seen: Survey, nodes: list[NodeReport], probes: list[list[pb.Probe] | ControlError]
 ) -> Iterator[Finding]:
-    """Tell which member does not reach which, from the members' own attempts."""
+    """Report which member does not reach which, by the members' own attempts."""
     answering = {node.key for node in nodes}
     names = {node.key: str(node) for node in seen.nodes}
     reached = 0
@@ -91,7 +91,7 @@ def _reach(
             failures = [*filter(None, [probe.control_failure]), *probe.rail_failures]
             if not failures:
                 reached += 1
-            elif key in answering:  # else it is the other that is ill, and has a line of its own
+            elif key in answering:  # a node that does not answer has a line of its own
                 cause = f"{node} does not reach {names[key]}: {'; '.join(failures)}"
                 next_step = (
                     "allow all TCP between the nodes, because Ray nodes choose ports at each "
@@ -148,7 +148,7 @@ def _agreement(answering: list[NodeReport]) -> Iterator[Finding]:
 
 
 def _rails(cluster: Cluster, answering: list[NodeReport]) -> Finding:
-    """Tell which addresses the nodes send blocks from and to, and why these."""
+    """Report the addresses between which the nodes send blocks, and why these."""
     networks = cluster.ray.get("options", {}).get("rails")
     why = "as each node's --listen"
     if cluster.ray:
@@ -206,7 +206,7 @@ def _directory(place: Place) -> Iterator[Finding]:
 
 
 def _arenas(local: list[NodeReport], memory: Memory, threshold: float | None) -> Finding:
-    """Tell what happens once the arenas of this machine are full."""
+    """Report whether this machine has memory for full arenas."""
     total = sum(node.counters["arena_bytes"] for node in local)
     to_come = total - sum(node.counters["arena_bytes_used"] for node in local)
     left = memory.available_bytes - to_come

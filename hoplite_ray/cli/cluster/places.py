@@ -22,7 +22,7 @@ _IMPORT_S = 120.0  # for the import of Ray: 1 s, and tens of seconds on a busy m
 
 
 class NoClusterError(ControlError):
-    """There is no node to ask; the text says where it was looked for."""
+    """There is no node to ask; the text names the places that were searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Place:
 
     @classmethod
     def read(cls, directory: Path) -> Place:
-        """Look at a directory that may be anything.
+        """Read a directory, which may be no node's.
 
         Raises:  NoClusterError if this user may not read it.
         """
@@ -139,10 +139,9 @@ def _by_ray(address: str | None, timeout_s: float) -> Cluster:
 
 
 def _ask_ray(address: str | None, timeout_s: float) -> dict[str, Any]:
-    """Have a process of its own ask Ray: its client can't be told to give up.
+    """Ask Ray in a separate process, because Ray's client has no time limit.
 
-    It says when it has imported Ray, which takes as long as the machine is busy: the limit counts
-    from then on.
+    The time limit begins when that process has imported Ray, which takes long on a busy machine.
     """
     command = [sys.executable, "-m", "hoplite_ray.plugin.node.discovery", *filter(None, [address])]
     where = address or os.environ.get("RAY_ADDRESS") or "this machine"

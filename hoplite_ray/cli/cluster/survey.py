@@ -1,4 +1,4 @@
-"""Ask all nodes of a cluster at once, and report each of them, with an answer or without."""
+"""Ask all nodes of a cluster at once, and report each node, whether it answers or not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SURVEY_SHARE = 0.3  # of the time limit, for the nodes' answers; the rest is th
 
 @dataclass(slots=True)
 class NodeReport:
-    """One life of a node as seen from here.
+    """One incarnation of a node, as this command sees it.
 
     state:  serving, draining; minority (too few members answer it for the view to change), silent
             (no answer in time), refused (another secret), failing (any other answer), dead (its
@@ -46,17 +46,17 @@ class NodeReport:
 
     @property
     def key(self) -> NodeKey:
-        """Return what names this life of the node."""
+        """The name of this incarnation of the node."""
         return (self.node_id, self.incarnation)
 
     @property
     def is_healthy(self) -> bool:
-        """Tell whether all is well with it; draining is well."""
+        """True if the node serves or drains."""
         return self.state in ("serving", "draining")
 
     @property
     def answers(self) -> bool:
-        """Tell whether it has told of itself."""
+        """True if the node has answered."""
         return self.is_healthy or self.state == "minority"
 
     def __str__(self) -> str:
@@ -66,14 +66,14 @@ class NodeReport:
 
 @dataclass(slots=True)
 class Survey:
-    """The newest view that was heard of, and a report of every node in it or known otherwise."""
+    """The newest view of any node, and a report of every node in it or otherwise known."""
 
     view: View
     nodes: list[NodeReport]
 
     @property
     def is_healthy(self) -> bool:
-        """Tell whether there are nodes, and all of them are well."""
+        """True if there are nodes, and all of them serve or drain."""
         return bool(self.nodes) and all(node.is_healthy for node in self.nodes)
 
 
@@ -143,7 +143,7 @@ async def _newest_view(
 
 
 async def _ask(calls: ControlClient, report: NodeReport, timeout_s: float) -> None:
-    """Fill in what the node itself says."""
+    """Fill in the node's own answers."""
     try:
         async with asyncio.timeout(timeout_s):
             report.counters = await calls.stats(report.control, timeout_s=timeout_s)
@@ -177,7 +177,7 @@ def _failure(error: Exception, timeout_s: float) -> tuple[str, str]:
 def _attach_place(
     reports: list[NodeReport], place: Place, unheard: dict[str, ControlError]
 ) -> None:
-    """Say of a report in which directory its node is; add one for a node that is no member."""
+    """Add a node's directory to its report; add a report for a node that is no member."""
     record: dict[str, Any] | None = place.record
     if record is None:
         return

@@ -1,4 +1,4 @@
-"""The transfers between all nodes: two looks, and the rates between them."""
+"""The transfers between all nodes: two snapshots, and the rates between them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Snapshot:
 
     @classmethod
     def take(cls, cluster: Cluster, *, timeout_s: float) -> Snapshot:
-        """Ask every node; those that don't answer are in the survey, with the reason."""
+        """Ask every node. The survey has the reason for each node that does not answer."""
         return asyncio.run(take_snapshot(cluster, timeout_s=timeout_s))
 
 
@@ -55,7 +55,7 @@ async def take_snapshot(cluster: Cluster, *, timeout_s: float) -> Snapshot:
 
 
 def follow_view(cluster: Cluster, now: Snapshot) -> Cluster:
-    """Return the cluster to ask for the next look: its members may all be new ones."""
+    """Return the cluster with the members of the newest view, for the next snapshot."""
     members = now.seen.view.members
     if not members:
         return cluster
@@ -95,9 +95,9 @@ def nodes_of(before: Snapshot, now: Snapshot) -> list[dict[str, Any]]:
 
 
 def transfers_of(before: Snapshot, now: Snapshot) -> list[dict[str, Any]]:
-    """Return every stripe under way, the largest first; a rate is None when it is new.
+    """Return every stripe under way, the largest first; the rate of a new one is None.
 
-    A copy is called a broadcast's where others receive the same object.
+    A copy is part of a broadcast if other nodes receive the same object.
     """
     receivers: dict[bytes, set[int]] = defaultdict(set)
     for target, _, _, receiver, _ in now.transfers:
@@ -135,8 +135,8 @@ def _largest_first(row: dict[str, Any]) -> tuple[Any, ...]:
 def trees_of(transfers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the tree of each target and stripe: lines of (depth, node, the node's feeding edge).
 
-    A node that only sends is a root. Looks of different moments may show a ring for a while. The
-    tree of a ring begins at its first node, and draws no node twice as a sender.
+    A node that only sends is a root. Nodes answer at different moments, so edges may form a ring
+    for a while. The tree of a ring begins at its first node, and no node sends twice in it.
     """
     edges: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
     for row in transfers:

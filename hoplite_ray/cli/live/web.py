@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
 _PAGE = Path(__file__).with_name("web.html")
-_GONE_MAX = 100  # nodes that are told of after they have left: a page has no room for more
-_END_S = 0.5  # for a look that is under way when Ctrl-C comes, and would else be waited for
-_STALE_LOOKS = 10  # intervals after which an earlier look says nothing of how fast it is now
-# A page of another site may have the browser ask a name that it lets point here (DNS rebinding).
+_GONE_MAX = 100  # nodes that stay on the page after they have left; it has no room for more
+_END_S = 0.5  # for a request that is under way at Ctrl-C; then the server ends without it
+_STALE_LOOKS = 10  # intervals after which an earlier snapshot gives no rates any more
+# Against DNS rebinding: another site may let a name of its own point to 127.0.0.1.
 _OUR_NAMES = ("127.0.0.1", "localhost")
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -74,10 +74,10 @@ def web(arguments: argparse.Namespace) -> int:
 
 
 class Watch:
-    """The state of the page: one look for all requests of an interval.
+    """The state of the page: one snapshot for all requests of an interval.
 
-    It remembers the nodes that have left and the last feeding edges of each node, so that a relay
-    that died is still drawn in its place until its tree has ended.
+    It remembers the nodes that have left and the last feeding edges of each node. So the page
+    draws a dead relay in its place until its tree has ended.
     """
 
     def __init__(self, cluster: Cluster, *, interval_s: float, timeout_s: float) -> None:
@@ -92,7 +92,7 @@ class Watch:
         self._fed_by: dict[str, list[dict[str, Any]]] = {}
 
     async def document(self) -> dict[str, Any]:
-        """Return the newest look as one document, taking another if it is time."""
+        """Return the newest snapshot as one document; take another one after each interval."""
         async with self._lock:
             age_s = time.monotonic() - self._document_s
             if not self._document or age_s >= self.interval_s:

@@ -69,7 +69,7 @@ class Memory:
 def ask_memories(
     cluster: Cluster, nodes: list[NodeReport], digits: str, *, timeout_s: float
 ) -> list[Memory | ControlError]:
-    """Ask all nodes at once; in their order."""
+    """Ask all nodes at once; returns their answers in the order of `nodes`."""
 
     async def ask() -> list[Memory | ControlError]:
         return await ask_each(
@@ -146,7 +146,7 @@ def object_history(digits: str, memories: Iterable[Memory]) -> list[Moment]:
 
 
 def _mark_repeats(moments: list[Moment]) -> list[Moment]:
-    """Say which grants and receives repeat an earlier one."""
+    """Set `again` in grants and receives that repeat an earlier one."""
     seen = set()
     result = []
     for moment in moments:

@@ -17,8 +17,8 @@ from hoplite_ray.errors import ControlError
 
 _WIDTH = 64  # of a time-line
 
-# Each kind of moment: its mark on a time-line, and what it is in words. A mark of two signs is of a
-# length of time, and of its end. Kinds without a mark are not drawn: other kinds say the same.
+# Each kind of moment: its mark on a time line, and its text. A mark of two characters draws a time
+# span and its end. Kinds without a mark are not drawn, because other kinds show the same.
 _KINDS: dict[str, tuple[str, str]] = {
     "reserved": ("", "has room for {size}, as process {process} asked {for} before"),
     "sealed": ("P", "put by process {process}: {size}, to be read from now on"),
@@ -56,7 +56,7 @@ _LEGEND = (
 
 
 def trace(arguments: argparse.Namespace) -> int:
-    """Print one object's life; 0 if every node has told what it remembers."""
+    """Print one object's life; returns 0 if every node has answered."""
     cluster, seen = find_and_survey(arguments)
     nodes = [node for node in seen.nodes if node.answers]
     missing = [f"{node}: {node.why}" for node in seen.nodes if not node.answers]
@@ -161,7 +161,7 @@ def _words(moment: Moment) -> str:
 
 
 def _time_lines(moments: Sequence[Moment], began_s: float, ended_s: float) -> list[str]:
-    """One line per node, of the same time: waits below transfers, and moments above both."""
+    """Draw a line for each node on one time scale: moments over transfers over waits."""
     scale = (_WIDTH - 1) / max(ended_s - began_s, 1e-9)
 
     def place(at_s: float) -> int:

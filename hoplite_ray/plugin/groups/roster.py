@@ -243,7 +243,7 @@ class Roster:
             try:
                 self._failure = bytes(self._notice.result().value).decode()
             except NodeLostError:
-                self._notice = self._await_notice()  # of the node's next life
+                self._notice = self._await_notice()  # of the restarted node
         if not self._failure:
             return
         raise CollectiveError(

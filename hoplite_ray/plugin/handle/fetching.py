@@ -51,7 +51,7 @@ async def in_thread(
 async def retry(
     operation: Callable[[Store, float | None], Awaitable[T]], deadline: float | None
 ) -> T:
-    """Do it, and again in the node's next life if the node dies; all by `deadline`."""
+    """Call `operation`, and again for the next node if a node dies; all by `deadline`."""
     for tries_left in reversed(range(TRIES)):
         store = await in_thread(deadline, lambda: attachment(deadline).store_by(deadline))
         try:

@@ -61,7 +61,7 @@ class Writable:
                 )
             try:
                 self._unsealed.seal(left_s(deadline))
-            except NodeLostError:  # the memory is still here: put it into the node's next life
+            except NodeLostError:  # the memory is still here: put it into the restarted node
                 encoded = encode(self.value)
                 self._here.put(
                     object_id, encoded, incarnation=incarnation, timeout_s=left_s(deadline)

@@ -2,7 +2,7 @@
 
     RAY DIRECTORY/hoplite-<uid>-<wire version>-<end of the Ray node id>/    one per raylet and user
         start.lock      held while a process starts the node
-        life            the number of the node's lives
+        life            the node's newest incarnation
         node.json       written by the node when it is ready; node.sock beside it
         journal/        what each process owns (process/journal.py)
         node.log        the node's log; also in Ray's directory of logs, by this directory's name
@@ -72,7 +72,7 @@ class NodePlace:
 
 @dataclass(frozen=True, slots=True)
 class RunningNode:
-    """A node that answers: its socket, and the number of its life."""
+    """A node that runs: its socket and its incarnation."""
 
     socket: str
     incarnation: int
@@ -94,7 +94,7 @@ def running_node(place: NodePlace) -> RunningNode | None:
 
 
 def _hold_if_free(directory: Path) -> AbstractContextManager[bool]:
-    """Give True if no node process lives there; then none can begin in the body."""
+    """Yield True if no node process runs there; then none can start in the body."""
     return try_hold(directory / "node.lock")
 
 
@@ -146,7 +146,7 @@ def _find_or_start(
 ) -> RunningNode:
     """Return the node at `place`; call `start` if no process is there.
 
-    A process without a node is between two lives: wait for the next one.
+    A process whose node has ended starts the next incarnation: wait for it.
     """
     began = time.monotonic()
     while True:
@@ -180,7 +180,7 @@ def _refuse_other_user(host: int) -> None:
 
 
 def _refuse_foreign_directory(directory: Path) -> None:
-    """Refuse a directory of another user: Ray has us put it where all users may write."""
+    """Refuse a directory of another user, because all users may write in its parent."""
     owner = directory.lstat().st_uid
     if owner != os.getuid():
         raise UnauthenticatedError(
@@ -216,7 +216,7 @@ def _fix_options(values: table.KeyValues, asked: Config, origins: Mapping[str, s
 
 
 def _refuse_other_version(first: dict[str, Any]) -> None:
-    """Refuse another wire version: in one view, such nodes would end each other's lives."""
+    """Refuse another wire version: in one view, such nodes would take each other for dead."""
     wire = first.get("wire", 1)  # 1 for releases that write none
     if wire != _native.WIRE_VERSION:
         raise WireVersionMismatchError(
@@ -278,7 +278,7 @@ def node_number(ray_node_id: str) -> int:
 
 
 def _spawn(place: NodePlace, command: list[str]) -> RunningNode:
-    """Run the node, and wait for it. It is no worker's child, so no worker's end ends it."""
+    """Start the node process, and wait until its node runs. It is no child of this worker."""
     log = _link_log(place)
     alive, held_by_node = os.pipe()  # the node holds the other end for its whole life
     try:
@@ -317,7 +317,7 @@ def _link_log(place: NodePlace) -> Path:
 
 
 def _next_incarnation(directory: Path) -> int:
-    """Count the node's lives. A node that its peers held for dead has begun further ones itself."""
+    """Return the node's next incarnation. A node may also have begun further ones by itself."""
     lives = [0]
     with suppress(FileNotFoundError):
         lives.append(int((directory / "life").read_text()))
@@ -325,7 +325,7 @@ def _next_incarnation(directory: Path) -> int:
         lives.append(json.loads((directory / "node.json").read_text())["incarnation"])
     with _hold_if_free(directory) as is_free:
         if is_free:  # else another process has started the node that wrote it
-            (directory / "node.json").unlink(missing_ok=True)  # of a life that has ended
+            (directory / "node.json").unlink(missing_ok=True)  # of an incarnation that has ended
     replace_file(directory / "life", str(max(lives) + 1).encode())
     return int(max(lives) + 1)
 

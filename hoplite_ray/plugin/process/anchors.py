@@ -85,7 +85,7 @@ class AnchorSupply:
             self._refill_lock.release()
 
     def _ask(self) -> tuple[int | None, list[Ref]]:
-        """Return the life and anchors of the steward here; or None and one of another node's.
+        """Return the incarnation and anchors of the steward here; or None and one of another's.
 
         On a node that Ray drains no steward can begin, if the last one has left before.
         """

@@ -38,7 +38,7 @@ from hoplite_ray.values.codec import Encoded
 
 _PUTS_KNOWN_MAX = 16_384  # of some 200 bytes each; a get of an older put asks Ray for its handle
 _BEGIN_S = 60.0  # of a steward's start, beyond which the call waits at the steward
-TRIES = 3  # of an operation whose node dies; each try waits for the node's next life
+TRIES = 3  # of an operation whose node dies; each try waits for the node's next incarnation
 
 
 class RayObjectLostError(ObjectLostError, ray.exceptions.ObjectLostError):
@@ -72,7 +72,7 @@ class Attachment:
         self._renewal = SharedCall(
             "renewal", self._renew, lambda: f"the node here has no next life yet, see {log},"
         )
-        self._steward: tuple[int, Any] = (0, None)  # the number of its life, and its handle
+        self._steward: tuple[int, Any] = (0, None)  # its incarnation, and its handle
         self._find_call = SharedCall(
             "finding", self._find_steward, lambda: "the steward of this Ray node has not begun"
         )
@@ -89,13 +89,13 @@ class Attachment:
 
     @property
     def store(self) -> Store:
-        """The store of the node's current life."""
+        """The store of the node's current incarnation."""
         return self.store_by(None)
 
     def store_by(self, deadline: float | None) -> Store:
         """Return `store`, if it is there by `deadline`.
 
-        Raises: GetTimeoutError if the node has no next life by then; the error of its start.
+        Raises: GetTimeoutError if the node has not restarted by then; the error of its start.
         """
         store = self._store
         if store is not None and store.is_alive:
@@ -224,7 +224,7 @@ class Attachment:
             store.close()
 
     def _renew(self) -> Store:
-        """Attach to the node's next life, and start that unless another process has."""
+        """Attach to the node's next incarnation, and start it unless another process has."""
         store = self._store
         if store is not None and store.is_alive:
             return store  # another call has renewed it since the caller looked
@@ -261,7 +261,7 @@ class Attachment:
     def _retry(
         self, operation: Callable[[Store, float | None], None], timeout_s: float | None
     ) -> None:
-        """Do it, and again in the node's next life if the node dies; all within `timeout_s`."""
+        """Call `operation`, and again for the next node if a node dies; all within `timeout_s`."""
         deadline = deadline_in(timeout_s)
         for tries_left in reversed(range(TRIES)):
             try:
@@ -301,7 +301,7 @@ def _detach() -> None:
 
 
 def _refuse_at_end() -> None:
-    """Refuse to attach again when the process ends, for a daemon thread that still runs."""
+    """Refuse a daemon thread that would attach again while the process ends."""
     if _is_over:
         raise HopliteError("this process ends; nothing can be asked of its node any more")
 

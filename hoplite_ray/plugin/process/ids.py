@@ -42,8 +42,9 @@ def next_array_id() -> bytes:
 def incarnation() -> int:
     """Return the incarnation of the running task's objects: higher than in earlier executions.
 
-    A retry has a higher attempt number, and runs in no earlier life of its actor. In an async actor
-    the attempt is always 0: there the life decides, and a retry in the same life makes other ids.
+    A retry has a higher attempt number, and its actor has restarted as often or more often. In an
+    async actor the attempt is always 0, and only restarts count: a retry without a restart makes
+    other ids.
     """
     if seams.task_id() is None:
         return 1

@@ -141,7 +141,7 @@ def _raylet_credentials() -> tuple[int, int]:
 
 
 def this_worker() -> str:
-    """Return the id of this process; each life of an actor has its own."""
+    """Return the id of this process; a restarted actor has another one."""
     return str(_worker().worker_id.hex())
 
 
@@ -182,14 +182,14 @@ class _ExactEnvironment(RuntimeEnv):
 
 
 def actor_id() -> str | None:
-    """Return the id of the actor that this process is, the same in all its lives; or None."""
+    """Return the id of the actor that this process is, the same after restarts; or None."""
     return ray.get_runtime_context().get_actor_id()
 
 
 def restarts() -> int:
     """Return how often Ray has restarted the actor that this process is; 0 outside actors.
 
-    Raises: HopliteError if Ray has forgotten the actor, or has a later life of it by now.
+    Raises: HopliteError if Ray has forgotten the actor, or has restarted it in another process.
     Cost:   one question to the GCS.
     """
     from ray.core.generated.gcs_pb2 import ActorTableData  # type: ignore[attr-defined]

@@ -65,7 +65,7 @@ class Departure:
             self._leave()
 
     def _is_needed(self) -> bool:
-        """Return True if there is something to do, or a caller has marked this life as used."""
+        """Return True if the steward has duties, or a caller has marked it as used."""
         was_used = self._life.take_use_mark()
         return self._has_duties(is_drained=self._is_drained) or was_used
 

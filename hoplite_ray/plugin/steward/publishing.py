@@ -35,7 +35,7 @@ async def _publish_always(place: NodePlace) -> None:
         try:
             record = json.loads((place.directory / "node.json").read_text())
             published.set(await calls.stats(record["control"]))
-        except (HopliteError, OSError, ValueError) as error:  # between two lives of the node
+        except (HopliteError, OSError, ValueError) as error:  # between two incarnations of the node
             _logger.info("no metrics of the node now: %s", error)
         except Exception as error:  # for example, a node of another release lacks a counter
             _logger.warning("no metrics of the node now: %s: %s", type(error).__name__, error)
@@ -58,7 +58,7 @@ class _PublishedCounters:
             gauge.set(counters[name], self._tags)
         for name, counter in self._counters.items():
             last, value = self._published.get(name, 0), counters[name]
-            more = value - last if value >= last else value  # less: another life of the node
+            more = value - last if value >= last else value  # less: another incarnation of the node
             if more:
                 counter.inc(more, self._tags)
             self._published[name] = value

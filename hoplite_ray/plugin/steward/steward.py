@@ -5,8 +5,8 @@ processes as coroutines. It finds dead processes, ends their pending calls, and 
 the objects that they had put. It gives the node's counters to Ray's metrics. It uses no CPU, and
 leaves when nothing needs it (departure.py).
 
-When the steward dies, Ray restarts it. Pending calls then begin again. The objects of its last
-life's anchors become orphans, because no process learns any more when their handles go.
+When the steward dies, Ray restarts it. Pending calls then begin again. The objects of the dead
+steward's anchors become orphans, because no process learns any more when their handles go.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Steward:
         self._here = attachment()
         self._life = StewardIncarnation(self._here.place)
         self._is_restarted = seams.restarts() > 0
-        self._anchors: set[bytes] = set()  # of this life, as long as a process has them
+        self._anchors: set[bytes] = set()  # of this incarnation, while a process has them
         here = self._here
         self._journals = Journals(here.journal, here.place.journals, self._anchors.__contains__)
         self._reaper = Reaper(self._delete_anchored)
@@ -78,15 +78,15 @@ class Steward:
             threading.Thread(target=run, name=f"hoplite-{name}", daemon=True).start()
 
     async def anchors(self, count: int) -> tuple[int, list[Ref]]:
-        """Return this life's number, and `count` new anchors for arrays that the caller will make.
+        """Return this incarnation, and `count` new anchors for arrays that the caller will make.
 
-        The steward marks its own life as used, because a caller of another Ray node can't.
+        The steward marks itself as used, because a caller on another Ray node can't.
         """
         await asyncio.to_thread(StewardIncarnation.use, self._here.place)
         return self._life.number, [self._make_anchor() for _ in range(count)]
 
     async def hold(self, anchors: list[bytes]) -> list[Ref]:
-        """Return those of `anchors` that are of this life, so that Ray learns of the caller."""
+        """Return those of `anchors` that this steward made, so that Ray learns of the caller."""
         refs = [seams.ref_of(each) for each in anchors if each in self._anchors]
         return [ref for ref in refs if seams.is_owned(ref)]
 
@@ -112,7 +112,7 @@ class Steward:
                 except NodeLostError:
                     if not tries_left:
                         raise
-                    target = new_id()  # in the next life of the node
+                    target = new_id()  # in the next incarnation of the node
             raise AssertionError("unreachable")
 
         return await self._run_call(refs, caller, run_reduce)
@@ -183,7 +183,7 @@ class Steward:
             try:
                 left = self._journals.find_dead()
                 self._end_calls_of(left.processes | self._dead_guests())
-                _ = self._here.store  # starts the next life of a node that has died alone
+                _ = self._here.store  # restarts a node that has died alone
                 for object_id, incarnation in (left.orphans | left.unwatched).items():
                     self._here.orphan(object_id, upto=incarnation)
                 self._journals.release(left)

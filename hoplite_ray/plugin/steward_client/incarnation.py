@@ -37,7 +37,7 @@ class StewardIncarnation:
         os.pwrite(self._descriptor, b"%0*d " % (_NUMBER_DIGITS, self.number), 0)
 
     def take_use_mark(self) -> bool:
-        """Return True if a caller has begun to rely on this life since the last such question."""
+        """Remove a caller's mark; return True if there was one since the last call."""
         if os.pread(self._descriptor, 1, _USED_AT) != _USED:
             return False
         os.pwrite(self._descriptor, _NO_MARK, _USED_AT)
@@ -54,17 +54,18 @@ class StewardIncarnation:
 
     @staticmethod
     def current(place: NodePlace) -> int:
-        """Return the number of the current life, without relying on it; 0 if there is none."""
+        """Return the number of the current steward, without a mark; 0 if there is none."""
         with _open_file(place) as descriptor:
             return _read_number(descriptor)[0]
 
     @staticmethod
     def use(place: NodePlace, timeout_s: float | None = None) -> int | None:
-        """Return the number of the life on which the caller relies from now on; 0 if there is none.
+        """Mark the current steward as used, and return its number; 0 if there is none.
 
-        That life stays for seconds more, in which the caller gives it something to do. The call
-        waits while the life may be about to end. This takes milliseconds, except when Ray does not
-        answer the steward: None after `timeout_s`.
+        The steward then stays for seconds, in which the caller gives it a duty. While the steward
+        may be about to end, the call waits. This takes milliseconds, except when Ray does not
+        answer the steward.
+        Returns: None after `timeout_s`.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         with _open_file(place) as descriptor:
@@ -81,7 +82,7 @@ class StewardIncarnation:
 
 @contextmanager
 def _open_file(place: NodePlace) -> Iterator[int | None]:
-    """Open the file of the lives; yield None if there is no file yet."""
+    """Open the steward's file; yield None if there is no file yet."""
     try:
         descriptor = os.open(place.directory / "steward", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -94,7 +95,7 @@ def _open_file(place: NodePlace) -> Iterator[int | None]:
 
 
 def _read_number(descriptor: int | None) -> tuple[int, bool]:
-    """Return the number of the current life, or 0, and True if it may be about to end."""
+    """Return the current steward's number, or 0, and True if it may be about to end."""
     if descriptor is None:
         return 0, False
     if not locks.is_held_by_another(descriptor):
