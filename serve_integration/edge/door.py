@@ -34,10 +34,10 @@ _JOIN_S = 10.0  # for a connection to become an edge
 
 
 class Door:
-    """Where upstream replicas connect. Each that shows the token gets an edge."""
+    """The listening socket for upstream replicas. A replica that shows the token gets an edge."""
 
     def __init__(self, handler: Handler, what: str) -> None:
-        """Begin closed; `what` names the answers of this end in errors."""
+        """Make a closed door; `what` names the answers of this end in errors."""
         self.edges: set[Edge] = set()
         self._handler = handler
         self._what = what
@@ -116,7 +116,7 @@ class EdgeRendezvous:
         await say(self._sock, key=key, value=value.hex())
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value of a key. Downstream waits until it has come."""
+        """Return the value of a key. The downstream end waits for it."""
         while key not in self._values and not self._is_upstream:
             frame = await hear(self._sock)
             self._values[field(frame, "key", str)] = bytes.fromhex(field(frame, "value", str))

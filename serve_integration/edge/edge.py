@@ -37,15 +37,15 @@ from hoplite_ray.worlds import Cause, World
 
 logger = logging.getLogger("hoplite_ray.serve")
 
-# Tells the caller that work on its call begins (True) or has ended (False). Returns an event that
-# is set when this end has sent everything, or the edge has broken.
+# Notifies the caller that work on its call begins (True) or has ended (False). Returns an event,
+# which is set when this end has sent all messages, or the edge has broken.
 NotifyRunning = Callable[[bool], asyncio.Event]
-# Is called with a request as soon as it has come. A task of its own awaits the result.
+# The edge calls it with each request that arrives, and awaits the result in a task.
 Handler = Callable[[Any, NotifyRunning], Awaitable[Any]]
 
 _IGNORE, _ANSWER, _ANSWER_ALONE, _SETTLE, _CANCEL = Action  # once, as in protocol.py
 _NO_NUMBER = -1  # of a call that waits for room, which the protocol does not know
-_LEAVE_S = 1.0  # for the last messages to go at a close, and again for the world to end
+_LEAVE_S = 1.0  # for the last messages at a close, and again for the world to end
 
 
 class Edge:
@@ -87,9 +87,7 @@ class Edge:
         self._answer_tasks: dict[int, asyncio.Task[None]] = {}
         self._ended = asyncio.Event()
         self._context = contextvars.copy_context()
-        self._read_frame: Callable[[], Any] | None = (
-            None  # returns the next frame after `_handle_arrival`
-        )
+        self._read_frame: Callable[[], Any] | None = None  # returns the frame that has arrived
         self._receive_task: asyncio.Task[None] | None = None  # arrays on GPUs of one frame
         self._lender = Lender()
         self._borrow_tasks: set[asyncio.Task[None]] = set()  # handles in replies
@@ -221,7 +219,7 @@ class Edge:
             _cancel_after_first_step(self._answer_tasks[number])
 
     def _answer_now(self, message: Message) -> None:
-        """Answer a call. The handler is called in the order of the calls."""
+        """Answer a call. The edge calls the handler in the order of the calls."""
         try:
             answer = self._handler(message.value(), partial(self._notify_running, message.number))
         except BaseException as error:
@@ -259,9 +257,9 @@ class Edge:
             reply.set_exception(RuntimeError(f"an error that reads here as {value!r:.200}"))
 
     async def _borrow_for_reply(self, message: Message) -> None:
-        """Take in a reply that has handles.
+        """Borrow the handles of a reply, and settle its call.
 
-        They are borrowed also when no caller waits, because their sender keeps them until then.
+        Handles are borrowed also if no caller waits, because their sender keeps them until then.
         """
         try:
             message.handles = await borrow(message)
@@ -293,8 +291,8 @@ class Edge:
     async def _answer_alone(self, message: Message) -> None:
         """Read a call after its caller knows that work begins.
 
-        Reading may kill this process, and that death is to count for this call only. So one such
-        call is read at a time, over all edges of the door.
+        Reading the call may kill this process, and that death must count for this call only. So all
+        edges of the door together read one such call at a time.
         """
         number, is_running = message.number, False
         if message.lender is not None:
@@ -311,7 +309,7 @@ class Edge:
 
         async with self._reading_lock:
             await self._notify_running(number, True).wait()
-            if self.is_broken:  # the caller can't know that its call is the one that is read
+            if self.is_broken:  # the caller can't know that this end reads its call
                 return
             try:
                 answer = self._handler(message.value(), tell)
@@ -375,7 +373,7 @@ class Edge:
         for task in self._answer_tasks.values():
             if task is not asyncio.current_task():
                 _cancel_after_first_step(task)
-        self._outbox.end()  # last: an answer that waits for it is cancelled by then
+        self._outbox.end()  # last: it wakes answers, which are cancelled by then
         self._ended.set()
 
 

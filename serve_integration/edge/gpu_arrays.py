@@ -20,7 +20,7 @@ ANY = -1  # instead of a GPU's number: every GPU of this process
 
 
 def is_in_use() -> bool:
-    """Whether this process has begun to use a GPU by torch or cupy."""
+    """Return True if this process uses a GPU by torch or cupy."""
     torch = sys.modules.get("torch")
     return "cupy" in sys.modules or (torch is not None and torch.cuda.is_initialized())
 

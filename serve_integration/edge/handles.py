@@ -102,12 +102,12 @@ _lenders: WeakValueDictionary[str, Lender] = WeakValueDictionary()
 
 
 def _lent(_: Any, lender: str, number: int) -> Sequence[Any]:
-    """Return lent handles. Ray calls it in the lender's process, for the receiver."""
+    """Return lent handles. The receiver has Ray call this in the lender's process."""
     return _lenders[lender].take(number)
 
 
 async def borrow(message: Message) -> Sequence[Any]:
-    """Return the handles of a message that has come; its lender is asked for them.
+    """Ask a message's lender for its handles, and return them.
 
     Raises:  RayError if the lender has died, or has released them.
     """

@@ -1,4 +1,4 @@
-"""The messages that one end of an edge is to send, and the frames that carry them.
+"""The messages that wait at one end of an edge, and the frames that carry them.
 
 Messages that are posted while a send is under way go together, in the next frame. Arrays on GPUs
 follow their frame by NCCL.
@@ -85,7 +85,9 @@ class Outbox:
             frame, arrays = self._next_frame()
             steps = self._send_steps(frame, arrays)
             wanted = next(steps)
-        except StopIteration:  # the frame has gone; the rest of this turn's messages go together
+        except (
+            StopIteration
+        ):  # the frame was sent at once; the rest of this turn's messages go together
             asyncio.get_running_loop().call_soon(self._send_next)
         except Exception as error:  # for example no memory
             self._fail(error)

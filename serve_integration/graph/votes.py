@@ -1,6 +1,6 @@
 """The votes of an ensemble on one query: when they make an answer, and which.
 
-Pure: a `Poll` is told of votes, of lost members and of the deadline. It is decided when at least
+Pure: callers give a `Poll` votes, lost members and the deadline. It is decided when at least
 `quorum` members have voted and one of these holds:
 
     all living members have voted      a member that dies counts no more, so it costs no waiting
@@ -114,12 +114,12 @@ class Poll:
             self._unusable[member] = f"its vote can't be combined ({type(error).__name__}: {error})"
 
     def mark_lost(self, member: str, why: str) -> None:
-        """Take in that a member will not vote. A vote that it has given stays."""
+        """Record that a member will not vote. An earlier vote of the member stays."""
         if member not in self._votes:
             self._lost.setdefault(member, why)
 
     def expire(self) -> None:
-        """Take in that the deadline has come."""
+        """Record that the deadline has come."""
         self._is_due = True
 
     def answer(self) -> Answer:

@@ -1,9 +1,9 @@
-"""The choice of a replica. Pure: it is told what the sender knows, and how long it has waited.
+"""The choice of a replica. Pure: callers give what the sender knows, and how long it has waited.
 
 `least_loaded` chooses among replicas that are alike. `decide` is about one of a join's preferred
 replicas, of which all senders of a query must take the same one: the first that is not dead.
-A sender that came after Serve had taken a replica away can't tell whether that one is dead or
-drains, and has another input of this query.
+A sender that started after Serve had removed a replica can't tell whether that replica is dead, or
+drains and has another input of this query.
 
     its door refuses                              NEXT
     it has an edge, open or leaving               TAKE
@@ -33,11 +33,11 @@ class Decision(Enum):
     WAIT = "wait"
     """Look again when something has changed, or a little later."""
     NEXT = "next"
-    """It is dead: all senders take the next one."""
+    """The replica is dead: all senders take the next one."""
     GONE = "gone"
-    """Give the join up: Serve had taken it away before this sender came."""
+    """Give the join up: Serve had removed the replica before this sender started."""
     UNREACHABLE = "unreachable"
-    """Give the join up: it lives, and no edge to it can be opened."""
+    """Give the join up: the replica lives, and no edge to it can be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ReplicaStatus:
 
 
 def decide(status: ReplicaStatus, waited_s: float) -> Decision:
-    """Return what to do about a preferred replica that was waited for so long."""
+    """Decide about a preferred replica for which the sender has waited `waited_s`."""
     if status.is_dead:
         return Decision.NEXT
     if status.has_edge:
@@ -68,5 +68,5 @@ def decide(status: ReplicaStatus, waited_s: float) -> Decision:
 
 
 def least_loaded(loads: Mapping[Key, int], draw: Callable[[], float]) -> Key | None:
-    """Return the one with the fewest calls; None if there is none. `draw` decides among equals."""
+    """Return the key with the fewest calls; None without keys. `draw` decides among equals."""
     return min(loads, key=lambda each: (loads[each], draw()), default=None)

@@ -22,7 +22,7 @@ METADATA_KEY = "hoplite_edge"
 
 
 def publish(deployment: Deployment, doors: Doors) -> None:
-    """Take in which replicas of a deployment run. Any thread may call it."""
+    """Give a deployment's replicas to its watchers. Any thread may call it."""
     with _lock:
         _doors[deployment] = doors
         watchers = list(_watchers.get(deployment, ()))
@@ -42,7 +42,7 @@ def watch(deployment: Deployment, watcher: Callable[[Doors], None]) -> None:
 
 
 def unwatch(deployment: Deployment, watcher: Callable[[Doors], None]) -> None:
-    """Have `watcher` called no more. The replicas are forgotten with their last watcher."""
+    """Remove a watcher. The last watcher of a deployment takes its replicas with it."""
     with _lock:
         left = [each for each in _watchers.get(deployment, ()) if each[1] != watcher]
         if left:

@@ -31,18 +31,18 @@ from hoplite_ray.serve.errors import StoredLostError
 logger = logging.getLogger("hoplite_ray.serve")
 
 _BYTES_MIN = 256 << 10  # of a value; smaller values cost less on each edge
-_SHARE = 0.5  # of the time that a query has left: for the store. The first value starts its node
+_SHARE = 0.5  # of a query's remaining time, for the store; the first value starts its node
 _START_S = 30.0  # for the first value of a process: a node, its steward and room
 _ROOM_S = 1.0  # for room in the store; then the value goes over the edges
-_AGAIN_S = 10.0  # without the store after it was not there, or did not answer
-_TELLING_S = 0.1  # a get that had less time than this says nothing about the store
+_AGAIN_S = 10.0  # after the store was missing or silent, before it is used again
+_TELLING_S = 0.1  # a get with a shorter limit proves nothing about the store
 
 _no_store_until_s = 0.0
 _no_get_until_s = 0.0
 _has_put = False  # True if this process has put a value, so its store is there
 _is_logged = False  # True if the log says why there is no store
 _attach_task: asyncio.Task[Store] | None = None
-_overdue_puts: set[asyncio.Task[Any]] = set()  # puts that go on, and that no query waits for
+_overdue_puts: set[asyncio.Task[Any]] = set()  # puts under way for which no query waits
 
 
 class Stored:
@@ -60,7 +60,7 @@ class Stored:
 
 
 async def share(value: Any, receivers: int, what: str, left_s: float) -> Any:
-    """Return what to send to so many receivers: a Stored where that saves bytes, or the value.
+    """Return what to send to `receivers` replicas: a Stored if that saves bytes, else the value.
 
     what:    names the value in errors.
     left_s:  the time until its query's deadline. The store may take a share of it.
@@ -92,7 +92,7 @@ def _forget_put(putting: asyncio.Task[Any]) -> None:
 
 
 def _begin_attach() -> asyncio.Task[Store]:
-    """Return the task that gets the store. All queries wait for the same one, and its thread.
+    """Return the task that attaches to the store. All queries wait for the same task.
 
     The task starts a node that has died again, which may take minutes.
     """

@@ -54,7 +54,7 @@ _TELL_S = 5.0  # between two values of a gauge, since Ray's agent forgets older 
 
 
 async def open_outlets(handles: Mapping[str, Any], edges: str, what: str) -> dict[str, Outlet]:
-    """Return an ingress's outlets by stage; none if Serve's own handles carry its queries."""
+    """Open an ingress's outlets by stage; none if Serve's own handles carry its queries."""
     if edges != "worlds":
         return {}
     return {name: Outlet(handle, what) for name, handle in handles.items()}
@@ -70,14 +70,14 @@ class Outlet:
         self._deployment = (handle.app_name, handle.deployment_name)
         self._caller = uuid.uuid4().hex[:12]
         self._handle = handle
-        self._listed: dict[str, asyncio.Event] = {}  # set when Serve takes that replica away
+        self._listed: dict[str, asyncio.Event] = {}  # set when Serve removes that replica
         self._ever_listed: set[str] = set()  # all replicas that Serve has ever listed
         self._keep_tasks: set[asyncio.Task[None]] = set()
         self._edges: dict[str, Edge] = {}
         self._abandoned_calls: Counter[Edge] = Counter()  # cancelled since the edge's last answer
         self._draining: dict[str, Edge] = {}  # for queries whose other inputs are there
         self._dead: set[str] = set()  # replicas whose doors refuse connections
-        self.is_replaced = False  # True if Serve has taken the last replica away, as in an update
+        self.is_replaced = False  # True if Serve has removed the last replica, as in an update
         self._changed = asyncio.Event()
         self._metrics_task = asyncio.create_task(self._publish_metrics())
         begin_routing(handle)
@@ -137,7 +137,7 @@ class Outlet:
                     ) from error
 
     async def _call_edge(self, edge: Edge, query: Query, *, alone: bool) -> Any:
-        """Call over an edge, and note whether its replica answers; an error is an answer."""
+        """Call over an edge. An answer or error proves that its replica does not hang."""
         try:
             answer = await edge.call(query.fields, alone=alone)
         except asyncio.CancelledError:
@@ -242,7 +242,9 @@ class Outlet:
                     self._warn(replica, error, is_logged=is_logged)
                     is_logged = True
                 logger.debug("no edge to %s: %s", replica, error)
-                if isinstance(error, ConnectionRefusedError):  # no process listens: it is dead
+                if isinstance(
+                    error, ConnectionRefusedError
+                ):  # no process listens: the replica is dead
                     self._dead.add(replica)
                     self._notify_change()
                 await asyncio.sleep(_AGAIN_S)

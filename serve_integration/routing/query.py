@@ -49,7 +49,7 @@ class Query:
         return f"{self.id} {self.ask}"
 
     def for_next_stage(self, name: str, value: Any, left_s: float) -> Query:
-        """Return the query for the next stage: a stage's answer, as the input of that name."""
+        """Return the query for the next stage: this stage's answer, as the input `name`."""
         return Query(
             *(self.id, self.attempt, name, value, left_s, self.joins, self.deaths),
             ask=self.ask,

@@ -1,6 +1,6 @@
 """Opportunistic batching: a free stage takes what is there, up to a cap, and waits for no more.
 
-Pure: `Batches` is told what happens and when, in seconds of any one clock, and answers what to do.
+Pure: callers give `Batches` each event and its time, in seconds of one clock. It decides.
 
     offer     a query has come; returns None if the stage has as many waiting as it may
     withdraw  no caller waits for the query's answer any more

@@ -127,7 +127,7 @@ class Compute:
             self._take_batch()
 
     def _begin_batch(self, runs: list[Run]) -> None:
-        """Begin a batch; first tell the callers that asked to know."""
+        """Begin a batch; first notify the callers that asked for it."""
         began_s = time.monotonic()
         metrics.observe("serve_batch_size", len(runs))
         for run in runs:
@@ -139,7 +139,7 @@ class Compute:
             self._start_batch(runs)
 
     async def _start_after_notice(self, notices: list[asyncio.Event], runs: list[Run]) -> None:
-        """Start a batch that may kill this process, after its callers have been told."""
+        """Start a batch that may kill this process, after its callers know that it begins."""
         for notice in notices:
             await notice.wait()
         if all(run.answer.done() for run in runs):  # no caller waits for it any more

@@ -1,6 +1,6 @@
 """Joins: a stage with several inputs runs a query when all of its inputs have come.
 
-Pure: `Joins` is told what comes and when, in seconds of any one clock.
+Pure: callers give `Joins` each input and its time, in seconds of one clock.
 
 A query that is asked again because a process died has a higher attempt. Inputs of two attempts
 never meet, and inputs of an attempt that is over are ignored. So no query is joined twice, however

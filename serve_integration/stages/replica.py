@@ -26,7 +26,7 @@ from hoplite_ray.serve.stages.compute import Compute
 from hoplite_ray.serve.stages.declare import AnyStage
 from hoplite_ray.serve.stages.replica_joins import ReplicaJoins
 
-_END_S = 20.0  # after which Serve kills a replica that it has asked to end, unless told otherwise
+_END_S = 20.0  # Serve's default, after which it kills a replica that it has asked to end
 _DRAIN_SHARE = 0.75  # of that time, for the queries that still run
 
 
@@ -114,7 +114,7 @@ class Replica:
         return self._keep_alive_for(self._begin_answer(query, notify_running))
 
     async def _keep_alive_for(self, answer: Coroutine[Any, Any, Any]) -> Any:
-        """Wait for an answer. The replica does not end before."""
+        """Wait for an answer, and keep the replica from ending meanwhile."""
         self._open_queries += 1
         self._is_idle.clear()
         try:
@@ -140,7 +140,7 @@ class Replica:
     def _begin_answer(
         self, query: Query, notify_running: NotifyRunning
     ) -> Coroutine[Any, Any, Any]:
-        """Have a query wait for its batch now; returns what waits for its answer."""
+        """Queue a query for its batch; returns a coroutine that waits for its answer."""
         _observe_hop(query)
         deadline_s = time.monotonic() + query.left_s
         running = self._compute.run(query, query.value, deadline_s, (notify_running,))
